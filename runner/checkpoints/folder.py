@@ -7,7 +7,7 @@ import math
 import os
 import shutil
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -31,11 +31,15 @@ class CheckpointFolder:
     Args:
         run_dir: of the run.
         config: the `checkpoint` block.
+        is_held: whether a checkpoint is being read, and must stay for now.
     """
 
-    def __init__(self, run_dir: Path, config: CheckpointConfig) -> None:
+    def __init__(
+        self, run_dir: Path, config: CheckpointConfig, is_held: Callable[[Path], bool] = lambda checkpoint: False
+    ) -> None:
         self.path = run_dir / "checkpoints"
         self._config = config
+        self._is_held = is_held
 
     def save(self, state: Mapping[str, Any], manifest: Mapping[str, Any], result: Mapping[str, Any]) -> Path:
         """Write the checkpoint of the iteration that `result` reports; then drop checkpoints that are not kept.
@@ -57,8 +61,14 @@ class CheckpointFolder:
             _remove(folder)
         kept = {*folders[-self._config.keep_last :], *self.best(self._config.keep_best)}
         for folder in folders:
-            if folder not in kept:
+            if folder not in kept and not self._is_held(folder):
                 _remove(folder)
+
+    def prune(self) -> None:
+        """Drop checkpoints that are not kept, once nothing holds them."""
+        folders = list_checkpoints(self.path)
+        if folders:
+            self._prune(folders[-1])
 
     def best(self, count: int = 1) -> list[Path]:
         """Return the best checkpoints by `checkpoint.metric`, best first; ones without the metric do not count."""

@@ -24,7 +24,11 @@ from runner.config.stored import compose_stored
 
 TRUST = "--trust"
 _OF_DATA = ("offline.offline_data_class", "offline.map_batches_kwargs", "offline.iter_batches_kwargs")
-_OF_LEARNING = ("tracking", "rllink", "env.port", "env.host", "offline.prelearner_class", *_OF_DATA, "experiment")
+_OF_LEARNING = (
+    *("tracking", "checkpoint", "rllink", "env.port", "env.host", "offline.prelearner_class"),
+    *_OF_DATA,
+    "experiment",
+)
 # Starts of the dotted keys that a kind of command does not use.
 TRAINING: tuple[str, ...] = ()
 ACTING = (*_OF_LEARNING, "experiment_name", "offline.input_", "offline.output")

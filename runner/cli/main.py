@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Sequence
 
 from runner.cli.arguments import check_options, split_verb, wants_stack_trace
+from runner.cli.stored_urls import with_local_runs
 from runner.cli.verbs import VERBS, describe_verbs
 from runner.config.errors import RunnerError
 
@@ -80,7 +81,7 @@ def _run(argv: list[str]) -> int:
         return 0
     verb, rest = split_verb(argv)
     check_options(verb, rest)
-    code: int = importlib.import_module(VERBS[verb].module).main(rest)
+    code: int = importlib.import_module(VERBS[verb].module).main(with_local_runs(verb, rest))
     return code
 
 

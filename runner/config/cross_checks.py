@@ -37,6 +37,7 @@ from runner.config.plans import (
 )
 from runner.config.q_checks import find_q_problems
 from runner.config.schemas import TRACKERS, VIDEO, ExperimentConfig, ModuleConfig
+from runner.config.stores import find_store_problem
 from runner.config.sweep_checks import find_sweep_problems
 from runner.config.targets import Kinds, find_target_fault
 
@@ -61,6 +62,7 @@ def _check_blocks(config: ExperimentConfig, composed: Composed) -> Iterator[Prob
     yield from _check_processes(config, composed)
     yield from find_callback_problems(config, composed)
     yield from _check_trackers(config.tracking.also, composed)
+    yield from _check_upload(config.checkpoint.upload_to, composed)
     if not unread & {"multi_agent", "module", "algorithm"}:
         yield from find_q_problems(config, composed)
         yield from find_multi_agent_problems(config, composed)
@@ -178,6 +180,13 @@ def _check_trackers(names: Sequence[str], composed: Composed) -> Iterator[Proble
             yield Problem(what, composed.where(key), name, ", ".join(TRACKERS), nearest)
         elif name in names[:index]:
             yield Problem(f"{key} names a tracker twice", composed.where(key), name, "each once")
+
+
+def _check_upload(url: str | None, composed: Composed) -> Iterator[Problem]:
+    key = "checkpoint.upload_to"
+    problem = None if url is None else find_store_problem(key, url, composed.where(key))
+    if problem is not None:
+        yield problem
 
 
 def _check_video(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:

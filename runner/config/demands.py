@@ -38,7 +38,7 @@ _FREE = re.compile(
 _PLACE_WORDS = {"path", "folder", "dir", "directory", "file", "filename", "uri", "url", "host", "address"}
 _CONTACTS = ("tracking.tracking_uri", "ray.address", "offline.input_filesystem", "offline.output_filesystem")
 _READS = r"(offline\.input_|evaluation\.offline_evaluation_input_)(\.\d+)?|rllink\.tls_(certificate|key)"
-_WRITES = r"offline\.output|tracking\.artifact_location"
+_WRITES = r"offline\.output|tracking\.artifact_location|checkpoint\.upload_to"
 # Key -> a verb, and whether its text demands it, given all values.
 _VERB_OF_KEY: Mapping[str, tuple[str, Callable[[str, Mapping[str, Any]], bool]]] = {
     "env.env": ("imports", lambda text, _: not _is_of_gymnasium(text)),

@@ -435,6 +435,10 @@ class CheckpointConfig:
         "what checkpoints hold of replay buffers: their experiences, or none: a resumed run begins with empty buffers",
         choices=("full", "none"),
     )
+    upload_to: str | None = option(
+        None,
+        "store to which the run dir is copied with each checkpoint, a URL of fsspec: s3://bucket/runs; null: nowhere",
+    )
 
 
 # What `tracking.also` may name.

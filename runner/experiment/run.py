@@ -59,6 +59,7 @@ class Run:
                 self.end(status, reason or f"{reason_to_end()} after iteration {self._trainer.training_iteration}")
         except KeyboardInterrupt:
             status = "interrupted"
+            self._records.give_up_uploads()
             self._records.finish("interrupted", "second interrupt; the last checkpoint stands")
         return EXIT_FINISHED if status == "finished" else EXIT_INTERRUPTED
 

@@ -55,6 +55,7 @@ if TYPE_CHECKING:  # a sweep's own process does without torch
     from runner.experiment.loaded_modules import LoadedModule
     from runner.experiment.trainer import Trainer
     from runner.plans import Result
+    from runner.storage.uploads import Uploads
 
 Status = Literal["finished", "failed", "interrupted"]
 
@@ -157,6 +158,7 @@ class RunRecords:
             raise UserError(f"the run dir cannot be written: {error}") from error
         self._resume_from = resume_from
         self._display = LoggedDisplay(make_display(config.tracking.display))  # type: ignore[arg-type]
+        self._uploads = _start_uploads(config, run_dir, resume_from, self._display.note)
         self._known_run = {}
         if resume_from is not None and config.tracking.mlflow:
             self._known_run = known_run(resume_from.parent.parent, self._display.note, is_trusted)
@@ -166,7 +168,7 @@ class RunRecords:
         self._tracker = self._start_tracker(start_time_s)
         self._mlflow_status: RunStatus = "FAILED"
         self._progress, self._schedule = ProgressLog(run_dir / "progress.jsonl"), ScheduleLog(run_dir)
-        self._checkpoints = CheckpointFolder(run_dir, config.checkpoint)
+        self._checkpoints = CheckpointFolder(run_dir, config.checkpoint, self._is_held)
         self._checkpoint: Path | None = None
         self._started = time.perf_counter()
 
@@ -182,6 +184,7 @@ class RunRecords:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.give_up_uploads()
         self._progress.close()
         self._schedule.close()
         self._further.close()
@@ -279,6 +282,8 @@ class RunRecords:
         state = trainer.get_state()
         with self._folder.writing():
             self._checkpoint = self._checkpoints.save(state, manifest, self.last_result)
+        if self._uploads is not None:
+            self._uploads.request()
         trainer.callbacks.call("on_checkpoint_saved", path=self._checkpoint)
 
     def film(self, trainer: Trainer) -> None:
@@ -314,7 +319,18 @@ class RunRecords:
             write_result(self.run_dir / "result.json", result)
         if self._tracker is not None:
             self._tracker.log_artifact(self.run_dir / "result.json")
-        self._display.finish(summary_lines(self._summary(status, reason)), is_done=status == "finished")
+        lines = summary_lines(self._summary(status, reason))
+        if self._uploads is not None:
+            self._uploads.finish(self._checkpoints.prune)
+        self._display.finish(lines, is_done=status == "finished")
+
+    def _is_held(self, checkpoint: Path) -> bool:
+        return self._uploads is not None and self._uploads.holds(checkpoint)
+
+    def give_up_uploads(self) -> None:
+        """Upload nothing more, and wait for no upload."""
+        if self._uploads is not None:
+            self._uploads.give_up()
 
     def note(self, text: str) -> None:
         """Show a line that stays."""
@@ -337,6 +353,8 @@ class RunRecords:
             "algorithm": f"{_names_of_algorithms(config)}, seed {config.seed}",
             "run dir": str(self.run_dir),
         }
+        if self._uploads is not None:
+            facts["upload to"] = self._uploads.url
         for one in loaded:
             name = "module" if len(loaded) == 1 else f"module {one.module_id}"
             facts[name] = str(one)
@@ -421,6 +439,16 @@ class RunRecords:
         tracker = MLflowTracker(settings, self.run_dir, warn=self._display.note)
         tracker.start()
         return tracker
+
+
+def _start_uploads(
+    config: ExperimentConfig, run_dir: Path, resume_from: Path | None, note: Callable[[str], None]
+) -> Uploads | None:
+    if config.checkpoint.upload_to is None:
+        return None
+    from runner.storage.uploads import Uploads  # imports fsspec
+
+    return Uploads(config.checkpoint.upload_to, run_dir, resume_from, note)
 
 
 def _joined(values: Iterable[str | None]) -> str | None:

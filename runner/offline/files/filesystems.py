@@ -72,7 +72,7 @@ def locate(path: str, filesystem: str | None, kwargs: Mapping[str, Any], where: 
 
 
 def _locate_with_fsspec(path: str, error: Exception) -> Location:
-    import fsspec  # type: ignore[import-untyped]
+    import fsspec
 
     try:
         system, inner = fsspec.core.url_to_fs(path)

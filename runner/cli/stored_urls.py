@@ -1,0 +1,35 @@
+"""RUN_DIR as the URL of a run in a store: it is fetched, and the command goes on with the local run dir."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from runner.cli.verbs import VERBS
+
+_TARGET = "hydra.run.dir="
+
+
+def with_local_runs(verb: str | None, argv: Sequence[str]) -> list[str]:
+    """Return the arguments with a local path in the place of each URL of a run.
+
+    Raises:
+        UserError: the store has no such run.
+    """
+    if VERBS[verb].arguments.split(" ")[0] not in ("RUN_DIR", "DIR"):
+        return list(argv)
+    named = [text.removeprefix(_TARGET) for text in argv if text.startswith(_TARGET)]
+    target = Path(named[-1]).absolute() if named else None
+    return [_local(text, target, verb == "resume") if _is_url(text) else text for text in argv]
+
+
+def _is_url(text: str) -> bool:
+    scheme, separator, _ = text.partition("://")
+    return bool(separator) and scheme.replace("+", "").isalnum()
+
+
+def _local(url: str, target: Path | None, is_whole: bool) -> str:
+    from runner.storage.fetched_run import fetch_run  # imports fsspec
+
+    return str(fetch_run(url, target, is_whole, lambda line: print(line, file=sys.stderr, flush=True)))

@@ -1,0 +1,89 @@
+"""The files of a folder in a store, by their paths below it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from runner.config.errors import UserError
+from runner.config.stores import find_store_problem
+
+
+class StoredFiles:
+    """The files of a folder in a store. What the store refuses is raised as its package raises it.
+
+    Args:
+        url: of the folder, see `open_store`.
+        file_system: of fsspec.
+        root: path of the folder in it.
+    """
+
+    def __init__(self, url: str, file_system: Any, root: str) -> None:
+        self.url = url
+        self._file_system = file_system
+        self._root = root.rstrip("/")
+
+    def sizes(self) -> dict[str, int]:
+        """Return the size in bytes of each file by its path; empty where there is no such folder."""
+        self._file_system.invalidate_cache()
+        found = self._file_system.find(self._root, detail=True)
+        prefix = f"{self._root}/"
+        return {path.removeprefix(prefix): int(info["size"]) for path, info in found.items() if path.startswith(prefix)}
+
+    def read(self, path: str) -> bytes:
+        """Return the content of a file; raises `FileNotFoundError` where there is none."""
+        content: bytes = self._file_system.cat_file(self._place(path))
+        return content
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file, at once where the store is object storage."""
+        place = self._place(path)
+        try:
+            self._file_system.pipe_file(place, content)
+        except FileNotFoundError:  # of a store with folders
+            self._file_system.makedirs(place.rpartition("/")[0], exist_ok=True)
+            self._file_system.pipe_file(place, content)
+
+    def send(self, source: Path, path: str) -> None:
+        """Copy a local file into the store."""
+        place = self._place(path)
+        try:
+            self._file_system.put_file(str(source), place)
+        except FileNotFoundError:
+            self._file_system.makedirs(place.rpartition("/")[0], exist_ok=True)
+            self._file_system.put_file(str(source), place)
+
+    def fetch(self, path: str, target: Path) -> None:
+        """Copy a file of the store into a local folder that is there."""
+        self._file_system.get_file(self._place(path), str(target))
+
+    def remove(self, path: str) -> None:
+        """Delete a file; nothing happens where there is none."""
+        with suppress(FileNotFoundError):
+            self._file_system.rm_file(self._place(path))
+
+    def _place(self, path: str) -> str:
+        return f"{self._root}/{path}"
+
+
+def open_store(url: str, key: str) -> StoredFiles:
+    """Return the files of a folder; nothing is contacted yet.
+
+    Args:
+        url: as fsspec has it: `s3://bucket/runs/one`, `file:///mnt/runs/one`, or the path of a local folder.
+        key: who names it, for messages.
+
+    Raises:
+        UserError: the protocol is not known, or its package is not installed.
+    """
+    import fsspec
+
+    problem = find_store_problem(key, url)
+    if problem is not None:
+        raise UserError(problem.render_alone())
+    try:
+        file_system, root = fsspec.core.url_to_fs(url)
+    except (ImportError, ValueError, OSError) as error:
+        raise UserError(f"{key}: {url} cannot be opened: {error}") from error
+    return StoredFiles(url, file_system, root)

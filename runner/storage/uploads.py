@@ -1,0 +1,152 @@
+"""Uploads of a run that goes on: in a thread, at most one behind, and never the end of the training."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from runner.checkpoints.checkpoint import MANIFEST
+from runner.checkpoints.folder import list_checkpoints
+from runner.config.errors import Problem, UserError
+from runner.storage.layout import checkpoint_names, iteration_of, manifest_path, url_of_run
+from runner.storage.stored_files import StoredFiles, open_store
+from runner.storage.upload import Upload
+
+KEY = "checkpoint.upload_to"
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+# Tries of the last upload, pauses of 1, 2, 4, 8 and 16 s between them: a run whose store is gone ends, too.
+LAST_TRIES = 6
+
+_log = logging.getLogger(__name__)
+
+
+class Uploads:
+    """Keeps a copy of a run dir in a store.
+
+    Args:
+        store: URL of the folder with all runs.
+        run_dir: of the run, absolute.
+        resume_from: the checkpoint that the run goes on from; None: it begins.
+        note: shows a line.
+
+    Attributes:
+        url: of the run.
+
+    Raises:
+        UserError: the store cannot be opened or written, or holds another state of this run.
+    """
+
+    def __init__(self, store: str, run_dir: Path, resume_from: Path | None, note: Callable[[str], None]) -> None:
+        self.url = url_of_run(store, run_dir)
+        self._note = note
+        self._held: frozenset[Path] = frozenset()
+        files = open_store(self.url, KEY)
+        self._upload = Upload(files, run_dir, self._hold)
+        try:
+            stored = files.sizes()
+            _check_unused(files, stored, run_dir, resume_from)
+            self._upload.send_records(stored)
+        except UserError:
+            raise
+        except Exception as error:  # of whatever package speaks to the store
+            problem = Problem(f"{KEY}: the store cannot be used", self.url, _text(error), "a store that can be written")
+            raise UserError(problem.render_alone()) from error
+        self._is_wanted, self._is_last, self._is_given_up = threading.Event(), threading.Event(), threading.Event()
+        self._prune: Callable[[], None] = lambda: None
+        self._num_failures = 0  # in a row
+        self._thread = threading.Thread(target=self._work, name="uploads", daemon=True)
+        self._thread.start()
+
+    def holds(self, checkpoint: Path) -> bool:
+        """Return whether a checkpoint is being sent, and must stay."""
+        return checkpoint in self._held
+
+    def request(self) -> None:
+        """Send what is new, once the upload that may be going on is done."""
+        self._is_wanted.set()
+
+    def finish(self, prune: Callable[[], None]) -> None:
+        """Send the last state, and wait for it.
+
+        Args:
+            prune: drops the checkpoints that were kept because they were being sent.
+        """
+        self._prune = prune
+        self._is_last.set()
+        self._is_wanted.set()
+        self._thread.join()
+
+    def give_up(self) -> None:
+        """Send nothing more; what is being sent is not waited for."""
+        self._is_given_up.set()
+        self._is_last.set()
+        self._is_wanted.set()
+
+    def _hold(self, checkpoints: Sequence[Path]) -> None:
+        self._held = frozenset(checkpoints)
+
+    def _work(self) -> None:
+        is_last = False
+        while not is_last and not self._is_given_up.is_set():
+            self._is_wanted.wait()
+            self._is_wanted.clear()
+            is_last = self._is_last.is_set()
+            if is_last:
+                self._prune()
+            self._send_until_it_works(is_last)
+
+    def _send_until_it_works(self, is_last: bool) -> None:
+        """Send, and again after a failure; the last one has `LAST_TRIES`, one before it ends when the last begins."""
+        pause_s, num_tries = FIRST_PAUSE_S, 0
+        while not self._is_given_up.is_set() and is_last == self._is_last.is_set():
+            num_tries += 1
+            try:
+                self._upload.send()
+            except Exception as error:  # of whatever package speaks to the store; training goes on
+                self._tell_failure(error)
+                if is_last and num_tries == LAST_TRIES:
+                    self._note(f"the newest files are not in {self.url}; the run dir has them all")
+                    return
+            else:
+                self._tell_success()
+                return
+            (self._is_given_up if is_last else self._is_last).wait(pause_s)
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _tell_failure(self, error: Exception) -> None:
+        self._num_failures += 1
+        if self._num_failures == 1:
+            self._note(f"the upload to {self.url} failed and is tried again: {_text(error)}")
+        else:
+            _log.warning("upload to %s, failure %d: %s", self.url, self._num_failures, _text(error))
+
+    def _tell_success(self) -> None:
+        if self._num_failures:
+            self._note(f"the upload to {self.url} works again after {self._num_failures} failures")
+        self._num_failures = 0
+
+
+def _check_unused(files: StoredFiles, stored: dict[str, int], run_dir: Path, resume_from: Path | None) -> None:
+    """Refuse to write over another run, or over checkpoints of this run that are only in the store."""
+    names = checkpoint_names(stored)
+    if resume_from is None:
+        if names or "progress.jsonl" in stored:
+            what, got = f"{KEY}: the store holds a run of this name already", names[-1] if names else "progress.jsonl"
+            allowed = f"another hydra.run.dir or {KEY}; or python -m runner resume {files.url}"
+            raise UserError(Problem(what, files.url, got, allowed).render_alone())
+        return
+    if not names or iteration_of(names[-1]) <= iteration_of(resume_from.name):
+        return
+    newest = run_dir / "checkpoints" / names[-1]
+    is_here = newest in list_checkpoints(run_dir / "checkpoints")
+    if not is_here or (newest / MANIFEST).read_bytes() != files.read(manifest_path(names[-1])):
+        what = f"{KEY}: the store has a checkpoint of this run that is newer, and not in the run dir"
+        allowed = f"python -m runner resume {files.url} in another folder; or {KEY}=null"
+        raise UserError(Problem(what, files.url, names[-1], allowed).render_alone())
+
+
+def _text(error: Exception) -> str:
+    lines = str(error).splitlines() or [""]
+    return f"{type(error).__name__}: {lines[0]}"

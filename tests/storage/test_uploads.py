@@ -1,0 +1,340 @@
+"""Runs in stores: what is there at any moment, what a store that fails does to a run, and how a run goes on from it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from runner.checkpoints import read_manifest
+from runner.storage import uploads
+from runner.storage.layout import run_dir_of, url_of_run
+from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, without_times
+
+Run = Callable[..., Outcome]
+START = ("+experiment=ppo_cartpole", *QUICK, "checkpoint.every_iterations=2", "checkpoint.keep_best=0")
+REPLAY = (
+    *("+experiment=dqn_cartpole", "tracking=none", "evaluation.evaluation_interval=null", "module.fcnet_hiddens=[8]"),
+    *("checkpoint.every_iterations=1", "stop.env_runners.episode_return_mean=1000"),
+    *("checkpoint.upload_to=faulty://runs", "algorithm.replay_capacity=20000"),
+)
+
+
+class FaultyStore(MemoryFileSystem):
+    """A store in memory that refuses some writes, and counts them."""
+
+    protocol = "faulty"
+    store: dict[str, Any] = {}
+    pseudo_dirs = [""]
+    refused: Callable[[str], bool] = staticmethod(lambda path: False)
+    written: list[str] = []
+    pause_s = 0.0
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        stripped: str = super()._strip_protocol(path.replace("faulty://", "memory://"))
+        return stripped
+
+    def pipe_file(self, path: str, value: bytes, **options: Any) -> None:
+        self._look(path)
+        super().pipe_file(path, value, **options)
+
+    def put_file(self, lpath: str, rpath: str, **options: Any) -> None:
+        self._look(rpath)
+        time.sleep(self.pause_s)
+        super().put_file(lpath, rpath, **options)
+
+    def _look(self, path: str) -> None:
+        if type(self).refused(path):
+            raise PermissionError(f"Access Denied: {path}")
+        self.written.append(path)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[type[FaultyStore]]:
+    """An empty store at faulty://, that is tried again at once."""
+    fsspec.register_implementation("faulty", FaultyStore, clobber=True)
+    monkeypatch.setattr(uploads, "FIRST_PAUSE_S", 0.001)
+    FaultyStore.store.clear()
+    FaultyStore.written.clear()
+    FaultyStore.pseudo_dirs[:] = [""]
+    yield FaultyStore
+    FaultyStore.refused = staticmethod(lambda path: False)
+    FaultyStore.pause_s = 0.0
+
+
+def _stored(run: str = "run") -> dict[str, bytes]:
+    """The files of a run in the store."""
+    return {
+        path.removeprefix(f"/runs/{run}/"): file.getvalue()
+        for path, file in FaultyStore.store.items()
+        if path.startswith(f"/runs/{run}/")
+    }
+
+
+def _stored_checkpoints() -> list[str]:
+    return sorted(path.split("/")[1] for path in _stored() if path.endswith("manifest.json"))
+
+
+def _assert_whole() -> None:
+    """Each checkpoint in the store has its files and its lines, and there are no other files."""
+    files = _stored()
+    manifests = {path: json.loads(content) for path, content in files.items() if path.endswith("manifest.json")}
+    digests = {digest for manifest in manifests.values() for digest in manifest["files"].values()}
+    assert {path.rpartition("/")[2] for path in files if path.startswith("checkpoints/files/")} == digests
+    iterations = [json.loads(line)["training_iteration"] for line in files["progress.jsonl"].splitlines()]
+    assert iterations == list(range(1, len(iterations) + 1))
+    assert all(manifest["result"]["training_iteration"] <= iterations[-1] for manifest in manifests.values())
+
+
+def _digests(checkpoint: Path) -> dict[str, str]:
+    """Digests of what two equal runs share: seconds are in `metrics.json` and `callbacks.json` alone."""
+    files = read_manifest(checkpoint)["files"]
+    return {name: digest for name, digest in files.items() if name.split(".")[0] not in ("metrics", "plan")}
+
+
+def test_a_run_dir_and_its_url() -> None:
+    url = url_of_run("s3://bucket/runs/", Path("/home/me/outputs/ppo/2026-11-25/10-00-00"))
+    assert url == "s3://bucket/runs/ppo/2026-11-25/10-00-00"
+    assert run_dir_of(url, "s3://bucket/runs") == Path.cwd() / "outputs/ppo/2026-11-25/10-00-00"
+    assert url_of_run("s3://bucket", Path("/scratch/run")) == "s3://bucket/run"
+    assert run_dir_of("s3://other/../run", "s3://bucket") == Path.cwd() / "outputs/run"
+
+
+def test_the_store_has_what_the_run_dir_has(run_main: Run, tmp_path: Path, store: type[FaultyStore]) -> None:
+    outcome = run_main(*START, "hydra.run.dir=run", "stop.training_iteration=7", "checkpoint.upload_to=faulty://runs")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "  upload to    faulty://runs/run" in outcome.out.splitlines()
+    files, run_dir = _stored(), tmp_path / "run"
+    assert _stored_checkpoints() == checkpoints_of(run_dir) == ["iteration_000006", "iteration_000007"]
+    _assert_whole()
+    for name in ("progress.jsonl", "result.json", ".hydra/config.yaml", ".hydra/overrides.yaml", "environment.json"):
+        assert files[name] == (run_dir / name).read_bytes()
+    for name in checkpoints_of(run_dir):
+        for file, digest in read_manifest(run_dir / "checkpoints" / name)["files"].items():
+            assert files[f"checkpoints/files/{digest}"] == (run_dir / "checkpoints" / name / file).read_bytes()
+    assert json.loads(files["result.json"])["status"] == "finished"
+    assert ".lock" not in files
+
+
+def test_a_manifest_comes_after_all_that_it_names(run_main: Run, store: type[FaultyStore]) -> None:
+    run_main(*START, "hydra.run.dir=run", "stop.training_iteration=2", "checkpoint.upload_to=faulty://runs")
+    names = [path.removeprefix("/runs/run/") for path in store.written]
+    manifest = names.index("checkpoints/iteration_000002/manifest.json")
+    assert max(number for number, name in enumerate(names) if name.startswith("checkpoints/files/")) < manifest
+    assert "progress.jsonl" in names[:manifest]
+
+
+def test_a_replay_buffer_is_sent_once(run_main: Run, tmp_path: Path, store: type[FaultyStore]) -> None:
+    outcome = run_main(*REPLAY, "hydra.run.dir=run", "stop.training_iteration=4")
+    assert outcome.code == 0, outcome.err
+    files = [path for path in store.written if "/files/" in path]
+    assert len(files) == len(set(files)), "a file was sent twice"
+    segments = {
+        digest
+        for name in checkpoints_of(tmp_path / "run")
+        for file, digest in read_manifest(tmp_path / "run/checkpoints" / name)["files"].items()
+        if file.endswith(".segment")
+    }
+    assert segments
+    assert all(any(path.endswith(digest) for path in files) for digest in segments)
+
+
+@pytest.mark.parametrize(
+    ("start", "unit"), [((*START, "checkpoint.upload_to=faulty://runs"), 2), (REPLAY, 1)], ids=["ppo", "dqn"]
+)
+def test_a_run_goes_on_from_the_store_bit_for_bit(
+    run_main: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    store: type[FaultyStore],
+    start: tuple[str, ...],
+    unit: int,
+) -> None:
+    first, last = 2 * unit, 4 * unit
+    straight = run_main(
+        *start, "checkpoint.upload_to=null", "hydra.run.dir=straight", f"stop.training_iteration={last}"
+    )
+    assert straight.code == 0, straight.err
+    assert run_main(*start, "hydra.run.dir=outputs/a/run", f"stop.training_iteration={first}").code == 0
+    shutil.rmtree(tmp_path / "outputs")  # the machine is gone
+    other_machine = tmp_path / "other"
+    other_machine.mkdir()
+    monkeypatch.chdir(other_machine)
+    outcome = run_main("resume", "faulty://runs/a/run", f"stop.training_iteration={last}")
+    assert outcome.code == 0, outcome.err
+    run_dir = other_machine / "outputs/a/run"
+    assert f"into {run_dir}" in outcome.err
+    expected = [without_times(line) for line in progress_of(tmp_path / "straight")]
+    assert [without_times(line) for line in progress_of(run_dir)] == expected
+    name = f"checkpoints/iteration_{last:06d}"
+    assert _digests(run_dir / name) == _digests(tmp_path / "straight" / name)
+    evaluated = run_main("evaluate", "faulty://runs/a/run", "evaluation.evaluation_duration=1")
+    assert evaluated.code == 0, evaluated.err
+    assert "is here already" in evaluated.err
+
+
+def test_a_refusal_in_mid_run_does_not_end_it(run_main: Run, tmp_path: Path, store: type[FaultyStore]) -> None:
+    refusals: list[str] = []
+
+    def refuse(path: str) -> bool:
+        is_refused = "/files/" in path and len(refusals) < 3
+        refusals.extend([path] * is_refused)
+        return is_refused
+
+    store.refused = staticmethod(refuse)
+    outcome = run_main(*START, "hydra.run.dir=run", "stop.training_iteration=6", "checkpoint.upload_to=faulty://runs")
+    assert (outcome.code, outcome.err) == (0, "")
+    told = [line for line in outcome.out.splitlines() if "upload" in line and "faulty" in line]
+    assert [line.partition(":")[0] for line in told[1:]] == [
+        "the upload to faulty",
+        "the upload to faulty",
+    ]
+    assert "failed and is tried again: PermissionError: Access Denied" in told[1]
+    assert "works again after 3 failures" in told[2]
+    assert "failed and is tried again" in (tmp_path / "run" / "runner.log").read_text()
+    assert _stored_checkpoints() == checkpoints_of(tmp_path / "run")
+    _assert_whole()
+
+
+def test_a_store_that_stays_refused_ends_no_run_and_is_told(
+    run_main: Run, tmp_path: Path, store: type[FaultyStore]
+) -> None:
+    store.refused = staticmethod(lambda path: "checkpoints/" in path)
+    outcome = run_main(*START, "hydra.run.dir=run", "stop.training_iteration=2", "checkpoint.upload_to=faulty://runs")
+    assert (outcome.code, outcome.err) == (0, "")
+    assert "the newest files are not in faulty://runs/run; the run dir has them all" in outcome.out
+    assert checkpoints_of(tmp_path / "run") == ["iteration_000002"]
+
+
+def test_training_does_not_wait_for_uploads(run_main: Run, tmp_path: Path, store: type[FaultyStore]) -> None:
+    store.pause_s = 0.2  # 12 files of the first checkpoint take longer than all iterations
+    outcome = run_main(
+        *START, "hydra.run.dir=run", "stop.training_iteration=8", "checkpoint.keep_last=1",
+        "checkpoint.upload_to=faulty://runs",
+    )  # fmt: skip
+    assert (outcome.code, outcome.err) == (0, "")
+    assert _stored_checkpoints() == checkpoints_of(tmp_path / "run") == ["iteration_000008"]
+    _assert_whole()
+    sent = [path for path in store.written if path.endswith("manifest.json")]
+    assert len(sent) < 4, "an upload that is behind skips what is not the newest any more"
+
+
+def test_a_refusal_before_training_is_the_users(
+    run_main: Run, tmp_path: Path, store: type[FaultyStore], assert_golden: Callable[[str, str], None]
+) -> None:
+    store.refused = staticmethod(lambda path: True)
+    outcome = run_main(*START, "hydra.run.dir=run", "checkpoint.upload_to=faulty://runs")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert_golden("store_refuses", outcome.err)
+    assert not (tmp_path / "run/progress.jsonl").exists()
+
+
+@pytest.mark.parametrize("url", ["s4://bucket/runs", "tos://bucket/runs"])
+def test_a_wrong_url_is_found_by_validate(run_main: Run, url: str, assert_golden: Callable[[str, str], None]) -> None:
+    outcome = run_main("validate", *START, f"checkpoint.upload_to={url}")
+    assert outcome.code == 2
+    lines = [line for line in outcome.err.splitlines() if "more)" not in line and "with one of" not in line]
+    assert_golden(f"store_{url[:2]}", "\n".join(lines))
+
+
+def test_another_run_of_the_name_is_not_written_over(
+    run_main: Run, tmp_path: Path, store: type[FaultyStore], assert_golden: Callable[[str, str], None]
+) -> None:
+    upload = "checkpoint.upload_to=faulty://runs"
+    assert run_main(*START, "hydra.run.dir=run", "stop.training_iteration=2", upload).code == 0
+    before = _stored()
+    outcome = run_main(*START, "hydra.run.dir=elsewhere/run", "stop.training_iteration=2", upload)
+    assert outcome.code == 2
+    assert_golden("store_holds_a_run", outcome.err)
+    assert _stored() == before
+
+
+def test_a_run_dir_that_is_behind_does_not_go_on(
+    run_main: Run, tmp_path: Path, store: type[FaultyStore], assert_golden: Callable[[str, str], None]
+) -> None:
+    upload = "checkpoint.upload_to=faulty://runs"
+    assert run_main(*START, "hydra.run.dir=run", "stop.training_iteration=2", upload).code == 0
+    elsewhere = ("hydra.run.dir=elsewhere/run", "stop.training_iteration=4")
+    assert run_main("resume", "faulty://runs/run", *elsewhere).code == 0
+    before = _stored()
+    outcome = run_main("resume", "run", "stop.training_iteration=6")
+    assert outcome.code == 2
+    assert_golden("store_is_ahead", outcome.err)
+    fetched = run_main("resume", "faulty://runs/run", "hydra.run.dir=run", "stop.training_iteration=6")
+    assert fetched.code == 2
+    assert_golden("run_dir_is_behind", fetched.err)
+    assert _stored() == before
+
+
+def test_no_such_run(run_main: Run, store: type[FaultyStore], assert_golden: Callable[[str, str], None]) -> None:
+    outcome = run_main("resume", "faulty://runs/none")
+    assert (outcome.code, outcome.out) == (2, "")
+    assert_golden("store_has_no_run", outcome.err)
+    assert run_main("evaluate", "tos://bucket/run").code == 2
+
+
+def test_what_is_cut_off_or_altered_in_the_store_is_not_taken(
+    run_main: Run, tmp_path: Path, store: type[FaultyStore]
+) -> None:
+    run_main(*START, "hydra.run.dir=run", "stop.training_iteration=4", "checkpoint.upload_to=faulty://runs")
+    newest = read_manifest(tmp_path / "run/checkpoints/iteration_000004")["files"]["learners.safetensors"]
+    path = f"/runs/run/checkpoints/files/{newest}"
+    content = store.store[path].getvalue()
+    for damaged in (content[:-1], content[:-1] + b"?"):
+        FaultyStore("").pipe_file(path, damaged)
+        shutil.rmtree(tmp_path / "copy", ignore_errors=True)
+        outcome = run_main("resume", "faulty://runs/run", "hydra.run.dir=copy", "stop.training_iteration=3")
+        assert "iteration_000004 is not whole in the store, the one before is taken" in outcome.err
+        assert "resume " + str(tmp_path / "copy/checkpoints/iteration_000002") in outcome.out
+        FaultyStore.store.pop("/runs/run/checkpoints/iteration_000003/manifest.json", None)
+        _restore(tmp_path / "run")
+
+
+def _restore(run_dir: Path) -> None:
+    """Bring the store to the state of the run dir again."""
+    from runner.storage.stored_files import open_store
+    from runner.storage.upload import Upload
+
+    Upload(open_store("faulty://runs/run", "RUN_DIR"), run_dir, lambda checkpoints: None).send()
+
+
+def test_a_kill_in_mid_upload_leaves_the_checkpoint_before(
+    start_main: Callable[..., Any], run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real process, a store on disk, killed while files of a checkpoint are there and its manifest is not."""
+    bucket = tmp_path / "bucket"
+    upload = f"checkpoint.upload_to=file://{bucket}"
+    process = start_main(*START, "hydra.run.dir=run", upload, "stop.training_iteration=100000")
+    manifests, deadline = bucket / "run/checkpoints", time.monotonic() + WAIT_S
+    while True:
+        names = {path.parent.name for path in manifests.glob("*/manifest.json")}
+        wanted = {digest for name in names for digest in _named(manifests / name / "manifest.json")}
+        files = {path.name for path in (manifests / "files").glob("*")}
+        if names and files - wanted:  # of the next one
+            process.kill()
+            break
+        assert time.monotonic() < deadline
+    process.wait()
+    shutil.rmtree(tmp_path / "run")
+    done = max(int(path.parent.name.removeprefix("iteration_")) for path in manifests.glob("*/manifest.json"))
+    bound = f"stop.training_iteration={done + 2}"
+    outcome = run_main("resume", f"file://{bucket}/run", "hydra.run.dir=run", bound)
+    assert outcome.code == 0, outcome.err
+    assert run_main(*START, "hydra.run.dir=straight", bound).code == 0
+    expected = [without_times(line) for line in progress_of(tmp_path / "straight")]
+    assert [without_times(line) for line in progress_of(tmp_path / "run")] == expected
+
+
+def _named(manifest: Path) -> list[str]:
+    try:
+        return list(json.loads(manifest.read_text())["files"].values())
+    except (OSError, ValueError):  # dropped, or being written
+        return []
