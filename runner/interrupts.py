@@ -12,12 +12,20 @@ from contextlib import contextmanager, suppress
 _HANGUP = "SIGHUP"
 _STANDARD_OUTPUTS = (1, 2)
 
+# Seconds after which an end that was asked for does not wait for the end of a long iteration any more.
+PATIENCE_S = 5.0
+
 _reasons: list[str] = []
+_asked_at: list[float] = []  # time of each reason
 _budgets: list[Budget] = []
 
 
 class Interrupted(Exception):
     """A long wait was given up because somebody asked for an end."""
+
+
+class BrokenOff(Interrupted):
+    """An iteration was given up between two steps of its plan; a checkpoint has the part that is done."""
 
 
 class Budget:
@@ -47,13 +55,28 @@ def reason_to_end() -> str | None:
     for budget in _budgets:
         if not _reasons and budget.is_used_up:
             budget.has_ended_it = True
-            _reasons.append(budget.reason)
+            _add_reason(budget.reason)
     return _reasons[0] if _reasons else None
 
 
 def is_interrupted() -> bool:
     """Return whether there is a reason to end."""
     return reason_to_end() is not None
+
+
+def is_overdue() -> bool:
+    """Return whether there has been a reason to end for more than `PATIENCE_S`."""
+    return reason_to_end() is not None and time.monotonic() - _asked_at[0] > PATIENCE_S
+
+
+def _add_reason(reason: str) -> None:
+    _asked_at.append(time.monotonic())
+    _reasons.append(reason)
+
+
+def _forget_reasons() -> None:
+    _reasons.clear()
+    _asked_at.clear()
 
 
 @contextmanager
@@ -63,7 +86,7 @@ def interrupts() -> Iterator[None]:
     A terminal that closes sends SIGHUP, and its shell sends another one: SIGHUP never counts as a second signal. A
     process that starts with SIGHUP ignored (`nohup`) keeps ignoring it.
     """
-    _reasons.clear()
+    _forget_reasons()
     received: list[str] = []
 
     def handle(number: int, _frame: object) -> None:
@@ -74,7 +97,7 @@ def interrupts() -> Iterator[None]:
             raise KeyboardInterrupt
         else:
             received.append(name)
-        _reasons.append(name)
+        _add_reason(name)
 
     before = {}
     with suppress(ValueError):  # not in the main thread: whoever runs us there handles signals
@@ -85,7 +108,7 @@ def interrupts() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-        _reasons.clear()
+        _forget_reasons()
 
 
 def _signals_that_end() -> list[signal.Signals]:
@@ -113,4 +136,4 @@ def within(budget: Budget | None) -> Iterator[None]:
         yield
     finally:
         _budgets.clear()
-        _reasons.clear()
+        _forget_reasons()

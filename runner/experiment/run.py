@@ -56,7 +56,7 @@ class Run:
                         break
                 reason = self.stop_reason
                 status = "finished" if reason else "interrupted"
-                self.end(status, reason or f"{reason_to_end()} after iteration {self._trainer.training_iteration}")
+                self.end(status, reason or f"{reason_to_end()} {self._place}")
         except KeyboardInterrupt:
             status = "interrupted"
             self._records.give_up_uploads()
@@ -86,6 +86,11 @@ class Run:
             records.save_checkpoint(trainer)
         if self._is_filmed(result):
             records.film(trainer)
+
+    @property
+    def _place(self) -> str:
+        iteration = self._trainer.training_iteration
+        return f"within iteration {iteration + 1}" if self._trainer.is_broken_off else f"after iteration {iteration}"
 
     @property
     def stop_reason(self) -> str | None:

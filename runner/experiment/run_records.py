@@ -67,6 +67,7 @@ _RESTARTED = {
 _log = logging.getLogger(__name__)
 
 _QUEUED_LEARNER = "offline_data/queued_blocks_learner"
+_BEFORE_THE_FIRST: Mapping[str, int] = {"training_iteration": 0, ENV_STEPS: 0}  # result of a run without an iteration
 _MLFLOW_START_S = 30.0  # longest wait for the run's id from MLflow, at the end of a very short run
 _MLFLOW_STATUS: Mapping[Status, RunStatus] = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
@@ -269,9 +270,13 @@ class RunRecords:
             self._display.note(f"{number} env runner{' samples' if number == 1 else 's sample'} now")
 
     def save_checkpoint(self, trainer: Trainer) -> None:
-        """Write a checkpoint of the last iteration, if there is one without a checkpoint, and tell callbacks."""
+        """Write a checkpoint of the last iteration, if there is one without a checkpoint, and tell callbacks.
+
+        One that also has a part of the next iteration takes the place of the checkpoint before it.
+        """
         iteration = trainer.training_iteration
-        if iteration == 0 or (self._checkpoint and self._checkpoint.name == f"iteration_{iteration:06d}"):
+        has_one = self._checkpoint is not None and self._checkpoint.name == f"iteration_{iteration:06d}"
+        if not trainer.is_broken_off and (iteration == 0 or has_one):
             return
         manifest = {
             "config": dict(self._composed.unresolved),
@@ -281,7 +286,7 @@ class RunRecords:
         }
         state = trainer.get_state()
         with self._folder.writing():
-            self._checkpoint = self._checkpoints.save(state, manifest, self.last_result)
+            self._checkpoint = self._checkpoints.save(state, manifest, self.last_result or _BEFORE_THE_FIRST)
         if self._uploads is not None:
             self._uploads.request()
         trainer.callbacks.call("on_checkpoint_saved", path=self._checkpoint)

@@ -227,6 +227,11 @@ class Trainer:
         return self._metrics.training_iteration
 
     @property
+    def is_broken_off(self) -> bool:
+        """Whether an iteration has begun that a resumed run ends."""
+        return self._metrics.is_broken_off
+
+    @property
     def plans(self) -> list[ModulePlan]:
         """The plan of each module: its agents and its spaces."""
         return [module_parts.plan for module_parts in self._parts.values()]
@@ -260,6 +265,7 @@ class Trainer:
         Raises:
             RunFailure: an environment, a loss or a runner failed; earlier iterations stand.
             Interrupted: an end was asked for while simulators were waited for.
+            BrokenOff: an end was asked for, and the iteration takes longer than `PATIENCE_S` from then on.
         """
         try:
             return self._trained_iteration()
@@ -309,6 +315,7 @@ class Trainer:
         wait = None
         if is_due and evaluation.evaluation_parallel_to_training:
             wait = self._submit_evaluation()
+        self.resources.may_break_off = wait is None
         self._metrics.begin_iteration()
         result: Result | None = next(self._results, None)
         if result is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from runner.config.errors import Problem, RunFailure
@@ -25,6 +26,7 @@ class Waiting(Enum):
 
     FOR_RUNNERS = "an env runner has to answer"
     FOR_QUEUE = "another plan has to fill or empty a queue"
+    FOR_END = "the run is to end, and this iteration takes long: the rest is for a resumed run"
 
 
 class Flow(Iterator[Any]):
@@ -71,6 +73,7 @@ class Operator:
         takes, gives, needs: see `runner.config.operators.OperatorConfig`.
         is_counted: whether the metrics of the run count the items that it gives.
         rest: what `transform` made of the newest item and nobody has taken; it is in checkpoints, too.
+        held: an item that was taken, and that `transform` gets in a resumed run only; in checkpoints, too.
     """
 
     takes: ClassVar[tuple[str, ...] | None] = None
@@ -79,6 +82,7 @@ class Operator:
     is_counted: ClassVar[bool] = False
 
     options: Any
+    held: Item | None = None
 
     def __init__(self, resources: Resources, **options: Any) -> None:
         self.resources = resources
@@ -109,14 +113,22 @@ class Operator:
             yield self.rest.popleft()
         proper = self.transform
         transform = self._first_transform if is_own(type(self)) else proper
-        for item in items:
+        for item in chain(self._take_held(), items):
             if isinstance(item, Waiting):
                 yield item
                 continue
+            while self.resources.breaks_off(item):
+                self.held = item
+                yield Waiting.FOR_END
+            self.held = None
             self.rest.extend(transform(item))
             transform = proper
             while self.rest:
                 yield self.rest.popleft()
+
+    def _take_held(self) -> Iterator[Item]:
+        if self.held is not None:
+            yield self.held
 
     def transform(self, item: Any) -> Iterable[Any]:
         """Return the items that are made of an item: none, one or several.

@@ -36,6 +36,8 @@ def item_to_state(item: Item) -> dict[str, Any]:
     raise TypeError(f"a {type(item).__name__} cannot be kept in a checkpoint")
 
 
+# Kinds that are the same after a checkpoint, wherever they are; batches of recorded data are counted by their reader.
+KEPT = (Experiences, Gradients, TrainResult)
 _TRAIN_RESULT = ("updates", "num_env_steps_trained", "num_env_steps_read", "rows", "replay_rows", "ends_iteration")
 
 

@@ -16,11 +16,12 @@ from runner.config.operators import ENV_RUNNERS, LEARNERS, QUEUES, RECORDED_DATA
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.episodes.columns import Rollout
+from runner.interrupts import BrokenOff, is_overdue
 from runner.learners.remote_learner_group import Learners
 from runner.pipelines.raw_observations import Standardisation
 from runner.plans.async_requests import AsyncRequests
 from runner.plans.flow import Operator, Waiting
-from runner.plans.item_state import item_from_state, item_to_state
+from runner.plans.item_state import KEPT, item_from_state, item_to_state
 from runner.plans.items import Item, Origin
 from runner.plans.run_metrics import Result, RunMetrics
 from runner.replay import ReplayBuffer
@@ -82,6 +83,7 @@ class Resources:
         league: whose players env runners play against; None: there is none.
         queues: by name, between plans.
         operators: by name, in the order in which the plan makes them.
+        may_break_off: whether an iteration may end within, with a checkpoint of the part that is done.
     """
 
     def __init__(
@@ -106,6 +108,7 @@ class Resources:
         self.callbacks = Callbacks()
         self.queues: dict[str, Queue] = {}
         self.operators: dict[str, Operator] = {}
+        self.may_break_off = True
 
     @property
     def env_runners(self) -> EnvRunnerGroup:
@@ -180,13 +183,21 @@ class Resources:
 
         Raises:
             RunFailure: plans wait for each other.
+            BrokenOff: the run is to end.
         """
+        if what is Waiting.FOR_END:
+            self.metrics.break_off()
+            raise BrokenOff
         if what is Waiting.FOR_QUEUE:
             problem = Problem("the plan stands still: each of its plans waits for a queue", "algorithm.plan")
             raise RunFailure(problem)
         started = time.perf_counter()
         self.env_runners.wait_for_any()
         self.metrics.add_seconds("env_runner_sampling", time.perf_counter() - started)
+
+    def breaks_off(self, item: object) -> bool:
+        """Return whether an item is to wait for a resumed run, because an end was asked for some time ago."""
+        return type(item) in KEPT and is_overdue() and self.may_break_off
 
     @property
     def _requests(self) -> dict[str, AsyncRequests]:
@@ -264,6 +275,7 @@ class Resources:
             "plan": {
                 "operators": {name: state for name, state in states.items() if state},
                 "rest": {name: items for name, items in rest.items() if items},
+                "held": {name: item_to_state(one.held) for name, one in self.operators.items() if one.held is not None},
                 "queues": {name: [item_to_state(item) for item in queue.items] for name, queue in self.queues.items()},
                 "settings": self._settings,
             },
@@ -325,6 +337,8 @@ class Resources:
                 operator.set_state(operator_state)
         for name, items in state["rest"].items():
             self.operators[name].rest = deque(item_from_state(item, self) for item in items)
+        for name, item in state.get("held", {}).items():
+            self.operators[name].held = item_from_state(item, self)
         for name, items in state["queues"].items():
             self.queue(name).items = deque(item_from_state(item, self) for item in items)
 

@@ -49,12 +49,15 @@ class RunMetrics:
         counts_recorded: whether recorded env steps that are read count as sampled, since the plan samples none.
         reports_lag: whether samples may be of older weights, since the plan samples asynchronously.
         matches: of this iteration's episodes, in a league.
+        is_broken_off: whether an iteration has begun that goes on after a checkpoint.
     """
 
     matches: list[Match]
 
     counts_recorded = True
     reports_lag = False
+    is_broken_off = False
+    _broken_off_s = 0.0  # seconds of an iteration that was broken off
 
     def __init__(
         self,
@@ -82,7 +85,10 @@ class RunMetrics:
         self.begin_iteration()
 
     def begin_iteration(self) -> None:
-        """Count time and steps of an iteration from now on."""
+        """Count time and steps of an iteration from now on; one that was broken off goes on."""
+        if self.is_broken_off:
+            self.is_broken_off, self._started = False, time.perf_counter() - self._broken_off_s
+            return
         self._started = time.perf_counter()
         self._timers: defaultdict[str, float] = defaultdict(float)
         self._updates: list[Mapping[str, Mapping[str, float]]] = []
@@ -93,6 +99,10 @@ class RunMetrics:
         self._num_outside = 0
         self.matches = []
         self._reported = {name: ReducedValue(reduced.reduction) for name, reduced in self._reported.items()}
+
+    def break_off(self) -> None:
+        """Stop the iteration, which goes on with the next `begin_iteration`."""
+        self.is_broken_off, self._broken_off_s = True, time.perf_counter() - self._started
 
     @contextmanager
     def clocked(self) -> Iterator[Clock]:
@@ -208,7 +218,29 @@ class RunMetrics:
                 kind: {id_: list(values) for id_, values in returns.items()}
                 for kind, returns in self._returns_by_id.items()
             },
+            **({"iteration": self._state_of_iteration()} if self.is_broken_off else {}),
         }
+
+    def _state_of_iteration(self) -> dict[str, Any]:
+        return {
+            "seconds": self._broken_off_s,
+            "timers": dict(self._timers),
+            "updates": list(self._updates),
+            "lags": [list(lag) for lag in self._lags],
+            "idle_s": self._idle_s,
+            "matches": [list(match) for match in self.matches],
+            "counts": [self.num_env_steps_sampled, self._num_episodes, self._num_outside],
+            "reported": {name: [one.reduction, one.value, one.weight] for name, one in self._reported.items()},
+        }
+
+    def _set_state_of_iteration(self, state: Mapping[str, Any]) -> None:
+        self.is_broken_off, self._broken_off_s = True, float(state["seconds"])
+        self._timers = defaultdict(float, state["timers"])
+        self._updates, self._idle_s = list(state["updates"]), float(state["idle_s"])
+        self._lags = [(int(lag), int(num_env_steps)) for lag, num_env_steps in state["lags"]]
+        self.matches = [Match(*match) for match in state["matches"]]
+        self.num_env_steps_sampled, self._num_episodes, self._num_outside = map(int, state["counts"])
+        self._reported = {name: ReducedValue(*one) for name, one in state["reported"].items()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
@@ -225,6 +257,8 @@ class RunMetrics:
         self.num_env_steps_trained_lifetime = int(state["num_env_steps_trained_lifetime"])
         self.num_episodes_lifetime = int(state["num_episodes_lifetime"])
         self.time_total_s = float(state["time_total_s"])
+        if "iteration" in state:
+            self._set_state_of_iteration(state["iteration"])
 
 
 def _lag_metrics(lags: Sequence[tuple[int, int]]) -> Result:

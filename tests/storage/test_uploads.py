@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import fsspec
 import pytest
@@ -31,10 +31,10 @@ class FaultyStore(MemoryFileSystem):
     """A store in memory that refuses some writes, and counts them."""
 
     protocol = "faulty"
-    store: dict[str, Any] = {}
-    pseudo_dirs = [""]
+    store: ClassVar[dict[str, Any]] = {}
+    pseudo_dirs: ClassVar[list[str]] = [""]
     refused: Callable[[str], bool] = staticmethod(lambda path: False)
-    written: list[str] = []
+    written: ClassVar[list[str]] = []
     pause_s = 0.0
 
     @classmethod

@@ -91,7 +91,7 @@ class Concurrently(Source):
                 item = next(self._flows[turn], _END)
                 if item is _END:
                     return
-                if item is Waiting.FOR_RUNNERS and weight != "*":
+                if item is Waiting.FOR_END or (item is Waiting.FOR_RUNNERS and weight != "*"):
                     yield item
                 elif isinstance(item, Waiting):
                     waits = item if item is Waiting.FOR_RUNNERS else waits
@@ -111,10 +111,13 @@ class Concurrently(Source):
         num_waiting, waits = 0, Waiting.FOR_QUEUE
         while True:
             turn = self._turn
-            self._turn = (turn + 1) % len(self._flows)
             item = next(self._flows[turn], _END)
             if item is _END:
                 return
+            if item is Waiting.FOR_END:
+                yield item
+                continue
+            self._turn = (turn + 1) % len(self._flows)
             if isinstance(item, Waiting):
                 num_waiting, waits = num_waiting + 1, item if item is Waiting.FOR_RUNNERS else waits
             else:
