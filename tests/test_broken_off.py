@@ -26,6 +26,7 @@ STARTS = {
         "module.fcnet_hiddens=[8]",
         "algorithm.min_sample_timesteps_per_iteration=500",
     ),
+    "in_turn": ("+experiment=dqn_cartpole", *_SHORT, "module.fcnet_hiddens=[8]", "algorithm.training_intensity=null"),
     "a2c": ("+experiment=a2c_cartpole", *_SHORT),
     "appo": ("+experiment=appo_cartpole", *_SHORT, "engine=inline"),
 }
@@ -49,6 +50,7 @@ def _end_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         *(("ppo", call) for call in (1, 3, 6)),
         *(("dqn", call) for call in (1, 3001, 3002)),
+        *(("in_turn", call) for call in (600, 601, 602)),
         *(("a2c", call) for call in (2, 30)),
         *(("appo", call) for call in (20, 21, 22)),
     ],
