@@ -68,7 +68,7 @@ class Uploads:
         self._is_wanted.set()
 
     def finish(self, prune: Callable[[], None]) -> None:
-        """Send the last state, and wait for it.
+        """Send the last state, and wait for it; not after `give_up`.
 
         Args:
             prune: drops the checkpoints that were kept because they were being sent.
@@ -76,7 +76,8 @@ class Uploads:
         self._prune = prune
         self._is_last.set()
         self._is_wanted.set()
-        self._thread.join()
+        if not self._is_given_up.is_set():
+            self._thread.join()
 
     def give_up(self) -> None:
         """Send nothing more; what is being sent is not waited for."""

@@ -13,7 +13,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from runner.checkpoints import read_manifest
+from runner.checkpoints import read_manifest, save_checkpoint
 from runner.storage import uploads
 from runner.storage.layout import run_dir_of, url_of_run
 from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, without_times
@@ -225,6 +225,22 @@ def test_training_does_not_wait_for_uploads(run_main: Run, tmp_path: Path, store
     _assert_whole()
     sent = [path for path in store.written if path.endswith("manifest.json")]
     assert len(sent) < 4, "an upload that is behind skips what is not the newest any more"
+
+
+def test_a_second_interrupt_does_not_wait_for_an_upload(tmp_path: Path, store: type[FaultyStore]) -> None:
+    save_checkpoint(tmp_path / "run/checkpoints/iteration_000001", {"part": {}}, {"result": {}})
+    notes: list[str] = []
+    one = uploads.Uploads("faulty://runs", tmp_path / "run", None, notes.append)
+    store.pause_s = 5.0
+    one.request()
+    while not any("/files/" in path for path in store.written):
+        time.sleep(0.01)
+    began_s = time.monotonic()
+    one.give_up()
+    one.finish(lambda: None)
+    assert time.monotonic() - began_s < 4.0
+    one._thread.join()  # what it sends belongs to no other test
+    assert not notes
 
 
 def test_a_refusal_before_training_is_the_users(
