@@ -147,8 +147,7 @@ class RunRecords:
         self._first_result: Result = dict(last_result)
         self._best_return: float | None = None
         self._num_restarts = {metric: int(last_result.get(metric) or 0) for metric in _RESTARTED}
-        self._config, self._num_runners = config, 0
-        self._composed = composed
+        self._config, self._composed, self._num_runners = config, composed, 0
         self._info = run_info()
         check_unused(run_dir, resume_from)
         try:

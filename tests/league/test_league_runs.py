@@ -80,7 +80,7 @@ def test_a_run_leaves_ratings_and_policies_that_play(run_main: Callable[..., Out
     assert outcome.code == 0, outcome.err
     assert "ratings" in outcome.out
     rows = json.loads((tmp_path / "run/league/standings.json").read_text())
-    assert {"main", "main-0", "perfect"} <= {row["player"] for row in rows}
+    assert {"main", "main-0", "random"} <= {row["player"] for row in rows}
     assert [row["elo"]["value"] for row in rows] == sorted((row["elo"]["value"] for row in rows), reverse=True)
     (policy,) = (tmp_path / "run/league").glob("main-0-*.onnx")
     outcome = run_main(*arguments, f"league.fixed.old={policy}", "hydra.run.dir=other")
