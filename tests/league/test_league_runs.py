@@ -83,7 +83,8 @@ def test_a_run_leaves_ratings_and_policies_that_play(run_main: Callable[..., Out
     assert {"main", "main-0", "random"} <= {row["player"] for row in rows}
     assert [row["elo"]["value"] for row in rows] == sorted((row["elo"]["value"] for row in rows), reverse=True)
     (policy,) = (tmp_path / "run/league").glob("main-0-*.onnx")
-    outcome = run_main(*arguments, f"league.fixed.old={policy}", "hydra.run.dir=other")
+    old = (f"league.fixed.old={policy}", "league.train_against=[old]")
+    outcome = run_main(*arguments, *old, "hydra.run.dir=other")
     assert outcome.code == 0, outcome.err
     assert "old" in {row["player"] for row in json.loads((tmp_path / "other/league/standings.json").read_text())}
     assert run_main("report", "run", "--output", "page.html").code == 0
