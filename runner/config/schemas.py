@@ -322,6 +322,11 @@ class MultiAgentConfig:
         "modules that share parts, or are evaluated together: {_target_: your own MultiRLModule class, its keyword "
         "arguments, ...}; null: each module by itself",
     )
+    teams: dict[str, list[str]] = option(
+        {},
+        "team: ids or patterns of its agents, which get the mean of their rewards in each env step, and a critic of "
+        "their own where it is centralised",
+    )
     modules_to_train: list[str] | None = option(None, "ids of the modules that are updated; null: all")
     algorithm_config_overrides_per_module: dict[str, dict[str, Any]] = option(
         {}, "module id: fields of the algorithm block that differ for it"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,9 +20,11 @@ from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.episode_infos import EpisodeInfos
 from runner.env_runners.gradient_runner import GradientRunner
 from runner.env_runners.module_runner import ActingModule
+from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.protocol import EnvRunner
+from runner.env_runners.teams import SharedRewards
 from runner.env_runners.vector_envs import SubEnvironments
 from runner.experiment.learner_builder import build_local_learner_group
 from runner.learners.peers import Alone
@@ -121,12 +124,18 @@ def build_env_runner(
 def _make_multi_agent_envs(
     config: ExperimentConfig, plans: Mapping[str, ModulePlan], is_evaluation: bool, num_envs: int
 ) -> MultiAgentEnvironments:
+    make_env = partial(_make_agents_env, config)
     if not config.league.modules:
-        return MultiAgentEnvironments(lambda: make_multi_agent_env(config.env), num_envs, config.seed)
+        return MultiAgentEnvironments(make_env, num_envs, config.seed)
     from runner.experiment.league_builder import seat_environments
 
     explore = (config.evaluation if is_evaluation else config.env_runners).explore
-    return seat_environments(config, plans, num_envs, explore)
+    return seat_environments(config, plans, make_env, num_envs, explore)
+
+
+def _make_agents_env(config: ExperimentConfig) -> MultiAgentEnv:
+    env, teams = make_multi_agent_env(config.env), config.multi_agent.teams
+    return SharedRewards(env, teams) if teams else env
 
 
 def _make_vector_env(config: ExperimentConfig, num_envs: int) -> SubEnvironments:

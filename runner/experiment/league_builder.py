@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,8 @@ import gymnasium as gym
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
-from runner.env_runners.env_makers import make_multi_agent_env
+from runner.env_runners.multi_agent_env import MultiAgentEnv
+from runner.env_runners.teams import agents_of_teams
 from runner.league.league import League
 from runner.league.players import Player, PolicyPlayer
 from runner.league.seated_environments import SeatedEnvironments, Team
@@ -32,6 +33,7 @@ def build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts], run
         return None
     plans = {module_id: of_module.plan for module_id, of_module in parts.items()}
     _check_modules(config, plans)
+    _teams(config, plans)
     fixed = {player_id: _content(player_id, given) for player_id, given in block.fixed.items()}
     for player_id, content in fixed.items():
         _check_player(config, plans, player_id, content)
@@ -43,15 +45,33 @@ def build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts], run
 
 
 def seat_environments(
-    config: ExperimentConfig, plans: Mapping[str, ModulePlan], num_envs: int, explore: bool
+    config: ExperimentConfig,
+    plans: Mapping[str, ModulePlan],
+    make_env: Callable[[], MultiAgentEnv],
+    num_envs: int,
+    explore: bool,
 ) -> SeatedEnvironments:
     """Make sub-environments in which players of the league act for some of the agents."""
-    teams = [Team((agent,), module_id) for module_id, plan in plans.items() for agent in plan.agents or ()]
-    teams.sort(key=lambda team: team.agents)
     spaces = {module_id: plan.action_space for module_id, plan in plans.items()}
     make_player = partial(_make_player, config.league.fixed, spaces, explore)
-    make_env = partial(make_multi_agent_env, config.env)
-    return SeatedEnvironments(make_env, num_envs, config.seed, teams, make_player)
+    return SeatedEnvironments(make_env, num_envs, config.seed, _teams(config, plans), make_player)
+
+
+def _teams(config: ExperimentConfig, plans: Mapping[str, ModulePlan]) -> list[Team]:
+    """Return the teams of `multi_agent.teams`, and each other agent as a team.
+
+    Raises:
+        ConfigError: agents of a team have different modules, of which no snapshot could play all of them.
+    """
+    module_of = {agent: module_id for module_id, plan in plans.items() for agent in plan.agents or ()}
+    named = agents_of_teams(config.multi_agent.teams, sorted(module_of))
+    alone = sorted(set(module_of) - {agent for members in named.values() for agent in members})
+    for name, members in named.items():
+        modules = sorted({module_of[agent] for agent in members})
+        if len(modules) > 1:
+            what = f"in a league the agents of a team have one module, and team {name} has several"
+            raise ConfigError([Problem(what, f"multi_agent.teams.{name}", ", ".join(modules))])
+    return [Team(tuple(members), module_of[members[0]]) for members in (*named.values(), *([agent] for agent in alone))]
 
 
 def _make_player(

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import gymnasium as gym
 import torch
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.module_ids import trained_modules
 from runner.config.schemas import ExperimentConfig
+from runner.env_runners.teams import agents_of_teams
 from runner.module_parts.construction import build_module_parts, check_reads
 from runner.module_parts.module_plan import ModulePlan, plan_modules
 from runner.module_parts.parts import ActingParts, ModuleParts
-from runner.modules.multi_rl_module import MultiRLModule
+from runner.modules.multi_rl_module import MultiRLModule, RunAgents
 from runner.streams import integer_seed
 
+Space = gym.Space[Any]
 P = TypeVar("P", bound="ActingParts")
 
 
@@ -37,7 +40,7 @@ def join_modules(config: ExperimentConfig, parts: Mapping[str, P]) -> dict[str, 
         ConfigError: it cannot be made, or does not fit to the algorithm or the learner pipelines; a piece needs other
             agents, and there is one.
     """
-    _give_agents(parts)
+    spaces = _give_agents(parts)
     block = dict(config.multi_agent.multi_rl_module or {})
     if not block:
         return dict(parts)
@@ -48,6 +51,7 @@ def join_modules(config: ExperimentConfig, parts: Mapping[str, P]) -> dict[str, 
         torch.manual_seed(integer_seed(config.seed, "multi_rl_module"))
         try:
             together: MultiRLModule = joined_class(modules, **block)
+            together.use_agents(_run_agents(config, parts, spaces))
         except (TypeError, ValueError) as error:
             raise ConfigError([Problem(str(error), where, path)]) from error
     together.freeze_untrained(trained_modules(config, list(parts)))
@@ -56,7 +60,13 @@ def join_modules(config: ExperimentConfig, parts: Mapping[str, P]) -> dict[str, 
     return {module_id: replace(module_parts, together=together) for module_id, module_parts in parts.items()}
 
 
-def _give_agents(parts: Mapping[str, ActingParts]) -> None:
+def _run_agents(config: ExperimentConfig, parts: Mapping[str, ActingParts], spaces: Mapping[str, Space]) -> RunAgents:
+    plan = next(iter(parts.values())).plan
+    return RunAgents(spaces, agents_of_teams(config.multi_agent.teams, list(spaces)), plan.state_space)
+
+
+def _give_agents(parts: Mapping[str, ActingParts]) -> dict[str, Space]:
+    """Let pieces know the agents; returns agent id -> space of the observations in its episodes."""
     spaces = {
         agent: of_module.env_to_module.held_observation_space
         for of_module in parts.values()
@@ -72,6 +82,7 @@ def _give_agents(parts: Mapping[str, ActingParts]) -> None:
             if lonely:
                 what, allowed = f"{lonely[0]} reads the episodes of other agents, and there is one", "a MultiAgentEnv"
                 raise ConfigError([Problem(what, f"connectors.{pipeline.name}", allowed=allowed)])
+    return spaces
 
 
 def _check_joined(config: ExperimentConfig, together: MultiRLModule, parts: Mapping[str, ActingParts]) -> None:

@@ -33,6 +33,7 @@ class ModulePlan:
         observation_space, action_space: spaces of one agent in the environment.
         module, algorithm: blocks of the configuration with the overrides of this module.
         overridden: names of the overridden fields of `algorithm`.
+        state_space: of the environment's state, which infos hold for critics; None: it has none.
     """
 
     module_id: str
@@ -42,6 +43,7 @@ class ModulePlan:
     module: ModuleConfig
     algorithm: AlgorithmConfig
     overridden: frozenset[str] = frozenset()
+    state_space: Space | None = None
 
     def name(self, role: str) -> str:
         """Return the name of a random stream of this module."""
@@ -109,6 +111,7 @@ def _plan_agents(config: ExperimentConfig, agents_env: MultiAgentEnv | DeclaredA
             _with_fields(config.module, config.multi_agent.module_fields(module_id)),
             _with_fields(config.algorithm_of(module_id), _added_to_algorithm(config, module_id)),
             frozenset(_algorithm_overrides(config, module_id)),
+            getattr(agents_env, "state_space", None),
         )
         for module_id, agents in by_module.items()
     }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, cast
 
+import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +18,21 @@ Outputs = dict[str, dict[str, Any]]
 
 # Stands for a module id where parameters or states are of all modules together.
 ALL_MODULES = "__all_modules__"
+
+
+@dataclass(frozen=True)
+class RunAgents:
+    """The agents of a run.
+
+    Attributes:
+        observation_spaces: agent id -> space of the observations that its episodes hold.
+        teams: name of a team -> its agents; not every agent is in one.
+        state_space: of what the environment's infos hold as `state`; None: they hold none.
+    """
+
+    observation_spaces: Mapping[str, gym.Space[Any]]
+    teams: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    state_space: gym.Space[Any] | None = None
 
 
 class MultiRLModule(nn.Module):
@@ -40,6 +57,9 @@ class MultiRLModule(nn.Module):
         self._by_id = dict(modules)
         for module_id, module in self._by_id.items():
             self.add_module(_registered_name(module_id), module)
+
+    def use_agents(self, agents: RunAgents) -> None:
+        """Take the agents of the run, and make what depends on them; called once, before the first pass."""
 
     def __getitem__(self, module_id: str) -> RLModule:
         return self._by_id[module_id]

@@ -15,6 +15,7 @@ _EXPORTS: dict[str, str] = {
     "AddObservationsOfAllAgentsToTrainBatch": "cross_agent_pieces",
     "AddOneTsToEpisodesAndTruncate": "learner_pieces",
     "AddStatesFromEpisodesToBatch": "memory_pieces",
+    "AddStatesFromInfosToTrainBatch": "cross_agent_pieces",
     "AddTimeDimToBatchAndZeroPad": "memory_pieces",
     "AgentToModuleMapping": "common_pieces",
     "BatchIndividualItems": "common_pieces",

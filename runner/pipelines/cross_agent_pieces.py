@@ -5,18 +5,19 @@ Dimension letters: R env steps of E chunks, A agents of the run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from runner.config.errors import Problem, RunFailure
 from runner.episodes import nested
 from runner.episodes.columns import OBS, Column, ColumnBlock
 from runner.episodes.spaces import blank_item
 from runner.pipelines.common_pieces import step_rows_of_obs
-from runner.pipelines.piece import AGENTS_MASK, LOSS_MASK, OBS_OF_AGENTS, Batch
+from runner.pipelines.piece import AGENT_INDEX, AGENTS_MASK, LOSS_MASK, OBS_OF_AGENTS, STATE, Batch
 from runner.pipelines.piece_kinds import LearnerPiece
 
 IntArray = npt.NDArray[np.int64]
@@ -27,13 +28,14 @@ class AddObservationsOfAllAgentsToTrainBatch(LearnerPiece):
 
     `obs_of_agents`: agent id -> (rows, ...) observations, as its episodes hold them, zeros where the agent has none at
     that env step. `agents_mask` (rows, A) bool: which agents have one, in the order of the environment's
-    `possible_agents` by module. Rows are as in the batch: R, or R + E after `AddOneTsToEpisodesAndTruncate`.
+    `possible_agents` by module. `agent_index` (rows,) int64: whose row it is, in this order. Rows are as in the batch: R,
+    or R + E after `AddOneTsToEpisodesAndTruncate`.
 
     An agent that ends without a final observation is there once more, with its last one, as in its own rows. An agent
     whose first observation of the rollout awaits its step when the rollout ends has its row in the next one.
     """
 
-    writes = (OBS_OF_AGENTS, AGENTS_MASK)
+    writes = (OBS_OF_AGENTS, AGENTS_MASK, AGENT_INDEX)
     needs_other_agents = True
 
     def use_agents(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
@@ -51,11 +53,63 @@ class AddObservationsOfAllAgentsToTrainBatch(LearnerPiece):
         """Add the columns."""
         blocks = episodes_of_modules or {episodes.module_id: episodes}
         observed, mask = observations_of_agents(episodes, blocks, self._spaces)
+        index = agents_of_observations(episodes, list(self._spaces))
         if LOSS_MASK not in batch:
             rows = step_rows_of_obs(episodes)
-            observed, mask = nested.take(observed, rows), mask[rows]
-        batch[OBS_OF_AGENTS], batch[AGENTS_MASK] = observed, mask
+            observed, mask, index = nested.take(observed, rows), mask[rows], index[rows]
+        batch[OBS_OF_AGENTS], batch[AGENTS_MASK], batch[AGENT_INDEX] = observed, mask, index
         return batch
+
+
+class AddStatesFromInfosToTrainBatch(LearnerPiece):
+    """Adds the environment's state at each row's env step, which infos hold as `state`, for a critic that reads it.
+
+    `state` (rows, ...), nested as the environment's `state_space`; a row whose observation came without an info has the
+    one of the row before it. `agent_index` (rows,) int64: whose row it is, in the order of the environment's
+    `possible_agents` by module. Rows are as in the batch: R, or R + E after `AddOneTsToEpisodesAndTruncate`.
+    """
+
+    writes = (STATE, AGENT_INDEX)
+    needs_other_agents = True
+
+    def use_agents(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
+        """Take the agents of the run: agent id -> space of the observations in its episodes."""
+        self._agents = list(spaces)
+
+    def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
+        """Add the columns.
+
+        Raises:
+            RunFailure: the first info of a chunk has no state.
+        """
+        states = [state for chunk in range(len(episodes)) for state in _states_of(episodes, chunk)]
+        column, index = nested.stack(states), agents_of_observations(episodes, self._agents)
+        if LOSS_MASK not in batch:
+            rows = step_rows_of_obs(episodes)
+            column, index = nested.take(column, rows), index[rows]
+        batch[STATE], batch[AGENT_INDEX] = column, index
+        return batch
+
+
+def _states_of(block: ColumnBlock, chunk: int) -> list[Any]:
+    """Return the state at each of a chunk's observations."""
+    infos = block.infos.rows_of(chunk, 0, int(block.lengths[chunk]) + 1) if block.infos else None
+    states: list[Any] = []
+    for info in infos or [{}]:
+        if STATE not in info and not states:
+            what, agent = "an info has no state, which a critic reads", _agents_of(block).agent_ids[chunk]
+            allowed = "infos[agent]['state'] with each observation of each agent"
+            raise RunFailure(Problem(what, f"agent {agent}", ", ".join(map(str, info)) or "{}", allowed))
+        states.append(info.get(STATE, states[-1] if states else None))
+    return states
+
+
+def agents_of_observations(block: ColumnBlock, agents: Sequence[str]) -> IntArray:
+    """Return (R + E,) the number among `agents` of the agent that each observation is of."""
+    number = {agent: place for place, agent in enumerate(agents)}
+    of_chunk = np.array([number[agent] for agent in _agents_of(block).agent_ids], np.int64)
+    index: IntArray = np.repeat(of_chunk, block.lengths + 1)
+    return index
 
 
 def observations_of_agents(

@@ -1,0 +1,98 @@
+"""Teams of agents: who is in them, and rewards that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from runner.config.errors import ConfigError, Problem, nearest_match
+from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv, StepDicts
+
+_WHERE = "multi_agent.teams"
+
+
+def agents_of_teams(teams: Mapping[str, Sequence[str]], agents: Sequence[str]) -> dict[str, list[str]]:
+    """Return team -> its agents, in the order of `agents`.
+
+    Args:
+        teams: team -> ids or patterns (`*`, `?`, `[abc]`).
+        agents: of the environment.
+
+    Raises:
+        ConfigError: a pattern fits no agent, or an agent is in two teams.
+    """
+    found: dict[str, list[str]] = {}
+    for team, patterns in teams.items():
+        for pattern in patterns:
+            if not any(fnmatchcase(agent, pattern) for agent in agents):
+                what, nearest = f"team {team} has an agent that is not there", nearest_match(pattern, list(agents))
+                raise ConfigError([Problem(what, f"{_WHERE}.{team}", pattern, ", ".join(agents), nearest)])
+        found[team] = [agent for agent in agents if any(fnmatchcase(agent, pattern) for pattern in patterns)]
+    for agent in agents:
+        names = [team for team, members in found.items() if agent in members]
+        if len(names) > 1:
+            raise ConfigError([Problem(f"agent {agent} is in several teams", _WHERE, ", ".join(names), "one team")])
+    return found
+
+
+class SharedRewards(MultiAgentEnv):
+    """An environment whose agents get, in each env step, the mean of the rewards of their team's running agents.
+
+    The sum of all rewards stays as it is. Members that have not come yet, or have finished, have no share.
+
+    Args:
+        env: the environment.
+        teams: team -> ids or patterns of its agents; agents in none keep their rewards.
+
+    Raises:
+        ConfigError: see `agents_of_teams`.
+    """
+
+    def __init__(self, env: MultiAgentEnv, teams: Mapping[str, Sequence[str]]) -> None:
+        self._env = env
+        self._teams = agents_of_teams(teams, list(env.possible_agents))
+        self._running: set[str] = set()
+        self._ended: set[str] = set()
+        self.possible_agents, self.metadata = list(env.possible_agents), env.metadata
+
+    def __getattr__(self, name: str) -> Any:
+        of_env = getattr(self.__dict__["_env"], name)
+        return {"get_state": self._get_state, "set_state": self._set_state}.get(name, of_env)
+
+    def _get_state(self) -> dict[str, Any]:
+        env: Any = self._env
+        return {"env": env.get_state(), "running": sorted(self._running), "ended": sorted(self._ended)}
+
+    def _set_state(self, state: Mapping[str, Any]) -> None:
+        env: Any = self._env
+        env.set_state(state["env"])
+        self._running, self._ended = set(state["running"]), set(state["ended"])
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[AgentDict, AgentDict]:
+        """Start an episode."""
+        obs, infos = self._env.reset(seed=seed, options=options)
+        self._running, self._ended = set(obs), set()
+        return obs, infos
+
+    def step(self, actions: AgentDict) -> StepDicts:
+        """Take one env step, and share the rewards."""
+        obs, rewards, terminateds, truncateds, infos = self._env.step(actions)
+        self._running |= obs.keys() - self._ended
+        shared = dict(rewards)
+        for members in self._teams.values():
+            given = [float(rewards[agent]) for agent in members if agent in rewards]
+            sharers = [agent for agent in members if agent in self._running]
+            if given and sharers:
+                shared |= dict.fromkeys(sharers, sum(given) / len(sharers))
+        self._ended |= {agent for ends in (terminateds, truncateds) for agent, is_end in ends.items() if is_end}
+        self._running -= self._ended - {ALL_AGENTS}
+        return obs, shared, terminateds, truncateds, infos
+
+    def render(self) -> Any:
+        """Return the picture of the environment."""
+        return self._env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
