@@ -336,6 +336,21 @@ class ApexDQNConfig(DQNConfig):
 
 
 @dataclass(frozen=True)
+class QMIXConfig(DQNConfig):
+    """QMIX (Rashid et al., 2018, https://arxiv.org/abs/1803.11485), and VDN: DQN on a mix of several agents' Q.
+
+    The paper replays whole episodes to agents with memory; here each row is a step.
+    """
+
+    grad_clip: float | None = option(
+        10.0, "largest global norm of the gradient of each optimiser; null: no clipping", above=0
+    )
+    td_error_loss_fn: str = option("mse", "loss of TD errors", choices=("huber", "mse"))
+
+    module_options: ClassVar[tuple[str, ...]] = ()
+
+
+@dataclass(frozen=True)
 class BCMetrics(LossMetrics):
     """What one gradient step of behaviour cloning reports; means over the minibatch."""
 

@@ -279,6 +279,13 @@ class ModuleConfig:
         False, "modules with a Q for each action: noisy layers in the heads, which explore; evaluation is without noise"
     )
     sigma0: float = option(0.5, "noisy layers: initial scale of the noise", minimum=0)
+    mixer: str = option(
+        "qmix",
+        "modules with Q functions of several agents: how they become one: qmix: by a monotonic network of the state; "
+        "sum: they are added up (VDN)",
+        choices=("qmix", "sum"),
+    )
+    mixer_width: int = option(32, "mixer qmix: width of its hidden layer", minimum=1)
     free_log_std: bool = option(False, "Gaussian actions: log std is a free parameter, not an output of the net")
     log_std_clip_param: float = option(20.0, "Gaussian actions: |log std| stays below this", above=0)
     use_lstm: bool = option(False, "memory: an LSTM between encoder and heads")

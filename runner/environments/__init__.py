@@ -7,10 +7,12 @@ from typing import Any
 
 # Public name -> submodule; also read (not imported) by `runner validate`.
 _EXPORTS: dict[str, str] = {
+    "AgentsAsOne": "agents_as_one",
     "BitFlipping": "bit_flipping",
     "Catch": "catch",
     "CrashAndStall": "misbehaving",
     "DictCartPole": "cartpoles",
+    "InvestmentGame": "matrix_games",
     "MaskedCartPole": "cartpoles",
     "MinAtar": "minatar",
     "MultiAgentCartPole": "cartpoles",
@@ -18,6 +20,7 @@ _EXPORTS: dict[str, str] = {
     "Pursuit": "pursuit",
     "StatelessCartPole": "cartpoles",
     "TicTacToe": "tic_tac_toe",
+    "TwoStepGame": "matrix_games",
 }
 
 __all__ = sorted(_EXPORTS)

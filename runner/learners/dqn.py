@@ -74,19 +74,28 @@ class DQNLoss(Loss):
             discounts = torch.pow(cfg.gamma, batch["n_step"]).masked_fill(batch["terminateds"], 0.0)
 
         outputs, actions = module.outputs_at_steps(batch), batch["actions"]
-        q = module.q_of(outputs["qf_preds"], actions)  # (B,)
+        q = self.q_of(module, outputs, actions)  # (B,)
         if "qf_dist_inputs" in outputs:
             z, next_z = module.q_of(outputs["qf_dist_inputs"], actions), of_actions(target["qf_dist_inputs"], best)
             losses = module.value_distribution.td_loss(z, next_z, batch["rewards"], discounts)  # (B,)
             td_error = losses.detach()
         else:
-            next_q = of_actions(target["qf_preds"], best)
+            next_q = self.target_q_of(module, target, best)
             y = torch.addcmul(batch["rewards"].to(next_q.dtype), discounts, next_q)
             losses = self._td_loss(q, y, reduction="none")
             td_error = (q.detach() - y).abs()
         share = td_error.new_full(td_error.shape, 1.0 / len(td_error))  # a product takes a third of the time of `mean`
         qf_loss = torch.dot(batch["weights"] * share, losses)
         return DQNMetrics(qf_loss, qf_loss, torch.dot(q.detach(), share), torch.dot(td_error, share), td_error)
+
+    def q_of(self, module: Any, outputs: Mapping[str, Any], actions: Tensor) -> Tensor:
+        """Return Q (B,) of actions of the space, from outputs of `forward_train`."""
+        q: Tensor = module.q_of(outputs["qf_preds"], actions)
+        return q
+
+    def target_q_of(self, module: Any, outputs: Mapping[str, Any], best: Tensor) -> Tensor:
+        """Return the target's Q (B,) of actions numbered from 0, from outputs of `forward_target`."""
+        return of_actions(outputs["qf_preds"], best)
 
     def get_state(self) -> dict[str, Any]:
         """Return the random stream, if anything was drawn from it."""

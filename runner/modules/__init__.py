@@ -17,6 +17,7 @@ _EXPORTS: dict[str, str] = {
     "DiscreteSACModule": "discrete_sac_module",
     "DoubleQModule": "double_q_module",
     "IQLModule": "iql_module",
+    "MixedQModule": "mixed_q_module",
     "MultiCategorical": "categorical",
     "MultiRLModule": "multi_rl_module",
     "NestedDistribution": "nested_distribution",

@@ -95,6 +95,9 @@ class MultiCategorical:
         starts: D first actions.
         shape: of one action, D numbers in all.
         dtype: of the actions.
+
+    Attributes:
+        sizes: as above.
     """
 
     log_std_inputs: tuple[int, ...] = ()
@@ -102,7 +105,7 @@ class MultiCategorical:
     def __init__(self, sizes: Sequence[int], starts: Sequence[int], shape: tuple[int, ...], dtype: torch.dtype) -> None:
         assert len(sizes) == len(starts) == math.prod(shape)
         self.num_inputs = self.num_noise = sum(sizes)
-        self._sizes = tuple(sizes)
+        self.sizes = tuple(sizes)
         self._shape = shape
         self._dtype = dtype
         self._is_even = len(set(sizes)) == 1
@@ -125,7 +128,7 @@ class MultiCategorical:
     def log_prob(self, dist_inputs: Tensor, actions: Tensor) -> Tensor:
         """Return (B,) log probabilities of (B, *shape) actions."""
         starts = self._tables_on(dist_inputs.device).starts
-        chosen = actions.reshape(*dist_inputs.shape[:-1], len(self._sizes)).long() - starts  # (B, D)
+        chosen = actions.reshape(*dist_inputs.shape[:-1], len(self.sizes)).long() - starts  # (B, D)
         return self._log_probs(dist_inputs).gather(-1, chosen.unsqueeze(-1)).squeeze(-1).sum(-1)
 
     def entropy(self, dist_inputs: Tensor) -> Tensor:
@@ -154,7 +157,7 @@ class MultiCategorical:
     def _padded(self, logits: Tensor) -> Tensor:
         """Reshape (B, sum(sizes)) -> (B, D, max(sizes))."""
         if self._is_even:
-            return torch.unflatten(logits, -1, (len(self._sizes), -1))
+            return torch.unflatten(logits, -1, (len(self.sizes), -1))
         tables = self._tables_on(logits.device)
         padded = torch.unflatten(logits.index_select(-1, tables.columns), -1, tables.is_padding.shape)
         return padded.masked_fill(tables.is_padding, _PADDING_LOGIT)

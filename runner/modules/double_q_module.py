@@ -104,7 +104,7 @@ class DoubleQModule(RLModule):
         self._num_atoms = 1 if self.value_distribution is None else config.num_atoms
         if self.value_distribution is not None:
             self.train_outputs = (*self.train_outputs, "qf_dist_inputs")
-        head = _head(num_features, int(action_space.n), self._num_atoms, config)
+        head = q_head(num_features, int(action_space.n), self._num_atoms, config)
         self.num_noise = head.num_noise
         self.qf = _QNetwork(encoder, head)
         self.target_qf = target_of(self.qf)
@@ -172,7 +172,8 @@ class DoubleQModule(RLModule):
         return outputs, state_out
 
 
-def _head(num_features: int, num_actions: int, num_atoms: int, config: ModuleConfig) -> MLP | DuelingHead:
+def q_head(num_features: int, num_actions: int, num_atoms: int, config: ModuleConfig) -> MLP | DuelingHead:
+    """Make the head that gives a Q, or `num_atoms` outputs, for each action."""
     options = replace(head_options(config), sigma0=config.sigma0 if config.noisy else None)
     if config.dueling:
         return DuelingHead(num_features, config.head_fcnet_hiddens, options, num_actions, num_atoms)

@@ -78,7 +78,8 @@ class GetActions(DrawsNoise, ModuleToEnvPiece):
 class EpsilonGreedyActions(DrawsNoise, ModuleToEnvPiece):
     """Adds `actions` (N, ...): the best ones by `action_dist_inputs`, and with probability epsilon random ones.
 
-    Random actions are uniform over what no mask forbids. The Q values are taken out of the batch: they are no
+    Random actions are uniform over what no mask forbids; of MultiDiscrete actions each number is random or the best one
+    by itself. The Q values are taken out of the batch: they are no
     distribution, and nothing is learned from the ones of old networks.
 
     Args:
@@ -119,12 +120,15 @@ class EpsilonGreedyActions(DrawsNoise, ModuleToEnvPiece):
         q = batch.pop(ACTION_DIST_INPUTS)
         if explore:
             num_rows, num_values = q.shape
+            sizes = getattr(rl_module.action_dist, "sizes", (num_values,))  # values of each number of an action
+            width = len(sizes) + num_values
             noise = self._next_noise(
-                num_rows, episodes.max_rows, lambda leading: self._stream.random((*leading, 1 + num_values), np.float32)
+                num_rows, episodes.max_rows, lambda leading: self._stream.random((*leading, width), np.float32)
             )
-            explores = noise[:, :1] < self._epsilons(num_rows)
+            explores = noise[:, : len(sizes)] < self._epsilons(num_rows)
             if np.count_nonzero(explores):
-                q = _random_where(explores, noise[:, 1:], q)
+                of_values = explores if len(sizes) == 1 else explores.repeat(sizes, 1)
+                q = _random_where(of_values, noise[:, len(sizes) :], q)
         batch[ACTIONS] = rl_module.action_dist.mode(q)
         return batch
 
@@ -140,7 +144,8 @@ class EpsilonGreedyActions(DrawsNoise, ModuleToEnvPiece):
 
 
 def _random_where(explores: npt.NDArray[np.bool_], random: npt.NDArray[np.float32], q: torch.Tensor) -> torch.Tensor:
-    """Return Q (N, K) with random values (N, K) in rows that explore (N, 1), but for forbidden actions."""
+    """Return Q (N, K) with random values (N, K) where rows or values explore, (N, 1) or (N, K), but for forbidden
+    actions."""
     values = q.cpu().numpy()
     mixed = np.where(explores & (values != np.float32(MASKED_LOGIT)), random, values)
     return torch.from_numpy(mixed).to(q.device)

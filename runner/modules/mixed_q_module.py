@@ -1,0 +1,160 @@
+"""Q functions of the agents of a team, mixed to one of all: QMIX and VDN.
+
+Dimension letters: B batch rows, A agents, F width of an agent's observation, n actions of the agent with the most.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium as gym
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from runner.config.schemas import ModuleConfig
+from runner.modules.action_distribution import MASKED_LOGIT
+from runner.modules.actor_critic_module import head_options, without_mask
+from runner.modules.double_q_module import q_head
+from runner.modules.mlp import MLP
+from runner.modules.observation_encoder import ObservationEncoder
+from runner.modules.rl_module import RLModule
+from runner.modules.target_networks import target_of
+from runner.modules.value_distributions import of_actions
+
+
+class MonotonicMixer(nn.Module):
+    """Q_tot(q, s) = |W2(s)| elu(|W1(s)| q + b1(s)) + V(s) (Rashid et al., 2018, section 4).
+
+    W1, b1 and W2 are linear in s, V has a hidden layer. As no weight is negative, the best actions of all agents
+    together are the best ones of each by itself.
+
+    Args:
+        num_agents: A.
+        num_inputs: width of s.
+        width: of the hidden layer.
+    """
+
+    def __init__(self, num_agents: int, num_inputs: int, width: int) -> None:
+        super().__init__()
+        self._shape = num_agents, width
+        self.first_weights, self.first_bias = nn.Linear(num_inputs, num_agents * width), nn.Linear(num_inputs, width)
+        self.second_weights = nn.Linear(num_inputs, width)
+        self.value = nn.Sequential(nn.Linear(num_inputs, width), nn.ReLU(), nn.Linear(width, 1))
+
+    def forward(self, q: Tensor, state: Tensor) -> Tensor:
+        """Return Q_tot (B,) of the agents' Q (B, A) and the state (B, S)."""
+        first = self.first_weights(state).abs().unflatten(-1, self._shape)  # (B, A, width)
+        hidden = F.elu((q.unsqueeze(-1) * first).sum(-2) + self.first_bias(state))
+        total: Tensor = (hidden * self.second_weights(state).abs()).sum(-1) + self.value(state).squeeze(-1)
+        return total
+
+
+class Sum(nn.Module):
+    """Q_tot(q, s) = sum of q: VDN (Sunehag et al., 2018, https://arxiv.org/abs/1706.05296)."""
+
+    def forward(self, q: Tensor, state: Tensor) -> Tensor:
+        """Return Q_tot (B,) of the agents' Q (B, A)."""
+        return q.sum(-1)
+
+
+class MixedQModule(RLModule):
+    """Q of each agent's actions by one network of its observation and its number, a mixer, and targets of both.
+
+    Each agent acts on what it observes: mixers are for learning. Agents that do not act (`mask` 0) count as q = 0.
+
+    Args:
+        observation_space: as `AgentsAsOne` gives it: a Dict of `agents` (A, F), `mask` (A,), and perhaps `state` (S,),
+            for the mixer, which else sees `agents` and `mask`; with `action_mask_key` a mask.
+        action_space: MultiDiscrete, the action of each agent.
+        config: widths, activations, dueling heads; `mixer` and `mixer_width`.
+
+    Raises:
+        TypeError: spaces that this module cannot use.
+        ValueError: options that it does not have: memory, noise, distributions of returns.
+    """
+
+    train_outputs = ("action_dist_inputs", "qf_preds")
+
+    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
+        if not isinstance(action_space, gym.spaces.MultiDiscrete) or len(action_space.shape) != 1:
+            raise TypeError(f"MixedQModule has a Q for each action of each agent: got {action_space}; {_ALLOWED}")
+        parts = getattr(without_mask(observation_space, action_space, config.action_mask_key), "spaces", {})
+        if not isinstance(parts, Mapping) or not {"agents", "mask"} <= set(parts) <= {"agents", "mask", "state"}:
+            raise TypeError(f"MixedQModule reads the observations of several agents: got {observation_space}; {_ALLOWED}")
+        if config.use_lstm or config.use_gru or config.noisy or config.q_distribution != "none":
+            raise ValueError("MixedQModule has neither memory, nor noisy layers, nor distributions of returns")
+        super().__init__(observation_space, action_space, config)
+        sizes = torch.from_numpy(action_space.nvec).long()
+        num_agents, width = parts["agents"].shape
+        if len(sizes) != num_agents:
+            raise TypeError(f"observations are of {num_agents} agents, actions of {len(sizes)}")
+        self._num_agents, self._mask_key, self._reads_state = num_agents, config.action_mask_key, "state" in parts
+        num_inputs = parts["state"].shape[0] if self._reads_state else num_agents * (width + 1)
+        seen = gym.spaces.Box(-float("inf"), float("inf"), (width + num_agents,))
+        encoder = ObservationEncoder(seen, config)
+        self.qf = nn.Sequential(encoder, q_head(encoder.num_outputs, int(sizes.max()), 1, config))
+        self.mixer = MonotonicMixer(num_agents, num_inputs, config.mixer_width) if config.mixer == "qmix" else Sum()
+        self.target_qf, self.target_mixer = target_of(self.qf), target_of(self.mixer)
+        is_action = torch.arange(int(sizes.max())) < sizes[:, None]  # (A, n)
+        self.register_buffer("_is_action", is_action, persistent=False)
+        self.register_buffer("_columns", is_action.flatten().nonzero().squeeze(-1), persistent=False)
+        self.register_buffer("_numbers", torch.eye(num_agents), persistent=False)
+
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Compute `qf_preds` (B, A, n) of `obs`, far below where there is no such action or a mask forbids it, also as
+        `action_dist_inputs` (B, sum of numbers of actions); and `mask`, `mixer_inputs` for `mix`.
+        """
+        return self._outputs(self.qf, batch)
+
+    def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Compute `action_dist_inputs`."""
+        return {"action_dist_inputs": self._outputs(self.qf, batch)["action_dist_inputs"]}
+
+    def forward_target(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        """Compute the same by the target, for `mix_target`."""
+        return self._outputs(self.target_qf, batch)
+
+    def mix(self, outputs: Mapping[str, Any], actions: Tensor) -> Tensor:
+        """Return Q_tot (B,) of actions (B, A) of the agents, from outputs of `forward_train`."""
+        return self._mixed(self.mixer, outputs, actions)
+
+    def mix_target(self, outputs: Mapping[str, Any], actions: Tensor) -> Tensor:
+        """Return the target's Q_tot (B,), from outputs of `forward_target`."""
+        return self._mixed(self.target_mixer, outputs, actions)
+
+    def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
+        """Return the targets of Q and of the mixer, with the networks that they follow."""
+        mixers = [] if isinstance(self.mixer, Sum) else [(self.target_mixer, self.mixer)]
+        return [(self.target_qf, self.qf), *mixers]
+
+    def _outputs(self, qf: nn.Module, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+        obs = batch["obs"]
+        agents, mask = obs["agents"], obs["mask"].float()  # (B, A, F), (B, A)
+        numbers = self._numbers.expand(len(agents), -1, -1)
+        q: Tensor = qf(torch.cat((agents, numbers), -1).flatten(0, 1)).unflatten(0, (-1, self._num_agents))
+        flat = q.flatten(-2).index_select(-1, self._columns)
+        if self._mask_key is not None:
+            flat = self.action_dist.masked(flat, obs[self._mask_key])
+        padded = q.new_full((len(q), self._is_action.numel()), MASKED_LOGIT).index_copy(-1, self._columns, flat)
+        state = obs["state"] if self._reads_state else torch.cat((agents.flatten(1), mask), -1)
+        return {
+            "action_dist_inputs": flat,
+            "qf_preds": padded.unflatten(-1, self._is_action.shape),
+            "mask": mask,
+            "mixer_inputs": state,
+        }
+
+    @staticmethod
+    def _mixed(mixer: nn.Module, outputs: Mapping[str, Any], actions: Tensor) -> Tensor:
+        q = of_actions(outputs["qf_preds"].flatten(0, 1), actions.long().flatten()).view_as(outputs["mask"])
+        total: Tensor = mixer(q * outputs["mask"], outputs["mixer_inputs"])
+        return total
+
+    _is_action: Tensor
+    _columns: Tensor
+    _numbers: Tensor
+
+
+_ALLOWED = "allowed: what runner.environments.AgentsAsOne gives"
