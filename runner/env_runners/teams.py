@@ -84,7 +84,8 @@ class SharedRewards(MultiAgentEnv):
             given = [float(rewards[agent]) for agent in members if agent in rewards]
             sharers = [agent for agent in members if agent in self._running]
             if given and sharers:
-                shared |= dict.fromkeys(sharers, sum(given) / len(sharers))
+                others = {agent: reward for agent, reward in shared.items() if agent not in members}
+                shared = others | dict.fromkeys(sharers, sum(given) / len(sharers))
         self._ended |= {agent for ends in (terminateds, truncateds) for agent, is_end in ends.items() if is_end}
         self._running -= self._ended - {ALL_AGENTS}
         return obs, shared, terminateds, truncateds, infos

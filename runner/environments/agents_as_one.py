@@ -82,9 +82,10 @@ class AgentsAsOne(gym.Env[Observation, Any]):
         obs, rewards, terminateds, truncateds, infos = self._env.step(actions)
         self._running |= set(obs)
         terminated, truncated = ({id_ for id_, is_end in ends.items() if is_end} for ends in (terminateds, truncateds))
-        self._running -= (terminated | truncated) - {ALL_AGENTS}
+        ended = terminated | truncated
+        self._running -= ended
         is_open = ALL_AGENTS in terminateds or ALL_AGENTS in truncateds
-        is_over = ALL_AGENTS in terminated | truncated or not (self._running or is_open)
+        is_over = ALL_AGENTS in ended or bool(ended and not self._running and not is_open)
         is_truncated = is_over and ALL_AGENTS not in terminated and bool(truncated)
         # Where a limit ends the episode, agents would have gone on that have not terminated.
         goes_on = [agent for agent in obs if agent in self._running or (is_truncated and agent not in terminated)]

@@ -5,10 +5,12 @@ Dimension letters: B batch rows, A agents, F width of an agent's observation, n 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -86,7 +88,7 @@ class MixedQModule(RLModule):
         if config.use_lstm or config.use_gru or config.noisy or config.q_distribution != "none":
             raise ValueError("MixedQModule has neither memory, nor noisy layers, nor distributions of returns")
         super().__init__(observation_space, action_space, config)
-        sizes = torch.from_numpy(action_space.nvec).long()
+        sizes = action_space.nvec
         num_agents, width = parts["agents"].shape
         if len(sizes) != num_agents:
             raise TypeError(f"observations are of {num_agents} agents, actions of {len(sizes)}")
@@ -97,10 +99,11 @@ class MixedQModule(RLModule):
         self.qf = nn.Sequential(encoder, q_head(encoder.num_outputs, int(sizes.max()), 1, config))
         self.mixer = MonotonicMixer(num_agents, num_inputs, config.mixer_width) if config.mixer == "qmix" else Sum()
         self.target_qf, self.target_mixer = target_of(self.qf), target_of(self.mixer)
-        is_action = torch.arange(int(sizes.max())) < sizes[:, None]  # (A, n)
-        self.register_buffer("_is_action", is_action, persistent=False)
-        self.register_buffer("_columns", is_action.flatten().nonzero().squeeze(-1), persistent=False)
-        self.register_buffer("_numbers", torch.eye(num_agents), persistent=False)
+        is_action = np.arange(sizes.max()) < sizes[:, None]  # (A, n)
+        tables = {"_columns": np.flatnonzero(is_action), "_numbers": np.eye(num_agents, dtype=np.float32)}
+        for name, table in tables.items():
+            self.register_buffer(name, torch.from_numpy(table), persistent=False)
+        self._padded_shape = is_action.shape
 
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Compute `qf_preds` (B, A, n) of `obs`, far below where there is no such action or a mask forbids it, also as
@@ -137,11 +140,11 @@ class MixedQModule(RLModule):
         flat = q.flatten(-2).index_select(-1, self._columns)
         if self._mask_key is not None:
             flat = self.action_dist.masked(flat, obs[self._mask_key])
-        padded = q.new_full((len(q), self._is_action.numel()), MASKED_LOGIT).index_copy(-1, self._columns, flat)
+        padded = q.new_full((len(q), math.prod(self._padded_shape)), MASKED_LOGIT).index_copy(-1, self._columns, flat)
         state = obs["state"] if self._reads_state else torch.cat((agents.flatten(1), mask), -1)
         return {
             "action_dist_inputs": flat,
-            "qf_preds": padded.unflatten(-1, self._is_action.shape),
+            "qf_preds": padded.unflatten(-1, self._padded_shape),
             "mask": mask,
             "mixer_inputs": state,
         }
@@ -152,7 +155,6 @@ class MixedQModule(RLModule):
         total: Tensor = mixer(q * outputs["mask"], outputs["mixer_inputs"])
         return total
 
-    _is_action: Tensor
     _columns: Tensor
     _numbers: Tensor
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from runner.episodes import nested
 from runner.modules.rl_module import RLModule
-from runner.testing.sampled_items import memory_of
+from runner.testing.sampled_items import memory_of, tensors_of
 
 _LENGTHS = (4, 2, 3)  # of sequences
 
@@ -38,10 +39,10 @@ class ReadColumns(Mapping[str, Any]):
 def make_batch(module: RLModule, num_rows: int = 12, seed: int = 0) -> dict[str, Tensor]:
     """Return random rows as a policy a little different from `module` could have sampled them.
 
-    The module is without memory and observes three numbers.
+    The module is without memory.
     """
     stream = np.random.default_rng(seed)
-    obs = torch.from_numpy(stream.normal(size=(num_rows, 3)).astype(np.float32))
+    obs = _observed(module, num_rows, stream)
     with torch.no_grad():
         theta = module.forward_train({"obs": obs})["action_dist_inputs"]
     return {"obs": obs, **_acted(module, theta, stream)}
@@ -68,8 +69,16 @@ def _acted(module: RLModule, theta: Tensor, stream: np.random.Generator) -> dict
         "truncateds": torch.zeros(num_rows, dtype=torch.bool),
         "n_step": torch.from_numpy(stream.integers(1, 4, num_rows)),
         "weights": torch.from_numpy(stream.random(num_rows, np.float32)),
-        "new_obs": torch.from_numpy(stream.normal(size=(num_rows, 3)).astype(np.float32)),
+        "new_obs": _observed(module, num_rows, stream),
     }
+
+
+def _observed(module: RLModule, num_rows: int, stream: np.random.Generator) -> Any:
+    """Return random observations (num_rows, ...) of a module."""
+    space = module.observation_space
+    if isinstance(space, gym.spaces.Box):
+        return torch.from_numpy(stream.normal(size=(num_rows, *space.shape)).astype(np.float32))
+    return tensors_of(space, num_rows, seed=int(stream.integers(2**31)))
 
 
 def make_sequences(module: RLModule, padding: float) -> dict[str, Any]:

@@ -42,8 +42,7 @@ def check_loss(
     Args:
         make: makes the loss from the configuration: its class.
         config: of the algorithm.
-        make_module: makes a small module that the loss trains, with observations of `Box(-5, 5, (3,))`; None: an
-            actor-critic network.
+        make_module: makes a small module that the loss trains, without memory; None: an actor-critic network.
         action_space: of this network.
         untouched: beginnings of the names of parameters that the loss has nothing to do with.
         is_compiled: whether it is to work with `learners.compile`, too.

@@ -43,6 +43,8 @@ _RECORDED = (
     "stop.evaluation.env_runners.episode_return_mean=10000",
 )
 
+# Of several agents whose return grows; without evaluations.
+_COOPERATIVE = tuple(override for override in _SAMPLED if "evaluation" not in override)
 # Of algorithms with one gradient step an update.
 _ONE_STEP = (*_SAMPLED, "algorithm.minibatch_size=null", "algorithm.num_epochs=1")
 _SHORT_FRAGMENTS = (*_ONE_STEP, "env_runners.rollout_fragment_length=5", "algorithm.train_batch_size_per_learner=20")
@@ -120,11 +122,15 @@ SAMPLED = {
     "dqn_minatar_breakout": (*_REPLAY, "module.fcnet_hiddens=[8]"),
     "dqn_stateless_cartpole_lstm": (*_REPLAY, "module.lstm_cell_size=8"),
     "her_bit_flipping": _REPLAY,
+    "ippo_investment_game": _COOPERATIVE,
+    "ippo_speaker_listener": _COOPERATIVE,
     "impala_cartpole": (*_SHORT_FRAGMENTS, f"algorithm.plan=[{_IN_ORDER},ConcatBatches,TrainOneStep]"),
     "impala_multi_agent_cartpole": (
         *_SHORT_FRAGMENTS,
         f"algorithm.plan=[{_IN_ORDER},ConcatBatches,TrainOneStep]",
     ),
+    "mappo_investment_game": _COOPERATIVE,
+    "mappo_speaker_listener": _COOPERATIVE,
     "pg_cartpole": (*_ONE_STEP, "algorithm.min_sample_timesteps_per_iteration=200"),
     "ppo_acrobot": _SAMPLED,
     "ppo_ant": _SAMPLED,
@@ -152,6 +158,7 @@ SAMPLED = {
     "ppo_sb3_cartpole": _SAMPLED,
     "ppo_speaker_listener": _SAMPLED,
     "ppo_stateless_cartpole_lstm": (*_SAMPLED, "module.lstm_cell_size=8"),
+    "qmix_two_step_game": _REPLAY,
     "rainbow_cartpole": (*_CONTINUOUS_REPLAY, "module.num_atoms=11"),
     "sac_cartpole_discrete": _CONTINUOUS_REPLAY,
     "sac_lunarlander_continuous": _CONTINUOUS_REPLAY,
@@ -159,6 +166,7 @@ SAMPLED = {
     "td3_pendulum": _CONTINUOUS_REPLAY,
     "ppo_walker2d": _SAMPLED,
     "tqc_pendulum": _CONTINUOUS_REPLAY,
+    "vdn_two_step_game": _REPLAY,
 }
 # Plan, beside those of the experiments -> overrides of a2c_cartpole.
 PLANS = {

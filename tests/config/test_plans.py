@@ -306,9 +306,13 @@ def test_drawings(assert_golden: AssertGolden, run_main: Callable[..., Outcome])
     assert {path.stem for path in (ROOT / "conf" / "algorithm").glob("*.yaml")} - {
         "cql_discrete",
         "ddpg",
+        "ippo",
+        "mappo",
         "ppo_sb3",  # the plan of ppo
+        "qmix",
         "sac_discrete",
         "tqc",
+        "vdn",
     } == set(EXPERIMENTS)
     texts += [f"== {name}\n{draw_plan(read_plan(plan))}\n" for name, plan in DRAWN.items()]
     assert_golden("plan_drawings", "\n".join(texts))

@@ -18,12 +18,13 @@ from runner.episodes.rollout_parts import split_rollout
 from runner.pipelines import (
     AddObservationsOfAllAgentsToTrainBatch,
     AddOneTsToEpisodesAndTruncate,
+    AddStatesFromInfosToTrainBatch,
     ConnectorPiece,
     ConnectorPipeline,
     EnvToModulePiece,
 )
 from runner.pipelines.cross_agent_pieces import observations_of_agents
-from tests.env_runners.coded_agents import CodedRun, code_of, make_coded_run
+from tests.env_runners.coded_agents import CodedAgentsEnv, CodedRun, code_of, make_coded_run
 
 Seen = dict[tuple[str, int, str], Any]
 
@@ -119,8 +120,59 @@ def test_the_piece_has_the_rows_of_its_batch(has_bootstrap_rows: bool) -> None:
             else ~np.isin(np.arange(len(mask)), asked.first_obs_rows + asked.lengths)
         )
         np.testing.assert_array_equal(batch["agents_mask"], mask[is_step])
+        own = batch["agents_mask"][np.arange(is_step.sum()), batch["agent_index"]]
+        assert own.all(), "the row's own agent saw something"
+        whose = [agent for agent, length in zip(_ids(asked), asked.lengths + 1, strict=True) for _ in range(length)]
+        assert [list(spaces)[number] for number in batch["agent_index"]] == np.array(whose)[is_step].tolist()
         for agent, column in batch["obs_of_agents"].items():
             assert nested.equal(column, nested.take(observed[agent], is_step))
+
+
+def _ids(block: ColumnBlock) -> list[str]:
+    assert block.agents is not None
+    return list(block.agents.agent_ids)
+
+
+class WithState(CodedAgentsEnv):
+    """Tells in each info which env step of which episode it is."""
+
+    def _infos(self, planned: Any) -> dict[str, Any]:
+        return {f"a{a}": {"state": np.array([self.n, self.k, self.e])} for a in planned.seen}
+
+
+@pytest.mark.parametrize("has_bootstrap_rows", [False, True])
+@pytest.mark.parametrize("seed", range(5))
+def test_each_row_has_the_state_of_its_env_step(has_bootstrap_rows: bool, seed: int) -> None:
+    run = make_coded_run(seed, 2, 4, 0, make_env=WithState)
+    piece = AddStatesFromInfosToTrainBatch()
+    for blocks in (rollout_of(run, [n]).blocks for n in (7, 13)):
+        piece.use_agents(spaces_of(run))
+        for asked in blocks.values():
+            batch: dict[str, Any] = {}
+            if has_bootstrap_rows:
+                batch = AddOneTsToEpisodesAndTruncate()(rl_module={}, batch=batch, episodes=asked)
+            batch = piece(rl_module={}, batch=batch, episodes=asked, episodes_of_modules=blocks)
+            row = 0
+            assert asked.agents is not None
+            for chunk, length in enumerate(asked.lengths.tolist()):
+                n, k = map(int, asked.agents.multi_agent_episode_ids[chunk].split("-")[-2:])
+                first = int(asked.first_obs_rows[chunk])
+                codes = [code_of(nested.take(asked.columns["obs"], first + t)) for t in range(length + 1)]
+                for code in codes if has_bootstrap_rows else codes[:-1]:
+                    # the last observation is repeated, with its state, for an agent that ends unseen
+                    assert batch["state"][row].tolist() == [n, k, code[3]]
+                    assert list(spaces_of(run))[batch["agent_index"][row]] == _ids(asked)[chunk]
+                    row += 1
+            assert row == len(batch["state"])
+
+
+def test_an_info_without_a_state_is_told() -> None:
+    run = make_coded_run(0, 2, 4, 0)
+    blocks, piece = rollout_of(run, [10]).blocks, AddStatesFromInfosToTrainBatch()
+    piece.use_agents(spaces_of(run))
+    with pytest.raises(RunFailure, match="an info has no state, which a critic reads"):
+        for asked in blocks.values():
+            piece(rl_module={}, batch={}, episodes=asked, episodes_of_modules=blocks)
 
 
 class Listener(ConnectorPiece):

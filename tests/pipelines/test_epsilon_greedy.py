@@ -102,3 +102,19 @@ def test_rows_explore_as_differently_as_the_exponent_says() -> None:
     np.testing.assert_allclose(others, expected, atol=0.03)
     with pytest.raises(ValueError, match="exponent must be a number of 0 or more, got -1"):
         EpsilonGreedyActions(0.5, exponent=-1)
+
+
+def test_each_number_of_an_action_explores_by_itself() -> None:
+    """MultiDiscrete actions: four kinds of rows, each as often as independent coins have it."""
+    sizes, epsilon, rows = [3, 2], 0.3, 64 * 400
+    module = RLModule(OBS_SPACE, gym.spaces.MultiDiscrete(sizes), ModuleConfig())
+    q = torch.tensor([[0.0, 3.0, -1.0, 1.0, 0.5]]).expand(64, 5)
+    piece = make_piece(epsilon)
+    seen = np.zeros(sizes)
+    for _ in range(rows // 64):
+        batch = piece(rl_module=module, batch={"action_dist_inputs": q}, episodes=FixedEpisodes(), explore=True)
+        np.add.at(seen, tuple(batch["actions"].numpy().T), 1)
+    first = np.array([epsilon / 3, 1 - epsilon + epsilon / 3, epsilon / 3])
+    second = np.array([1 - epsilon + epsilon / 2, epsilon / 2])
+    expected = rows * np.outer(first, second)
+    assert float(((seen - expected) ** 2 / expected).sum()) < 20.5  # 99.9 % quantile, 5 degrees of freedom
