@@ -80,8 +80,8 @@ PROMISES = {
     "ppo_dict_cartpole": (450, 300_000),
     "ppo_catch": (0.9, 200_000),
     "ppo_speaker_listener": (-40, 400_000),
-    "mappo_investment_game": (3.8, 200_000),
-    "mappo_speaker_listener": (-40, 400_000),
+    "mappo_investment_game": (3.8, 100_000),
+    "mappo_speaker_listener": (-40, 100_000),
     "qmix_two_step_game": (8, 20_000),
 }
 # These promise the mean of an evaluation of 20 greedy episodes, the others of what they sample.
@@ -90,15 +90,19 @@ EVALUATED = {
     *("dqn_lunarlander", "dqn_minatar_breakout", "dqn_stateless_cartpole_lstm", "ppo_acrobot", "ppo_lunarlander"),
     *("ppo_sb3_cartpole", "rainbow_cartpole", "sac_cartpole_discrete", "sac_lunarlander_continuous"),
     *("ppo_inverted_pendulum", "ppo_minigrid_empty", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
-    "qmix_two_step_game",
+    *("qmix_two_step_game", "vdn_two_step_game"),
 }
 # These promise nothing: their files say that nobody has run them to the end here.
 UNTRIED = {
     *("dqn_atari_breakout", "ppo_ant", "ppo_atari_breakout", "ppo_atari_breakout_gpu", "ppo_atari_breakout_multi_gpu"),
     *("ppo_bipedal_walker", "ppo_half_cheetah", "ppo_hopper", "ppo_humanoid", "ppo_walker2d"),
 }
-# These learn less than the ones beside them, and promise no return: test_cooperation.py.
-COMPARED = {"ippo_investment_game", "ippo_speaker_listener", "vdn_two_step_game"}
+# These do not reach what the experiment beside them promises.
+COMPARED = {
+    "ippo_investment_game": "mappo_investment_game",
+    "ippo_speaker_listener": "mappo_speaker_listener",
+    "vdn_two_step_game": "qmix_two_step_game",
+}
 OFFLINE_TO_ONLINE = {"sac_rlpd_pendulum"}  # test_offline_learning.py has these, whose data it makes
 SAMPLED = (
     "a2c_",
@@ -142,7 +146,7 @@ IN_CI = {"ppo_cartpole": 1, "ppo_catch": 1, "ppo_masked_cartpole": 1, "ppo_multi
 
 
 def _learn(experiment: str, seed: int) -> Learned:
-    target, max_env_steps = PROMISES[experiment]
+    target, max_env_steps = PROMISES[COMPARED.get(experiment, experiment)]
     metric = _metric(experiment)
     others = [] if metric == EVALUATION else ["evaluation.evaluation_interval=null"]
     with Trainer.from_experiment(experiment, [f"seed={seed}", *others]) as trainer:
@@ -201,11 +205,21 @@ def test_experiment_learns_with_every_seed(experiment: str, seed: int) -> None:
     assert learned.keeps_promise, learned
 
 
+@pytest.mark.learning
+@pytest.mark.parametrize(("experiment", "seed"), [(name, seed) for name in COMPARED for seed in range(10)])
+def test_experiment_falls_behind_with_every_seed(experiment: str, seed: int) -> None:
+    learned = _learn(experiment, seed)
+    _record(learned)
+    assert not learned.keeps_promise, learned
+    if experiment == "vdn_two_step_game":
+        assert learned.episode_return_mean == 7, "where the paper has it end"
+
+
 def test_promises_are_those_of_the_experiments() -> None:
-    for name in PROMISES:
+    for name, promised in ({name: name for name in PROMISES} | COMPARED).items():
         stop = build_experiment_config(compose_experiment([f"+experiment={name}"])).stop
-        assert stop == {_metric(name): PROMISES[name][0], STEPS: PROMISES[name][1]}
+        assert stop == {_metric(name): PROMISES[promised][0], STEPS: PROMISES[promised][1]}
     experiments = [path.stem for path in (ROOT / "conf" / "experiment").glob("*.yaml")]
-    files = {name for name in experiments if name.startswith(SAMPLED)} - OFFLINE_TO_ONLINE - UNTRIED - COMPARED
+    files = {name for name in experiments if name.startswith(SAMPLED)} - OFFLINE_TO_ONLINE - UNTRIED - set(COMPARED)
     stepped_here = {name for name in files if not name.startswith("ppo_external_")}  # others: test_external_learning.py
     assert stepped_here == set(PROMISES), "every experiment has a learning test"
