@@ -16,6 +16,7 @@ _EXPORTS: dict[str, str] = {
     "MaskedCartPole": "cartpoles",
     "MinAtar": "minatar",
     "MultiAgentCartPole": "cartpoles",
+    "MultiAgentPendulum": "separate_agents",
     "PettingZooEnv": "petting_zoo",
     "Pursuit": "pursuit",
     "StatelessCartPole": "cartpoles",

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 
-from runner.env_runners.multi_agent_env import AgentDict, MultiAgentEnv, StepDicts
+from runner.environments.separate_agents import SeparateAgents
 
 _CARTPOLE = "CartPole-v1"
 Observation = npt.NDArray[np.float32]
@@ -112,7 +112,7 @@ class MaskedCartPole(gym.Env[dict[str, Any], Any]):
         return self._masked(obs), float(reward), terminated, truncated, info
 
 
-class MultiAgentCartPole(MultiAgentEnv):
+class MultiAgentCartPole(SeparateAgents):
     """Each agent balances a pole of its own; the episode ends when the last one has ended.
 
     Args:
@@ -121,36 +121,4 @@ class MultiAgentCartPole(MultiAgentEnv):
     """
 
     def __init__(self, num_agents: int = 2, render_mode: str | None = None) -> None:
-        self.possible_agents = [f"agent_{number}" for number in range(num_agents)]
-        self._envs = {agent: _make_cartpole(render_mode) for agent in self.possible_agents}
-        self._running: list[str] = []
-        self.observation_spaces = {agent: env.observation_space for agent, env in self._envs.items()}
-        self.action_spaces = {agent: env.action_space for agent, env in self._envs.items()}
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[AgentDict, AgentDict]:
-        """Start all agents; agent k has the seed `seed + k`."""
-        self._running = list(self.possible_agents)
-        obs = {
-            agent: env.reset(seed=None if seed is None else (seed + number) % 2**31)[0]
-            for number, (agent, env) in enumerate(self._envs.items())
-        }
-        return obs, {}
-
-    def step(self, actions: AgentDict) -> StepDicts:
-        """Step the agents that have not ended."""
-        obs, rewards, terminateds, truncateds = {}, {}, {}, {}
-        for agent in self._running:
-            obs[agent], rewards[agent], terminateds[agent], truncateds[agent], _ = self._envs[agent].step(
-                int(actions[agent])
-            )
-        self._running = [agent for agent in self._running if not (terminateds[agent] or truncateds[agent])]
-        return obs, rewards, terminateds, truncateds, {}
-
-    def render(self) -> npt.NDArray[np.uint8]:
-        """Return a picture of all poles, one above the other."""
-        return np.concatenate([np.asarray(env.render()) for env in self._envs.values()])
-
-    def close(self) -> None:
-        """Close the poles."""
-        for env in self._envs.values():
-            env.close()
+        super().__init__([_make_cartpole(render_mode) for _ in range(num_agents)])
