@@ -115,6 +115,16 @@ def test_two_agents_learn_with_one_critic(tmp_path: Path) -> None:
     assert result_of(run_dir)["stop_reason"].startswith("env_runners/episode_return_mean")
 
 
+@pytest.mark.parametrize("experiment", ["whispers", "opponents"])
+def test_agents_that_hear_or_see_each_other_know_the_lamp(tmp_path: Path, experiment: str) -> None:
+    folder, run_dir = ROOT / "examples" / "agents", tmp_path / "run"
+    command = [sys.executable, "-m", "runner", f"+experiment={experiment}", "--config-dir", "my_conf", "tracking=none"]
+    command += [f"hydra.run.dir={run_dir}"]
+    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
+    assert result.returncode == 0, result.stderr
+    assert result_of(run_dir)["stop_reason"].startswith("env_runners/episode_return_mean")
+
+
 @pytest.mark.ray
 @pytest.mark.parametrize("experiment", ["sentences", "stacked_sentences", "pictures", "mirrored", "stream", "database"])
 def test_recorded_data_through_parts_of_ones_own(tmp_path: Path, experiment: str) -> None:

@@ -1,0 +1,80 @@
+"""Two pieces with which agents learn of each other while they act, and a game in which one of them is needed."""
+
+import gymnasium as gym
+import numpy as np
+
+from runner.env_runners.multi_agent_env import MultiAgentEnv
+from runner.pipelines import EnvToModulePiece
+
+
+class OfOthers(EnvToModulePiece):
+    """Adds what it finds out about other agents, `width` numbers for each, to an observation that is a vector."""
+
+    def __init__(self, agents, width):
+        self.agents, self.width = list(agents), width
+
+    def recompute_output_observation_space(self, input_observation_space, input_action_space):
+        more = np.full(self.width * len(self.agents), np.inf, np.float32)
+        low, high = input_observation_space.low, input_observation_space.high
+        return gym.spaces.Box(np.concatenate((low, -more)), np.concatenate((high, more)), dtype=np.float32)
+
+    def __call__(self, *, batch, episodes, episodes_of_modules, **kwargs):
+        found = np.zeros((len(batch["obs"]), len(self.agents), self.width), np.float32)
+        row_of = {episodes.env_of(slot): [] for slot in episodes.slots.tolist()}
+        for row, slot in enumerate(episodes.slots.tolist()):
+            row_of[episodes.env_of(slot)].append(row)
+        for others in episodes_of_modules.values():
+            values = self.of_rows(others)
+            for number, slot in enumerate(others.slots.tolist() if values is not None else ()):
+                if others.agent_of(slot) in self.agents:
+                    place = self.agents.index(others.agent_of(slot))
+                    found[row_of.get(others.env_of(slot), []), place] = values[number]
+        return batch | {"obs": np.concatenate((batch["obs"], found.reshape(len(found), -1)), 1)}
+
+    def of_rows(self, episodes):
+        """Return (K, width) for the K running episodes of a module that were observed last; None: nothing yet."""
+        raise NotImplementedError
+
+
+class HearOthers(OfOthers):
+    """A channel: each of `agents` says what it did last, one of `words` actions, as a one-hot vector."""
+
+    num_lookback = 1
+
+    def __init__(self, agents, words):
+        super().__init__(agents, words)
+
+    def of_rows(self, episodes):
+        said = episodes.newest_step("actions")
+        return None if said is None else np.eye(self.width)[said] * ~episodes.starts_episode[:, None]
+
+
+class SeeOpponents(OfOthers):
+    """What each of `agents` sees now, a vector of `width` numbers."""
+
+    def of_rows(self, episodes):
+        return episodes.current_obs
+
+
+class Lamp(MultiAgentEnv):
+    """`seer` sees a lamp; `doer` sees nothing and brings 1 to both if its switch is as the lamp was `delay` steps ago."""
+
+    possible_agents = ("seer", "doer")
+
+    def __init__(self, delay=1, num_steps=10):
+        self.observation_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Box(-1, 1, (1,), np.float32))
+        self.action_spaces = dict.fromkeys(self.possible_agents, gym.spaces.Discrete(2))
+        self.delay, self.num_steps = delay, num_steps
+
+    def reset(self, *, seed=None, options=None):
+        self.lamps = np.random.default_rng(seed).integers(2, size=self.num_steps + 1).tolist()
+        self.t = 0
+        return self.observe(), {}
+
+    def observe(self):
+        return {"seer": np.array([2 * self.lamps[self.t] - 1], np.float32), "doer": np.zeros(1, np.float32)}
+
+    def step(self, actions):
+        is_right = self.t >= self.delay and actions["doer"] == self.lamps[self.t - self.delay]
+        self.t += 1
+        return self.observe(), dict.fromkeys(actions, float(is_right)), {"__all__": self.t == self.num_steps}, {}, {}
