@@ -24,11 +24,11 @@ class OfOthers(EnvToModulePiece):
         for row, slot in enumerate(episodes.slots.tolist()):
             row_of[episodes.env_of(slot)].append(row)
         for others in episodes_of_modules.values():
-            values = self.of_rows(others)
-            for number, slot in enumerate(others.slots.tolist() if values is not None else ()):
-                if others.agent_of(slot) in self.agents:
-                    place = self.agents.index(others.agent_of(slot))
-                    found[row_of.get(others.env_of(slot), []), place] = values[number]
+            asked = [(n, slot) for n, slot in enumerate(others.slots.tolist()) if others.agent_of(slot) in self.agents]
+            values = self.of_rows(others) if asked else None
+            for number, slot in asked if values is not None else ():
+                place = self.agents.index(others.agent_of(slot))
+                found[row_of.get(others.env_of(slot), []), place] = values[number]
         return batch | {"obs": np.concatenate((batch["obs"], found.reshape(len(found), -1)), 1)}
 
     def of_rows(self, episodes):

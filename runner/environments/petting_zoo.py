@@ -20,13 +20,17 @@ class PettingZooEnv(MultiAgentEnv):
         name: its module, for example `pettingzoo.sisl.pursuit_v5` or `mpe2.simple_spread_v3`.
         kind: `parallel` (all agents act in each step), `turn_based` (PettingZoo's AEC: one agent a step), or `auto`:
             parallel where the module offers it.
+        state: put the environment's state into each agent's info, for critics that read it.
         others: keyword arguments of the environment's constructor.
 
+    Attributes:
+        state_space: of the state; None: infos have none.
+
     Raises:
-        ValueError: another package, an unknown module or kind.
+        ValueError: another package, an unknown module or kind, or an environment without a state.
     """
 
-    def __init__(self, name: str, kind: str = "auto", **others: Any) -> None:
+    def __init__(self, name: str, kind: str = "auto", state: bool = False, **others: Any) -> None:
         module = _import_module(name)
         if kind not in ("auto", "parallel", "turn_based"):
             raise ValueError(f"kind is auto, parallel or turn_based, not {kind!r}")
@@ -35,6 +39,9 @@ class PettingZooEnv(MultiAgentEnv):
             raise ValueError(f"{name} has no parallel form, use kind: turn_based")
         self._env: Any = (module.parallel_env if self._is_parallel else module.env)(**others)
         self.metadata = {"render_fps": self._env.metadata.get("render_fps")}
+        self.state_space = getattr(self._env, "state_space", None) if state else None
+        if state and self.state_space is None:
+            raise ValueError(f"{name} has no state_space, so that its state cannot be given")
         self.possible_agents = list(self._env.possible_agents)
         self.observation_spaces = {agent: self._env.observation_space(agent) for agent in self.possible_agents}
         self.action_spaces = {agent: self._env.action_space(agent) for agent in self.possible_agents}
@@ -43,18 +50,30 @@ class PettingZooEnv(MultiAgentEnv):
         """Start an episode."""
         if self._is_parallel:
             obs, infos = self._env.reset(seed=seed, options=options)
-            return dict(obs), dict(infos)
+            return dict(obs), self._with_state(obs, infos)
         self._env.reset(seed=seed, options=options)
         self._ended: set[str] = set()
         agent = self._env.agent_selection
-        return {agent: self._env.observe(agent)}, {agent: self._env.infos[agent]}
+        obs = {agent: self._env.observe(agent)}
+        return obs, self._with_state(obs, {agent: self._env.infos[agent]})
 
     def step(self, actions: AgentDict) -> StepDicts:
         """Step all agents, or the one whose turn it is."""
         if not self._is_parallel:
             return self._step_turn(actions)
         obs, rewards, terminateds, truncateds, infos = self._env.step(dict(actions))
-        return dict(obs), dict(rewards), dict(terminateds), dict(truncateds), dict(infos)
+        return dict(obs), dict(rewards), dict(terminateds), dict(truncateds), self._with_state(obs, infos)
+
+    def state(self) -> Any:
+        """Return the environment's state."""
+        return self._env.state()
+
+    def _with_state(self, obs: AgentDict, infos: AgentDict) -> AgentDict:
+        """Return the infos, with the state for each agent that is observed."""
+        if self.state_space is None:
+            return dict(infos)
+        state = self.state()
+        return {**infos, **{agent: {**infos.get(agent, {}), "state": state} for agent in obs}}
 
     def _step_turn(self, actions: AgentDict) -> StepDicts:
         """Step the agent whose turn it is; observe the next one and all whose episodes ended by the step."""
@@ -74,7 +93,7 @@ class PettingZooEnv(MultiAgentEnv):
             obs[agent], infos[agent] = env.observe(agent), dict(env.infos[agent])
         terminateds["__all__"] = not env.agents and not any(truncateds.values())
         truncateds["__all__"] = not env.agents and any(truncateds.values())
-        return obs, rewards, terminateds, truncateds, infos
+        return obs, rewards, terminateds, truncateds, self._with_state(obs, infos)
 
     def render(self) -> Any:
         """Return what the environment draws, a picture with `render_mode: rgb_array`."""

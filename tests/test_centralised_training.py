@@ -1,0 +1,120 @@
+"""Whole runs of agents that learn with a critic for all: states, teams, checkpoints, Ray, and what is exported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+
+from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.config import build_experiment_config, compose_experiment
+from runner.config.errors import ConfigError
+from runner.experiment.trainer import Trainer
+from runner.module_parts import build_parts
+from runner.modules.multi_rl_module import ALL_MODULES
+from tests.conftest import Outcome, without_times
+
+SHORT = (
+    "tracking=none",
+    "algorithm.train_batch_size_per_learner=200",
+    "algorithm.num_epochs=2",
+    "env_runners.num_envs_per_env_runner=4",
+    "module.fcnet_hiddens=[8]",
+)
+STATE = (
+    "multi_agent.multi_rl_module.reads=state",
+    "connectors.learner=[{replace: AddObservationsOfAllAgentsToTrainBatch, "
+    "piece: {_target_: runner.pipelines.AddStatesFromInfosToTrainBatch}}]",
+)
+GAME, LISTENER = "mappo_investment_game", "mappo_speaker_listener"
+RUNS = {
+    "observations": (GAME, ()),
+    "state": (GAME, STATE),
+    "state of PettingZoo": (LISTENER, ("env.env_config.state=true", *STATE)),
+    "teams": (GAME, ("multi_agent.teams={a: [agent_0], b: [agent_1]}",)),
+    "agents that end": ("ppo_multi_agent_cartpole", ("algorithm=mappo", "multi_agent.agent_to_module=null")),
+}
+Run = tuple[str, tuple[str, ...]]
+
+
+def trainer_of(run: Run, *overrides: str) -> Trainer:
+    experiment, others = run
+    return Trainer.from_experiment(experiment, [*SHORT, *others, *overrides])
+
+
+def train(trainer: Trainer, iterations: int) -> list[dict[str, Any]]:
+    return [without_times(trainer.train()) for _ in range(iterations)]
+
+
+@pytest.mark.parametrize("run", [run for name, run in RUNS.items() if name != "agents that end"], ids=list(RUNS)[:-1])
+def test_a_checkpoint_goes_on_bit_for_bit(run: Run, tmp_path: Path) -> None:
+    with trainer_of(run) as trainer:
+        expected = train(trainer, 3)
+        weights = trainer.learners.get_weights()
+    with trainer_of(run) as trainer:
+        first = train(trainer, 1)
+        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
+    with trainer_of(run) as trainer:
+        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
+        assert first + train(trainer, 2) == expected
+        np.testing.assert_array_equal(trainer.learners.get_weights()[ALL_MODULES], weights[ALL_MODULES])
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("name", ["state", "teams"])
+def test_two_ray_actors_make_the_numbers_of_two_inline_runners(ray_cluster: None, name: str) -> None:
+    results = []
+    for engine in ("inline", "ray"):
+        with trainer_of(RUNS[name], "env_runners.num_env_runners=2", f"engine={engine}") as trainer:
+            results.append((train(trainer, 2), trainer.learners.get_weights()[ALL_MODULES]))
+    assert results[0][0] == results[1][0]
+    np.testing.assert_array_equal(results[0][1], results[1][1])
+
+
+def test_a_team_shares_its_return() -> None:
+    team = (GAME, ("multi_agent.teams={all: ['*']}", "env._target_=tests.test_centralised_training.Unequal"))
+    with trainer_of(team) as trainer:
+        (result,) = train(trainer, 1)
+    agents = [result[f"env_runners/agent_episode_return_mean/agent_{number}"] for number in (0, 1)]
+    assert agents == [3.0, 3.0], "each has the mean of 0 and 6"
+    assert result["env_runners/episode_return_mean"] == 6.0
+
+
+def test_a_policy_is_exported_without_the_critic(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+    arguments = (f"+experiment={GAME}", *SHORT, "stop.training_iteration=1", "hydra.run.dir=run")
+    assert run_main(*arguments).code == 0
+    outcome = run_main("export", "run", "policy.onnx", "--module", "p0")
+    assert outcome.code == 0, outcome.err
+    session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
+    assert [one.name for one in session.get_inputs() if "agents" in one.name or "state" in one.name] == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("multi_agent.teams={a: [agent_7]}",), "team a has an agent that is not there"),
+        (STATE[:1], "reads state, which no piece of the learner pipeline writes"),
+        (("env._target_=runner.environments.MultiAgentCartPole", "env.env_config={}", *STATE), "has no `state_space`"),
+    ],
+)
+def test_mistakes_show_when_parts_are_built(overrides: tuple[str, ...], message: str) -> None:
+    config = build_experiment_config(compose_experiment([f"+experiment={GAME}", *overrides]))
+    with pytest.raises(ConfigError, match=message):
+        build_parts(config)
+
+
+def Unequal(**config: Any) -> Any:  # noqa: N802 - as a class
+    """The investment game, in which one agent alone is paid."""
+    from runner.environments import InvestmentGame
+
+    class _Unequal(InvestmentGame):
+        def step(self, actions: Any) -> Any:
+            obs, rewards, terminateds, truncateds, infos = super().step(actions)
+            paid = 6.0 if terminateds["__all__"] else 0.0
+            return obs, {"agent_0": 0.0, "agent_1": paid}, terminateds, truncateds, infos
+
+    return _Unequal(**config)
