@@ -85,10 +85,10 @@ def _lookback_from_state(state: Mapping[str, Any] | None) -> Lookback | None:
 
 def _infos_to_state(infos: InfoRows, lengths: npt.NDArray[np.int64]) -> list[Any]:
     rows = [infos.rows_of(chunk, 0, length + 1) for chunk, length in enumerate(lengths.tolist())]
-    return [None if one is None else [_storable(info) for info in one] for one in rows]
+    return [None if one is None else [storable_info(info) for info in one] for one in rows]
 
 
-def _storable(info: Mapping[str, Any]) -> dict[str, Any]:
+def storable_info(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return an info without what a checkpoint cannot hold."""
     return {key: value for key, value in info.items() if _is_key(key) and _is_storable(value)}
 

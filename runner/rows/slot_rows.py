@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from runner.episodes import SingleAgentEpisode, nested
+from runner.episodes.block_state import storable_info
 from runner.episodes.columns import REWARDS, Column
 from runner.rows.array_namespace import NUMPY, Array, ArrayNamespace
 from runner.rows.row_store import RowStore
@@ -209,6 +210,17 @@ class SlotRows(RowStore):
             flags[: self._past + 1] = False
 
     # -- state -----------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state between fragments; see `RowStore`. Of infos, what checkpoints cannot hold is left out."""
+        newest = {slot: info for (row, slot), info in self._infos.of_slot.items() if row == self._row_of(slot)}
+        return super().get_state() | {"infos": [[slot, storable_info(newest[slot])] for slot in sorted(newest)]}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state` with the same slots and H."""
+        super().set_state(state)
+        for slot, info in state.get("infos", ()):  # checkpoints of before 0.2 have none
+            self._infos.of_slot[self._row_of(slot), slot] = dict(info)
 
     def _saved_steps(self) -> dict[str, Column]:
         """Return the lookback rows of running episodes and the row of steps that wait for their end, else zeros.
