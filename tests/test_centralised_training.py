@@ -113,7 +113,7 @@ def Unequal(**config: Any) -> Any:  # noqa: N802 - as a class
 
     class _Unequal(InvestmentGame):
         def step(self, actions: Any) -> Any:
-            obs, rewards, terminateds, truncateds, infos = super().step(actions)
+            obs, _, terminateds, truncateds, infos = super().step(actions)
             paid = 6.0 if terminateds["__all__"] else 0.0
             return obs, {"agent_0": 0.0, "agent_1": paid}, terminateds, truncateds, infos
 

@@ -57,7 +57,7 @@ class SeeOpponents(OfOthers):
 
 
 class Lamp(MultiAgentEnv):
-    """`seer` sees a lamp; `doer` sees nothing and brings 1 to both if its switch is as the lamp was `delay` steps ago."""
+    """`seer` sees a lamp; `doer` does not, and brings 1 to both if its switch is as the lamp was `delay` steps ago."""
 
     possible_agents = ("seer", "doer")
 

@@ -47,7 +47,7 @@ class AgentsAsOne(gym.Env[Observation, Any]):
         self._has_masks = any(_is_masked(space) for space in env.observation_spaces.values())
         self._width = max(gym.spaces.flatdim(space) for space in self._spaces.values())
         self.action_space = gym.spaces.MultiDiscrete(self._sizes)
-        self.observation_space = self._observation_space()
+        self.observation_space: gym.spaces.Dict = self._observation_space()  # type: ignore[assignment]
         self._acting: list[str] = []
         self._running: set[str] = set()
 
@@ -102,7 +102,7 @@ class AgentsAsOne(gym.Env[Observation, Any]):
                 seen = obs[agent]
                 if _is_masked(self._env.observation_spaces[agent]):
                     seen, allowed[place] = seen["observation"], np.asarray(seen[_MASK], np.int8)
-                flat = gym.spaces.flatten(self._spaces[agent], seen)
+                flat: Any = gym.spaces.flatten(self._spaces[agent], seen)
                 rows[place, : len(flat)] = flat
         observed: Observation = {"agents": rows, "mask": mask}
         if "state" in self.observation_space.spaces:

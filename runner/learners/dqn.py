@@ -31,7 +31,7 @@ class DQNLoss(Loss):
     """
 
     reads = ("obs", "actions", "rewards", "new_obs", "terminateds", "n_step", "weights")
-    needs = ("qf_preds", "forward_target", "q_of")
+    needs: tuple[str, ...] = ("qf_preds", "forward_target", "q_of")
     sequences = ("new_obs", "new_state_in")
     made_for = "module=double_q"
 

@@ -33,9 +33,9 @@ class CentralisedCritic(MultiRLModule):
     """V(o_1, ..., o_A, i) of the observations of all agents, or V(s, i) of the state, for the rows of agent i.
 
     The critic reads the train batch alone, so that each module acts without it. There is one for all agents, or one for
-    each team of `multi_agent.teams` and one for the agents in none. Observations of agents that are not there are zeros,
-    and a mask says so. Its widths, activations and initialisers are of the first module's configuration. The modules' own
-    value functions stay untrained.
+    each team of `multi_agent.teams` and one for the agents in none. Observations of agents that are not there are
+    zeros, and a mask says so. Its widths, activations and initialisers are of the first module's configuration. The
+    modules' own value functions stay untrained.
 
     Args:
         modules: see `MultiRLModule`.
@@ -105,7 +105,8 @@ class CentralisedCritic(MultiRLModule):
         else:
             seen |= {"mask": batch["agents_mask"], "agents": batch["obs_of_agents"]}
         if len(self.critics) == 1:
-            return self.critics[0](seen).reshape(agent.shape)
+            only: Tensor = self.critics[0](seen)
+            return only.reshape(agent.shape)
         values = torch.stack([critic(seen) for critic in self.critics], -1)  # (B, critics)
         chosen = self._critic_of_agent[agent.reshape(-1).long()]
         return values.gather(-1, chosen.unsqueeze(-1)).reshape(agent.shape)
@@ -122,7 +123,7 @@ class _Critic(nn.Sequential):
 
     def forward(self, seen: Any) -> Tensor:
         """Return values (B,), B all leading rows."""
-        values: Tensor = super().forward(seen)
+        values: Tensor = self._modules["1"](self._modules["0"](seen))
         return values.squeeze(-1)
 
 

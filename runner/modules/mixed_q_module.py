@@ -17,9 +17,8 @@ from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
 from runner.modules.action_distribution import MASKED_LOGIT
-from runner.modules.actor_critic_module import head_options, without_mask
+from runner.modules.actor_critic_module import without_mask
 from runner.modules.double_q_module import q_head
-from runner.modules.mlp import MLP
 from runner.modules.observation_encoder import ObservationEncoder
 from runner.modules.rl_module import RLModule
 from runner.modules.target_networks import target_of
@@ -47,7 +46,7 @@ class MonotonicMixer(nn.Module):
 
     def forward(self, q: Tensor, state: Tensor) -> Tensor:
         """Return Q_tot (B,) of the agents' Q (B, A) and the state (B, S)."""
-        first = self.first_weights(state).abs().unflatten(-1, self._shape)  # (B, A, width)
+        first = torch.unflatten(self.first_weights(state).abs(), -1, self._shape)  # (B, A, width)
         hidden = F.elu((q.unsqueeze(-1) * first).sum(-2) + self.first_bias(state))
         total: Tensor = (hidden * self.second_weights(state).abs()).sum(-1) + self.value(state).squeeze(-1)
         return total
@@ -84,7 +83,9 @@ class MixedQModule(RLModule):
             raise TypeError(f"MixedQModule has a Q for each action of each agent: got {action_space}; {_ALLOWED}")
         parts = getattr(without_mask(observation_space, action_space, config.action_mask_key), "spaces", {})
         if not isinstance(parts, Mapping) or not {"agents", "mask"} <= set(parts) <= {"agents", "mask", "state"}:
-            raise TypeError(f"MixedQModule reads the observations of several agents: got {observation_space}; {_ALLOWED}")
+            raise TypeError(
+                f"MixedQModule reads the observations of several agents: got {observation_space}; {_ALLOWED}"
+            )
         if config.use_lstm or config.use_gru or config.noisy or config.q_distribution != "none":
             raise ValueError("MixedQModule has neither memory, nor noisy layers, nor distributions of returns")
         super().__init__(observation_space, action_space, config)
@@ -136,7 +137,8 @@ class MixedQModule(RLModule):
         obs = batch["obs"]
         agents, mask = obs["agents"], obs["mask"].float()  # (B, A, F), (B, A)
         numbers = self._numbers.expand(len(agents), -1, -1)
-        q: Tensor = qf(torch.cat((agents, numbers), -1).flatten(0, 1)).unflatten(0, (-1, self._num_agents))
+        of_rows: Tensor = qf(torch.cat((agents, numbers), -1).flatten(0, 1))
+        q = torch.unflatten(of_rows, 0, (-1, self._num_agents))
         flat = q.flatten(-2).index_select(-1, self._columns)
         if self._mask_key is not None:
             flat = self.action_dist.masked(flat, obs[self._mask_key])
@@ -144,7 +146,7 @@ class MixedQModule(RLModule):
         state = obs["state"] if self._reads_state else torch.cat((agents.flatten(1), mask), -1)
         return {
             "action_dist_inputs": flat,
-            "qf_preds": padded.unflatten(-1, self._padded_shape),
+            "qf_preds": torch.unflatten(padded, -1, self._padded_shape),
             "mask": mask,
             "mixer_inputs": state,
         }

@@ -28,8 +28,8 @@ class AddObservationsOfAllAgentsToTrainBatch(LearnerPiece):
 
     `obs_of_agents`: agent id -> (rows, ...) observations, as its episodes hold them, zeros where the agent has none at
     that env step. `agents_mask` (rows, A) bool: which agents have one, in the order of the environment's
-    `possible_agents` by module. `agent_index` (rows,) int64: whose row it is, in this order. Rows are as in the batch: R,
-    or R + E after `AddOneTsToEpisodesAndTruncate`.
+    `possible_agents` by module. `agent_index` (rows,) int64: whose row it is, in this order. Rows are as in the batch:
+    R, or R + E after `AddOneTsToEpisodesAndTruncate`.
 
     An agent that ends without a final observation is there once more, with its last one, as in its own rows. An agent
     whose first observation of the rollout awaits its step when the rollout ends has its row in the next one.

@@ -45,9 +45,9 @@ def test_each_step_is_the_agents_steps(seed: int) -> None:
                 assert seen["mask"][a] == (a in step.seen and (a not in ended)) or (is_last and a in step.seen)
             assert infos == inner._infos(step)
             if e:
-                naive = _naive_episode(inner, k, plan[: e + 1], {
-                    (k, step_, agent): 0 for _, kk, step_, agent, _ in log if kk == k
-                }, "x")
+                naive = _naive_episode(
+                    inner, k, plan[: e + 1], {(k, step_, agent): 0 for _, kk, step_, agent, _ in log if kk == k}, "x"
+                )
                 assert (terminated or truncated) == naive.is_over == is_last
         assert not (terminated and truncated)
         flags = bool(plan[-1].all_terminated), bool(plan[-1].all_truncated)

@@ -23,7 +23,10 @@ def make_modules(**config: Any) -> dict[str, RLModule]:
     return {id_: ActorCriticModule(space, ACTIONS, of_all) for id_, space in {"boxes": BOX, "dice": DICE}.items()}
 
 
-def make_critic(agents: RunAgents = RunAgents(SPACES), config: Any = None, **options: Any) -> CentralisedCritic:
+ALL = RunAgents(SPACES)
+
+
+def make_critic(agents: RunAgents = ALL, config: Any = None, **options: Any) -> CentralisedCritic:
     torch.manual_seed(0)
     critic = CentralisedCritic(make_modules(**(config or {})), **options)
     critic.use_agents(agents)
@@ -113,9 +116,7 @@ def test_modules_act_without_it() -> None:
 def test_sequences_have_a_value_each_step() -> None:
     critic = make_critic(config={"use_lstm": True, "lstm_cell_size": 4})
     batch = make_batch((3, 4))
-    rows: dict[str, Any] = {
-        name: column.flatten(0, 1) for name, column in batch.items() if name != "obs_of_agents"
-    }
+    rows: dict[str, Any] = {name: column.flatten(0, 1) for name, column in batch.items() if name != "obs_of_agents"}
     rows["obs_of_agents"] = {agent: column.flatten(0, 1) for agent, column in batch["obs_of_agents"].items()}
     values = critic.compute_values({"boxes": batch})["boxes"]
     assert values.shape == (3, 4)

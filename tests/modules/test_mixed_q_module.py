@@ -102,15 +102,19 @@ def test_loss_row_by_row(mixer: str, observation_space: Any) -> None:
                 return seen["state"].numpy()
             return np.concatenate((seen["agents"].flatten().numpy(), seen["mask"].float().numpy()))
 
-        q = np.array([
-            q_by_hand(module.qf, obs, agent)[int(batch["actions"][row][agent])] * float(obs["mask"][agent])
-            for agent in range(NUM_AGENTS)
-        ])
+        q = np.array(
+            [
+                q_by_hand(module.qf, obs, agent)[int(batch["actions"][row][agent])] * float(obs["mask"][agent])
+                for agent in range(NUM_AGENTS)
+            ]
+        )
         best = [int(q_by_hand(module.qf, new_obs, agent).argmax()) for agent in range(NUM_AGENTS)]
-        next_q = np.array([
-            q_by_hand(module.target_qf, new_obs, agent)[best[agent]] * float(new_obs["mask"][agent])
-            for agent in range(NUM_AGENTS)
-        ])
+        next_q = np.array(
+            [
+                q_by_hand(module.target_qf, new_obs, agent)[best[agent]] * float(new_obs["mask"][agent])
+                for agent in range(NUM_AGENTS)
+            ]
+        )
         bootstrap = mixed_by_hand(module.target_mixer, next_q, state_of(new_obs))
         discount = 0.0 if batch["terminateds"][row] else CONFIG.gamma ** int(batch["n_step"][row])
         y = float(batch["rewards"][row]) + discount * bootstrap

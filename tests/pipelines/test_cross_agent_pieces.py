@@ -171,8 +171,7 @@ def test_an_info_without_a_state_is_told() -> None:
     blocks, piece = rollout_of(run, [10]).blocks, AddStatesFromInfosToTrainBatch()
     piece.use_agents(spaces_of(run))
     with pytest.raises(RunFailure, match="an info has no state, which a critic reads"):
-        for asked in blocks.values():
-            piece(rl_module={}, batch={}, episodes=asked, episodes_of_modules=blocks)
+        piece(rl_module={}, batch={}, episodes=blocks["m0"], episodes_of_modules=blocks)
 
 
 class Listener(ConnectorPiece):

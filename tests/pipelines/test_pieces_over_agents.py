@@ -54,16 +54,20 @@ class Compared(ConnectorPiece):
         if isinstance(self._piece, example.SeeOpponents):
             return [0.0] * 5 if code is None else [float(part) for part in code]
         assert self.run is not None
-        said: list[int] = [] if code is None else [
-            int(action) for n, k, _, who, action in self.run.log if (n, k, who) == (code[0], code[4], agent)
-        ]
+        said: list[int] = (
+            []
+            if code is None
+            else [int(action) for n, k, _, who, action in self.run.log if (n, k, who) == (code[0], code[4], agent)]
+        )
         assert code is None or len(said) == code[2]
         return np.eye(NUM_ACTIONS)[said[-1]].tolist() if said else [0.0] * NUM_ACTIONS
 
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize(
-    "make", [lambda: example.HearOthers(AGENTS, NUM_ACTIONS), lambda: example.SeeOpponents(AGENTS, 5)], ids=["hear", "see"]
+    "make",
+    [lambda: example.HearOthers(AGENTS, NUM_ACTIONS), lambda: example.SeeOpponents(AGENTS, 5)],
+    ids=["hear", "see"],
 )
 def test_each_agent_learns_of_the_others_of_its_env_step(make: Any, seed: int) -> None:
     compared = Compared(make())
