@@ -95,7 +95,7 @@ def test_every_exported_piece_is_put_through_the_contract() -> None:
     }
     elsewhere = (test_history_pieces, test_observation_pieces, test_reward_pieces, test_train_batch_pieces)
     cases = [name for module in elsewhere for name in module.CASES] + list(OURS)
-    # The memory pieces need a module with memory, the agents' one several agents, NoisyActions real-valued actions,
+    # The memory pieces need a module with memory, the agents' ones several agents, NoisyActions real-valued actions,
     # VTrace and TargetVTrace what the policy gave when it acted. They have tests of their own.
     others = {
         "ConnectorPiece",
@@ -105,6 +105,7 @@ def test_every_exported_piece_is_put_through_the_contract() -> None:
         "MultiAgentObservationPreprocessor",
         "AddObservationsOfAllAgentsToTrainBatch",
         "AddStatesFromEpisodesToBatch",
+        "AddStatesFromInfosToTrainBatch",
         "AddTimeDimToBatchAndZeroPad",
         "RemoveSingleTsTimeRankFromBatch",
         "ModuleToAgentUnmapping",

@@ -1,0 +1,73 @@
+"""What a critic for all agents costs, and what an agent step costs with more and more agents in one environment.
+
+Times are of the processor, of this process alone (`OMP_NUM_THREADS=1`), so that other work on the machine counts
+little; parts take turns.
+
+    python benchmarks/several_agents.py --turns 3
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from runner import Trainer
+
+CRITICS = {
+    "a module for each agent": [],
+    "and a critic for both": [
+        "multi_agent.multi_rl_module={_target_: runner.modules.CentralisedCritic}",
+        "connectors.learner=[{insert_after: AddColumnsFromEpisodesToTrainBatch, "
+        "piece: {_target_: runner.pipelines.AddObservationsOfAllAgentsToTrainBatch}}]",
+    ],
+}
+NUM_AGENTS = (2, 8, 16, 32, 64)
+QUIET = ["tracking=none", "evaluation.evaluation_interval=null"]
+
+
+def seconds_per_agent_step(experiment: str, overrides: Sequence[str], num_iterations: int) -> float:
+    """Return processor seconds for each agent step, sampled and learned from; the first iteration is left out."""
+    num_agent_steps = 0
+    with Trainer.from_experiment(experiment, [*QUIET, *overrides]) as trainer:
+        update = trainer.learners.update
+
+        def counting(rollout: Any, num_env_steps: int) -> Any:
+            nonlocal num_agent_steps
+            num_agent_steps += sum(block.num_rows for block in rollout.blocks.values())
+            return update(rollout, num_env_steps)
+
+        trainer.learners.update = counting
+        trainer.train()
+        started, num_agent_steps = time.process_time(), 0
+        for _ in range(num_iterations):
+            trainer.train()
+        return (time.process_time() - started) / num_agent_steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=5)
+    args = parser.parse_args()
+    found: dict[str, list[float]] = {}
+    for _ in range(args.turns):
+        for name, overrides in CRITICS.items():
+            cost = seconds_per_agent_step("ppo_multi_agent_cartpole", overrides, args.iterations)
+            found.setdefault(name, []).append(cost)
+        for number in NUM_AGENTS:
+            steps = 16_000 // number  # about as many agent steps each
+            overrides = [f"env.env_config.num_agents={number}", f"algorithm.train_batch_size_per_learner={steps}"]
+            cost = seconds_per_agent_step("ppo_multi_agent_cartpole_shared", overrides, args.iterations)
+            found.setdefault(f"{number} agents, one module", []).append(cost)
+    for name, costs in found.items():
+        turns = ", ".join(f"{1e6 * cost:.1f}" for cost in costs)
+        print(f"{name:>28}  {1e6 * statistics.median(costs):7.1f} us of an agent step ({turns})")
+    alone, together = (statistics.median(found[name]) for name in CRITICS)
+    print(f"with a critic for both {together / alone:.2f} times the time")
+
+
+if __name__ == "__main__":
+    main()
