@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from runner import Trainer
+from runner import Trainer, make_env_runner
 
 CRITICS = {
     "a module for each agent": [],
@@ -47,6 +47,18 @@ def seconds_per_agent_step(experiment: str, overrides: Sequence[str], num_iterat
         return (time.process_time() - started) / num_agent_steps
 
 
+def seconds_per_sampled_step(num_agents: int) -> float:
+    """Return processor seconds for each agent step of an env runner of 8 environments with so many agents."""
+    num_env_steps = 16_000 // num_agents
+    runner = make_env_runner("ppo_multi_agent_cartpole_shared", [f"env.env_config.num_agents={num_agents}"])
+    runner.sample(num_env_steps)
+    started = time.process_time()
+    rollout = runner.sample(num_env_steps).rollout
+    seconds = time.process_time() - started
+    runner.close()
+    return seconds / sum(block.num_rows for block in rollout.blocks.values())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=3)
@@ -58,10 +70,7 @@ def main() -> None:
             cost = seconds_per_agent_step("ppo_multi_agent_cartpole", overrides, args.iterations)
             found.setdefault(name, []).append(cost)
         for number in NUM_AGENTS:
-            steps = 16_000 // number  # about as many agent steps each
-            overrides = [f"env.env_config.num_agents={number}", f"algorithm.train_batch_size_per_learner={steps}"]
-            cost = seconds_per_agent_step("ppo_multi_agent_cartpole_shared", overrides, args.iterations)
-            found.setdefault(f"{number} agents, one module", []).append(cost)
+            found.setdefault(f"sampling, {number} agents", []).append(seconds_per_sampled_step(number))
     for name, costs in found.items():
         turns = ", ".join(f"{1e6 * cost:.1f}" for cost in costs)
         print(f"{name:>28}  {1e6 * statistics.median(costs):7.1f} us of an agent step ({turns})")
