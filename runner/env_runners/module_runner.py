@@ -17,7 +17,7 @@ from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.observation_checks import ObservationChecks, outline
 from runner.env_runners.running_agents import Observed
 from runner.episodes import nested
-from runner.episodes.columns import Column, ColumnBlock
+from runner.episodes.columns import Column
 from runner.episodes.spaces import blank_item
 from runner.modules.rl_module import RLModule
 from runner.pipelines.piece import ACTIONS_FOR_ENV, Batch
@@ -25,6 +25,7 @@ from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
 from runner.rows.agent_rows import AgentRows
 from runner.rows.chunks import IntArray
 from runner.rows.finished_episodes import OutsideObservations
+from runner.rows.fragments import Fragment
 
 
 @dataclass(frozen=True)
@@ -159,11 +160,20 @@ class ModuleRunner:
             return False
         return True
 
-    def cut(self) -> tuple[ColumnBlock, OutsideObservations]:
-        """Return the fragment so far, checked, and its observations to be counted."""
+    def cut(self, with_outputs_per_fragment: bool = True) -> tuple[Fragment, OutsideObservations]:
+        """Return the fragment so far, checked, and its observations to be counted.
+
+        Args:
+            with_outputs_per_fragment: false where actions were greedy: `action_logp` would say nothing.
+        """
         acting = self.acting
-        cut = self.rows.cut(lambda columns: acting.module_to_env.complete_fragment(columns, acting.module))
-        return cut.block, check_fragment(cut.block, cut.raw_obs, self.checks)
+
+        def complete(columns: dict[str, Column]) -> None:
+            if with_outputs_per_fragment:
+                acting.module_to_env.complete_fragment(columns, acting.module)
+
+        cut = self.rows.cut(complete)
+        return cut, check_fragment(cut.block, cut.raw_obs, self.checks)
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of rows, of pipelines and the batch of the next forward pass."""

@@ -12,7 +12,6 @@ import numpy.typing as npt
 import torch
 from torch import nn
 
-from runner.config.errors import Problem, RunFailure
 from runner.config.schemas import EPISODES
 from runner.env_runners.agent_episodes import AgentEpisodes
 from runner.env_runners.agent_infos import AgentInfos
@@ -23,15 +22,19 @@ from runner.env_runners.multi_agent_env import AgentDict
 from runner.env_runners.multi_agent_envs import EnvStep, MultiAgentEnvironments
 from runner.env_runners.running_agents import FinishedEpisode, RunningAgents
 from runner.env_runners.sample import Sample, Weights
-from runner.episodes.columns import ColumnBlock, Rollout
+from runner.env_runners.sample_recording import with_weights_seq_no
+from runner.episodes.columns import OBS, ColumnBlock, Rollout
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import ALL_MODULES, MultiRLModule
 from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline, taken_metrics
-from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
+from runner.rows.agent_rows import env_episode_id
+from runner.rows.finished_episodes import EndedEpisode, FinishedEpisodes, OutsideObservations
+from runner.rows.fragments import Fragment
 from runner.streams import random_stream
 
 if TYPE_CHECKING:
     from runner.callbacks import EpisodeCallbacks
+    from runner.offline.writing.env_episode_recorder import EnvEpisodeRecorder
     from runner.offline.writing.recorder import Recorded
 
 
@@ -51,6 +54,7 @@ class MultiAgentEnvRunner:
         module: of all agents, which evaluates theirs.
         callbacks: that hear of env episodes; None: none does.
         infos: takes numbers of finished episodes out of infos; None: no metric asks for any.
+        recorder: of whole env episodes; None: nothing is recorded.
     """
 
     def __init__(
@@ -72,15 +76,17 @@ class MultiAgentEnvRunner:
         self._seed = seed
         role, index, generation = seed_name
         prefix = f"{role}-{index}" if generation == 0 else f"{role}-{index}.{generation}"
+        self._id_prefix = f"{seed}-{prefix}"
         self._modules = {
-            module_id: ModuleRunner(module_id, acting, env, f"{seed}-{prefix}", num_lookback, observation_check)
+            module_id: ModuleRunner(module_id, acting, env, self._id_prefix, num_lookback, observation_check)
             for module_id, acting in modules.items()
         }
         self._all_rows = {module_id: runner.rows for module_id, runner in self._modules.items()}
         self._agents = RunningAgents(env, {module_id: acting.agents for module_id, acting in modules.items()})
-        self._episodes = AgentEpisodes(env, self._agents, self._all_rows, f"{seed}-{prefix}")
+        self._episodes = AgentEpisodes(env, self._agents, self._all_rows, self._id_prefix)
         self.callbacks: EpisodeCallbacks | None = None
         self.infos: AgentInfos | None = None
+        self.recorder: EnvEpisodeRecorder | None = None
         self._has_started = False
         self._finished: list[FinishedEpisode] = []
         self._outside: list[OutsideObservations] = []
@@ -114,10 +120,12 @@ class MultiAgentEnvRunner:
             self._start_if_needed(explore)
             while num_steps < num_env_steps:
                 num_steps += int(np.count_nonzero(self._step(explore)))
-            blocks = self._cut()
+            cut = self._cut()
+        if self.recorder is not None:
+            self.recorder.add(raw_blocks(cut, weights_seq_no), self._recorded_ends(self._finished))
         states = {module_id: runner.acting.env_to_module.get_state() for module_id, runner in self._modules.items()}
         finished, self._finished = self._finished, []
-        rollout = Rollout({module_id: block for module_id, block in blocks.items() if len(block)}, num_steps)
+        rollout = Rollout({module_id: one.block for module_id, one in cut.items() if len(one.block)}, num_steps)
         reported = taken_metrics({module_id: self.pipelines_of(module_id) for module_id in self._modules})
         if self.callbacks is not None:
             self.callbacks.after_sample(rollout)
@@ -146,7 +154,7 @@ class MultiAgentEnvRunner:
         self._give_streams()
         self._has_started = False
         self._finished = []
-        num_vector_steps = 0
+        num_vector_steps = num_recorded = 0
         if self.callbacks is not None:
             self.callbacks.begin_evaluation(quotas.is_running)
         if self.infos is not None:
@@ -160,9 +168,13 @@ class MultiAgentEnvRunner:
                 is_step = self._step(explore)
                 quotas.count(is_step, self._ended_since(num_finished))
                 num_vector_steps += 1
-                if num_vector_steps % EVALUATION_FRAGMENT == 0:
-                    self._cut()
-            self._cut()
+                if num_vector_steps % EVALUATION_FRAGMENT == 0 or not quotas.is_running.any():
+                    cut = self._cut(with_outputs_per_fragment=explore)
+                    if self.recorder is not None:
+                        self._record(cut, weights_seq_no, self._finished[num_recorded:], quotas)
+                        num_recorded = len(self._finished)
+        if self.recorder is not None:
+            self.recorder.drop_open()
         finished, self._finished = self._finished, []
         counted = self._summary([finished[place] for place in quotas.chosen([episode.env for episode in finished])])
         return counted if self.callbacks is None else replace(counted, reported=(self.callbacks.end_evaluation(),))
@@ -173,11 +185,35 @@ class MultiAgentEnvRunner:
         has_ended[[episode.env for episode in self._finished[num_finished:]]] = True
         return has_ended
 
-    def _cut(self) -> dict[str, ColumnBlock]:
+    def _cut(self, with_outputs_per_fragment: bool = True) -> dict[str, Fragment]:
         """Return the fragment of each module."""
-        cut = {module_id: runner.cut() for module_id, runner in self._modules.items()}
+        cut = {module_id: runner.cut(with_outputs_per_fragment) for module_id, runner in self._modules.items()}
         self._outside += [outside for _, outside in cut.values()]
-        return {module_id: block for module_id, (block, _) in cut.items()}
+        return {module_id: fragment for module_id, (fragment, _) in cut.items()}
+
+    def _record(
+        self,
+        cut: Mapping[str, Fragment],
+        weights_seq_no: int,
+        finished: Sequence[FinishedEpisode],
+        quotas: EvaluationQuotas,
+    ) -> None:
+        """Record the episodes of an evaluation that have ended and count."""
+        assert self.recorder is not None
+        numbers, envs = (np.array([getattr(one, name) for one in finished], np.int64) for name in ("number", "env"))
+        are_counted = quotas.are_counted(numbers, envs).tolist()
+        ended = self._recorded_ends(finished)
+        counted = [episode for episode, is_counted in zip(ended, are_counted, strict=True) if is_counted]
+        self.recorder.add(raw_blocks(cut, weights_seq_no), counted)
+        self.recorder.drop([episode.id for episode in ended])
+
+    def _recorded_ends(self, finished: Sequence[FinishedEpisode]) -> list[EndedEpisode]:
+        return [
+            EndedEpisode(self._env_episode_id(one.env, one.number), one.length, one.is_terminated) for one in finished
+        ]
+
+    def _env_episode_id(self, env: int, number: int) -> str:
+        return env_episode_id(self._id_prefix, env, number)
 
     def _summary(self, finished: Sequence[FinishedEpisode]) -> FinishedEpisodes:
         outside, self._outside = OutsideObservations.total(self._outside), []
@@ -272,8 +308,9 @@ class MultiAgentEnvRunner:
         """Return None: environments are stepped here."""
 
     def finish_recording(self) -> Recorded:
-        """Raise `RunFailure`: episodes of several agents are not recorded yet."""
-        raise RunFailure(Problem("episodes of several agents cannot be recorded yet", "offline.output"))
+        """Finish the files of recorded env episodes."""
+        assert self.recorder is not None
+        return self.recorder.close()
 
     def get_state(self) -> dict[str, Any]:
         """Return everything that the next `sample` depends on, except the weights; empty before the first one."""
@@ -296,6 +333,9 @@ class MultiAgentEnvRunner:
         for module_id, module_state in state["modules"].items():
             self._modules[module_id].set_state(module_state)
         self._agents.set_state(state)
+        if self.recorder is not None:  # what was sampled of the running episodes before is not here
+            running = np.flatnonzero(~self.env.is_done).tolist()
+            self.recorder.leave_out([self._env_episode_id(n, self._agents.numbers[n]) for n in running])
         if self.callbacks is not None and "callbacks" in state:
             self.callbacks.set_state(state["callbacks"])
         if self.infos is not None and "infos" in state:
@@ -307,5 +347,16 @@ class MultiAgentEnvRunner:
         return acting.env_to_module, acting.module_to_env
 
     def close(self) -> None:
-        """Close the environments."""
+        """Close the environments; recorded env episodes that are in no whole file are dropped."""
+        if self.recorder is not None:
+            self.recorder.abort()
         self.env.close()
+
+
+def raw_blocks(cut: Mapping[str, Fragment], weights_seq_no: int) -> list[ColumnBlock]:
+    """Return the blocks of fragments that hold rows as they are recorded: observations as environments made them."""
+    return [
+        with_weights_seq_no(fragment.block.with_columns({OBS: fragment.raw_obs}), weights_seq_no)
+        for fragment in cut.values()
+        if len(fragment.block)
+    ]

@@ -19,6 +19,8 @@ class FinishedEpisode:
     Attributes:
         returns: agent id -> its return.
         infos: agent id -> metric -> number out of its infos; NaN: none.
+        number: of the episode in its sub-environment, from 0.
+        is_terminated: whether the environment has terminated it, or each of its agents; else it is truncated.
         matches: that it was, in a league.
     """
 
@@ -26,6 +28,8 @@ class FinishedEpisode:
     length: int
     returns: Mapping[str, float]
     infos: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    number: int = 0
+    is_terminated: bool = False
     matches: tuple[Match, ...] = ()
 
 
@@ -66,6 +70,7 @@ class RunningAgents:
         self._returns: list[dict[str, float]] = [{} for _ in range(env.num_envs)]
         self._running: list[set[str]] = [set() for _ in range(env.num_envs)]
         self._has_ended: list[set[str]] = [set() for _ in range(env.num_envs)]
+        self._truncated = [0] * env.num_envs  # agents that ended without being terminated
 
     def episode_return(self, n: int) -> float:
         """Return the sum of the returns so far of all agents of a sub-environment's episode."""
@@ -102,7 +107,7 @@ class RunningAgents:
             self.numbers[n] += 1
             self.env_t[n] = 0
             self._returns[n] = {}
-            self._running[n], self._has_ended[n] = set(), set()
+            self._running[n], self._has_ended[n], self._truncated[n] = set(), set(), 0
         else:
             self.env_t[n] += 1
         returns = self._returns[n]
@@ -152,10 +157,14 @@ class RunningAgents:
             data.ends.append((slot, is_terminated, is_truncated))
             self._running[n].discard(agent)
             self._has_ended[n].add(agent)
+            self._truncated[n] += not is_terminated
         is_open = ALL_AGENTS in step.terminateds or ALL_AGENTS in step.truncateds
         if all_terminated or all_truncated or not (self._running[n] or is_open):
             matches = self._env.end_episode(n)
-            return FinishedEpisode(n, self.env_t[n], self._returns[n], matches=matches)
+            is_terminated = all_terminated or (not all_truncated and self._truncated[n] == 0)
+            return FinishedEpisode(
+                n, self.env_t[n], self._returns[n], {}, self.numbers[n], is_terminated, matches
+            )
         return None
 
     def _slot(self, agent: str, n: int, data: str) -> tuple[str, int]:
@@ -179,6 +188,7 @@ class RunningAgents:
             "own_returns": [dict(returns) for returns in self._returns],
             "running": [sorted(agents) for agents in self._running],
             "has_ended": [sorted(agents) for agents in self._has_ended],
+            "truncated": list(self._truncated),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -188,3 +198,4 @@ class RunningAgents:
         self._returns = [dict(returns) for returns in state["own_returns"]]
         self._running = [set(agents) for agents in state["running"]]
         self._has_ended = [set(agents) for agents in state["has_ended"]]
+        self._truncated = [int(number) for number in state.get("truncated", [0] * self._env.num_envs)]

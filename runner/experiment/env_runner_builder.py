@@ -43,6 +43,7 @@ from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.plans.operators.rollouts import env_steps_per_round
 
 if TYPE_CHECKING:
+    from runner.offline.writing.env_episode_recorder import EnvEpisodeRecorder
     from runner.offline.writing.file_list import FileList
     from runner.offline.writing.recorder import EpisodeRecorder
     from runner.rllink.env_runner import ExternalEnvRunner
@@ -95,21 +96,21 @@ def build_env_runner(
             module_parts.module_to_env.freeze()
     seed_name = (role, index, 0 if is_evaluation else generation)  # evaluation always has the same seeds
     settings = (seed_name, config.seed, lookback_of(config, parts), config.env.observation_check)
+    writer_id = f"{role}-{index}-{generation}"
     if has_several_agents(plans):
         _refuse_separate_settings(config)
         envs = _make_multi_agent_envs(config, plans, is_evaluation, num_envs)
         acting_modules = {module_id: _acting_module(module_parts) for module_id, module_parts in parts.items()}
         joined = {"together": parts[next(iter(parts))].together} if config.multi_agent.multi_rl_module else {}
         several: Any = _runner_class(config, MultiAgentEnvRunner)(envs, acting_modules, *settings, **joined)
-        agents = {module_id: acting.agents for module_id, acting in acting_modules.items()}
         if config.metrics:
+            agents = {module_id: acting.agents for module_id, acting in acting_modules.items()}
             module_of = {agent: module_id for module_id, of_module in agents.items() for agent in of_module}
             several.infos = AgentInfos(read_info_metrics(config, agents), module_of, num_envs)
         _give_callbacks(several, several.module, config, role, index, envs.environments)
-        of_agents: EnvRunner = several
-        return of_agents
-    acting = parts[DEFAULT_MODULE_ID]
-    env = _make_vector_env(config, num_envs)
+        several.recorder = build_env_episode_recorder(config, plans, writer_id, index) if is_recording else None
+        return cast(EnvRunner, several)
+    acting, env = parts[DEFAULT_MODULE_ID], _make_vector_env(config, num_envs)
     runner: Any = _runner_class(config, SingleAgentEnvRunner)(
         env, acting.module, acting.env_to_module, acting.module_to_env, *settings
     )
@@ -117,7 +118,7 @@ def build_env_runner(
         runner.infos = EpisodeInfos(read_info_metrics(config), num_envs)
     _give_callbacks(runner, acting.module, config, role, index, env.environments)
     if is_recording:
-        runner.recorder = build_recorder(config, acting.plan, f"{role}-{index}-{generation}", index)
+        runner.recorder = build_recorder(config, acting.plan, writer_id, index)
     return cast(EnvRunner, runner)
 
 
@@ -247,3 +248,20 @@ def build_recorder(
     spaces = Spaces(plan.observation_space, plan.action_space)
     env_name = config.env.name
     return EpisodeRecorder(EpisodeWriter(config.offline, spaces, env_name, writer_id, file_list, index + 1))
+
+
+def build_env_episode_recorder(
+    config: ExperimentConfig, plans: Mapping[str, ModulePlan], writer_id: str, index: int
+) -> EnvEpisodeRecorder:
+    """Make the recorder of the env episodes of several agents, see `build_recorder`."""
+    from runner.offline.codecs.layout import Spaces
+    from runner.offline.writing.env_episode_recorder import EnvEpisodeRecorder
+    from runner.offline.writing.writer import EpisodeWriter
+
+    spaces = {
+        agent: Spaces(plan.observation_space, plan.action_space)
+        for plan in plans.values()
+        for agent in plan.agents or ()
+    }
+    writer = EpisodeWriter(config.offline, None, config.env.name, writer_id, None, index + 1, spaces)
+    return EnvEpisodeRecorder(writer)

@@ -160,9 +160,12 @@ def _file_list(config: ExperimentConfig, run_dir: Path | None) -> FileList | Non
 
 
 def _prepare_recording(config: ExperimentConfig, plans: Mapping[str, ModulePlan], file_list: FileList | None) -> None:
+    from runner.offline.writing.output_formats import check_env_episode_options
     from runner.offline.writing.writer import prepare_output
 
     if has_several_agents(plans):
-        what = "episodes of several agents cannot be recorded yet"
-        raise ConfigError([Problem(what, "offline.output", config.offline.output, "null")])
+        if config.env.is_external:
+            what = "episodes of several agents that simulators send cannot be recorded yet"
+            raise ConfigError([Problem(what, "offline.output", config.offline.output, "null")])
+        check_env_episode_options(config.offline)
     prepare_output(config.offline, () if file_list is None else file_list.paths)

@@ -125,3 +125,18 @@ class RunningReturns:
 def _joined(parts: Sequence[Mapping[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
     keys = dict.fromkeys(key for part in parts for key in part)
     return {key: np.concatenate([part[key] for part in parts if key in part]) for key in keys}
+
+
+@dataclass(frozen=True)
+class EndedEpisode:
+    """An env episode that has ended.
+
+    Attributes:
+        id: of the env episode.
+        length: env steps.
+        is_terminated: whether it is terminated; else it is truncated.
+    """
+
+    id: str
+    length: int
+    is_terminated: bool

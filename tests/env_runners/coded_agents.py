@@ -221,6 +221,7 @@ class EnvEpisode:
     returns: dict[str, float] = field(default_factory=dict)
     length: int = 0
     is_over: bool = False
+    is_terminated: bool = False
 
 
 def naive_env_episodes(env: CodedAgentsEnv, log: Sequence[Any], prefix: str = "0-env_runner-0") -> list[EnvEpisode]:
@@ -271,6 +272,8 @@ def _naive_episode(
         has_flags = bool(step.terminated or step.truncated)
         is_open = step.all_terminated is not None or step.all_truncated is not None
         all_ended = all(own.terminated or own.truncated for own in out.agents.values())
+        terminated = all(own.terminated for own in out.agents.values() if own.terminated or own.truncated)
+        out.is_terminated = bool(step.all_terminated or (not step.all_truncated and terminated))
         out.is_over = bool(step.all_terminated or step.all_truncated or (has_flags and all_ended and not is_open))
     return out
 

@@ -23,6 +23,8 @@ RESERVED_NAMES = {
     *("eps_id", "agent_id", "module_id", "multi_agent_episode_id", "t", "t_started", "length", "episode_return"),
     *("terminated", "truncated", "terminateds", "truncateds", "new_obs", "infos", "new_infos", "env_t", "new_env_t"),
 }
+# The first part of the names of agents' columns, in files of env episodes.
+AGENTS = "agents"
 _KINDS = "biufcSU"
 
 
@@ -154,7 +156,7 @@ def layout_of(block: ColumnBlock, spaces: Spaces | None = None, env_name: str | 
 
 
 def _base_name(name: str) -> str:
-    base = _escape(name)
+    base = escaped(name)
     while base in RESERVED_NAMES:
         base += "_"
     return base
@@ -162,7 +164,7 @@ def _base_name(name: str) -> str:
 
 def _describe(column: Column, name: str, taken: set[str]) -> Any:
     if isinstance(column, dict):
-        return {key: _describe(branch, f"{name}/{_escape(key)}", taken) for key, branch in column.items()}
+        return {key: _describe(branch, f"{name}/{escaped(key)}", taken) for key, branch in column.items()}
     if isinstance(column, tuple):
         return tuple(_describe(branch, f"{name}/{index}", taken) for index, branch in enumerate(column))
     while name in taken:
@@ -172,7 +174,8 @@ def _describe(column: Column, name: str, taken: set[str]) -> Any:
     return Leaf(array.dtype.newbyteorder("="), array.shape[1:], name)
 
 
-def _escape(key: Any) -> str:
+def escaped(key: Any) -> str:
+    """Return a key as a part of a column's name."""
     return str(key).replace("%", "%25").replace("/", "%2F") or "%"
 
 

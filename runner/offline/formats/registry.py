@@ -5,6 +5,7 @@ from __future__ import annotations
 from runner.offline.files.data_error import Place, data_error
 from runner.offline.files.file_kinds import FileKind
 from runner.offline.formats.d4rl import D4RLFormat
+from runner.offline.formats.env_episodes import EnvEpisodeFormat
 from runner.offline.formats.minari import MinariFormat
 from runner.offline.formats.native import EpisodeFormat
 from runner.offline.formats.raw_data import RawData
@@ -14,6 +15,7 @@ from runner.offline.formats.table import TableFormat
 
 # In this order: the first that recognises the data is their format.
 FORMATS: tuple[type[RecordedFormat], ...] = (
+    EnvEpisodeFormat,
     EpisodeFormat,
     RLlibEpisodeFormat,
     SampleBatchFormat,

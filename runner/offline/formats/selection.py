@@ -9,6 +9,7 @@ from runner.config.offline import OfflineConfig
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, ColumnBlock
 from runner.offline.codecs.layout import Layout
 from runner.offline.codecs.table_schema import canonical_name
+from runner.offline.formats.module_agents import ModuleAgents
 
 ALWAYS_READ = (OBS, ACTIONS, REWARDS)
 
@@ -20,10 +21,12 @@ class Selection:
     Attributes:
         columns: the extra model outputs beside `ALWAYS_READ`; None: all.
         with_infos: whether infos are read.
+        of_module: whose episodes are read, in experiments with several agents; None: there is a single agent.
     """
 
     columns: tuple[str, ...] | None = None
     with_infos: bool = True
+    of_module: ModuleAgents | None = None
 
     @classmethod
     def of(cls, config: OfflineConfig) -> Selection:
@@ -39,7 +42,7 @@ class Selection:
             kept = self.columns
         else:
             kept = tuple(name for name in columns if self.columns is None or canonical_name(name) in self.columns)
-        return Selection(kept, self.with_infos and with_infos)
+        return Selection(kept, self.with_infos and with_infos, self.of_module)
 
     def layout(self, layout: Layout) -> Layout:
         """Return the selected part of a layout."""

@@ -196,7 +196,10 @@ class Source:
         Raises:
             DataError: data that are damaged, or do not fit the data before; with file, row and column.
         """
-        yield from self.format.blocks(self.files, self._rows(), self.counts)
+        for block in self.format.blocks(self.files, self._rows(), self.counts):
+            chosen = self._of_module(block)
+            if len(chosen):
+                yield chosen
 
     def episode_tables(self) -> Iterator[pa.Table]:
         """Yield the blocks as tables in the format of episodes."""
@@ -210,6 +213,9 @@ class Source:
             self._first_block = next(stream, None)
             stream.close()
         if self._first_block is None:
+            module = self.format.selection.of_module
+            if module is not None:
+                raise module.no_rows((), Place(self.where))
             raise data_error("there is no complete step in these data", Place(self.where))
         return self._first_block
 
@@ -222,8 +228,8 @@ class Source:
             DataError: damaged data.
         """
         if set(KEYS) <= set(table.column_names):
-            return decode_episodes(table, self.layout, Place(), self.counts)
-        return self.format.decode(table, Place(row=0), self.counts)
+            return self._of_module(decode_episodes(table, self.layout, Place(), self.counts))
+        return self._of_module(self.format.decode(table, Place(row=0), self.counts))
 
     def dataset(self, **options: Any) -> Dataset:
         """Return the data as a Ray data set, whose blocks `decode` takes: rows are episodes wherever there are any.
@@ -240,6 +246,11 @@ class Source:
         return streamed_dataset(self.config, self.for_other_processes().episode_tables, size, options)
 
     # -- inside ----------------------------------------------------------------------------------------------------
+
+    def _of_module(self, block: ColumnBlock) -> ColumnBlock:
+        """Return the episodes of the agents that are read for a module; with a single agent all of them."""
+        module = self.format.selection.of_module
+        return block if module is None or not len(block) else module.chosen(block, Place(self.where))
 
     def _file_columns(self) -> list[str] | None:
         return None if self.reader is None else self.format.file_columns(self.reader.schema)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from runner.config.offline import OfflineConfig
 from runner.offline.codecs.layout import Spaces
@@ -14,6 +15,7 @@ from runner.offline.files.parquet_reader import ParquetReader
 from runner.offline.files.ray_functions import OWN_OPTIONS, check_option_names, check_ray_options
 from runner.offline.files.ray_reader import RAY_OPTIONS
 from runner.offline.files.text_readers import TEXT_OPTIONS
+from runner.offline.formats.module_agents import ModuleAgents
 from runner.offline.formats.raw_data import RawData
 from runner.offline.formats.recorded_format import completed
 from runner.offline.formats.registry import file_kinds, find_format
@@ -30,6 +32,7 @@ def open_source(
     spaces: Spaces | None = None,
     columns: Sequence[str] | None = None,
     with_infos: bool = True,
+    of_module: ModuleAgents | None = None,
 ) -> Source:
     """Find and check recorded data; nothing is trained before.
 
@@ -39,6 +42,7 @@ def open_source(
         columns: the extra model outputs that are needed beside `obs`, `actions` and `rewards` (the latter is then
             needed only if it is named); None: all. `input_read_method_kwargs.columns` narrows further.
         with_infos: whether infos are read.
+        of_module: whose episodes are read, in experiments with several agents.
 
     Raises:
         DataError: a path is missing, a folder has no data, files are damaged, formats are mixed, columns are missing,
@@ -51,7 +55,8 @@ def open_source(
     data = RawData(config, None if is_stream or is_read_by_ray(config) else _find_files(config))
     if data.files is None and not is_stream:
         check_ray_options(config)
-    source = _source_of(data, Selection.of(config).narrowed(columns, with_infos), spaces or Spaces())
+    selection = replace(Selection.of(config).narrowed(columns, with_infos), of_module=of_module)
+    source = _source_of(data, selection, spaces or Spaces())
     sample = source.first_block()
     if spaces is not None:
         check_spaces(sample, spaces.observation, spaces.action, source.where)

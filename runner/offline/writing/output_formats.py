@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from runner.config.errors import ConfigError, Problem, list_names, nearest_match
 from runner.config.offline import OfflineConfig
-from runner.offline.codecs.layout import Layout
+from runner.offline.codecs.layout import AGENTS, Layout
 from runner.offline.files.data_error import first_line
 from runner.offline.files.ray_functions import RayFunction
 from runner.offline.writing.text_tables import write_csv_rows, write_json_rows
@@ -118,7 +118,8 @@ def _parquet_paths(schema: pa.Schema) -> dict[str, str]:
 
 
 def _base_name(column: str) -> str:
-    return column.partition("/")[0]
+    parts = column.split("/")
+    return parts[2] if parts[0] == AGENTS and len(parts) > 2 else parts[0]
 
 
 class TextOutput(OutputFormat):
@@ -223,6 +224,26 @@ def check_output_options(config: OfflineConfig) -> None:
     found = output_format(config)
     problems = [*_find_unknown(config, found), *_find_compression_fault(config, found)]
     problems = problems or _find_fault(config)
+    if problems:
+        raise ConfigError(problems)
+
+
+def check_env_episode_options(config: OfflineConfig) -> None:
+    """Refuse what env episodes of several agents are not written as; raises `ConfigError`."""
+    options = {
+        "output_write_episodes": ("true", config.output_write_episodes),
+        "output_episode_format": ("columns", config.output_episode_format == "columns"),
+    }
+    problems = [
+        Problem(
+            "env episodes of several agents are recorded a row each",
+            f"offline.{name}",
+            str(getattr(config, name)).lower(),
+            f"{allowed}; then python -m runner convert",
+        )
+        for name, (allowed, is_so) in options.items()
+        if not is_so
+    ]
     if problems:
         raise ConfigError(problems)
 

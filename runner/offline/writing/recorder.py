@@ -14,6 +14,9 @@ from runner.episodes.columns import OBS, REWARDS, Column, ColumnBlock
 from runner.offline.writing.writer import EpisodeWriter, WriteReport
 
 BoolArray = npt.NDArray[np.bool_]
+# Column of a part beside its data: env time steps of its observations, with several agents.
+ENV_T = "\0env_t"
+_OBS_ROWS = (OBS, ENV_T)
 
 
 @dataclass(frozen=True)
@@ -46,11 +49,11 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """A part of an episode.
+class Part:
+    """A part of an episode of one agent.
 
     Attributes:
-        columns: `obs` (T + 1, ...), the others (T, ...).
+        columns: `obs` and `ENV_T` (T + 1, ...), the others (T, ...).
         length: T.
         infos: T + 1, of the rows of `obs`; None: all empty.
     """
@@ -60,18 +63,18 @@ class _Part:
     infos: list[dict[str, Any]] | None = None
 
     @classmethod
-    def of(cls, block: ColumnBlock, chunk: int, copies: bool) -> _Part:
+    def of(cls, block: ColumnBlock, chunk: int, copies: bool) -> Part:
         """Take a chunk of a block, as a copy or as views."""
         length, start = int(block.lengths[chunk]), int(block.offsets[chunk])
-        rows = {name: slice(start, start + length) for name in block.columns}
-        rows[OBS] = slice(start + chunk, start + chunk + length + 1)
-        columns = {name: nested.take(column, rows[name]) for name, column in block.columns.items()}
+        rows, obs_rows = slice(start, start + length), slice(start + chunk, start + chunk + length + 1)
+        taken = block.columns if block.agents is None else {**block.columns, ENV_T: block.agents.env_t}
+        columns = {name: nested.take(column, obs_rows if name in _OBS_ROWS else rows) for name, column in taken.items()}
         if copies:
             columns = {name: nested.map_leaves(np.copy, column) for name, column in columns.items()}
         return cls(columns, length, block.infos.rows_of(chunk, 0, length + 1) if block.infos else None)
 
     @classmethod
-    def joined(cls, parts: Sequence[_Part]) -> _Part:
+    def joined(cls, parts: Sequence[Part]) -> Part:
         """Join the parts of one episode, in their order; infos are left out."""
         if len(parts) == 1:
             return parts[0]
@@ -84,7 +87,7 @@ class _Part:
     def rows_of(self, name: str, is_last: bool) -> Column:
         """Return a column; of observations, the last one only if the part is the episode's last."""
         column = self.columns[name]
-        return nested.take(column, slice(self.length)) if name == OBS and not is_last else column
+        return nested.take(column, slice(self.length)) if name in _OBS_ROWS and not is_last else column
 
     def infos_of(self, is_last: bool) -> list[dict[str, Any]]:
         """Return infos of the same rows as `obs`."""
@@ -101,7 +104,7 @@ class EpisodeRecorder:
 
     def __init__(self, writer: EpisodeWriter) -> None:
         self._writer = writer
-        self._open: dict[str, list[_Part]] = {}
+        self._open: dict[str, list[Part]] = {}
         self._num_broken_off = 0
 
     def add(self, block: ColumnBlock, is_recorded: BoolArray | None = None) -> None:
@@ -114,7 +117,7 @@ class EpisodeRecorder:
         Raises:
             RunFailure: what has ended cannot be written.
         """
-        ended: list[tuple[int, list[_Part]]] = []
+        ended: list[tuple[int, list[Part]]] = []
         has_ended = (block.is_terminated | block.is_truncated).tolist()
         has_begun = (block.t_started > 0).tolist()
         for chunk, id_ in enumerate(block.episode_ids):
@@ -124,7 +127,7 @@ class EpisodeRecorder:
                 self._num_broken_off += has_ended[chunk]
                 continue
             parts = self._open.setdefault(id_, [])
-            parts.append(_Part.of(block, chunk, copies=not has_ended[chunk]))
+            parts.append(Part.of(block, chunk, copies=not has_ended[chunk]))
             if has_ended[chunk]:
                 ended.append((chunk, self._open.pop(id_)))
         if ended:
@@ -154,12 +157,12 @@ class EpisodeRecorder:
 
     def get_open(self) -> dict[str, dict[str, Column]]:
         """Return what was taken of the episodes that have not ended: id -> columns, without infos."""
-        self._open = {id_: [_Part.joined(parts)] for id_, parts in self._open.items()}
+        self._open = {id_: [Part.joined(parts)] for id_, parts in self._open.items()}
         return {id_: dict(part.columns) for id_, (part,) in self._open.items()}
 
     def set_open(self, episodes: Mapping[str, Mapping[str, Column]]) -> None:
         """Go on with the episodes that `get_open` returned."""
-        self._open = {id_: [_Part(columns, len(columns[REWARDS]))] for id_, columns in episodes.items()}
+        self._open = {id_: [Part(columns, len(columns[REWARDS]))] for id_, columns in episodes.items()}
 
     def close(self) -> Recorded:
         """Finish the files."""
@@ -172,7 +175,7 @@ class EpisodeRecorder:
         self._writer.abort()
 
 
-def _joined(block: ColumnBlock, episodes: Sequence[tuple[int, Sequence[_Part]]]) -> ColumnBlock:
+def _joined(block: ColumnBlock, episodes: Sequence[tuple[int, Sequence[Part]]]) -> ColumnBlock:
     """Make a block with one chunk an episode, of the parts of all episodes that end with these chunks of a block."""
     last = [chunk for chunk, _ in episodes]
     every = [parts for _, parts in episodes]
@@ -189,14 +192,14 @@ def _joined(block: ColumnBlock, episodes: Sequence[tuple[int, Sequence[_Part]]])
         t_started=np.zeros(len(every), np.int64),
         episode_ids=[block.episode_ids[chunk] for chunk in last],
         lookback=None,
-        infos=_JoinedInfos(every) if any(part.infos for parts in every for part in parts) else None,
+        infos=JoinedInfos(every) if any(part.infos for parts in every for part in parts) else None,
     )
 
 
-class _JoinedInfos:
+class JoinedInfos:
     """Infos of joined episodes."""
 
-    def __init__(self, episodes: Sequence[Sequence[_Part]]) -> None:
+    def __init__(self, episodes: Sequence[Sequence[Part]]) -> None:
         self._episodes = episodes
 
     def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:

@@ -80,7 +80,9 @@ class RollingFiles:
             TypeError, ValueError: the block cannot be recorded, or does not fit the blocks before.
             ConfigError: columns to compress that it does not have.
         """
-        table = self._table_of(block)
+        self._add_rows(self._table_of(block))
+
+    def _add_rows(self, table: pa.Table) -> None:
         limit = self._config.output_max_rows_per_file
         while table.num_rows:
             room = table.num_rows if limit is None else min(table.num_rows, limit - self._rows_of_file())
@@ -143,7 +145,7 @@ class RollingFiles:
         return max(1, (self._group_bytes - self._waiting_bytes) // per_row + 1)
 
     def _take(self, rows: pa.Table) -> None:
-        rows = self._with_infos(rows)
+        rows = self._completed(rows)
         if self._waiting and rows.column_names != self._waiting[0].column_names:
             self._flush()  # the first infos
         self._waiting.append(rows)
@@ -155,7 +157,7 @@ class RollingFiles:
         if is_full:
             self._finish()
 
-    def _with_infos(self, rows: pa.Table) -> pa.Table:
+    def _completed(self, rows: pa.Table) -> pa.Table:
         """Return rows with columns for infos once there have been any, so that all files from then on have one
         schema."""
         if any(name in rows.column_names for name in _INFO_NAMES):

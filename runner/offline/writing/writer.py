@@ -7,20 +7,23 @@ Files are `<output>/episodes-<writer>-<number>.parquet` (or `steps-...`), see `r
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from pyarrow import fs
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.offline import OfflineConfig
 from runner.episodes.columns import ColumnBlock
+from runner.offline.codecs.env_episode_format import EnvEpisodes
 from runner.offline.codecs.layout import Spaces
 from runner.offline.files.filesystems import Location, locate
+from runner.offline.writing.env_episode_files import EnvEpisodeFiles
 from runner.offline.writing.file_list import FileList
 from runner.offline.writing.output_files import WriteFailed as WriteFailed
 from runner.offline.writing.output_files import names_in, reason_of
-from runner.offline.writing.output_formats import check_output_options, write_function
+from runner.offline.writing.output_formats import check_env_episode_options, check_output_options, write_function
 from runner.offline.writing.rolling_files import RollingFiles
 
 _DATA_SUFFIXES = (".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".csv", ".h5", ".hdf5", ".gz", ".bz2")
@@ -108,6 +111,7 @@ class EpisodeWriter:
         writer_id: str = "0",
         file_list: FileList | None = None,
         writer_number: int = 1,
+        agent_spaces: Mapping[str, Spaces] = MappingProxyType({}),
     ) -> None:
         """Begin without a file.
 
@@ -117,17 +121,19 @@ class EpisodeWriter:
             writer_id: distinguishes the files of writers of one folder.
             file_list: is told of each file before it is opened.
             writer_number: of the env runner, from 1; in the names of run folders.
+            agent_spaces: agent -> its spaces, kept in files of env episodes.
 
         Raises:
             ConfigError: options that do not go together.
         """
         check_output_options(config)
         self._config = config
-        self._spaces, self._env_name = spaces, env_name
+        self._spaces, self._env_name, self._agent_spaces = spaces, env_name, agent_spaces
         self._location = locate_output(config)
         self._id, self._number = writer_id, writer_number
         self._file_list = file_list
         self._files: dict[str | None, RollingFiles] = {}
+        self._env_files: EnvEpisodeFiles | None = None
         self._report = WriteReport()
         self._is_closed = False
 
@@ -155,14 +161,34 @@ class EpisodeWriter:
                 self._file_list,
             )
             self._files[module_id] = RollingFiles(*arguments)
-        try:
-            self._files[module_id].add(block)
-        except (TypeError, ValueError) as error:
-            raise ConfigError([Problem(f"these episodes cannot be recorded: {error}", "offline.output")]) from error
+        self._take(lambda: self._files[module_id].add(block))
         self._count(len(block), block.num_rows)
+
+    def add_env_episodes(self, episodes: EnvEpisodes) -> None:
+        """Take over env episodes of several agents, each of which becomes one row; raises as `add` does."""
+        if self._is_closed:
+            raise ValueError("the writer is closed")
+        if self._env_files is None:
+            check_env_episode_options(self._config)
+            arguments = (self._config, self._location, self._id, self._number, self._agent_spaces, self._env_name)
+            self._env_files = EnvEpisodeFiles(*arguments, self._file_list)
+        files = self._env_files
+        self._take(lambda: files.add_env_episodes(episodes))
+        self._count(len(episodes), int(episodes.lengths.sum()))
 
     def _count(self, episodes: int, steps: int) -> None:
         self._report += WriteReport(episodes=episodes, steps=steps)
+
+    @staticmethod
+    def _take(add: Callable[[], None]) -> None:
+        try:
+            add()
+        except (TypeError, ValueError) as error:
+            raise ConfigError([Problem(f"these episodes cannot be recorded: {error}", "offline.output")]) from error
+
+    @property
+    def _all_files(self) -> list[RollingFiles]:
+        return [*self._files.values(), *([] if self._env_files is None else [self._env_files])]
 
     def close(self) -> WriteReport:
         """Write what is left and finish the open file.
@@ -181,9 +207,9 @@ class EpisodeWriter:
         Raises:
             WriteFailed: as in `close`.
         """
-        for file in self._files.values():
+        for file in self._all_files:
             file.close()
-        done = [written for file in self._files.values() for written in file.written]
+        done = [written for file in self._all_files for written in file.written]
         rows = sum(written.rows for written in done)
         expected = self._report.episodes if self._config.output_write_episodes else self._report.steps
         if rows != expected:
@@ -194,13 +220,13 @@ class EpisodeWriter:
     def abort(self) -> None:
         """Drop the open file; files that are whole stay."""
         self._is_closed = True
-        for file in self._files.values():
+        for file in self._all_files:
             file.abort()
 
     def discard(self) -> None:
         """Drop the open file and remove the files that this writer has finished."""
         self.abort()
-        for file in self._files.values():
+        for file in self._all_files:
             file.remove_written()
 
     def __enter__(self) -> EpisodeWriter:

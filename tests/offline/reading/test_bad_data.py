@@ -409,8 +409,9 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in files}
 
 
-def test_several_agents_are_not_recorded(run_main: Run, tmp_path: Path, assert_golden: Golden) -> None:
-    outcome = run_main("+experiment=ppo_multi_agent_cartpole", "tracking=none", "hydra.run.dir=run", "offline.output=o")
+def test_env_episodes_of_several_agents_are_rows(run_main: Run, tmp_path: Path, assert_golden: Golden) -> None:
+    given = ["tracking=none", "hydra.run.dir=run", "offline.output=o", "offline.output_write_episodes=false"]
+    outcome = run_main("+experiment=ppo_multi_agent_cartpole", *given)
     assert_refused(outcome)
     assert_golden("bad_output_several_agents", outcome.err)
     assert not (tmp_path / "o").exists()

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from runner.config import build_experiment_config, compose_experiment
-from runner.config.errors import ConfigError
 from runner.config.offline import OfflineConfig
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner import SingleAgentEnvRunner
@@ -160,8 +159,3 @@ def test_recorded_steps_say_which_weights_acted(tmp_path: Path) -> None:
     assert {id_: column.tolist() for id_, column in numbers.items()} == {id_: acted[id_] for id_ in numbers}
     assert any(len(set(column.tolist())) > 1 for column in numbers.values()), "an episode that two weights acted in"
     assert all(column.dtype == np.int64 for column in numbers.values())
-
-
-def test_several_agents_are_not_recorded(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="episodes of several agents cannot be recorded yet"):
-        Trainer.from_experiment("ppo_multi_agent_cartpole", [f"offline.output={tmp_path}"])

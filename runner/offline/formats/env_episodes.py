@@ -1,0 +1,197 @@
+"""Env episodes of several agents as `runner` records them, read for one module: the columns of its agents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from runner.config.errors import Problem, list_names, nearest_match
+from runner.episodes import nested
+from runner.episodes.columns import REWARDS, ColumnBlock, concat_blocks
+from runner.episodes.nested import StateError
+from runner.offline.codecs.env_episode_format import (
+    EPS_ID,
+    LENGTH,
+    agent_columns,
+    agent_rows,
+    common_columns,
+    is_env_episodes,
+    merged_layouts,
+    missing_columns,
+    read_layouts,
+)
+from runner.offline.codecs.layout import Layout, Spaces
+from runner.offline.codecs.table_schema import canonical_name
+from runner.offline.codecs.trajectories import ReadCounts
+from runner.offline.files.data_error import DataError, Place, data_error
+from runner.offline.files.file_kinds import PARQUET
+from runner.offline.files.parquet_reader import ParquetReader
+from runner.offline.formats.native import decode_episodes
+from runner.offline.formats.raw_data import RawData
+from runner.offline.formats.recorded_format import Row, RowFormat, completed
+from runner.offline.formats.selection import ALWAYS_READ, Selection
+
+_NO_OUTPUTS = ("infos", "env_t")
+
+
+@dataclass(frozen=True)
+class EnvEpisodeFormat(RowFormat):
+    """Env episodes of several agents.
+
+    Attributes:
+        agents: agent that is read -> the layout of its columns.
+        are_files_alike: whether all files have the same agents; of other files Ray would read the first one's.
+    """
+
+    name = "env_episodes"
+    kinds = (PARQUET,)
+    row = Row.EPISODE
+
+    agents: Mapping[str, Layout] = field(default_factory=dict)
+    are_files_alike: bool = True
+
+    @classmethod
+    def recognises(cls, data: RawData) -> bool:
+        """See `RecordedFormat`."""
+        found = [is_env_episodes(schema) for schema in data.schemas]
+        if len(set(found)) > 1:
+            odd = data.paths[found.index(not found[0])]
+            raise data_error(
+                f"some files hold episodes of several agents, others do not: {data.where} and this one",
+                Place(odd),
+            )
+        return found[0]
+
+    @classmethod
+    def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
+        """See `RecordedFormat`."""
+        every = layouts_of(data)
+        if selection.of_module is None:
+            what = "these data are of several agents, and the experiment has one"
+            allowed = "an experiment with several agents: env._target_ is a MultiAgentEnv"
+            raise data_error(what, Place(data.where), got=list_names(every), allowed=allowed)
+        module, place = selection.of_module, Place(data.where)
+        module.check_known(every, place)
+        agents = {agent: every[agent] for agent in module.agents if agent in every}
+        if not agents:
+            raise module.no_rows(every, place)
+        layout = _common(agents, place)
+        _check_names(selection, layout, data.where)
+        layout = selection.layout(layout)
+        for path, schema in zip(data.paths, data.schemas, strict=True):
+            _check_complete(agents, layout, schema, path)
+        recorded = next(iter(agents.values()))
+        return cls(
+            selection,
+            completed(spaces, recorded.spaces),
+            recorded.env_name,
+            layout,
+            agents=agents,
+            are_files_alike=all(agents.keys() <= read_layouts(schema).keys() for schema in data.schemas),
+        )
+
+    def decode(self, table: pa.Table, place: Place, counts: ReadCounts) -> ColumnBlock:
+        """Return the episodes of the module's agents, those of one agent after the other."""
+        assert self.layout is not None
+        return self._decoded(table, self.layout, place, counts)
+
+    def _decoded(self, table: pa.Table, layout: Layout, place: Place, counts: ReadCounts) -> ColumnBlock:
+        assert self.selection.of_module is not None
+        blocks = []
+        for agent, own in self.agents.items():
+            rows = agent_rows(table, agent)
+            if rows.num_rows:
+                columns = own.selected(set(layout.columns))
+                blocks.append(decode_episodes(rows, columns, replace(place, column=f"agent {agent}"), counts))
+        if not blocks:
+            return _nothing(layout)
+        return replace(concat_blocks(blocks), module_id=self.selection.of_module.module_id)
+
+    def file_columns(self, schema: pa.Schema) -> list[str] | None:
+        """See `RecordedFormat`."""
+        assert self.layout is not None
+        with_infos = self.selection.with_infos
+        names = [name for agent in self.agents for name in agent_columns(agent, self.layout, schema, with_infos)]
+        return [EPS_ID, *names]
+
+    @property
+    def has_whole_rows(self) -> bool:
+        """See `RecordedFormat`."""
+        return self.are_files_alike
+
+    def check_rewards(self, reader: ParquetReader) -> None:
+        """See `RecordedFormat`."""
+        assert self.layout is not None
+        rewards = self.layout.selected({REWARDS})
+        names = [name for agent in self.agents for name in agent_columns(agent, rewards, reader.schema, False)]
+        for table, place in reader.tables([EPS_ID, *names]):
+            self._decoded(table, rewards, place, ReadCounts())
+
+    def sizes(self, reader: ParquetReader) -> Mapping[str, int]:
+        """See `RecordedFormat`: env episodes and env steps."""
+        lengths = [table[LENGTH] for table, _ in reader.tables([LENGTH])]
+        return {"num_episodes": sum(map(len, lengths)), "num_steps": sum(pc.sum(one).as_py() or 0 for one in lengths)}
+
+    def num_rows_of(self, num_episodes: int, num_steps: int, counts: ReadCounts) -> int | None:
+        """See `RecordedFormat`: a row may hold several episodes of agents, or none."""
+        return None
+
+
+def layouts_of(data: RawData) -> dict[str, Layout]:
+    """Return agent -> the layout of its columns in all files; raises `DataError` where they differ."""
+    layouts: dict[str, Layout] = {}
+    for path, schema in zip(data.paths, data.schemas, strict=True):
+        try:
+            layouts = merged_layouts(layouts, read_layouts(schema))
+        except StateError as error:
+            raise data_error(f"the metadata of this file are damaged: {error}", Place(path)) from None
+        except ValueError as error:
+            what = f"the files do not hold the same columns: {error}"
+            raise data_error(what, Place(path), allowed=f"the columns of {data.where}") from None
+    return layouts
+
+
+def _common(agents: Mapping[str, Layout], place: Place) -> Layout:
+    try:
+        return common_columns(list(agents.values()))
+    except ValueError as error:
+        what = f"the agents {', '.join(agents)} act by one module, and their columns differ: {error}"
+        raise data_error(what, place, allowed="agents with equal spaces; others need a module of their own") from None
+
+
+def _check_names(selection: Selection, layout: Layout, where: str) -> None:
+    problems = [
+        Problem(f"there is no column {name}", where, allowed=list_names(layout.columns),
+                nearest=nearest_match(name, layout.columns))
+        for name in selection.columns or ()
+        if name not in layout.columns and canonical_name(name) not in _NO_OUTPUTS
+    ]  # fmt: skip
+    if problems:
+        raise DataError(problems)
+
+
+def _check_complete(agents: Mapping[str, Layout], layout: Layout, schema: pa.Schema, path: str) -> None:
+    """Refuse a file of ours from which another tool has taken columns that every reader needs."""
+    in_file = read_layouts(schema)
+    missing = [
+        name for agent in agents if agent in in_file for name in missing_columns(agent, layout, schema, ALWAYS_READ)
+    ]
+    if EPS_ID not in schema.names:
+        missing.append(EPS_ID)
+    if missing:
+        raise data_error(f"there is no column {', '.join(missing)}", Place(path), allowed=list_names(schema.names))
+
+
+def _nothing(layout: Layout) -> ColumnBlock:
+    """Return a block without episodes."""
+    columns = {
+        name: nested.map_leaves(lambda leaf: np.zeros((0, *leaf.shape), leaf.dtype), tree)
+        for name, tree in layout.columns.items()
+    }
+    none, flags = np.zeros(0, np.int64), np.zeros(0, np.bool_)
+    return ColumnBlock(columns, none, flags, flags, none, [])

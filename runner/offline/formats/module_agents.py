@@ -1,0 +1,61 @@
+"""The agents whose episodes are read for one module, of data of several agents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from runner.config.errors import nearest_match
+from runner.episodes.chosen_chunks import take_chunks
+from runner.episodes.columns import ColumnBlock
+from runner.offline.files.data_error import Place, data_error
+
+MAPPING = "multi_agent.agent_to_module"
+
+
+@dataclass(frozen=True)
+class ModuleAgents:
+    """Which agents' episodes a module learns from.
+
+    Attributes:
+        module_id: the module, as which what is read is known.
+        agents: its agents.
+        others: agents of other modules.
+    """
+
+    module_id: str
+    agents: tuple[str, ...]
+    others: tuple[str, ...] = ()
+
+    def check_known(self, agents: Iterable[str], place: Place) -> None:
+        """Refuse an agent that no module acts for; raises `DataError`."""
+        known = (*self.agents, *self.others)
+        for agent in agents:
+            if agent not in known:
+                what = f"agent {agent} is in the data, and the experiment has no such agent"
+                allowed = f"{', '.join(known)}, the agents of the environment and of {MAPPING}"
+                raise data_error(what, place, got=agent, allowed=allowed, nearest=nearest_match(agent, list(known)))
+
+    def no_rows(self, found: Iterable[str], place: Place) -> Exception:
+        """Return the error for data without a step of these agents; `found` are the agents that they have."""
+        what = f"module {self.module_id} has no rows: no step of {_listed(self.agents)} is in the data"
+        allowed = f"{MAPPING} maps an agent of the data to it, or multi_agent.modules_to_train without it"
+        return data_error(what, place, got=_listed(found) or "no agent", allowed=allowed)
+
+    def chosen(self, block: ColumnBlock, place: Place) -> ColumnBlock:
+        """Return the episodes of the module's agents.
+
+        Raises:
+            DataError: the data are of a single agent, or have an agent that no module acts for.
+        """
+        if block.agents is None:
+            known = _listed((*self.agents, *self.others))
+            what = "these data are of a single agent, and the experiment has several"
+            raise data_error(what, place, allowed=f"data that say whose each episode is, of {known}")
+        self.check_known(dict.fromkeys(block.agents.agent_ids), place)
+        mine = [chunk for chunk, agent in enumerate(block.agents.agent_ids) if agent in self.agents]
+        return replace(take_chunks(block, mine), module_id=self.module_id)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
