@@ -10,6 +10,7 @@ import gymnasium as gym
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
+from runner.config.module_ids import trained_modules
 from runner.config.operators import ENV_RUNNERS
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
@@ -19,26 +20,42 @@ from runner.pipelines.piece import DEFAULT_MODULE_ID
 
 if TYPE_CHECKING:
     from runner.offline.evaluation.held_out import HeldOutEvaluation
+    from runner.offline.formats.module_agents import ModuleAgents
     from runner.offline.reading.recorded_source import Source
     from runner.offline.training.offline_data import OfflineData
     from runner.offline.training.prelearner import PreLearnerParts
 
 
-def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> Source | None:
+def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, Source]:
     """Refuse experiments that cannot learn from recorded data, before Ray is started.
 
     Returns:
-        The data, see `preflight.check_recorded_data`.
+        Module id -> its data, of all modules that learn, see `preflight.check_recorded_data`; empty where the data are
+        read in a way that takes Ray, or by the user's own code.
 
     Raises:
-        ConfigError: there are several agents, a piece does not go with recorded data, or the data are not good.
+        ConfigError: a piece does not go with recorded data, or the data are not good.
     """
+    learning = trained_modules(config, list(parts))
+    found = {id_: _check_data_of(config, parts[id_], agents_read_for(parts, id_)) for id_ in learning}
+    return {module_id: source for module_id, source in found.items() if source is not None}
+
+
+def agents_read_for(parts: Mapping[str, ModuleParts], module_id: str) -> ModuleAgents | None:
+    """Return whose recorded episodes a module learns from; None in experiments with a single agent."""
+    from runner.offline.formats.module_agents import ModuleAgents
+
+    agents = parts[module_id].plan.agents
+    if agents is None:
+        return None
+    others = [agent for id_, of_other in parts.items() if id_ != module_id for agent in of_other.plan.agents or ()]
+    return ModuleAgents(module_id, agents, tuple(others))
+
+
+def _check_data_of(config: ExperimentConfig, module_parts: ModuleParts, agents: ModuleAgents | None) -> Source | None:
+    """Return the data of one module."""
     from runner.offline.training import preflight
 
-    if has_several_agents({module_id: module_parts.plan for module_id, module_parts in parts.items()}):
-        what = "recorded data of several agents cannot be learned from yet"
-        raise ConfigError([Problem(what, "offline.input_", str(config.offline.input_), "a single-agent environment")])
-    module_parts = parts[DEFAULT_MODULE_ID]
     learning = _pieces_that_learn(module_parts)
     if learning and ENV_RUNNERS in needs_of(config):
         what = f"{learning[0]} learns from sampled env steps and would see recorded ones with what it knew before"
@@ -53,7 +70,7 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModulePart
             allowed="false; offline.materialize_data=true keeps what is read in memory",
         )
         raise ConfigError([problem])
-    source = preflight.check_recorded_data(config, module_parts)
+    source = preflight.check_recorded_data(config, module_parts, agents)
     if learning and (source is None or source.may_be_endless):
         reason = "only Ray reads these data" if source is None else "a function that yields them may never end"
         what = f"{learning[0]} learns from all recorded observations before training, and {reason}"
@@ -62,8 +79,22 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModulePart
     return source
 
 
-def build_recorded_data(config: ExperimentConfig, parts: ModuleParts, recorded: Source | None) -> OfflineData:
-    """Make the pipeline of recorded data; `recorded` is what `check_recorded_data` has opened."""
+def build_recorded_data(
+    config: ExperimentConfig, parts: Mapping[str, ModuleParts], recorded: Mapping[str, Source]
+) -> OfflineData:
+    """Make the pipelines of recorded data; `recorded` is what `check_recorded_data` has opened."""
+    from runner.offline.training.data_of_modules import OfflineDataOfModules
+
+    if DEFAULT_MODULE_ID in parts and parts[DEFAULT_MODULE_ID].plan.agents is None:
+        return _build_pipeline(config, parts[DEFAULT_MODULE_ID], recorded.get(DEFAULT_MODULE_ID))
+    pipelines = {id_: _build_pipeline(config, parts[id_], source, len(recorded)) for id_, source in recorded.items()}
+    return OfflineDataOfModules(config, pipelines)
+
+
+def _build_pipeline(
+    config: ExperimentConfig, parts: ModuleParts, recorded: Source | None, num_pipelines: int = 1
+) -> OfflineData:
+    """Make the pipeline of one module."""
     from runner.offline.files.ray_logging import quiet_ray_data
     from runner.offline.training.offline_data import OfflineData
     from runner.offline.training.recorded_statistics import statistics_of
@@ -72,12 +103,12 @@ def build_recorded_data(config: ExperimentConfig, parts: ModuleParts, recorded: 
     readers = _pieces_that_read_the_module(parts)
     quiet_ray_data()
     if config.offline.offline_data_class is None:
-        data = OfflineData(config, recorded)
+        data = OfflineData(config, recorded, parts.plan.module_id, num_pipelines)
     else:
         data = import_target(config.offline.offline_data_class, "offline.offline_data_class", OfflineData)(config)
     if _pieces_that_learn(parts):
         assert recorded is not None  # else check_recorded_data refuses them
-        data.shared_state = {DEFAULT_MODULE_ID: statistics_of(recorded, parts.env_to_module, parts.module)}
+        data.shared_state = {parts.plan.module_id: statistics_of(recorded, parts.env_to_module, parts.module)}
     data.connect(PlannedModule(config, parts.plan, data.shared_state), ModuleBoard() if readers else None)
     return data
 

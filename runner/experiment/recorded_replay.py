@@ -17,7 +17,7 @@ from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock, 
 from runner.experiment.first_sample import first_sample
 from runner.experiment.learner_builder import columns_of_learner
 from runner.experiment.recorded_data_builder import check_recorded_data
-from runner.module_parts import ModuleParts
+from runner.module_parts import ModuleParts, has_several_agents
 from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.pipelines.recorded_episodes import with_held_observations
 from runner.replay import ReplayBuffer
@@ -86,7 +86,11 @@ def open_recorded_replay(config: ExperimentConfig, parts: Mapping[str, ModulePar
     names = recorded_buffers(config)
     if not names:
         return None
-    source = check_recorded_data(config, parts)
+    if has_several_agents({module_id: module_parts.plan for module_id, module_parts in parts.items()}):
+        what = "replay buffers of several agents cannot begin with recorded steps yet"
+        where = ", ".join(f"algorithm.replay_buffers.{name}.recorded" for name in names)
+        raise ConfigError([Problem(what, where, str(config.offline.input_), "a single-agent environment")])
+    source = check_recorded_data(config, parts).get(DEFAULT_MODULE_ID)
     if source is None or source.may_be_endless:
         reason = "these are read by Ray Data" if source is None else "a function that yields episodes may never end"
         what = f"replay buffers begin with files that are read here, and {reason}"

@@ -35,7 +35,6 @@ from runner.module_parts import (
     plan_modules,
     reported_metrics,
 )
-from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.pipelines.recorded_episodes import with_held_observations
 
 T = TypeVar("T")
@@ -141,15 +140,18 @@ class _Rehearsal:
 
     def _read(self, parts: Mapping[str, ModuleParts]) -> Rollout | None:
         """Read the first recorded steps; None where reading needs Ray."""
-        source = check_recorded_data(self._config, parts)
-        if source is None:
+        sources = check_recorded_data(self._config, parts)
+        if not sources:
             self._not_made.append("recorded data (reading these takes Ray)")
             return None
-        module_parts = parts[DEFAULT_MODULE_ID]
-        block = _first_chunks(source.first_block())
+        held = {
+            id_: with_held_observations(
+                _first_chunks(source.first_block()), parts[id_].env_to_module, parts[id_].module
+            )
+            for id_, source in sources.items()
+        }
         self._made.append("the first recorded steps")
-        held = with_held_observations(block, module_parts.env_to_module, module_parts.module)
-        return Rollout({DEFAULT_MODULE_ID: held}, held.num_rows)
+        return Rollout(held, max(block.num_rows for block in held.values()))
 
     def _try_evaluation(self, parts: Mapping[str, ModuleParts]) -> None:
         config = self._config

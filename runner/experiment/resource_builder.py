@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
@@ -17,7 +18,6 @@ from runner.experiment.learner_builder import adapting_losses, build_learner_gro
 from runner.experiment.recorded_data_builder import build_recorded_data
 from runner.experiment.replay_builder import build_replay_buffers
 from runner.module_parts import ModuleParts
-from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.pipelines.raw_observations import Standardisation
 from runner.plans import Resources, RunMetrics
 
@@ -31,7 +31,7 @@ def build_resources(
     run_metrics: RunMetrics,
     is_recording: bool = False,
     run_dir: Path | None = None,
-    recorded: Source | None = None,
+    recorded: Mapping[str, Source] = MappingProxyType({}),
 ) -> Resources:
     """Make the resources that the plan of an experiment needs.
 
@@ -49,7 +49,7 @@ def build_resources(
             env_runners = build_env_runner_group(config, TRAINING, parts, is_recording, run_dir)
             made.callback(env_runners.close)
         if RECORDED_DATA in needs:
-            recorded_data = build_recorded_data(config, parts[DEFAULT_MODULE_ID], recorded)
+            recorded_data = build_recorded_data(config, parts, recorded)
         league = build_league(config, parts, run_dir)
         made.pop_all()  # nothing failed
     resources = Resources(

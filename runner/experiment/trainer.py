@@ -108,7 +108,7 @@ class Trainer:
         self._check_metrics()
         self.replay_memory = measure_replay(config, self._parts) if recorded_role == TRAINING else []
         needs = needs_of(config)
-        recorded = check_recorded_data(config, self._parts) if RECORDED_DATA in needs else None
+        recorded = check_recorded_data(config, self._parts) if RECORDED_DATA in needs else {}
         self._recorded_replay = open_recorded_replay(config, self._parts)
         # Mistakes are told before Ray is started, where it is not needed to find them.
         if not is_held_out_read_by_ray(config):
@@ -134,7 +134,7 @@ class Trainer:
         of_callbacks = with_evaluation(self.callbacks.reported_metrics, self.config)
         check_metric_names(self.config, agents, of_pieces, of_callbacks)
 
-    def _build(self, config: ExperimentConfig, recorded: Source | None) -> None:
+    def _build(self, config: ExperimentConfig, recorded: Mapping[str, Source]) -> None:
         """Build the parts that may be in other processes."""
         needs, evaluation = needs_of(config), config.evaluation
         self._evaluation_runners: EnvRunnerGroup | None = None
@@ -577,10 +577,10 @@ class Trainer:
         self.close()
 
 
-def _tell_what_is_read(config: ExperimentConfig, recorded: Source | None, note: Callable[[str], None]) -> None:
+def _tell_what_is_read(config: ExperimentConfig, recorded: Mapping[str, Source], note: Callable[[str], None]) -> None:
     from runner.offline.reading.data_sets import start_text
 
-    note(start_text(config, recorded))
+    note(start_text(config, next(iter(recorded.values()), None)))
 
 
 def _check_output(config: ExperimentConfig) -> None:

@@ -35,9 +35,10 @@ from runner.offline.codecs.layout import AGENTS, VERSION, Layout, Spaces, escape
 METADATA_KEY = b"runner.env_episodes"
 EPS_ID, LENGTH = "eps_id", "length"
 _AGENT_ID, _ENV_EPISODE = "agent_id", "multi_agent_episode_id"
-_MODULE_ID, _ENV_T, _RETURN = "module_id", "env_t", "episode_return"
+MODULE_ID = "module_id"
+_ENV_T, _RETURN = "env_t", "episode_return"
 # An agent's columns beside the leaves of its layout.
-_OF_AGENT = (*KEYS, _MODULE_ID, _RETURN, INFOS, _ENV_T)
+_OF_AGENT = (*KEYS, MODULE_ID, _RETURN, INFOS, _ENV_T)
 
 Layouts = Mapping[str, Layout]
 

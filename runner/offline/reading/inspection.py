@@ -16,6 +16,7 @@ from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock
 from runner.episodes.nested import Array
 from runner.offline.codecs.space_checks import describe_space
 from runner.offline.codecs.trajectories import ReadCounts
+from runner.offline.reading.env_episodes import RecordedEnvEpisodes, open_env_episodes
 from runner.offline.reading.recorded_source import Description, Source
 from runner.offline.reading.source import open_source
 
@@ -105,13 +106,64 @@ class Inspection:
         return dataclasses.asdict(self)
 
 
-def inspect_data(config: OfflineConfig) -> Inspection:
+@dataclass
+class AgentsInspection:
+    """What `inspect` shows of several agents.
+
+    Attributes:
+        episodes, steps, terminated, truncated, returns, lengths: of env episodes; returns are sums over the agents.
+        modules: agent -> the modules that have acted for it.
+        agents: agent -> what its own episodes are.
+    """
+
+    description: Description
+    env_name: str | None
+    episodes: int
+    steps: int
+    terminated: int
+    truncated: int
+    returns: Distribution
+    lengths: Distribution
+    modules: dict[str, list[str]]
+    agents: dict[str, Inspection]
+
+    def to_plain(self) -> dict[str, Any]:
+        """Return JSON-able values."""
+        import dataclasses
+
+        return dataclasses.asdict(self)
+
+
+def inspect_data(config: OfflineConfig) -> Inspection | AgentsInspection:
     """Read all of `offline.input_` once.
 
     Raises:
         DataError, ConfigError: see `open_source`.
     """
-    source = open_source(config)
+    recorded = open_env_episodes(config)
+    return _inspect_source(open_source(config)) if recorded is None else _inspect_agents(recorded)
+
+
+def _inspect_agents(recorded: RecordedEnvEpisodes) -> AgentsInspection:
+    sources = {agent: recorded.source_of(agent) for agent in recorded.layouts}
+    agents = {agent: _inspect_source(source) for agent, source in sources.items()}
+    ends = list(recorded.ends())
+    lengths = np.concatenate([part.lengths for part in ends])
+    return AgentsInspection(
+        description=next(iter(sources.values())).description(),
+        env_name=recorded.env_name,
+        episodes=len(lengths),
+        steps=int(lengths.sum()),
+        terminated=sum(int(part.is_terminated.sum()) for part in ends),
+        truncated=sum(int(part.is_truncated.sum()) for part in ends),
+        returns=Distribution.of(np.concatenate([part.to_numpy() for part in recorded.returns()])),
+        lengths=Distribution.of(lengths),
+        modules={agent: recorded.modules_of(agent) for agent in agents},
+        agents=agents,
+    )
+
+
+def _inspect_source(source: Source) -> Inspection:
     scan = _Scan()
     for block in source.blocks():
         scan.add(block)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import math
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from runner.offline.reading.inspection import ColumnSummary, Distribution, Inspection
+from runner.offline.reading.inspection import AgentsInspection, ColumnSummary, Distribution, Inspection
+from runner.offline.reading.recorded_source import Description
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,8 +18,10 @@ if TYPE_CHECKING:
 _BAR_WIDTH = 34
 _MAX_FILES = 3
 
+Section = tuple[str, list[tuple[str, str]]]
 
-def plain_report(inspection: Inspection, width: int) -> str:
+
+def plain_report(inspection: Inspection | AgentsInspection, width: int) -> str:
     """Return the page as text without escape sequences or trailing blanks."""
     import io
 
@@ -29,14 +32,32 @@ def plain_report(inspection: Inspection, width: int) -> str:
     return "\n".join(line.rstrip() for line in file.getvalue().splitlines())
 
 
-def print_report(inspection: Inspection, console: Console) -> None:
+def print_report(inspection: Inspection | AgentsInspection, console: Console) -> None:
     """Print the page; tables have lines and colours only where the console is a terminal."""
+    if isinstance(inspection, Inspection):
+        _print_sections(_sections(inspection), console)
+        _print_columns(inspection, console)
+        return
+    _print_sections(_sections_of_agents(inspection), console)
+    for agent, of_agent in inspection.agents.items():
+        title = f"{agent}, module {', '.join(inspection.modules[agent])}"
+        _print_sections([(title, _what_is_recorded(of_agent)), *_episode_sections(of_agent)], console)
+        _print_columns(of_agent, console)
+        console.print()
+
+
+def _print_sections(sections: Iterable[Section], console: Console) -> None:
     from rich.text import Text
 
-    for title, rows in _sections(inspection):
+    for title, rows in sections:
         console.print(Text(title, style="bold"))
         console.print(_grid(rows))
         console.print()
+
+
+def _print_columns(inspection: Inspection, console: Console) -> None:
+    from rich.text import Text
+
     console.print(Text("Columns", style="bold"))
     console.print(_columns_table(inspection.columns, console.is_terminal))
     console.print()
@@ -47,21 +68,44 @@ def print_report(inspection: Inspection, console: Console) -> None:
             console.print(Text(line))
 
 
-def _sections(inspection: Inspection) -> Iterator[tuple[str, list[tuple[str, str]]]]:
+def _sections(inspection: Inspection) -> Iterator[Section]:
     data = inspection.description
+    rows = [*_files(data, inspection.env_name), *_what_is_recorded(inspection), ("digest", data.digest)]
+    yield data.name, rows
+    yield from _episode_sections(inspection)
+
+
+def _files(data: Description, env_name: str | None) -> list[tuple[str, str]]:
     files = ", ".join(_file_name(path) for path in data.files[:_MAX_FILES])
     files += f", ... ({len(data.files)} files)" if len(data.files) > _MAX_FILES else ""
-    rows = [
+    return [
         ("format", data.format),
         ("files", f"{files}, {_size(data.num_bytes)}"),
-        ("environment", inspection.env_name or "not recorded"),
+        ("environment", env_name or "not recorded"),
+    ]
+
+
+def _what_is_recorded(inspection: Inspection) -> list[tuple[str, str]]:
+    return [
         ("observations", inspection.observation_space),
         ("actions", inspection.action_space),
         ("action_logp", "recorded" if inspection.has_action_logp else "not recorded: no off-policy estimates"),
         ("infos", "recorded" if inspection.has_infos else "none"),
-        ("digest", data.digest),
     ]
-    yield data.name, rows
+
+
+def _sections_of_agents(inspection: AgentsInspection) -> Iterator[Section]:
+    data = inspection.description
+    agents = ", ".join(inspection.agents)
+    yield data.name, [*_files(data, inspection.env_name), ("agents", agents), ("digest", data.digest)]
+    ended = f"{inspection.terminated:,} terminated, {inspection.truncated:,} truncated"
+    rows = [("episodes", f"{inspection.episodes:,} ({ended})"), ("env steps", f"{inspection.steps:,}")]
+    rows += [("return", _describe(inspection.returns)), ("length", _describe(inspection.lengths))]
+    yield "Env episodes, returns of all agents together", rows
+    yield "Returns", list(_histogram(inspection.returns))
+
+
+def _episode_sections(inspection: Inspection) -> Iterator[Section]:
     ended = f"{inspection.terminated:,} terminated, {inspection.truncated:,} truncated"
     open_ = inspection.episodes - inspection.terminated - inspection.truncated
     counts = inspection.counts

@@ -148,7 +148,9 @@ class Source:
 
     def check_spaces(self, observation_space: Any, action_space: Any) -> None:
         """Refuse data that do not fit these spaces, by the first episodes; raises `DataError`."""
-        check_spaces(self.first_block(), observation_space, action_space, self.where)
+        module = self.format.selection.of_module
+        where = self.where if module is None else f"{self.where}, {', '.join(module.agents)}"
+        check_spaces(self.first_block(), observation_space, action_space, where)
 
     # -- narrower sources ------------------------------------------------------------------------------------------
 

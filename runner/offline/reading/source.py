@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from runner.config.offline import OfflineConfig
 from runner.offline.codecs.layout import Spaces
-from runner.offline.codecs.space_checks import check_spaces
 from runner.offline.files import unpacking
 from runner.offline.files.file_kinds import CSV, JSON, PARQUET
 from runner.offline.files.input_files import InputFiles, find_files
@@ -49,21 +48,27 @@ def open_source(
             rewards are not finite, spaces do not fit.
         ConfigError: options that do not go together, an unknown file system or function.
     """
+    data = open_raw_data(config)
+    selection = replace(Selection.of(config).narrowed(columns, with_infos), of_module=of_module)
+    source = _source_of(data, selection, spaces or Spaces())
+    source.first_block()
+    if spaces is not None:
+        source.check_spaces(spaces.observation, spaces.action)
+        source.spaces = completed(spaces, source.spaces)
+    if isinstance(source.reader, ParquetReader):
+        source.format.check_rewards(source.reader)
+    return source
+
+
+def open_raw_data(config: OfflineConfig) -> RawData:
+    """Find the files of recorded data, before anybody knows their format; raises as `open_source` does."""
     check_options(config)
     unpacking.allow(config.input_max_unpacked_ratio)
     is_stream = isinstance(config.input_, Mapping)
     data = RawData(config, None if is_stream or is_read_by_ray(config) else _find_files(config))
     if data.files is None and not is_stream:
         check_ray_options(config)
-    selection = replace(Selection.of(config).narrowed(columns, with_infos), of_module=of_module)
-    source = _source_of(data, selection, spaces or Spaces())
-    sample = source.first_block()
-    if spaces is not None:
-        check_spaces(sample, spaces.observation, spaces.action, source.where)
-        source.spaces = completed(spaces, source.spaces)
-    if isinstance(source.reader, ParquetReader):
-        source.format.check_rewards(source.reader)
-    return source
+    return data
 
 
 def is_read_by_ray(config: OfflineConfig) -> bool:

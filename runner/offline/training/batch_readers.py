@@ -57,8 +57,8 @@ def passes(
             current = following
 
 
-def train_batch(rows: Rows, device: torch.device, ends_pass: bool) -> TrainBatch:
-    """Return the batch of train rows, column -> (B, ...) array as a pre-learner makes them."""
+def train_batch(rows: Rows, device: torch.device, ends_pass: bool, module_id: str = DEFAULT_MODULE_ID) -> TrainBatch:
+    """Return the batch of a module's train rows, column -> (B, ...) array as a pre-learner makes them."""
 
     def on_device(column: npt.NDArray[Any]) -> Tensor:
         # Arrays in Ray's object store are read-only, which torch has no notion of.
@@ -68,7 +68,7 @@ def train_batch(rows: Rows, device: torch.device, ends_pass: bool) -> TrainBatch
     columns = nested_columns({name: on_device(column) for name, column in rows.items()})
     mask = columns.get(LOSS_MASK)
     num_env_steps = nested.row_count(columns) if mask is None else int(mask.sum())
-    return TrainBatch({DEFAULT_MODULE_ID: columns}, num_env_steps, ends_pass, reported)
+    return TrainBatch({module_id: columns}, num_env_steps, ends_pass, reported)
 
 
 @dataclass(frozen=True)
@@ -80,18 +80,20 @@ class RayBatchReader:
         rows_per_batch: of one update.
         num_to_skip: batches that were learned from before.
         options: of `iter_batches`.
+        module_id: the module that the rows are for.
     """
 
     rows: Dataset | DataIterator
     rows_per_batch: int
     num_to_skip: int
     options: Mapping[str, Any]
+    module_id: str = DEFAULT_MODULE_ID
 
     def batches(self, device: torch.device) -> Generator[TrainBatch, None, None]:
         """Return batches on the device without end; a pass that is over begins again."""
         for number, (rows, ends_pass) in enumerate(passes(self.rows, self.rows_per_batch, self.options)):
             if number >= self.num_to_skip:
-                yield train_batch(rows, device, ends_pass)
+                yield train_batch(rows, device, ends_pass, self.module_id)
 
 
 class SampledBatches:

@@ -55,6 +55,8 @@ class OfflineData:
     Args:
         config: the experiment.
         source: what `offline.input_` names, where it is open already; None: it is opened here.
+        module_id: the module that learns from it.
+        num_pipelines: how many modules have a pipeline; their pre-learners share a CPU.
 
     Attributes:
         data: raw rows, one pass over them.
@@ -72,14 +74,23 @@ class OfflineData:
     source: Source | None = None
     shared_state: Mapping[str, Any] = MappingProxyType({})
     num_batches = 0
+    module_id = DEFAULT_MODULE_ID
+    _num_pipelines = 1
     _board: ModuleBoard | None = None
     _monitor: PipelineMonitor | None = None
     _pass_over_rows: Iterator[tuple[Rows, bool]] | None = None
     _sampled: SampledBatches | None = None
     _beginning: str | None = None  # digest of the first rows, before an interruption
 
-    def __init__(self, config: ExperimentConfig, source: Source | None = None) -> None:
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        source: Source | None = None,
+        module_id: str = DEFAULT_MODULE_ID,
+        num_pipelines: int = 1,
+    ) -> None:
         self.config = config
+        self.module_id, self._num_pipelines = module_id, num_pipelines
         if self._prelearner_class.maps_rows_itself():
             self.data = read_rows(config.offline, file_kinds())
             return
@@ -124,7 +135,7 @@ class OfflineData:
                 fn_constructor_kwargs=arguments,
                 batch_format="numpy" if prelearner.maps_rows_itself() else "pyarrow",
                 batch_size=self._rows_per_call,
-                **pool_options(offline),
+                **pool_options(offline, self._num_pipelines),
             )
         if offline.materialize_mapped_data:
             with pipeline_errors(), native_messages_to_log():
@@ -210,7 +221,9 @@ class OfflineData:
         if num_learners > 1:
             shares = self._mapped.streaming_split(num_learners, equal=True)
         options = self._iteration_options
-        return [RayBatchReader(share, self._rows_per_batch, self.num_batches, options) for share in shares]
+        return [
+            RayBatchReader(share, self._rows_per_batch, self.num_batches, options, self.module_id) for share in shares
+        ]
 
     @property
     def _samples_itself(self) -> bool:
@@ -292,7 +305,7 @@ class OfflineData:
     def set_weights(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
         """Let the pre-learners work with these parameters, if their pipeline reads the module."""
         if self._board is not None:
-            self._board.post(weights[DEFAULT_MODULE_ID])
+            self._board.post(weights[self.module_id])
 
     def get_state(self) -> dict[str, Any]:
         """Return how many batches have been learned from, and the parameters that the pre-learners work with."""

@@ -16,6 +16,7 @@ from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.space_checks import describe_space
 from runner.offline.files.data_error import DataError
 from runner.offline.files.ray_reader import check_readable
+from runner.offline.formats.module_agents import ModuleAgents
 from runner.offline.reading.recorded_source import Source
 from runner.offline.reading.source import is_read_by_ray, open_source
 from runner.offline.training.prelearner import OfflinePreLearner
@@ -30,12 +31,15 @@ _MAX_READ_BYTES = 2**25
 _MAX_CHECKED_BYTES = 2**28
 
 
-def check_recorded_data(config: ExperimentConfig, parts: ModuleParts) -> Source | None:
+def check_recorded_data(
+    config: ExperimentConfig, parts: ModuleParts, of_module: ModuleAgents | None = None
+) -> Source | None:
     """Refuse recorded data that cannot be learned from, without Ray. Larger data are not read to their end.
 
     Args:
         config: the experiment; an `offline_data_class` of the user's own reads by itself.
         parts: its module and pipelines.
+        of_module: whose episodes are read, in experiments with several agents.
 
     Returns:
         The data; None where they are read in a way that takes Ray, or by the user's own code.
@@ -44,6 +48,8 @@ def check_recorded_data(config: ExperimentConfig, parts: ModuleParts) -> Source 
         DataError, ConfigError: see `open_source`; what `check_trajectories` raises.
     """
     offline = config.offline
+    if of_module is not None:
+        _check_read_here(config)
     if offline.offline_data_class is not None:
         return None
     if isinstance(offline.input_, Mapping) and _maps_rows_itself(config):
@@ -55,11 +61,35 @@ def check_recorded_data(config: ExperimentConfig, parts: ModuleParts) -> Source 
     if is_read_by_ray(offline) or _maps_rows_itself(config):
         check_readable(offline)
         return None
-    source = open_source(offline, Spaces(parts.plan.observation_space, parts.plan.action_space))
+    spaces = Spaces(parts.plan.observation_space, parts.plan.action_space)
+    source = open_source(offline, spaces, of_module=of_module)
     check_trajectories(source, parts.learner, parts.module)
     _check_action_units(config, source, parts.plan.action_space)
     _check_rows(source)
     return source
+
+
+def _check_read_here(config: ExperimentConfig) -> None:
+    """Refuse ways of reading that give no episodes of several agents."""
+    offline = config.offline
+    given = {
+        "offline_data_class": offline.offline_data_class is not None,
+        "input_": isinstance(offline.input_, Mapping),
+        "input_read_method": is_read_by_ray(offline),
+        "prelearner_class": _maps_rows_itself(config),
+    }
+    problems = [
+        Problem(
+            "this reads episodes of a single agent, and the experiment has several",
+            f"offline.{name}",
+            str(getattr(offline, name)),
+            "files of several agents, which are read by runner itself",
+        )
+        for name, is_given in given.items()
+        if is_given
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def check_trajectories(source: Source, pipeline: Iterable[ConnectorPiece], module: RLModule) -> None:

@@ -25,7 +25,7 @@ from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
 from runner.offline.training.repeated_passes import pass_number
 from runner.offline.training.train_rows import Rows, flat_columns, metric_columns
-from runner.pipelines.piece import DEFAULT_MODULE_ID, LOSS_MASK
+from runner.pipelines.piece import LOSS_MASK
 from runner.pipelines.pipeline import EnvToModulePipeline, LearnerConnectorPipeline, taken_metrics
 from runner.pipelines.recorded_episodes import with_held_observations
 from runner.replay import EpisodeReplayBuffer
@@ -146,18 +146,19 @@ class OfflinePreLearner:
         if self._buffer is not None:
             self._buffer.add(block)
             block = self._buffer.sample(self.config.algorithm.train_batch_size_per_learner, stream)
+        module_id = block.module_id
         train_batch = self._learner_connector(
-            rl_module={DEFAULT_MODULE_ID: self._module}, batch={}, episodes=block, shared_data={}
-        )
-        columns = {name: train_batch[DEFAULT_MODULE_ID][name] for name in self._kept(train_batch)}
+            rl_module={module_id: self._module}, batch={}, episodes=block, shared_data={}
+        )[module_id]
+        columns = {name: train_batch[name] for name in self._kept(train_batch)}
         rows = nested.map_leaves(_to_numpy, columns)
         shuffled = flat_columns(self._shuffled(rows, stream))
-        reported = taken_metrics({DEFAULT_MODULE_ID: [self._learner_connector]})
+        reported = taken_metrics({module_id: [self._learner_connector]})
         return {**shuffled, **metric_columns(reported, nested.row_count(shuffled))}
 
     def _kept(self, train_batch: Mapping[str, Any]) -> list[str]:
         names = dict.fromkeys((*self._columns, LOSS_MASK))
-        return [name for name in names if name in train_batch[DEFAULT_MODULE_ID]]
+        return [name for name in names if name in train_batch]
 
     @staticmethod
     def _shuffled(columns: dict[str, Any], stream: np.random.Generator) -> dict[str, Any]:

@@ -115,13 +115,17 @@ def actor_options(offline: OfflineConfig) -> dict[str, Any]:
     return options
 
 
-def pool_options(offline: OfflineConfig) -> dict[str, Any]:
-    """Return options of `map_batches`."""
+def pool_options(offline: OfflineConfig, num_pools: int = 1) -> dict[str, Any]:
+    """Return options of `map_batches`; without `num_cpus` among them, as many pools share what one would have."""
     from ray.data import ActorPoolStrategy
 
     least, most = pool_size(offline)
     others = {name: value for name, value in actor_options(offline).items() if name != "concurrency"}
-    return {"num_cpus": 1, **others, "compute": ActorPoolStrategy(min_size=least, max_size=most)}
+    return {
+        "num_cpus": 1 if num_pools == 1 else int(1000 / num_pools) / 1000,
+        **others,
+        "compute": ActorPoolStrategy(min_size=least, max_size=most),
+    }
 
 
 @contextmanager

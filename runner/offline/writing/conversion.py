@@ -11,8 +11,10 @@ from runner.config.offline import OfflineConfig
 from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files.filesystems import Location
+from runner.offline.files.input_files import InputFiles
+from runner.offline.formats.env_episodes import EnvEpisodeFormat
 from runner.offline.formats.recorded_format import RecordedFormat, Row
-from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.env_episodes import RecordedEnvEpisodes, open_env_episodes
 from runner.offline.reading.source import open_source
 from runner.offline.writing.writer import EpisodeWriter, WriteReport, prepare_output
 
@@ -60,9 +62,12 @@ def convert(
         ConfigError: what is wrong with the options, or with the output folder.
         RunFailure: data could not be written, or counts differ.
     """
+    recorded = open_env_episodes(config)
+    if recorded is not None:
+        return _convert_env_episodes(recorded, env_name, on_progress)
     started = time.perf_counter()
     source = open_source(config, spaces)
-    _check_apart(source, prepare_output(config), config.output_run_folders)
+    _check_apart(source.files, prepare_output(config), config.output_run_folders)
     episodes = steps = 0
     writer = EpisodeWriter(config, source.spaces, env_name or source.env_name, "0")
     try:
@@ -92,9 +97,41 @@ def convert(
     return report
 
 
-def _check_apart(source: Source, output: Location | None, has_folders: bool) -> None:
+def _convert_env_episodes(
+    recorded: RecordedEnvEpisodes, env_name: str | None, on_progress: Callable[[int, int], None] | None
+) -> ConversionReport:
+    """Write env episodes of several agents as rows again, or as other rows the episodes of their agents."""
+    started, config, counts = time.perf_counter(), recorded.config, ReadCounts()
+    _check_apart(recorded.files, prepare_output(config), config.output_run_folders)
+    as_rows = config.output_write_episodes and config.output_episode_format == "columns"
+    num_rows = episodes = steps = 0
+    writer = EpisodeWriter(config, None, env_name or recorded.env_name, "0", agent_spaces=recorded.spaces)
+    try:
+        for part in recorded.episodes(counts):
+            num_rows += len(part)
+            if as_rows:
+                writer.add_env_episodes(part)
+                episodes, steps = episodes + len(part), steps + int(part.lengths.sum())
+            else:
+                for block in part.blocks:
+                    writer.add(block)
+                    episodes, steps = episodes + len(block), steps + block.num_rows
+            if on_progress is not None:
+                on_progress(episodes, steps)
+        written = writer.close()
+    except BaseException:
+        writer.discard()
+        raise
+    num_files, seconds = len(recorded.files.paths), time.perf_counter() - started
+    name, row = EnvEpisodeFormat.name, EnvEpisodeFormat.row
+    report = ConversionReport(name, row, num_files, num_rows, episodes, steps, written, counts, seconds)
+    _check_written(report, str(config.output))
+    return report
+
+
+def _check_apart(files: InputFiles | None, output: Location | None, has_folders: bool) -> None:
     """Refuse to write into a folder that is read: it would hold every episode twice."""
-    folders = [path.rpartition("/")[0] for path in source.files.paths] if source.files is not None else []
+    folders = [path.rpartition("/")[0] for path in files.paths] if files is not None else []
     if output is None:
         return
     is_read = any(f"{folder}/".startswith(f"{output.path}/") for folder in folders)
@@ -104,11 +141,15 @@ def _check_apart(source: Source, output: Location | None, has_folders: bool) -> 
 
 
 def _check_counts(report: ConversionReport, format_: RecordedFormat, where: str) -> None:
+    _check_written(report, where)
+    expected = format_.num_rows_of(report.episodes, report.steps, report.counts)
+    if expected is not None and report.num_rows != expected:
+        raise RunFailure(Problem(f"{report.num_rows} rows were read, {expected} are accounted for", where))
+
+
+def _check_written(report: ConversionReport, where: str) -> None:
     written = report.written
     if (written.episodes, written.steps) != (report.episodes, report.steps):
         got = f"{written.episodes} episodes, {written.steps} steps"
         what = f"{report.episodes} episodes and {report.steps} steps were read, not all of them are written"
         raise RunFailure(Problem(what, where, got))
-    expected = format_.num_rows_of(report.episodes, report.steps, report.counts)
-    if expected is not None and report.num_rows != expected:
-        raise RunFailure(Problem(f"{report.num_rows} rows were read, {expected} are accounted for", where))

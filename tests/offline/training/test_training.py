@@ -73,7 +73,7 @@ def test_a_pass_has_every_step_once_and_an_interrupted_run_goes_on(ray_cluster: 
     ("env", "what"),
     [
         ("pendulum", "the data do not fit the environment: obs is not in its observation space"),
-        ("multi_agent_cartpole", "recorded data of several agents cannot be learned from yet"),
+        ("multi_agent_cartpole", "these data are of a single agent, and the experiment has several"),
     ],
 )
 def test_data_that_do_not_fit_the_environment(ray_cluster: None, env: str, what: str) -> None:
