@@ -392,6 +392,16 @@ def _part_of(chunk: int, first_chunks: npt.NDArray[np.int64]) -> tuple[int, int]
     return part, chunk - int(first_chunks[part])
 
 
+def empty_block(leaves: Mapping[str, Any]) -> ColumnBlock:
+    """Return a block without episodes; `leaves` are columns of what tells dtype and shape of a row."""
+    columns = {
+        name: nested.map_leaves(lambda leaf: np.zeros((0, *leaf.shape), leaf.dtype), tree)
+        for name, tree in leaves.items()
+    }
+    numbers, flags = np.zeros(0, np.int64), np.zeros(0, np.bool_)
+    return ColumnBlock(columns, numbers, flags, flags, numbers, [])
+
+
 def row_ranges(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Return starts[0], starts[0] + 1, ... (lengths[0] of them), starts[1], ..."""
     num_before = np.cumsum(lengths) - lengths

@@ -1,8 +1,9 @@
 """SampleBatches of RLlib's old API stack: JSON lines, or tables, with one batch of many steps a row.
 
-A column is a list with one item a step, or packed text (pickle, LZ4, base64) of one array for the whole batch. A line
-of the type MultiAgentBatch is read if it has one policy. Rows become trajectories by `eps_id` and `t`; without ids each
-batch (each `unroll_id` in it) is cut where a step ends an episode, and the next batch is not taken to continue it.
+A column is a list with one item a step, or packed text (pickle, LZ4, base64) of one array for the whole batch. Of lines
+of the type MultiAgentBatch, which name policies and number agents, one policy is read. Rows become trajectories by
+`eps_id` and `t`; without ids each batch (each `unroll_id` in it) is cut where a step ends an episode, and the next
+batch is not taken to continue it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from runner.config.errors import nearest_match
 from runner.episodes import nested
-from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock, concat_blocks
+from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock, concat_blocks, empty_block
 from runner.episodes.nested import Array
 from runner.offline.codecs.rllib_tables import first_packed, unpack_value
 from runner.offline.codecs.step_columns import column_to_arrays
@@ -91,8 +92,10 @@ def read_tables(
         yield from _parse(held, place.at(first))
 
 
-def decode(table: pa.Table, place: Place | None = None, counts: ReadCounts | None = None) -> ColumnBlock:
-    """Return the trajectories in these batches.
+def decode(
+    table: pa.Table, place: Place | None = None, counts: ReadCounts | None = None, policy: str | None = None
+) -> ColumnBlock:
+    """Return the trajectories in these batches; none where no batch has a step of the policy.
 
     A chunk that neither ends nor goes on in these rows keeps both flags false: it may go on in other rows.
 
@@ -100,14 +103,18 @@ def decode(table: pa.Table, place: Place | None = None, counts: ReadCounts | Non
         table: a batch a row, as columns or as the one column `text` of JSON lines (`ray.data.read_text`).
         place: the file and the first row, for errors.
         counts: is added to.
+        policy: whose steps are read of MultiAgentBatches; None: there is one policy.
 
     Raises:
         DataError: columns are missing, damaged, or do not fit together; it names file, row and field.
     """
     place = place or Place(row=0)
     if table.column_names == [_TEXT]:
-        return _decode_text(table, place, counts)
-    table = _single_policy(table, place)
+        return _decode_text(table, place, counts, policy)
+    of_policy = _of_policy(table, place, policy)
+    if of_policy is None:
+        return empty_block({})
+    table = of_policy
     for name in (OBS, ACTIONS, REWARDS):
         if name not in table.column_names:
             near = nearest_match(name, table.column_names)
@@ -141,14 +148,14 @@ def decode(table: pa.Table, place: Place | None = None, counts: ReadCounts | Non
     return group_steps(steps, counts if counts is not None else ReadCounts())
 
 
-def _decode_text(table: pa.Table, place: Place, counts: ReadCounts | None) -> ColumnBlock:
+def _decode_text(table: pa.Table, place: Place, counts: ReadCounts | None, policy: str | None) -> ColumnBlock:
     lines = table[_TEXT].to_pylist()
     if not all(isinstance(line, str) for line in lines):
         raise data_error("expected a line of JSON a row", place.of(_TEXT))
-    parts = [decode(part, where, counts) for where, part in _parse(lines, place)]
-    if not parts:
+    found = [decode(part, where, counts, policy) for where, part in _parse(lines, place)]
+    if not found:
         raise data_error("there is no SampleBatch in these lines", place)
-    return concat_blocks(parts)
+    return concat_blocks([block for block in found if len(block)] or found[:1])
 
 
 class _BatchReader:
@@ -292,17 +299,33 @@ def _without_none(info: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in info.items() if value is not None}
 
 
-def _single_policy(table: pa.Table, place: Place) -> pa.Table:
-    """Return the columns of the only policy of MultiAgentBatches; other tables as they are."""
+def policies_in(schema: pa.Schema) -> list[str]:
+    """Return the policies of MultiAgentBatches in rows with this schema; none of SampleBatches."""
+    if _POLICY_BATCHES not in schema.names or not pa.types.is_struct(schema.field(_POLICY_BATCHES).type):
+        return []
+    return [field.name for field in schema.field(_POLICY_BATCHES).type]
+
+
+def _of_policy(table: pa.Table, place: Place, name: str | None) -> pa.Table | None:
+    """Return the columns of a policy of MultiAgentBatches, None where it has none; other tables as they are."""
     if _POLICY_BATCHES not in table.column_names:
+        if name is not None:
+            what = "these SampleBatches are of a single agent, and the experiment has several"
+            raise data_error(what, place, allowed="MultiAgentBatches, whose policies have the names of modules")
         return table
     batches = table[_POLICY_BATCHES].combine_chunks()
     if isinstance(batches, pa.ChunkedArray) or not pa.types.is_struct(batches.type) or batches.null_count:
         raise data_error("SampleBatches and MultiAgentBatches are mixed", place.of(_POLICY_BATCHES))
-    names = [batches.type.field(index).name for index in range(batches.type.num_fields)]
-    if len(names) != 1:
-        raise data_error("batches of several policies are not read", place.of(_POLICY_BATCHES), got=", ".join(names))
-    policy = batches.field(0)
+    names = policies_in(table.schema)
+    if name is None and len(names) != 1:
+        what = "these batches are of several policies, and the experiment has a single agent"
+        allowed = "an experiment with several agents, whose modules have the names of policies"
+        raise data_error(what, place.of(_POLICY_BATCHES), got=", ".join(names), allowed=allowed)
+    if name is not None and name not in names:
+        return None
+    policy = batches.field(names.index(name) if name is not None else 0)
+    if name is not None and pa.types.is_struct(policy.type):
+        policy = policy.filter(policy.is_valid())  # not every policy acts in every batch
     if not pa.types.is_struct(policy.type) or policy.null_count:
         raise data_error("a MultiAgentBatch holds no SampleBatch", place.of(_POLICY_BATCHES), got=str(policy.type)[:80])
     fields = [policy.type.field(index).name for index in range(policy.type.num_fields)]

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from runner.config.errors import Problem, list_names, nearest_match
-from runner.episodes import nested
-from runner.episodes.columns import REWARDS, ColumnBlock, concat_blocks
+from runner.episodes.columns import REWARDS, ColumnBlock, concat_blocks, empty_block
 from runner.episodes.nested import StateError
 from runner.offline.codecs.env_episode_format import (
     EPS_ID,
@@ -51,6 +49,7 @@ class EnvEpisodeFormat(RowFormat):
     name = "env_episodes"
     kinds = (PARQUET,)
     row = Row.EPISODE
+    reads_one_module = True
 
     agents: Mapping[str, Layout] = field(default_factory=dict)
     are_files_alike: bool = True
@@ -109,7 +108,7 @@ class EnvEpisodeFormat(RowFormat):
                 columns = own.selected(set(layout.columns))
                 blocks.append(decode_episodes(rows, columns, replace(place, column=f"agent {agent}"), counts))
         if not blocks:
-            return _nothing(layout)
+            return empty_block(layout.columns)
         return replace(concat_blocks(blocks), module_id=self.selection.of_module.module_id)
 
     def file_columns(self, schema: pa.Schema) -> list[str] | None:
@@ -185,13 +184,3 @@ def _check_complete(agents: Mapping[str, Layout], layout: Layout, schema: pa.Sch
         missing.append(EPS_ID)
     if missing:
         raise data_error(f"there is no column {', '.join(missing)}", Place(path), allowed=list_names(schema.names))
-
-
-def _nothing(layout: Layout) -> ColumnBlock:
-    """Return a block without episodes."""
-    columns = {
-        name: nested.map_leaves(lambda leaf: np.zeros((0, *leaf.shape), leaf.dtype), tree)
-        for name, tree in layout.columns.items()
-    }
-    none, flags = np.zeros(0, np.int64), np.zeros(0, np.bool_)
-    return ColumnBlock(columns, none, flags, flags, none, [])

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from runner.config.errors import nearest_match
 from runner.episodes.chosen_chunks import take_chunks
 from runner.episodes.columns import ColumnBlock
-from runner.offline.files.data_error import Place, data_error
+from runner.offline.files.data_error import DataError, Place, data_error
 
 MAPPING = "multi_agent.agent_to_module"
 
@@ -36,7 +36,7 @@ class ModuleAgents:
                 allowed = f"{', '.join(known)}, the agents of the environment and of {MAPPING}"
                 raise data_error(what, place, got=agent, allowed=allowed, nearest=nearest_match(agent, list(known)))
 
-    def no_rows(self, found: Iterable[str], place: Place) -> Exception:
+    def no_rows(self, found: Iterable[str], place: Place) -> DataError:
         """Return the error for data without a step of these agents; `found` are the agents that they have."""
         what = f"module {self.module_id} has no rows: no step of {_listed(self.agents)} is in the data"
         allowed = f"{MAPPING} maps an agent of the data to it, or multi_agent.modules_to_train without it"

@@ -13,7 +13,7 @@ import pyarrow as pa
 from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs.layout import Layout, Spaces
 from runner.offline.codecs.trajectories import ReadCounts
-from runner.offline.files.data_error import Place
+from runner.offline.files.data_error import DataError, Place, data_error
 from runner.offline.files.file_kinds import FileKind
 from runner.offline.files.input_files import InputFiles
 from runner.offline.files.parquet_reader import ParquetReader
@@ -41,6 +41,7 @@ class RecordedFormat(ABC):
         kinds: of files that data of this format are in.
         row: what a row is; None: there are no rows.
         has_env_actions: actions are recorded in the environment's units.
+        reads_one_module: blocks have the steps of `selection.of_module` alone; false: of all agents that are recorded.
         selection: which columns are read.
         spaces: given, or recorded with the data.
         env_name: of the environment, where it is recorded.
@@ -53,6 +54,7 @@ class RecordedFormat(ABC):
     kinds: ClassVar[tuple[FileKind, ...]]
     row: ClassVar[Row | None] = None
     has_env_actions: ClassVar[bool] = False
+    reads_one_module: ClassVar[bool] = False
 
     selection: Selection
     spaces: Spaces = field(default_factory=Spaces)
@@ -135,6 +137,12 @@ class RecordedFormat(ABC):
     def sizes(self, reader: ParquetReader) -> Mapping[str, int]:
         """Return what is in Parquet files, by little reading: `num_rows`, or `num_episodes` and `num_steps`."""
         return {"num_rows": reader.num_rows}
+
+    def no_steps(self, place: Place) -> DataError:
+        """Return the error for data without a complete step, or without one of the module's agents."""
+        if self.selection.of_module is not None:
+            return self.selection.of_module.no_rows((), place)
+        return data_error("there is no complete step in these data", place)
 
     def num_rows_of(self, num_episodes: int, num_steps: int, counts: ReadCounts) -> int | None:
         """Return how many rows hold the episodes that were decoded; None: rows say nothing of it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import pyarrow as pa
@@ -12,7 +12,7 @@ from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs import rllib_episodes, sample_batches
 from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.trajectories import ReadCounts
-from runner.offline.files.data_error import Place, data_error, first_line
+from runner.offline.files.data_error import DataError, Place, data_error, first_line
 from runner.offline.files.file_kinds import JSON, PARQUET
 from runner.offline.files.input_files import InputFiles
 from runner.offline.files.raw_rows import RawReader, RawTable
@@ -53,6 +53,7 @@ class SampleBatchFormat(RowFormat):
     name = "sample_batches"
     kinds = (PARQUET, JSON)
     row = Row.BATCH
+    reads_one_module = True
 
     @classmethod
     def recognises(cls, data: RawData) -> bool:
@@ -82,7 +83,18 @@ class SampleBatchFormat(RowFormat):
 
     def decode(self, table: pa.Table, place: Place, counts: ReadCounts) -> ColumnBlock:
         """See `RecordedFormat`."""
-        return self.selection.block(sample_batches.decode(table, place, counts))
+        module = self.selection.of_module
+        block = sample_batches.decode(table, place, counts, None if module is None else module.module_id)
+        block = self.selection.block(block)
+        return block if module is None else replace(block, module_id=module.module_id)
+
+    def no_steps(self, place: Place) -> DataError:
+        """See `RecordedFormat`."""
+        module = self.selection.of_module
+        if module is None:
+            return super().no_steps(place)
+        what = f"module {module.module_id} has no rows: no step of these MultiAgentBatches is of a policy of this name"
+        return data_error(what, place, allowed="modules with the names of the policies, by multi_agent.agent_to_module")
 
 
 class SampleBatchReader:

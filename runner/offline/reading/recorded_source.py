@@ -19,7 +19,7 @@ from runner.offline.codecs.layout import Layout, Spaces, layout_of
 from runner.offline.codecs.space_checks import check_spaces
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files import unpacking
-from runner.offline.files.data_error import Place, data_error
+from runner.offline.files.data_error import Place
 from runner.offline.files.input_files import InputFiles, named_inputs
 from runner.offline.files.parquet_reader import ParquetReader
 from runner.offline.files.raw_rows import RawReader, RawTable
@@ -215,10 +215,7 @@ class Source:
             self._first_block = next(stream, None)
             stream.close()
         if self._first_block is None:
-            module = self.format.selection.of_module
-            if module is not None:
-                raise module.no_rows((), Place(self.where))
-            raise data_error("there is no complete step in these data", Place(self.where))
+            raise self.format.no_steps(Place(self.where))
         return self._first_block
 
     def decode(self, table: pa.Table) -> ColumnBlock:
@@ -252,7 +249,9 @@ class Source:
     def _of_module(self, block: ColumnBlock) -> ColumnBlock:
         """Return the episodes of the agents that are read for a module; with a single agent all of them."""
         module = self.format.selection.of_module
-        return block if module is None or not len(block) else module.chosen(block, Place(self.where))
+        if module is None or self.format.reads_one_module or not len(block):
+            return block
+        return module.chosen(block, Place(self.where))
 
     def _file_columns(self) -> list[str] | None:
         return None if self.reader is None else self.format.file_columns(self.reader.schema)

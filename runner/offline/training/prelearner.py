@@ -137,9 +137,10 @@ class OfflinePreLearner:
             what pieces have reported.
         """
         self._take_newest_module()
-        block = with_held_observations(self._episodes_of(batch), self._env_to_module, self._module)
-        if not len(block):
-            return {}  # nothing but episodes that ended before their first step
+        recorded = self._episodes_of(batch)
+        if not len(recorded):
+            return {}  # nothing but episodes that ended before their first step, or of agents of other modules
+        block = with_held_observations(recorded, self._env_to_module, self._module)
         # Random numbers follow from the first episode and the pass, not from which worker is faster.
         name = zlib.crc32(block.episode_ids[0].encode())
         stream = random_stream(self.config.seed, "prelearner", name, pass_number(batch))

@@ -13,10 +13,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from runner.config.offline import OfflineConfig
 from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs.sample_batches import decode, read_tables, recognises, recognises_schema
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files.data_error import DataError, Place
+from runner.offline.formats.module_agents import ModuleAgents
+from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.source import open_source
 
 lz4_frame = pytest.importorskip("lz4.frame")
 
@@ -157,8 +161,34 @@ def test_batches_of_one_policy_among_several_agents() -> None:
     assert_refused(lines(multi | {"policy_batches": {"a": [1]}}), "holds no SampleBatch")
     assert_refused(lines(multi | {"policy_batches": 3}), "mixed")
     two = multi | {"policy_batches": {"a": batch(0, 3), "b": batch(0, 3)}}
-    assert_refused(lines(two), "several policies", "a, b")
+    assert_refused(lines(two), "of several policies, and the experiment has a single agent", "a, b")
     assert_refused(lines(multi, batch(0, 3)), "line 6", "only some batches have", "policy_batches")
+
+
+def test_batches_of_several_policies_are_read_for_one_of_them(tmp_path: Path) -> None:
+    def multi(**policies: Any) -> dict[str, Any]:
+        return {"type": "MultiAgentBatch", "count": 3, "policy_batches": policies}
+
+    wide = batch(0, 2, 3, end="T", obs=[[0.0] * 3] * 2, new_obs=[[0.0] * 3] * 2)
+    pair = {name: column if name == "type" else column * 2 for name, column in batch(5, 7, 2, end="T").items()}
+    first, second = batch(0, 3, agent_index=[0] * 3), batch(3, 4, end="T", agent_index=[0])
+    content = lines(multi(a=first, b=wide), multi(a=second), multi(a=pair | {"agent_index": [0, 0, 1, 1]}))
+    path = tmp_path / "batches.json"
+    path.write_bytes(content)
+
+    def source_of(policy: str) -> Source:
+        return open_source(OfflineConfig(input_=str(path)), of_module=ModuleAgents(policy, ("agent_0",)))
+
+    (a,) = source_of("a").blocks()
+    assert observations(a) == [[0, 1, 2, 3, 4], [5, 6, 7], [5, 6, 7]]
+    assert a.episode_ids == ["1/0", "2/0", "2/1"]
+    (b,) = source_of("b").blocks()
+    assert (b.module_id, b.lengths.tolist(), b.columns["obs"].shape) == ("b", [2], (3, 3))
+    with pytest.raises(DataError, match=r"module c has no rows: no step of these MultiAgentBatches is of a policy"):
+        source_of("c")
+    path.write_bytes(lines(batch(0, 3)))
+    with pytest.raises(DataError, match="these SampleBatches are of a single agent, and the experiment has several"):
+        source_of("a")
 
 
 def test_tables_of_bounded_size_with_their_first_line() -> None:
