@@ -15,10 +15,21 @@ def held_out_lines(config: ExperimentConfig, metrics: Mapping[str, float | int |
         config: the experiment.
         metrics: of the evaluation, under names without `evaluation/offline/`.
     """
-    evaluation, gamma = config.evaluation, config.algorithm.gamma
-    data = evaluation.offline_evaluation_input_
+    data = config.evaluation.offline_evaluation_input_
     names = ", ".join(data) if isinstance(data, list) else data
     yield f"held-out data {names}: {metrics['num_episodes']:,} episodes, {metrics['num_env_steps']:,} steps"
+    agents = dict.fromkeys(name.partition("/")[0] for name in metrics if "/" in name)
+    for agent in agents:
+        prefix = f"{agent}/"
+        of_agent = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
+        yield f"  {agent}: {of_agent['num_episodes']:,} episodes, {of_agent['num_env_steps']:,} steps"
+        yield from _lines_of_one(config, of_agent)
+    if not agents:
+        yield from _lines_of_one(config, metrics)
+
+
+def _lines_of_one(config: ExperimentConfig, metrics: Mapping[str, float | int | None]) -> Iterator[str]:
+    evaluation, gamma = config.evaluation, config.algorithm.gamma
     if EVAL_LOSS in metrics:
         yield f"  loss             {_text(metrics[EVAL_LOSS])}"
     methods = off_policy_methods(evaluation)

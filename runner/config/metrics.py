@@ -13,6 +13,7 @@ from runner.config.info_metrics import info_metrics, may_be_of_agent
 from runner.config.league_checks import league_metrics
 from runner.config.module_ids import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
 from runner.config.module_ids import declared_module_ids, is_mapping_complete, trained_modules
+from runner.config.offline_evaluation import PREFIX as OFFLINE
 from runner.config.offline_evaluation import offline_evaluation_metrics
 from runner.config.operators import ENV_RUNNERS, QUEUES, RECORDED_DATA, REPLAY_BUFFERS, EnqueueConfig
 from runner.config.plans import needs_of, read_plan, samples_asynchronously, steps_of
@@ -185,7 +186,9 @@ def producible_metrics(
             names[f"learners/{module_id}/{name}"] = meaning
     if has_evaluation:
         names["timers/evaluation"] = "seconds this iteration spent in evaluation"
-    return names | offline_evaluation_metrics(config.evaluation)
+    trained = trained_modules(config, list(agents_by_module or {}))
+    agents = [agent for module_id in trained for agent in (agents_by_module or {})[module_id]]
+    return names | offline_evaluation_metrics(config.evaluation, agents)
 
 
 def _env_metrics(config: ExperimentConfig) -> Mapping[str, str]:
@@ -214,6 +217,9 @@ def may_be_produced(name: str, config: ExperimentConfig) -> bool:
         return True
     if config.env._target_ is None:
         return False
+    if name.startswith(OFFLINE):
+        whole = f"{OFFLINE}{name.rpartition('/')[2]}"
+        return name.removeprefix(OFFLINE).count("/") == 1 and whole in offline_evaluation_metrics(config.evaluation)
     kind = name.removeprefix("evaluation/" if config.evaluation.evaluation_interval is not None else "")
     starts = tuple(f"env_runners/{owner}_episode_return_mean/" for owner in _RETURNS_BY_ID)
     if may_be_of_agent(kind, config):

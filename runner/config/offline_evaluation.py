@@ -79,8 +79,13 @@ def _converted(schema: type, values: Mapping[str, Any]) -> dict[str, Any]:
     return {name: convert(value, annotations[name]) for name, value in values.items()}
 
 
-def offline_evaluation_metrics(evaluation: EvaluationConfig) -> dict[str, str]:
-    """Return metric name -> meaning for iterations with an evaluation on held-out data."""
+def offline_evaluation_metrics(evaluation: EvaluationConfig, agents: Sequence[str] = ()) -> dict[str, str]:
+    """Return metric name -> meaning for iterations with an evaluation on held-out data.
+
+    Args:
+        evaluation: the block.
+        agents: which are evaluated each alone, in environments with several.
+    """
     if evaluation.offline_evaluation_input_ is None or evaluation.offline_evaluation_interval is None:
         return {}
     names = {"num_episodes": "held-out episodes", "num_env_steps": "their env steps"}
@@ -94,7 +99,10 @@ def offline_evaluation_metrics(evaluation: EvaluationConfig) -> dict[str, str]:
         names[f"{method}_low"] = f"lower end of its {100 * evaluation.offline_evaluation_level:g}% bootstrap interval"
         names[f"{method}_high"] = "upper end of this interval"
         names[f"{method}_effective_sample_size"] = "episodes that the estimate rests on (Kish)"
-    meanings = {f"{PREFIX}{name}": meaning for name, meaning in names.items()}
+    of_agents = {f"{agent}/{name}": f"{agent}: {meaning}" for agent in agents for name, meaning in names.items()}
+    if agents:
+        names = {"num_episodes": "held-out episodes of all agents", "num_env_steps": "their steps"}
+    meanings = {f"{PREFIX}{name}": meaning for name, meaning in {**names, **of_agents}.items()}
     return meanings | {TIMER: "seconds this iteration spent in evaluation on held-out data"}
 
 

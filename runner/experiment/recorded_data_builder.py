@@ -11,6 +11,7 @@ import gymnasium as gym
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.module_ids import trained_modules
+from runner.config.offline_evaluation import off_policy_methods
 from runner.config.operators import ENV_RUNNERS
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
@@ -20,6 +21,7 @@ from runner.pipelines.piece import DEFAULT_MODULE_ID
 
 if TYPE_CHECKING:
     from runner.offline.evaluation.held_out import HeldOutEvaluation
+    from runner.offline.evaluation.held_out_agents import HeldOutAgents
     from runner.offline.formats.module_agents import ModuleAgents
     from runner.offline.reading.recorded_source import Source
     from runner.offline.training.offline_data import OfflineData
@@ -162,20 +164,38 @@ class PlannedModule:
         return PreLearnerParts(parts.module, parts.env_to_module, parts.learner, columns)
 
 
-def build_held_out_evaluation(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> HeldOutEvaluation | None:
-    """Make the evaluation on held-out data, with a separate module; None if no such data are named.
+def build_held_out_evaluation(
+    config: ExperimentConfig, parts: Mapping[str, ModuleParts]
+) -> HeldOutEvaluation | HeldOutAgents | None:
+    """Make the evaluation on held-out data, with separate modules; None if no such data are named.
 
     Raises:
-        ConfigError: there are several agents, or the data do not fit.
+        ConfigError: the data do not fit, or estimates are asked for that mean nothing of several agents.
     """
     held_out = config.evaluation.offline_evaluation_input_
     if held_out is None:
         return None
     if has_several_agents({module_id: module_parts.plan for module_id, module_parts in parts.items()}):
-        what = "several agents cannot be evaluated on recorded data yet"
-        allowed = "null, or a single-agent environment"
-        raise ConfigError([Problem(what, "evaluation.offline_evaluation_input_", str(held_out), allowed)])
+        return _build_held_out_agents(config, parts)
     from runner.offline.evaluation.held_out import HeldOutEvaluation
 
     plan = parts[DEFAULT_MODULE_ID].plan
     return HeldOutEvaluation(config, build_module_parts(config, plan), make_loss(plan.algorithm))
+
+
+def _build_held_out_agents(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> HeldOutAgents:
+    """Make an evaluation of each agent whose module is trained."""
+    from runner.offline.evaluation.held_out import HeldOutEvaluation
+    from runner.offline.evaluation.held_out_agents import HeldOutAgents, check_methods_of_agents
+    from runner.offline.formats.module_agents import ModuleAgents
+
+    check_methods_of_agents(off_policy_methods(config.evaluation))
+    every = [agent for module_parts in parts.values() for agent in module_parts.plan.agents or ()]
+    evaluations = {}
+    for module_id in trained_modules(config, list(parts)):
+        plan = parts[module_id].plan
+        for agent in plan.agents or ():
+            others = tuple(other for other in every if other != agent)
+            own, loss = build_module_parts(config, plan), make_loss(plan.algorithm)
+            evaluations[agent] = HeldOutEvaluation(config, own, loss, ModuleAgents(module_id, (agent,), others))
+    return HeldOutAgents(evaluations)

@@ -18,7 +18,8 @@ import torch
 from runner.config.errors import ConfigError, Problem, list_names
 from runner.config.offline_evaluation import EVAL_LOSS, PREFIX, evaluation_types, fitted_q_config, off_policy_methods
 from runner.config.schemas import ExperimentConfig
-from runner.episodes.columns import REWARDS, ColumnBlock, block_from_episodes
+from runner.episodes.chosen_chunks import take_chunks
+from runner.episodes.columns import REWARDS, ColumnBlock
 from runner.learners.loss import Loss
 from runner.offline.codecs.layout import Spaces
 from runner.offline.evaluation.estimators import times_of
@@ -34,12 +35,13 @@ from runner.offline.evaluation.recorded_actions import BlockReader, ModuleInputs
 from runner.offline.reading.source import open_source
 from runner.offline.training.preflight import check_trajectories
 from runner.pipelines.learner_pieces import AddColumnsFromEpisodesToTrainBatch
-from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP, DEFAULT_MODULE_ID, STATE_IN, STATE_OUT
+from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP, STATE_IN, STATE_OUT
 from runner.pipelines.recorded_episodes import with_held_observations
 from runner.streams import integer_seed, random_stream
 
 if TYPE_CHECKING:
     from runner.module_parts import ModuleParts
+    from runner.offline.formats.module_agents import ModuleAgents
     from runner.offline.reading.recorded_source import Source
 
 _INPUT = "evaluation.offline_evaluation_input_"
@@ -59,14 +61,19 @@ class HeldOutEvaluation:
         config: the experiment; data are read as `offline.input_...` says.
         parts: module and pipelines that nothing else uses.
         loss: that nothing else uses.
+        of_module: the agent whose episodes are read, in experiments with several.
 
     Raises:
         ConfigError: the data cannot be read, do not fit the environment, or lack what is needed of them: columns that
             the loss reads, `action_logp` for ratios, trajectories for estimates; estimates that are not for the module.
     """
 
-    def __init__(self, config: ExperimentConfig, parts: ModuleParts, loss: Loss) -> None:
+    def __init__(
+        self, config: ExperimentConfig, parts: ModuleParts, loss: Loss, of_module: ModuleAgents | None = None
+    ) -> None:
         self._config, self._parts, self._loss = config, parts, loss
+        self._gamma = parts.plan.algorithm.gamma
+        self._stream_name = _STREAM if of_module is None else f"{_STREAM}/{'+'.join(of_module.agents)}"
         evaluation = config.evaluation
         self._has_loss = EVAL_LOSS in evaluation_types(evaluation)
         self._methods = off_policy_methods(evaluation)
@@ -76,7 +83,8 @@ class HeldOutEvaluation:
             pipeline.freeze()
         with _naming_data_keys():
             offline = replace(config.offline, input_=evaluation.offline_evaluation_input_)
-            self._source = open_source(offline, Spaces(parts.plan.observation_space, parts.plan.action_space))
+            spaces = Spaces(parts.plan.observation_space, parts.plan.action_space)
+            self._source = open_source(offline, spaces, of_module=of_module)
             if self._methods:
                 self._inputs = inputs_pipeline(parts.learner, self._module)
             self._check(self._source.first_block())
@@ -106,7 +114,7 @@ class HeldOutEvaluation:
         """
         self._take_over(learners_state, shared_state, num_env_steps)
         loss = MeanLoss(self._module, self._loss, self._parts.learner)
-        recorded = _Recorded(self._config.algorithm.gamma)
+        recorded = _Recorded(self._gamma)
         estimates: dict[str, PolicyEstimate] = {}
         with self._torch_stream_kept(), _naming_data_keys():
             blocks = self._read(loss, recorded)
@@ -126,14 +134,14 @@ class HeldOutEvaluation:
     def _take_over(
         self, learners_state: Mapping[str, Any], shared_state: Mapping[str, Any], num_env_steps: int
     ) -> None:
-        learner_state = learners_state["learners"][DEFAULT_MODULE_ID]
+        learner_state = learners_state["learners"][self._parts.plan.module_id]
         self._module.load_state_dict({name: torch.as_tensor(value) for name, value in learner_state["module"].items()})
         self._loss.set_state(learner_state["loss"])
         self._loss.use_stream(self._stream("loss"))
         self._loss.before_update(num_env_steps)
-        self._parts.learner.set_state(learners_state["pipelines"][DEFAULT_MODULE_ID])
+        self._parts.learner.set_state(learners_state["pipelines"][self._parts.plan.module_id])
         self._parts.learner.give_streams(lambda name, position: self._stream(name, position))
-        self._parts.env_to_module.set_state(shared_state.get(DEFAULT_MODULE_ID, {}))
+        self._parts.env_to_module.set_state(shared_state.get(self._parts.plan.module_id, {}))
 
     def _read(self, loss: MeanLoss, recorded: _Recorded) -> Iterator[ColumnBlock]:
         """Yield all episodes as the policy would hold them, each taken into account as it passes."""
@@ -152,7 +160,7 @@ class HeldOutEvaluation:
         return evaluate_policy(
             blocks,
             self._module,
-            self._config.algorithm.gamma,
+            self._gamma,
             self._stream(),
             self._methods,
             evaluation.offline_evaluation_level,
@@ -162,12 +170,12 @@ class HeldOutEvaluation:
         )
 
     def _make_inputs(self, block: ColumnBlock) -> ModuleInputs:
-        modules = {DEFAULT_MODULE_ID: self._module}
-        columns = self._inputs(rl_module=modules, batch={}, episodes=block, shared_data={})[DEFAULT_MODULE_ID]
+        modules = {block.module_id: self._module}
+        columns = self._inputs(rl_module=modules, batch={}, episodes=block, shared_data={})[block.module_id]
         return {name: columns[name] for name in self._module.inputs if name != STATE_IN}
 
     def _stream(self, name: str = "", position: int = 0) -> np.random.Generator:
-        return random_stream(self._config.seed, f"{_STREAM}/{name}" if name else _STREAM, position)
+        return random_stream(self._config.seed, f"{self._stream_name}/{name}" if name else self._stream_name, position)
 
     @contextmanager
     def _torch_stream_kept(self) -> Iterator[None]:
@@ -193,7 +201,7 @@ class HeldOutEvaluation:
             check_methods(self._methods, self._module)
             check_block(block, self._needs_ratios)
         with self._torch_stream_kept():
-            held = self._held(block_from_episodes([block[index] for index in range(min(_NUM_TRIED, len(block)))]))
+            held = self._held(take_chunks(block, range(min(_NUM_TRIED, len(block)))))
             if self._methods:
                 reader = BlockReader(self._module, None, self._make_inputs, self._needs_ratios, needs_model=False)
                 reader.read(held)

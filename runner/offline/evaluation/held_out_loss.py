@@ -13,7 +13,7 @@ from runner.episodes.columns import ColumnBlock
 from runner.learners.loss import Loss
 from runner.learners.minibatches import at_env_steps
 from runner.modules.rl_module import RLModule
-from runner.pipelines.piece import DEFAULT_MODULE_ID, LOSS_MASK
+from runner.pipelines.piece import LOSS_MASK
 from runner.pipelines.pipeline import LearnerConnectorPipeline
 
 _MAX_ROWS_PER_PASS = 4096  # bounds the memory of a pass; the mean does not depend on it
@@ -41,8 +41,8 @@ class MeanLoss:
     @torch.no_grad()
     def add(self, block: ColumnBlock) -> None:
         """Count the env steps of some episodes."""
-        modules = {DEFAULT_MODULE_ID: self._module}
-        batch = self._pipeline(rl_module=modules, batch={}, episodes=block, shared_data={})[DEFAULT_MODULE_ID]
+        modules = {block.module_id: self._module}
+        batch = self._pipeline(rl_module=modules, batch={}, episodes=block, shared_data={})[block.module_id]
         for part, num_env_steps in self._parts(batch):
             self._sum += float(self._loss(self._module, part, False).total_loss) * num_env_steps
             self._num_env_steps += num_env_steps

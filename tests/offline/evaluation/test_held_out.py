@@ -313,7 +313,7 @@ MISTAKES: dict[str, tuple[str, ...]] = {
         "offline.input_=none",
         f"{KEY}input_=ungrouped",
     ),
-    "several_agents": ("+experiment=ppo_multi_agent_cartpole", f"{KEY}input_=no_logp"),
+    "several_agents": ("+experiment=ppo_multi_agent_cartpole", f"{KEY}type=[wis,dm,dr]", f"{KEY}input_=no_logp"),
     "no_distribution": (
         *BC,
         f"module._target_={_HERE}.NoDistribution",
