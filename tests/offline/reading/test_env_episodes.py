@@ -21,6 +21,7 @@ from runner.offline.reading.inspection import AgentsInspection, inspect_data
 from runner.offline.reading.inspection_report import plain_report
 from runner.offline.reading.source import open_source
 from runner.offline.writing.conversion import convert
+from runner.offline.writing.writer import EpisodeWriter
 from tests.conftest import ROOT, Outcome
 
 RECORDED = ROOT / "tests" / "data" / "env_episodes"
@@ -93,6 +94,17 @@ def test_agents_are_converted_to_rows_of_their_own(tmp_path: Path, options: dict
     for agent, path in zip(AGENTS, sorted(tmp_path.iterdir()), strict=True):
         assert f"-p{agent[-1]}-" in path.name
         assert_same_rows(rows_of(path, agent), rows_of(RECORDED, agent))
+
+
+def test_a_table_of_several_agents_is_read_for_one_of_them(tmp_path: Path) -> None:
+    both = open_source(OfflineConfig(input_=str(RECORDED)), of_module=ModuleAgents("both", AGENTS))
+    with EpisodeWriter(OfflineConfig(output=str(tmp_path), output_write_episodes=False)) as writer:
+        for block in both.blocks():
+            writer.add(block)
+    for agent in AGENTS:
+        found = rows_of(tmp_path, agent)
+        assert found.module_id == f"p{agent[-1]}"
+        assert_same_rows(found, rows_of(RECORDED, agent))
 
 
 def test_rows_are_filtered_by_the_return_of_all_agents() -> None:

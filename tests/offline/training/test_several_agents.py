@@ -96,7 +96,7 @@ def test_a_run_goes_on_as_if_it_had_not_been_interrupted(ray_cluster: None) -> N
 @pytest.mark.parametrize(
     ("overrides", "modules"),
     [
-        (["multi_agent.agent_to_module={agent_*: both}"], {"both"}),
+        (["multi_agent.agent_to_module={agent_0: both, agent_1: both}"], {"both"}),
         (["algorithm=marwil", "module.vf_share_layers=false", "offline.materialize_mapped_data=false"], {"p0", "p1"}),
         (["algorithm=iql", "module=iql", "~algorithm.lr"], {"p0", "p1"}),
     ],
@@ -112,12 +112,12 @@ def test_every_algorithm_trains_each_module(ray_cluster: None, overrides: list[s
 @pytest.mark.ray
 @quiet
 def test_only_modules_that_are_trained_need_rows(ray_cluster: None) -> None:
-    overrides = ["env.env_config.num_agents=3", "multi_agent.agent_to_module={agent_*: '{agent}'}"]
-    with pytest.raises(ConfigError, match="module agent_2 has no rows: no step of agent_2 is in the data"):
+    overrides = ["env.env_config.num_agents=3", "multi_agent.agent_to_module={agent_2: p2}"]
+    with pytest.raises(ConfigError, match="module p2 has no rows: no step of agent_2 is in the data"):
         trainer_of(*overrides)
-    with trainer_of(*overrides, "multi_agent.modules_to_train=[agent_0,agent_1]") as trainer:
+    with trainer_of(*overrides, "multi_agent.modules_to_train=[p0,p1]") as trainer:
         result = trainer.train()
-    assert modules_in(result) == {"agent_0", "agent_1"}
+    assert modules_in(result) == {"p0", "p1"}
 
 
 class Counted:
