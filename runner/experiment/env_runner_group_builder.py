@@ -165,7 +165,7 @@ def _prepare_recording(config: ExperimentConfig, plans: Mapping[str, ModulePlan]
 
     if has_several_agents(plans):
         if config.env.is_external:
-            what = "episodes of several agents that simulators send cannot be recorded yet"
+            what = "episodes of several agents cannot be recorded yet where simulators send them"
             raise ConfigError([Problem(what, "offline.output", config.offline.output, "null")])
         check_env_episode_options(config.offline)
     prepare_output(config.offline, () if file_list is None else file_list.paths)

@@ -21,6 +21,7 @@ from tests.conftest import ROOT, Outcome, without_times
 
 RECORDED = ROOT / "tests" / "data" / "env_episodes"  # 68 episodes of two agents, 1,591 env steps
 SINGLE = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
+REPLAYED = "algorithm.replay_buffers.replay.recorded=true"
 FUNCTION = "{_target_: tests.offline.own_sources.numbers, count: 3}"
 SMALL = (
     "module.fcnet_hiddens=[16]",
@@ -148,6 +149,7 @@ def test_a_pass_is_over_when_each_modules_is() -> None:
         ("module_without_rows", "bc_multi_agent_cartpole", RECORDED, ["env.env_config.num_agents=3"]),
         ("agents_of_another_space", "bc_multi_agent_cartpole", RECORDED, [f"env._target_={__name__}.Pendulums"]),
         ("agents_for_a_single_agent", "bc_cartpole", RECORDED, []),
+        ("agents_for_replay", "dqn_cartpole", RECORDED, ["env=multi_agent_cartpole", REPLAYED]),
         ("single_agent_for_several", "bc_multi_agent_cartpole", SINGLE, []),
         ("mixed_agents", "bc_multi_agent_cartpole", [RECORDED, ROOT / "tests" / "data" / "rllib_cartpole_table"], []),
         ("function_for_several", "bc_multi_agent_cartpole", FUNCTION, ["offline.materialize_mapped_data=false"]),
