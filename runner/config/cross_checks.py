@@ -8,6 +8,7 @@ from dataclasses import replace
 from runner.config.algorithms import AlgorithmConfig, PPOConfig
 from runner.config.callback_checks import find_callback_problems
 from runner.config.compose import Composed
+from runner.config.curriculum_checks import find_curriculum_problems
 from runner.config.edit_lists import OF_ALGORITHM
 from runner.config.edits import describe_fault, find_edit_problems
 from runner.config.elastic_checks import find_elastic_problems
@@ -68,6 +69,8 @@ def _check_blocks(config: ExperimentConfig, composed: Composed) -> Iterator[Prob
         yield from find_multi_agent_problems(config, composed)
     if not unread & {"experiment", "league", "algorithm", "env", "multi_agent"}:
         yield from find_league_problems(config, composed)
+    if not unread & {"experiment", "curriculum", "algorithm", "env", "env_runners"}:
+        yield from find_curriculum_problems(config, composed)
     for name in ("env_to_module", "module_to_env", "learner"):
         yield from find_edit_problems(f"connectors.{name}", getattr(config.connectors, name), composed.where)
     if not unread & {"multi_agent", "connectors"}:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.callback_checks import callback_metrics, may_be_of_callback
 from runner.config.connector_metrics import CONNECTORS, connector_metrics, is_of_learner, may_be_reported
+from runner.config.curriculum_checks import curriculum_metrics
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.info_metrics import info_metrics, may_be_of_agent
 from runner.config.league_checks import league_metrics
@@ -179,7 +180,7 @@ def producible_metrics(
     module_ids = list(agents_by_module or declared_module_ids(config) or [DEFAULT_MODULE_ID])
     of_pieces = connector_metrics(config, module_ids) if reported is None else reported
     names |= {name: meaning for name, meaning in of_pieces.items() if samples or is_of_learner(name)}
-    names |= league_metrics(config)
+    names |= league_metrics(config) | curriculum_metrics(config)
     names |= callback_metrics(config)
     for module_id in trained_modules(config, module_ids):
         for name, meaning in _learner_metrics(config.algorithm_of(module_id)).items():

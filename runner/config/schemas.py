@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig, PPOConfig
+from runner.config.curriculum import CurriculumConfig
 from runner.config.fields import option
 from runner.config.league import LeagueConfig
 from runner.config.offline import OfflineConfig
@@ -493,6 +494,7 @@ class ExperimentConfig:
     module: ModuleConfig = field(default_factory=ModuleConfig)
     multi_agent: MultiAgentConfig = field(default_factory=MultiAgentConfig)
     league: LeagueConfig = field(default_factory=LeagueConfig)
+    curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
     env_runners: EnvRunnersConfig = field(default_factory=EnvRunnersConfig)
     learners: LearnersConfig = field(default_factory=LearnersConfig)
     ray: RayConfig = field(default_factory=RayConfig)

@@ -32,6 +32,7 @@ from runner.streams import random_stream
 
 if TYPE_CHECKING:
     from runner.callbacks import EpisodeCallbacks
+    from runner.curriculum.tasked_episodes import TaskedEpisodes
     from runner.offline.writing.recorder import EpisodeRecorder, Recorded
 
 # Vector steps of an evaluation after which rows are freed.
@@ -54,6 +55,7 @@ class SingleAgentEnvRunner:
         recorder: of sampled or evaluated episodes; None: nothing is recorded.
         callbacks: that hear of episodes; None: none does.
         infos: takes numbers of finished episodes out of infos; None: no metric asks for any.
+        tasks: of a curriculum; None: there is none.
     """
 
     def __init__(
@@ -85,6 +87,7 @@ class SingleAgentEnvRunner:
         self.recorder: EpisodeRecorder | None = None
         self.callbacks: EpisodeCallbacks | None = None
         self.infos: EpisodeInfos | None = None
+        self.tasks: TaskedEpisodes | None = None
         # Entered with every call, never within itself; making one takes longer than entering it.
         self._acting = torch.inference_mode()
         self._give_streams()
@@ -184,6 +187,9 @@ class SingleAgentEnvRunner:
 
         fragment = self._buffer.cut(complete)
         outside = check_fragment(fragment.block, fragment.raw_obs, self._checks)
+        if self.tasks is not None:
+            finished = replace(fragment.finished, tasks=self.tasks.take(fragment.finished.returns))
+            fragment = replace(fragment, finished=finished)
         if outside is NONE_OUTSIDE and self.infos is None:
             return fragment
         infos = {} if self.infos is None else self.infos.take()
@@ -196,6 +202,8 @@ class SingleAgentEnvRunner:
         self._buffer.clear()
         if self.infos is not None:
             self.infos.clear()
+        if self.tasks is not None:
+            self.tasks.clear()
         if self.callbacks is not None:
             self.callbacks.before_first_reset()
         obs, infos = self.env.reset(self._seed_name)
@@ -233,6 +241,8 @@ class SingleAgentEnvRunner:
             self._break_off(self.env.broken_off)
         if self.infos is not None:
             self.infos.add_step(infos, ~self._buffer.awaits_reset, terminateds | truncateds)
+        if self.tasks is not None:
+            self.tasks.add_step(terminateds | truncateds)
         self._buffer.add_step(obs, rewards, terminateds, truncateds, infos, batch)
         self._to_module = self._run_env_to_module(explore)
         if self.callbacks is not None:  # pieces may have written the newest observation anew
@@ -266,6 +276,11 @@ class SingleAgentEnvRunner:
             raise RunFailure(replace(misfit.problem, where=f"sub-environment {misfit.row}"))
 
     # -- state -----------------------------------------------------------------------------------------------------
+
+    def use_tasks(self, odds: Mapping[str, float]) -> None:
+        """Draw the tasks of new episodes with these probabilities."""
+        assert self.tasks is not None
+        self.tasks.use(odds)
 
     def set_weights(self, weights: Weights) -> None:
         """Act with these parameters (module id -> vector) from now on."""

@@ -34,6 +34,7 @@ from runner.streams import random_stream
 
 if TYPE_CHECKING:
     from runner.callbacks import EpisodeCallbacks
+    from runner.curriculum.tasked_episodes import TaskedEpisodes
     from runner.offline.writing.env_episode_recorder import EnvEpisodeRecorder
     from runner.offline.writing.recorder import Recorded
 
@@ -55,6 +56,7 @@ class MultiAgentEnvRunner:
         callbacks: that hear of env episodes; None: none does.
         infos: takes numbers of finished episodes out of infos; None: no metric asks for any.
         recorder: of whole env episodes; None: nothing is recorded.
+        tasks: of a curriculum; None: there is none.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class MultiAgentEnvRunner:
         self.callbacks: EpisodeCallbacks | None = None
         self.infos: AgentInfos | None = None
         self.recorder: EnvEpisodeRecorder | None = None
+        self.tasks: TaskedEpisodes | None = None
         self._has_started = False
         self._finished: list[FinishedEpisode] = []
         self._outside: list[OutsideObservations] = []
@@ -232,6 +235,7 @@ class MultiAgentEnvRunner:
             outside,
             {} if self.infos is None else self.infos.numbers_of(finished),
             matches=tuple(match for episode in finished for match in episode.matches),
+            tasks=tuple(episode.task for episode in finished if episode.task is not None),
         )
 
     def _start_if_needed(self, explore: bool) -> None:
@@ -268,6 +272,8 @@ class MultiAgentEnvRunner:
         observed, ended = self._agents.sort_in(steps)
         if self.infos is not None:
             ended = self.infos.add_steps(steps, ended)
+        if self.tasks is not None:
+            ended = self.tasks.told(ended)
         self._finished += ended
         for module_id, runner in self._modules.items():
             runner.rows.slots = runner.write(observed[module_id], self._agents.env_t, self._agents.numbers)
@@ -287,6 +293,11 @@ class MultiAgentEnvRunner:
         """Draw the players of new episodes from a `Lineup` of the league."""
         seated: Any = self.env
         seated.lineup = lineup
+
+    def use_tasks(self, odds: Mapping[str, float]) -> None:
+        """Draw the tasks of new episodes with these probabilities."""
+        assert self.tasks is not None
+        self.tasks.use(odds)
 
     def set_weights(self, weights: Weights) -> None:
         """Act with these parameters from now on: module id -> vector, or one vector of all modules together."""

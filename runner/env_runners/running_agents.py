@@ -10,6 +10,7 @@ from runner.config.errors import Problem, RunFailure, nearest_match
 from runner.env_runners.multi_agent_env import ALL_AGENTS
 from runner.env_runners.multi_agent_envs import EnvStep, MultiAgentEnvironments
 from runner.rows.matches import Match
+from runner.rows.task_outcomes import TaskOutcome
 
 
 @dataclass(frozen=True)
@@ -22,6 +23,7 @@ class FinishedEpisode:
         number: of the episode in its sub-environment, from 0.
         is_terminated: whether the environment has terminated it, or each of its agents; else it is truncated.
         matches: that it was, in a league.
+        task: that it was of, in a curriculum.
     """
 
     env: int
@@ -31,6 +33,7 @@ class FinishedEpisode:
     number: int = 0
     is_terminated: bool = False
     matches: tuple[Match, ...] = ()
+    task: TaskOutcome | None = None
 
 
 class Observed:
@@ -162,9 +165,7 @@ class RunningAgents:
         if all_terminated or all_truncated or not (self._running[n] or is_open):
             matches = self._env.end_episode(n)
             is_terminated = all_terminated or (not all_truncated and self._truncated[n] == 0)
-            return FinishedEpisode(
-                n, self.env_t[n], self._returns[n], {}, self.numbers[n], is_terminated, matches
-            )
+            return FinishedEpisode(n, self.env_t[n], self._returns[n], {}, self.numbers[n], is_terminated, matches)
         return None
 
     def _slot(self, agent: str, n: int, data: str) -> tuple[str, int]:

@@ -17,6 +17,7 @@ from runner.episodes.columns import Rollout
 from runner.pipelines.piece_metrics import ConnectorMetrics, metrics_from_state, metrics_to_state
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 from runner.rows.matches import Match
+from runner.rows.task_outcomes import TaskOutcome
 
 # Module id -> (P,) parameters.
 Weights = Mapping[str, npt.NDArray[np.float32]]
@@ -107,14 +108,16 @@ class Sample:
 def _finished_to_state(finished: FinishedEpisodes) -> dict[str, Any]:
     first = finished.outside.first
     outside = {"count": finished.outside.count, "first": None if first is None else asdict(first)}
-    return {**vars(finished), "outside": outside, "matches": [list(match) for match in finished.matches]}
+    told = {name: [list(one) for one in getattr(finished, name)] for name in ("matches", "tasks")}
+    return {**vars(finished), "outside": outside, **told}
 
 
 def _finished_from_state(state: Mapping[str, Any]) -> FinishedEpisodes:
     first = state["outside"]["first"]
     outside = OutsideObservations(int(state["outside"]["count"]), None if first is None else Problem(**first))
     matches = tuple(Match(*match) for match in state.get("matches", ()))
-    return FinishedEpisodes(**{**state, "outside": outside, "matches": matches})
+    tasks = tuple(TaskOutcome(*outcome) for outcome in state.get("tasks", ()))
+    return FinishedEpisodes(**{**state, "outside": outside, "matches": matches, "tasks": tasks})
 
 
 def _writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

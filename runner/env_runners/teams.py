@@ -97,3 +97,8 @@ class SharedRewards(MultiAgentEnv):
     def close(self) -> None:
         """Close the environment."""
         self._env.close()
+
+
+def sharing_rewards(env: MultiAgentEnv, teams: Mapping[str, Sequence[str]]) -> MultiAgentEnv:
+    """Return the environment, whose teams share their rewards if there are any; raises as `SharedRewards` does."""
+    return SharedRewards(env, teams) if teams else env

@@ -13,6 +13,7 @@ _EXPORTS: dict[str, str] = {
     "CrashAndStall": "misbehaving",
     "DictCartPole": "cartpoles",
     "InvestmentGame": "matrix_games",
+    "GoalMaze": "goal_maze",
     "MaskedCartPole": "cartpoles",
     "MinAtar": "minatar",
     "MultiAgentCartPole": "cartpoles",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from runner.callbacks import EPISODE_HOOKS, EpisodeCallbacks, build_callbacks
+from runner.config.curriculum import task_names
 from runner.config.env_runner_checks import separate_settings
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.imports import import_target
@@ -24,7 +25,7 @@ from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.protocol import EnvRunner
-from runner.env_runners.teams import SharedRewards
+from runner.env_runners.teams import sharing_rewards
 from runner.env_runners.vector_envs import SubEnvironments
 from runner.experiment.learner_builder import build_local_learner_group
 from runner.learners.peers import Alone
@@ -107,7 +108,7 @@ def build_env_runner(
             agents = {module_id: acting.agents for module_id, acting in acting_modules.items()}
             module_of = {agent: module_id for module_id, of_module in agents.items() for agent in of_module}
             several.infos = AgentInfos(read_info_metrics(config, agents), module_of, num_envs)
-        _give_callbacks(several, several.module, config, role, index, envs.environments)
+        _give_listeners(several, several.module, config, role, index, envs.environments)
         several.recorder = build_env_episode_recorder(config, plans, writer_id, index) if is_recording else None
         return cast(EnvRunner, several)
     acting, env = parts[DEFAULT_MODULE_ID], _make_vector_env(config, num_envs)
@@ -116,7 +117,7 @@ def build_env_runner(
     )
     if config.metrics:
         runner.infos = EpisodeInfos(read_info_metrics(config), num_envs)
-    _give_callbacks(runner, acting.module, config, role, index, env.environments)
+    _give_listeners(runner, acting.module, config, role, index, env.environments)
     if is_recording:
         runner.recorder = build_recorder(config, acting.plan, writer_id, index)
     return cast(EnvRunner, runner)
@@ -135,11 +136,19 @@ def _make_multi_agent_envs(
 
 
 def _make_agents_env(config: ExperimentConfig) -> MultiAgentEnv:
-    env, teams = make_multi_agent_env(config.env), config.multi_agent.teams
-    return SharedRewards(env, teams) if teams else env
+    """Make an environment with several agents, whose episodes are of tasks where there is a curriculum."""
+    if not task_names(config.curriculum):
+        return sharing_rewards(make_multi_agent_env(config.env), config.multi_agent.teams)
+    from runner.experiment.curriculum_builder import make_tasked_multi_agent_env
+
+    return make_tasked_multi_agent_env(config)
 
 
 def _make_vector_env(config: ExperimentConfig, num_envs: int) -> SubEnvironments:
+    if task_names(config.curriculum):
+        from runner.experiment.curriculum_builder import make_tasked_envs
+
+        return make_tasked_envs(config, num_envs)
     runners = config.env_runners
     return make_vector_env(
         config.env,
@@ -158,8 +167,15 @@ def _refuse_separate_settings(config: ExperimentConfig) -> None:
         raise ConfigError([Problem(what, "env_runners", ", ".join(names))])
 
 
-def _give_callbacks(runner: Any, module: Any, config: ExperimentConfig, role: str, index: int, envs: Any) -> None:
-    """Give an env runner its own instances of the callbacks; None if none of them hears of episodes."""
+def _give_listeners(runner: Any, module: Any, config: ExperimentConfig, role: str, index: int, envs: Any) -> None:
+    """Give an env runner what hears of its episodes: the tasks of a curriculum, and its own callbacks.
+
+    Callbacks of which none hears of episodes are left out.
+    """
+    if task_names(config.curriculum):
+        from runner.curriculum.tasked_episodes import TaskedEpisodes
+
+        runner.tasks = TaskedEpisodes(envs)
     runner.callbacks = None
     callbacks = build_callbacks(config)
     if callbacks.hears(*EPISODE_HOOKS):

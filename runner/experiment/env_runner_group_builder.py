@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.cluster.placement import Placement
 from runner.cluster.room import count_places
+from runner.config.curriculum import read_tasks, task_names
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import AsyncGradientsConfig
 from runner.config.plans import read_plan, steps_of
@@ -121,6 +122,8 @@ def _settings_of(config: ExperimentConfig, num_runners: int | None) -> dict[str,
     others: dict[str, Any] = {"computes_gradients": True} if _computes_gradients(config) else {}
     if runners.env_runner_class is not None:
         others |= {"env_runner_class": runners.env_runner_class}
+    if task_names(config.curriculum):
+        others |= {"tasks": {name: asdict(task) for name, task in read_tasks(config.curriculum).items()}}
     mode = runners.gym_env_vectorize_mode
     if runners.restart_failed_sub_environments and mode == "auto":  # which makes it sync
         others |= {"restart_failed_sub_environments": True}

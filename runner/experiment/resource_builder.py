@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
+from runner.experiment.curriculum_builder import build_curriculum
 from runner.experiment.env_runner_builder import TRAINING
 from runner.experiment.env_runner_group_builder import build_env_runner_group
 from runner.experiment.league_builder import build_league
@@ -63,4 +64,5 @@ def build_resources(
         Standardisation({module_id: of_module.env_to_module for module_id, of_module in parts.items()}),
     )
     resources.league = league
+    resources.curriculum = build_curriculum(config)
     return resources

@@ -150,7 +150,7 @@ class Trainer:
             self._recorded_replay.fill(self.resources.replay_buffers, self._parts[DEFAULT_MODULE_ID])
         self.addresses = self.env_runners.addresses() if ENV_RUNNERS in needs else []
         self.resources.set_policy(shared_states(self.loaded_modules) if self.loaded_modules else {})
-        self.resources.begin_league()
+        self.resources.begin_episodes()
         self.last_result: Result = {}
         self.last_schedule: dict[str, list[int]] = {}
         self._num_restarts = 0
@@ -393,6 +393,8 @@ class Trainer:
         result |= mean_returns_by_id("evaluation/env_runners", dict(returns_by_kind(episodes)))
         if self.resources.league is not None:
             result |= self.resources.league.evaluation_metrics(episodes.matches)
+        if self.resources.curriculum is not None:
+            result |= self.resources.curriculum.evaluation_metrics(episodes.tasks)
         result |= {"timers/evaluation": clock.seconds, "time_total_s": self._metrics.time_total_s}
         self.callbacks.call("on_evaluate_end", result=result)
         return result
@@ -406,6 +408,8 @@ class Trainer:
         runners.use_shared_state(self.resources.shared_state)
         if self.resources.league is not None:
             self.resources.league.seat(runners, is_evaluation=True)
+        if self.resources.curriculum is not None:
+            self.resources.curriculum.announce(runners, is_evaluation=True)
         num_sampled = self._metrics.num_env_steps_sampled_lifetime
         if num_episodes is not None:
             return runners.submit_evaluation(num_episodes, settings.explore, num_sampled)

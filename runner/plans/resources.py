@@ -27,6 +27,7 @@ from runner.plans.run_metrics import Result, RunMetrics
 from runner.replay import ReplayBuffer
 
 if TYPE_CHECKING:  # env runners, which import this, do without the libraries of recorded data
+    from runner.curriculum.curriculum import Curriculum
     from runner.league.league import League
     from runner.offline.training.offline_data import OfflineData
 
@@ -81,6 +82,7 @@ class Resources:
         metrics: `run_metrics`.
         callbacks: of the driver; none, unless a trainer gives its own.
         league: whose players env runners play against; None: there is none.
+        curriculum: whose tasks env runners draw; None: there is none.
         queues: by name, between plans.
         operators: by name, in the order in which the plan makes them.
         may_break_off: whether an iteration may end within, with a checkpoint of the part that is done.
@@ -105,6 +107,7 @@ class Resources:
         self.replay_buffers = dict(replay_buffers)
         self._standardisation = standardisation
         self.league: League | None = None
+        self.curriculum: Curriculum | None = None
         self.callbacks = Callbacks()
         self.queues: dict[str, Queue] = {}
         self.operators: dict[str, Operator] = {}
@@ -233,14 +236,26 @@ class Resources:
             requests.to_follow = deque(numbers[len(requests.schedule or ()) :])  # without what has been taken already
 
     def end_iteration(self) -> Result:
-        """Return the metrics of the resources at the end of an iteration; the league says who plays in the next one."""
-        return self._metrics_of_resources() | self._end_iteration_of_league()
+        """Return the metrics of the resources at the end of an iteration.
 
-    def begin_league(self) -> None:
-        """Let the league, if there is one, begin with the learners' weights."""
+        The league says who plays in the next one, and the curriculum which tasks are drawn.
+        """
+        return self._metrics_of_resources() | self._end_iteration_of_league() | self._end_iteration_of_curriculum()
+
+    def begin_episodes(self) -> None:
+        """Let the league, if there is one, begin with the learners' weights, and a curriculum with its first tasks."""
         if self.league is not None:
             self.league.begin(self.learners.get_weights(), self.shared_state)
             self.league.seat(self.env_runners)
+        if self.curriculum is not None:
+            self.curriculum.announce(self.env_runners)
+
+    def _end_iteration_of_curriculum(self) -> Result:
+        if self.curriculum is None:
+            return {}
+        self.curriculum.add(self.metrics.tasks)
+        self.curriculum.announce(self.env_runners)
+        return self.curriculum.metrics()
 
     def _end_iteration_of_league(self) -> Result:
         if self.league is None:
@@ -285,6 +300,7 @@ class Resources:
             **({REPLAY_BUFFERS: self._replay_state()} if self.replay_buffers else {}),
             **({"callbacks": self.callbacks.get_state()} if self.config.callbacks else {}),
             **({} if self.league is None else {"league": self.league.get_state()}),
+            **({} if self.curriculum is None else {"curriculum": self.curriculum.get_state()}),
         }
 
     def _replay_state(self) -> dict[str, Any]:
@@ -315,10 +331,7 @@ class Resources:
                 source.start_anew(state.get(name, {}))
             else:
                 source.set_state(state[name])
-        if self.league is not None:
-            if "league" in state:
-                self.league.set_state(state["league"])
-            self.league.seat(self.env_runners)
+        self._set_state_of_episodes(state)
         saved_buffers = saved.get(REPLAY_BUFFERS, {})
         emptied = []
         for name, buffer in self.replay_buffers.items():
@@ -329,6 +342,17 @@ class Resources:
         if all(saved.get(name) == settings[name] for name in ("plan", "operators")):
             self._set_state_of_plan(state["plan"], anew)
         return emptied
+
+    def _set_state_of_episodes(self, state: Mapping[str, Any]) -> None:
+        """Let the league and the curriculum go on, and tell env runners what new episodes are drawn from."""
+        if self.league is not None:
+            if "league" in state:
+                self.league.set_state(state["league"])
+            self.league.seat(self.env_runners)
+        if self.curriculum is not None:
+            if "curriculum" in state:
+                self.curriculum.set_state(state["curriculum"])
+            self.curriculum.announce(self.env_runners)
 
     def _set_state_of_plan(self, state: Mapping[str, Any], anew: Collection[str]) -> None:
         for name, operator_state in state["operators"].items():

@@ -20,6 +20,7 @@ from runner.pipelines.piece_metrics import ConnectorMetrics, ReducedValue, merge
 from runner.plans.items import Item, TrainResult
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 from runner.rows.matches import Match
+from runner.rows.task_outcomes import TaskOutcome
 
 _NUM_GRADIENT_STEPS = "/num_minibatch_updates"
 _NO_NUMBERS = np.zeros(0)
@@ -50,9 +51,11 @@ class RunMetrics:
         reports_lag: whether samples may be of older weights, since the plan samples asynchronously.
         matches: of this iteration's episodes, in a league.
         is_broken_off: whether an iteration has begun that goes on after a checkpoint.
+        tasks: of this iteration's episodes, in a curriculum.
     """
 
     matches: list[Match]
+    tasks: list[TaskOutcome]
 
     counts_recorded = True
     reports_lag = False
@@ -98,6 +101,7 @@ class RunMetrics:
         self._num_episodes = 0
         self._num_outside = 0
         self.matches = []
+        self.tasks = []
         self._reported = {name: ReducedValue(reduced.reduction) for name, reduced in self._reported.items()}
 
     def break_off(self) -> None:
@@ -150,6 +154,7 @@ class RunMetrics:
                 recent_returns = self._returns_by_id[kind].setdefault(id_, deque(maxlen=self._smoothing))
                 recent_returns.extend(values.tolist())
         self.matches += finished.matches
+        self.tasks += finished.tasks
         self.info_keys = finished.info_keys or self.info_keys
         for name, recent_numbers in self.infos.items():
             numbers = finished.infos.get(name, _NO_NUMBERS)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from runner.config.errors import Problem
 from runner.episodes.columns import REWARDS, ColumnBlock
 from runner.rows.matches import Match
+from runner.rows.task_outcomes import TaskOutcome
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class FinishedEpisodes:
     each agent's episode. `info_keys`: keys of the newest last infos where a metric found no number.
     `reported`: of each evaluation, what callbacks have reported in it, metric -> `ReducedValue`.
     `matches`: of the episodes in which players of a league took part.
+    `tasks`: of each episode, where there is a curriculum; else empty.
     """
 
     returns: npt.NDArray[np.float64]
@@ -52,6 +54,7 @@ class FinishedEpisodes:
     reported: tuple[Mapping[str, Any], ...] = ()
     info_keys: tuple[str, ...] = ()
     matches: tuple[Match, ...] = ()
+    tasks: tuple[TaskOutcome, ...] = ()
 
     @classmethod
     def concatenated(cls, parts: Sequence[FinishedEpisodes]) -> FinishedEpisodes:
@@ -67,6 +70,7 @@ class FinishedEpisodes:
             tuple(reported for part in parts for reported in part.reported),
             next((part.info_keys for part in reversed(parts) if part.info_keys), ()),
             tuple(match for part in parts for match in part.matches),
+            tuple(outcome for part in parts for outcome in part.tasks),
         )
 
 

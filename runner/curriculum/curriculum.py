@@ -1,0 +1,146 @@
+"""The curriculum of a run: what episodes say of its tasks, and how likely each task is drawn next."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from runner.config.curriculum import PROMOTE, CurriculumConfig, evaluated_tasks, task_names
+from runner.curriculum.rules import ODDS
+from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.rows.task_outcomes import TaskOutcome
+
+
+@dataclass
+class TaskRecord:
+    """What the episodes of one task say.
+
+    Attributes:
+        newest: values of the newest episodes, at most `curriculum.window`.
+        num_episodes: so far.
+        last: number of its last episode among the ones of all tasks, from 1; 0: there was none.
+        best: the largest value; None before the first episode.
+        fast, slow: moving averages of the values.
+    """
+
+    newest: deque[float]
+    num_episodes: int = 0
+    last: int = 0
+    best: float | None = None
+    fast: float = 0.0
+    slow: float = 0.0
+
+    @property
+    def mean(self) -> float | None:
+        """Mean value of the newest episodes; None without any."""
+        return sum(self.newest) / len(self.newest) if self.newest else None
+
+
+@dataclass
+class Progress:
+    """What the rules look at.
+
+    Attributes:
+        records: task -> its record, from the easiest task to the hardest.
+        promoted: number of the newest task that was promoted.
+        num_episodes: of all tasks.
+    """
+
+    records: dict[str, TaskRecord] = field(default_factory=dict)
+    promoted: int = 0
+    num_episodes: int = 0
+
+
+class Curriculum:
+    """Keeps the outcomes of a run's tasks, and tells env runners how likely each is drawn.
+
+    Args:
+        config: the block.
+    """
+
+    def __init__(self, config: CurriculumConfig) -> None:
+        self._config = config
+        self._names = task_names(config)
+        self._progress = Progress({name: TaskRecord(deque(maxlen=config.window)) for name in self._names})
+
+    def announce(self, env_runners: EnvRunnerGroup, is_evaluation: bool = False) -> None:
+        """Tell env runners what to draw the tasks of new episodes from."""
+        evaluated = evaluated_tasks(self._config)
+        odds = dict.fromkeys(evaluated, 1 / len(evaluated)) if is_evaluation else self.odds()
+        env_runners.announce("tasks", "use_tasks", odds)
+
+    def odds(self) -> dict[str, float]:
+        """Return task -> probability in training."""
+        odds = ODDS[self._config.rule](self._config, self._progress)
+        return dict(zip(self._names, odds.tolist(), strict=True))
+
+    def add(self, outcomes: Sequence[TaskOutcome]) -> None:
+        """Take in the outcomes of training episodes, and promote the next task once it is time."""
+        progress, smoothing = self._progress, self._config.smoothing
+        for task, value in outcomes:
+            record = progress.records[task]
+            progress.num_episodes += 1
+            record.num_episodes, record.last = record.num_episodes + 1, progress.num_episodes
+            record.newest.append(value)
+            if record.best is None:
+                record.best = record.fast = record.slow = value
+            record.best = max(record.best, value)
+            record.fast += smoothing * (value - record.fast)
+            record.slow += smoothing * (record.fast - record.slow)
+            self._promote()
+
+    def _promote(self) -> None:
+        if self._config.rule == PROMOTE:
+            while self._progress.promoted < len(self._names) - 1 and self._is_mastered(self._progress.promoted):
+                self._progress.promoted += 1
+
+    def _is_mastered(self, number: int) -> bool:
+        record, least = self._progress.records[self._names[number]], self._config.promote_at
+        if least is None or record.mean is None or len(record.newest) < self._config.window:
+            return False
+        return record.mean >= least
+
+    def metrics(self) -> dict[str, float | int | None]:
+        """Return what the tasks have come to."""
+        metrics: dict[str, float | int | None] = {}
+        if self._config.rule == PROMOTE:
+            metrics["curriculum/task"] = self._progress.promoted
+        odds = self.odds()
+        for name, record in self._progress.records.items():
+            metrics[f"curriculum/{name}/value_mean"] = record.mean
+            metrics[f"curriculum/{name}/num_episodes"] = record.num_episodes
+            metrics[f"curriculum/{name}/probability"] = odds[name]
+        return metrics
+
+    def evaluation_metrics(self, outcomes: Sequence[TaskOutcome]) -> dict[str, float | None]:
+        """Return the mean value of each evaluated task in an evaluation."""
+        metrics: dict[str, float | None] = {}
+        for name in evaluated_tasks(self._config):
+            values = [outcome.value for outcome in outcomes if outcome.task == name]
+            metrics[f"evaluation/curriculum/{name}/value_mean"] = sum(values) / len(values) if values else None
+        return metrics
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def get_state(self) -> dict[str, Any]:
+        """Return all records, as plain values."""
+        progress = self._progress
+        return {
+            "records": {name: {**vars(one), "newest": list(one.newest)} for name, one in progress.records.items()},
+            "promoted": self._names[progress.promoted],
+            "num_episodes": progress.num_episodes,
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`; tasks that it does not know begin anew."""
+        for name in self._names:
+            saved = state["records"].get(name)
+            newest: deque[float] = deque(maxlen=self._config.window)
+            self._progress.records[name] = (
+                TaskRecord(newest) if saved is None else TaskRecord(**saved | {"newest": newest})
+            )
+            newest.extend(() if saved is None else saved["newest"])
+        self._progress.promoted = self._names.index(state["promoted"]) if state["promoted"] in self._names else 0
+        self._progress.num_episodes = int(state["num_episodes"])

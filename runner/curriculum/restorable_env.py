@@ -1,0 +1,86 @@
+"""An environment of which a running episode can be brought back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from runner.env_runners.env_states import (
+    has_own_state,
+    lasting_wrappers,
+    layers_of,
+    restore,
+    state_of,
+    tells_its_state,
+)
+from runner.env_runners.multi_agent_env import MultiAgentEnv
+from runner.episodes import nested
+
+
+class RestorableEnv:
+    """Steps an environment, and brings its episode back: by its own state, else by a replay of the actions so far.
+
+    As in `SyncEnvironments`, its own state counts where its wrappers keep no lists or deques; before a replay wrappers
+    get the state that they had when the episode began. An environment with several agents is one layer.
+
+    Args:
+        env: a `gymnasium.Env` or a `MultiAgentEnv`.
+
+    Attributes:
+        env: the same.
+        has_begun: whether it was ever reset.
+    """
+
+    def __init__(self, env: Any) -> None:
+        self.env = env
+        self.has_begun = False
+        self._has_several_agents = isinstance(env, MultiAgentEnv)
+        self._layers = [env] if self._has_several_agents else layers_of(env)
+        self._tells = all(map(tells_its_state, self._layers[:-1])) and has_own_state(self._layers[-1])
+        self._lasting = [] if self._has_several_agents else lasting_wrappers(env)
+        self._at_start: list[dict[str, Any]] = []
+        self._actions: list[Any] = []
+
+    def reset(self, seed: int | None, options: Mapping[str, Any]) -> Any:
+        """Reset the environment, with options where there are any."""
+        self.has_begun = True
+        self._actions = []
+        if not self._tells:
+            self._at_start = [state_of(wrapper) for wrapper in self._lasting]
+        return self.env.reset(seed=seed, **({"options": dict(options)} if options else {}))
+
+    def step(self, action: Any) -> Any:
+        """Take a step."""
+        if not self._tells:
+            self._actions.append(dict(action) if self._has_several_agents else action)
+        return self.env.step(action)
+
+    def get_state(self, is_running: bool) -> dict[str, Any]:
+        """Return what the next step, or where no episode runs the next reset, depends on."""
+        if self._tells:
+            return {"layers": [state_of(layer) for layer in self._layers]}
+        if not is_running:
+            return {"lasting": [state_of(wrapper) for wrapper in self._lasting]}
+        actions = list(self._actions) if self._has_several_agents or not self._actions else nested.stack(self._actions)
+        return {"lasting": list(self._at_start), "actions": actions}
+
+    def set_state(self, state: Mapping[str, Any], begin: Callable[[], Any]) -> None:
+        """Go on from a state of `get_state`.
+
+        Args:
+            state: of an environment like this one.
+            begin: resets as at the beginning of the episode that ran.
+        """
+        for wrapper, wrapper_state in zip(self._lasting, state.get("lasting", ()), strict=False):
+            restore(wrapper, wrapper_state)
+        begin()
+        if "layers" in state:
+            for layer, layer_state in zip(self._layers, state["layers"], strict=True):
+                restore(layer, layer_state)
+        elif "actions" in state:
+            actions = state["actions"]
+            for action in actions if isinstance(actions, list) else nested.unstack(actions):
+                self.step(action)
+        else:  # no episode ran
+            for wrapper, wrapper_state in zip(self._lasting, state["lasting"], strict=False):
+                restore(wrapper, wrapper_state)

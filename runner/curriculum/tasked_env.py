@@ -1,0 +1,221 @@
+"""Environments whose episodes are of tasks, which each reset draws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from runner.config.curriculum import EPISODE_RETURN, INFO, Task
+from runner.config.errors import ConfigError, Problem, RunFailure, show_value
+from runner.curriculum.restorable_env import RestorableEnv
+from runner.env_runners.multi_agent_env import AgentDict, MultiAgentEnv, StepDicts
+from runner.streams import random_stream
+
+# The key of infos that has the name of the task.
+TASK = "task"
+# Makes an environment with these arguments in the place of equal ones of the `env` block.
+MakeEnv = Callable[[Mapping[str, Any]], Any]
+_NOBODY = ""  # stands for the agent where there is a single one
+
+
+class Tasked:
+    """What environments with one and with several agents have in common.
+
+    Each reset draws a task by a stream of its own seed, so that draws have no further state.
+
+    Args:
+        make_env: makes an environment, with its wrappers.
+        tasks: name -> what the task changes.
+        odds: task -> probability, until others are set.
+        measure: of the `curriculum` block.
+
+    Attributes:
+        odds: task -> probability, of new episodes.
+        task: of the newest episode.
+    """
+
+    def __init__(
+        self, make_env: MakeEnv, tasks: Mapping[str, Task], odds: Mapping[str, float], measure: str = EPISODE_RETURN
+    ) -> None:
+        self._make_env = make_env
+        self._tasks = dict(tasks)
+        self.odds = dict(odds)
+        self.task = next(iter(tasks))
+        self._seed: int | None = None
+        self._key = None if measure == EPISODE_RETURN else measure.removeprefix(INFO)
+        self._numbers: dict[str, float] = {}
+        self._shared = RestorableEnv(make_env({}))
+        self._of_task: dict[str, RestorableEnv] = {}  # of tasks with an `env_config`
+
+    @property
+    def env(self) -> Any:
+        """The environment of the newest episode, with its wrappers."""
+        return self._current.env
+
+    @property
+    def _current(self) -> RestorableEnv:
+        return self._env_of(self.task)
+
+    def _env_of(self, name: str) -> RestorableEnv:
+        arguments = self._tasks[name].env_config
+        if not arguments:
+            return self._shared
+        if name not in self._of_task:
+            made = self._make_env(arguments)
+            _check_spaces(self._shared.env, made, name)
+            self._of_task[name] = RestorableEnv(made)
+        return self._of_task[name]
+
+    def _begin(self, seed: int | None, name: str) -> Any:
+        self.task, self._seed, self._numbers = name, seed, {}
+        return self._current.reset(seed, self._tasks[name].options)
+
+    def _begin_drawn(self, seed: int | None) -> Any:
+        names, odds = list(self.odds), list(self.odds.values())
+        rng = np.random.default_rng() if seed is None else random_stream(seed, TASK)
+        return self._begin(seed, names[int(rng.choice(len(names), p=odds))])
+
+    def _measure(self, agent: str, info: Mapping[str, Any]) -> None:
+        """Keep the number that an agent's info has."""
+        if self._key is None:
+            return
+        self._numbers.pop(agent, None)
+        if self._key in info:
+            number = info[self._key]
+            if isinstance(number, np.ndarray) and number.ndim == 0:
+                number = number.item()
+            is_number = isinstance(number, (bool, int, float, np.bool_, np.integer, np.floating))
+            if not is_number or not math.isfinite(number):
+                what = f"the info of a step has no number for curriculum.measure: {INFO}{self._key}"
+                raise RunFailure(
+                    Problem(what, f"task {self.task}", show_value(number), "a finite number, or true or false")
+                )
+            self._numbers[agent] = float(number)
+
+    def measured(self) -> float | None:
+        """Return the value of the episode that has just ended; None: it is the return.
+
+        Raises:
+            RunFailure: the last step's info has no such number.
+        """
+        if self._key is None:
+            return None
+        if not self._numbers:
+            what = f"the last step's info has no {self._key}, which curriculum.measure names"
+            raise RunFailure(Problem(what, f"task {self.task}", None, f"a number {self._key} in each last info"))
+        return sum(self._numbers.values()) / len(self._numbers)
+
+    def render(self) -> Any:
+        """Return a picture of the running episode."""
+        return self.env.render()
+
+    def close(self) -> None:
+        """Close all environments."""
+        for one in (self._shared, *self._of_task.values()):
+            one.env.close()
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the running episode, and what all environments keep over episodes."""
+        current = self._current
+        others = {name: one for name, one in self._of_task.items() if one is not current and one.has_begun}
+        if self._shared is not current and self._shared.has_begun:
+            others[_NOBODY] = self._shared
+        return {
+            "task": self.task,
+            "seed": self._seed,
+            "numbers": dict(self._numbers),
+            "env": current.get_state(is_running=True) if current.has_begun else {},
+            "others": {name: one.get_state(is_running=False) for name, one in others.items()},
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`, in environments that are made anew."""
+        self.close()
+        self._shared, self._of_task = RestorableEnv(self._make_env({})), {}
+        options = {name: task.options for name, task in self._tasks.items()}
+        options[_NOBODY] = next((task.options for task in self._tasks.values() if not task.env_config), {})
+        for name, of_other in state["others"].items():
+            other = self._env_of(name) if name else self._shared
+            other.set_state(of_other, partial(other.reset, 0, options[name]))
+        task, seed = str(state["task"]), None if state["seed"] is None else int(state["seed"])
+        if state["env"]:
+            self._env_of(task).set_state(state["env"], lambda: self._begin(seed, task))
+        self.task, self._seed = task, seed
+        self._numbers = {agent: float(number) for agent, number in state["numbers"].items()}
+
+
+class TaskedEnv(Tasked, gym.Env[Any, Any]):
+    """An environment with one agent; infos of resets and of last steps have `task`. See `Tasked`.
+
+    Args:
+        make_env, tasks, odds, measure: see `Tasked`; `make_env` makes a `gymnasium.Env`.
+    """
+
+    def __init__(
+        self, make_env: MakeEnv, tasks: Mapping[str, Task], odds: Mapping[str, float], measure: str = EPISODE_RETURN
+    ) -> None:
+        super().__init__(make_env, tasks, odds, measure)
+        env = self._shared.env
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+        self.metadata, self.render_mode, self.spec = env.metadata, env.render_mode, env.spec
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Begin an episode of a drawn task, which has options of its own."""
+        obs, info = self._begin_drawn(seed)
+        return obs, {**info, TASK: self.task}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        """Take a step."""
+        obs, reward, terminated, truncated, info = self._current.step(action)
+        if terminated or truncated:
+            self._measure(_NOBODY, info)
+            info = {**info, TASK: self.task}
+        return obs, reward, terminated, truncated, info
+
+
+class TaskedMultiAgentEnv(Tasked, MultiAgentEnv):
+    """An environment with several agents; the infos of all of them have `task`. See `Tasked`.
+
+    With `measure: info:KEY` an episode's value is the mean over the agents whose last info has the key.
+
+    Args:
+        make_env, tasks, odds, measure: see `Tasked`; `make_env` makes a `MultiAgentEnv`.
+    """
+
+    def __init__(
+        self, make_env: MakeEnv, tasks: Mapping[str, Task], odds: Mapping[str, float], measure: str = EPISODE_RETURN
+    ) -> None:
+        super().__init__(make_env, tasks, odds, measure)
+        env = self._shared.env
+        self.possible_agents, self.metadata = env.possible_agents, env.metadata
+        self.observation_spaces, self.action_spaces = env.observation_spaces, env.action_spaces
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[AgentDict, AgentDict]:
+        """Begin an episode of a drawn task, which has options of its own."""
+        obs, infos = self._begin_drawn(seed)
+        return obs, self._with_task(obs, infos)
+
+    def step(self, actions: AgentDict) -> StepDicts:
+        """Take a step."""
+        obs, rewards, terminateds, truncateds, infos = self._current.step(actions)
+        for agent in obs:
+            self._measure(agent, infos.get(agent) or {})
+        return obs, rewards, terminateds, truncateds, self._with_task(obs, infos)
+
+    def _with_task(self, obs: AgentDict, infos: AgentDict) -> AgentDict:
+        return {**infos, **{agent: {**(infos.get(agent) or {}), TASK: self.task} for agent in obs}}
+
+
+def _check_spaces(shared: Any, made: Any, name: str) -> None:
+    names = ("observation_spaces", "action_spaces") if isinstance(shared, MultiAgentEnv) else ()
+    for attribute in names or ("observation_space", "action_space"):
+        expected, got = getattr(shared, attribute), getattr(made, attribute, None)
+        if expected != got:
+            what = f"the environment of task {name} has another {attribute} than the env block's"
+            where = f"curriculum.tasks.{name}.env_config"
+            raise ConfigError([Problem(what, where, str(got), f"{expected}, one policy acts in all tasks")])

@@ -1,0 +1,62 @@
+"""Construction of the curriculum of a run, and of the environments that draw its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import gymnasium as gym
+
+from runner.config.curriculum import evaluated_tasks, read_tasks, task_names
+from runner.config.errors import ConfigError, Problem
+from runner.config.schemas import EnvConfig, ExperimentConfig
+from runner.curriculum.curriculum import Curriculum
+from runner.curriculum.tasked_env import TaskedEnv, TaskedMultiAgentEnv
+from runner.env_runners.env_makers import make_environment, make_multi_agent_env
+from runner.env_runners.teams import sharing_rewards
+from runner.env_runners.vector_envs import SyncEnvironments
+
+
+def build_curriculum(config: ExperimentConfig) -> Curriculum | None:
+    """Make the curriculum, if there is one."""
+    return Curriculum(config.curriculum) if task_names(config.curriculum) else None
+
+
+def make_tasked_envs(config: ExperimentConfig, num_envs: int) -> SyncEnvironments:
+    """Make N sub-environments with a single agent, each episode of a task.
+
+    Raises:
+        ConfigError: they cannot be made, or only step together.
+    """
+    return SyncEnvironments(lambda: TaskedEnv(*_arguments(config, _make_single)), num_envs, config.seed)
+
+
+def make_tasked_multi_agent_env(config: ExperimentConfig) -> TaskedMultiAgentEnv:
+    """Make an environment with several agents, each episode of a task.
+
+    Raises:
+        ConfigError: it cannot be made.
+    """
+    teams = config.multi_agent.teams
+    return TaskedMultiAgentEnv(*_arguments(config, lambda env: sharing_rewards(make_multi_agent_env(env), teams)))
+
+
+def _arguments(config: ExperimentConfig, make: Any) -> tuple[Any, ...]:
+    tasks, evaluated = read_tasks(config.curriculum), evaluated_tasks(config.curriculum)
+    # What evaluations draw from; training is told otherwise before its first episode.
+    odds = {name: 1 / len(evaluated) for name in evaluated}
+    return partial(_make_with, config.env, make), tasks, odds, config.curriculum.measure
+
+
+def _make_with(env: EnvConfig, make: Any, env_config: Mapping[str, Any]) -> Any:
+    return make(replace(env, env_config={**env.env_config, **env_config}))
+
+
+def _make_single(env: EnvConfig) -> gym.Env[Any, Any]:
+    made = make_environment(env, 1, "sync")
+    if not isinstance(made, gym.Env):
+        what = f"a curriculum resets environments one by one, and {env.name} makes {type(made).__name__}"
+        raise ConfigError([Problem(what, "env", env.name, "a gymnasium.Env")])
+    return made

@@ -1,0 +1,17 @@
+"""Outcomes of tasks: what finished episodes say of the tasks of a curriculum."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class TaskOutcome(NamedTuple):
+    """What one episode says of its task.
+
+    Attributes:
+        task: its name.
+        value: of the episode, as `curriculum.measure` has it.
+    """
+
+    task: str
+    value: float

@@ -1,0 +1,162 @@
+"""Whole runs with a curriculum: exact resume, Ray, several agents, a league, records, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.config.errors import ConfigError
+from runner.experiment.trainer import Trainer
+from tests.conftest import Outcome, without_times
+from tests.test_multi_agent_training import assert_same_weights
+
+SMALL = [
+    "tracking=none",
+    "algorithm.train_batch_size_per_learner=200",
+    "algorithm.minibatch_size=100",
+    "algorithm.num_epochs=1",
+    "module.fcnet_hiddens=[16]",
+    "env_runners.num_envs_per_env_runner=4",
+    "evaluation.evaluation_interval=2",
+    "evaluation.evaluation_duration=10",
+]
+MAZE = [
+    "env.env_config={size: 5, num_levels: 4}",
+    "curriculum={num_levels: 4, promote_at: 0.3, window: 10, evaluate: [level_0, level_3]}",
+]
+DRILL = [
+    "env._target_=tests.curriculum.drills.Drill",
+    "curriculum={num_levels: null, rule: regret, evaluate: [], measure: 'info:height', tasks: "
+    "{short: {options: {length: 3}}, long: {options: {length: 9}}, fast: {env_config: {speed: 2.0}}}}",
+]
+TEAM = [
+    *(override.replace("drills.Drill", "drills.TeamDrill") for override in DRILL),
+    "+multi_agent.agent_to_module={a: one, b: two}",
+]
+
+
+def trainer_of(*overrides: str) -> Trainer:
+    task = [] if any("drills" in override for override in overrides) else MAZE
+    return Trainer.from_experiment("ppo_curriculum_goal_maze", [*SMALL, *task, *overrides])
+
+
+def train(trainer: Trainer, iterations: int) -> list[dict[str, Any]]:
+    return [without_times(trainer.train()) for _ in range(iterations)]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [[], ["curriculum.rule=learning_progress"], DRILL, TEAM],
+    ids=["promote", "learning_progress", "env_config", "several_agents"],
+)
+def test_a_checkpoint_goes_on_bit_for_bit(overrides: list[str], tmp_path: Path) -> None:
+    with trainer_of(*overrides) as trainer:
+        expected = train(trainer, 6)
+        weights = trainer.learners.get_weights()
+    drawn = [name for name in expected[-1] if name.endswith("/num_episodes") and name.startswith("curriculum/")]
+    assert sum(expected[-1][name] > 0 for name in drawn) >= 2
+    assert sum(expected[-1][name] for name in drawn) == expected[-1]["num_episodes_lifetime"]
+    with trainer_of(*overrides) as trainer:
+        first = train(trainer, 3)
+        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
+        assert train(trainer, 1) == expected[3:4], "get_state must not move the run"
+    with trainer_of(*overrides) as trainer:
+        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
+        assert first + train(trainer, 3) == expected
+        assert_same_weights(trainer.learners.get_weights(), weights)
+
+
+def test_ray_actors_give_the_numbers_of_one_process(ray_cluster: None) -> None:
+    runners = "env_runners.num_env_runners=2"
+    with trainer_of(runners, "engine=inline") as trainer:
+        expected = train(trainer, 4)
+    with trainer_of(runners) as trainer:
+        assert train(trainer, 4) == expected
+    assert expected[-1]["curriculum/task"] > 0
+    assert "evaluation/curriculum/level_3/value_mean" in expected[1]
+
+
+def test_evaluations_are_of_their_tasks_alone() -> None:
+    with trainer_of("curriculum.evaluate=[level_0]", "evaluation.explore=true") as trainer:
+        result = train(trainer, 2)[-1]
+    assert result["evaluation/curriculum/level_0/value_mean"] == result["evaluation/env_runners/episode_return_mean"]
+    assert not [name for name in result if name.startswith("evaluation/curriculum/level_3")]
+
+
+def test_a_value_out_of_infos_is_no_return() -> None:
+    with trainer_of(*DRILL) as trainer:
+        result = train(trainer, 3)[-1]
+    assert result["curriculum/short/value_mean"] <= 30.0
+    assert result["curriculum/short/value_mean"] % 1 in (0.0, 0.5) or result["curriculum/short/num_episodes"] > 2
+    assert result["curriculum/long/value_mean"] > result["curriculum/short/value_mean"]
+
+
+def test_metrics_and_records_have_the_task(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    by_task = "metrics={env_runners/success: {info: is_success, by: {task: [level_0, level_3]}}}"
+    with trainer_of(by_task, f"offline.output={tmp_path / 'recorded'}", "curriculum.rule=uniform") as trainer:
+        result = train(trainer, 4)[-1]
+        trainer.env_runners.finish_recording()
+    assert result["env_runners/success/level_0"] > result["env_runners/success/level_3"]
+    tables = [pq.read_table(path) for path in (tmp_path / "recorded").rglob("*.parquet")]
+    assert "level_3" in "".join(str(table.to_pydict()) for table in tables)
+
+
+def test_a_league_plays_the_tasks_of_a_curriculum() -> None:
+    overrides = [
+        "algorithm.train_batch_size_per_learner=200",
+        "algorithm.minibatch_size=100",
+        "algorithm.num_epochs=1",
+        "module.fcnet_hiddens=[16]",
+        "env_runners.num_envs_per_env_runner=4",
+        "env._target_=tests.curriculum.drills.Opening",
+        "curriculum={rule: uniform, tasks: {start: {options: {moves: 0}}, late: {options: {moves: 4}}}}",
+        "evaluation.evaluation_interval=2",
+        "evaluation.evaluation_duration=10",
+        "tracking=none",
+    ]
+    with Trainer.from_experiment("ppo_league_tictactoe", overrides) as trainer:
+        result = train(trainer, 2)[-1]
+    assert result["curriculum/start/num_episodes"] > 10
+    assert result["curriculum/late/num_episodes"] > 10
+    assert result["league/main/elo"] is not None
+    assert result["evaluation/league/random/win_rate"] is not None
+    assert result["evaluation/curriculum/late/value_mean"] is not None
+
+
+@pytest.mark.parametrize(
+    ("override", "what"),
+    [
+        ("curriculum.promote_at=null", "curriculum.rule promote needs a mean value"),
+        ("curriculum={num_levels: null}", "curriculum is set, and has no tasks"),
+        ("+curriculum.tasks.a={options: {}}", "curriculum.tasks and curriculum.num_levels are both set"),
+        ("curriculum={num_levels: null, tasks: {a: {option: {}}}}", "curriculum.tasks.a has an unknown key"),
+        ("curriculum={num_levels: null, tasks: {a/b: {options: {}}}}", "a task's name becomes part of metrics"),
+        ("curriculum={num_levels: null, tasks: {a: 3}}", "curriculum.tasks.a is no task"),
+        ("curriculum.measure=return", "curriculum.measure is nothing to measure"),
+        ("curriculum.evaluate=[level_4]", "curriculum.evaluate names no task"),
+        ("curriculum.rule=promot", "promote"),
+        ("env_runners.gym_env_vectorize_mode=async", "steps environments one by one"),
+        ("env_runners.restart_failed_sub_environments=true", "does not go together with a curriculum"),
+        ("+stop.curriculum/level_4/value_mean=1", "curriculum/level_3/value_mean"),
+    ],
+)
+def test_what_does_not_fit_is_told_at_the_start(override: str, what: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        trainer_of(override).close()
+    assert what in str(raised.value)
+
+
+def test_a_run_is_drawn(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+    arguments = ("+experiment=ppo_curriculum_goal_maze", *SMALL, *MAZE, "hydra.run.dir=run", "stop.training_iteration=4")
+    outcome = run_main(*arguments)
+    assert outcome.code == 0, outcome.err
+    assert run_main("report", "run", "--output", "page.html").code == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "share of the episodes" in page
+    assert "mean value of each task" in page
