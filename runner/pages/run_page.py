@@ -12,6 +12,7 @@ import numpy as np
 
 from runner.config.errors import Problem, UserError, nearest_match
 from runner.pages import charts
+from runner.pages.curriculum_page import CURRICULUM, curriculum
 from runner.pages.league_page import league
 from runner.pages.page import Block, Code, Fact, Figure, Page, Section, Text
 from runner.pages.run_files import configuration, embed_video, environment, videos
@@ -43,7 +44,7 @@ _OF_BUFFERS = {
     "age of the oldest row, in updates": {"age_of_oldest": ""},
     "mean priority": {"mean_priority": ""},
 }
-_SHOWN = ("env_runners/", "evaluation/", _LEARNERS, _REPLAY, "timers/")
+_SHOWN = ("env_runners/", "evaluation/", _LEARNERS, _REPLAY, "timers/", CURRICULUM)
 # Axes, and what only counts iterations in other words.
 _COUNTS = (
     *(ITERATION, ENV_STEPS, STEPS_PER_S, TOTAL_S, _ITERATION_S),
@@ -79,6 +80,7 @@ def run_page(record: RunRecord, url_of: Callable[[Path], str] = embed_video) -> 
         Section("Failure", [Code(record.stop_reason)] if record.status == "failed" else []),
         Section("Learning curves", list(_learning_curves(record))),
         Section("League", list(league(record.path))),
+        Section("Curriculum", list(curriculum(record.columns, record.axis))),
         Section("Policy", list(videos(record, url_of))),
         Section("Evaluation", list(_metrics(record, "evaluation/", but=_main_metrics(record)))),
         Section("Learner", list(_learner(record))),

@@ -142,6 +142,11 @@ SAMPLED = {
     "ppo_cartpole_remote": _SAMPLED,
     "ppo_cartpole_two_learners": _SAMPLED,
     "ppo_catch": _SAMPLED,
+    "ppo_curriculum_goal_maze": (
+        *_SAMPLED,
+        "env.env_config={size: 5, num_levels: 4}",
+        "curriculum={num_levels: 4, promote_at: 0.3, window: 10, evaluate: [level_3]}",
+    ),
     "ppo_dict_cartpole": _SAMPLED,
     "ppo_dqn_multi_agent_cartpole": _OWN_ALGORITHMS,
     "ppo_half_cheetah": _SAMPLED,

@@ -79,6 +79,7 @@ PROMISES = {
     "ppo_masked_cartpole": (450, 300_000),
     "ppo_dict_cartpole": (450, 300_000),
     "ppo_catch": (0.9, 200_000),
+    "ppo_curriculum_goal_maze": (1.0, 200_000),
     "ppo_speaker_listener": (-40, 400_000),
     "appo_multi_agent_cartpole": (950, 1_000_000),
     "dqn_multi_agent_cartpole": (950, 100_000),
@@ -94,6 +95,7 @@ EVALUATED = {
     *("ppo_sb3_cartpole", "rainbow_cartpole", "sac_cartpole_discrete", "sac_lunarlander_continuous"),
     *("ppo_inverted_pendulum", "ppo_minigrid_empty", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
     *("qmix_two_step_game", "sac_multi_agent_pendulum", "vdn_two_step_game"),
+    "ppo_curriculum_goal_maze",
 }
 # These promise nothing: their files say that nobody has run them to the end here.
 UNTRIED = {
@@ -141,6 +143,7 @@ TEN_SEEDS = (
     *("ppo_inverted_pendulum", "ppo_lunarlander", "ppo_minigrid_empty", "ppo_sb3_cartpole", "rainbow_cartpole"),
     *("sac_cartpole_discrete", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
     *("mappo_investment_game", "mappo_speaker_listener", "qmix_two_step_game"),
+    "ppo_curriculum_goal_maze",
 )
 # These reach their returns on some seeds only: docs/learning.md.
 SOME_SEEDS = ("dqn_stateless_cartpole_lstm",)
