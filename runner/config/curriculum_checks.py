@@ -83,9 +83,10 @@ def _check_rule(curriculum: CurriculumConfig, composed: Composed) -> Iterator[Pr
 def _check_run(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     where, names = composed.where("curriculum"), ", ".join(task_names(config.curriculum))
     runners = config.env_runners
-    if config.env.is_external:
-        what = "a curriculum needs environments that are reset here, simulators reset themselves"
-        yield Problem(what, where, names, "{}")
+    if config.env.is_external and config.curriculum.measure != EPISODE_RETURN:
+        key = "curriculum.measure"
+        what = f"{key} is an info, which simulators that connect do not send"
+        yield Problem(what, composed.where(key), config.curriculum.measure, EPISODE_RETURN)
     elif ENV_RUNNERS not in needs_of(config):
         yield Problem("a curriculum needs a plan that samples, this one learns from recorded data", where, names, "{}")
     elif config.env.backend != "gymnasium":

@@ -70,6 +70,9 @@ class ActionRequests:
         versions: the newest weights.
         must_wait: returns whether requests have to wait now.
         when_acted: called after each batch with the number of env steps that it completed.
+
+    Attributes:
+        task_odds: task -> probability, which clients with the extension `tasks` are told.
     """
 
     def __init__(
@@ -90,6 +93,7 @@ class ActionRequests:
         self._waiting: list[_Request] = []
         self._is_flush_due = False
         self.num_env_steps = 0  # whole ones since the last cut
+        self.task_odds: Mapping[str, float] = {}
 
     # -- for the runner ----------------------------------------------------------------------------------------------
 
@@ -193,7 +197,9 @@ class ActionRequests:
         seq_no = self._versions.newest_seq_no
         for request in requests:
             if not request.answer.done():
-                request.answer.set_result({"type": "ACTIONS", "actions": request.actions, "weights_seq_no": seq_no})
+                answer: Answer = {"type": "ACTIONS", "actions": request.actions, "weights_seq_no": seq_no}
+                told = {"task_odds": self.task_odds} if request.client.has_tasks else {}
+                request.answer.set_result(answer | told)
         return len(stepped)
 
     def _read_by_module(self, requests: Sequence[_Request]) -> dict[str, list[_Element]]:
@@ -222,7 +228,9 @@ class ActionRequests:
             raise MessageError("unknown_episode", text, f"{path}.id")
         if observed.is_terminated and observed.is_truncated:
             raise MessageError("bad_message", "an episode is terminated or truncated, not both", f"{path}.is_truncated")
-        episode = request.client.open.new(*key) if served is None else served.episode
+        episode = served.episode if served is not None else request.client.open.new(*key)
+        if served is None:
+            episode.task = self._receiver.task(observed, path)
         step = ObservedStep(episode, served, obs, observed.reward, observed.is_terminated, observed.is_truncated)
         return _Element(request, place, observed, agent, step)
 

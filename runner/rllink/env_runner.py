@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from runner.callbacks import ReceivedCallbacks, build_callbacks
+from runner.config.curriculum import read_tasks
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.fragment_checks import check_fragment
@@ -39,6 +40,7 @@ from runner.rllink.server import Server
 from runner.rllink.service import Batch, Counts, Service
 from runner.rllink.versions import Version, Versions
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
+from runner.rows.task_outcomes import TaskOutcome
 from runner.streams import random_stream
 
 if TYPE_CHECKING:
@@ -127,7 +129,8 @@ class ExternalEnvRunner:
         num_kept = config.checkpoint.keep_last
         self._journal = None if journal_dir is None else Journal(journal_dir, f"{index}.{generation}", num_kept)
         description = _description(config, self._acting_parts, sampling)
-        self._service = Service(config.rllink, description, agents, self._versions, inference, self._journal)
+        tasks = {name: asdict(task) for name, task in read_tasks(config.curriculum).items()}
+        self._service = Service(config.rllink, description, agents, self._versions, inference, self._journal, tasks)
         self._env_episodes = EnvEpisodes({agent: spaces.module_id for agent, spaces in agents.items()})
         self._open_recordings = OpenRecordings() if is_recording else None
         self._callbacks = ReceivedCallbacks(build_callbacks(config), index)
@@ -248,6 +251,10 @@ class ExternalEnvRunner:
     def set_weights(self, weights: Weights) -> None:
         """Send simulators these parameters (module id -> vector) from the next sample on."""
         self._weights = weights
+
+    def use_tasks(self, odds: Mapping[str, float]) -> None:
+        """Tell simulators to draw the tasks of new episodes with these probabilities."""
+        self._service.use_tasks(odds)
 
     def evaluate(self, *_: Any, **__: Any) -> FinishedEpisodes:
         """Raise `RunFailure`: simulators cannot be asked to evaluate."""
@@ -594,4 +601,13 @@ def _finished(groups: Sequence[Sequence[OpenEpisode]]) -> FinishedEpisodes:
         np.array([sum(episode.return_ for episode in group) for group in groups], np.float64),
         np.array([max(episode.num_steps_sampled for episode in group) for group in groups], np.int64),
         np.zeros(len(groups), np.int64),
+        tasks=tuple(_outcomes(groups)),
     )
+
+
+def _outcomes(groups: Sequence[Sequence[OpenEpisode]]) -> Iterator[TaskOutcome]:
+    """Yield the outcomes of env episodes whose clients have said their task: the first one that an agent has."""
+    for group in groups:
+        task = next((episode.task for episode in group if episode.task is not None), None)
+        if task is not None:
+            yield TaskOutcome(task, sum(episode.return_ for episode in group))

@@ -88,6 +88,7 @@ class Episode(Struct, forbid_unknown_fields=True, kw_only=True):
     action_logp: list[float] | Block | UnsetType = UNSET
     action_dist_inputs: list[list[float]] | Block | UnsetType = UNSET
     agent_id: _Name | UnsetType = UNSET
+    task: _Name | UnsetType = UNSET
     env_t: list[int] | Block | UnsetType = UNSET
 
 
@@ -140,6 +141,7 @@ class Observed(Struct, forbid_unknown_fields=True, kw_only=True):
     is_terminated: bool = False
     is_truncated: bool = False
     agent_id: _Name | UnsetType = UNSET
+    task: _Name | UnsetType = UNSET
 
     @property
     def key(self) -> AgentKey:

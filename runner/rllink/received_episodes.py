@@ -27,6 +27,7 @@ class OpenEpisode:
     Attributes:
         id: names it in blocks and in logs, unique in a run.
         agent_id, env_id: its agent and its env episode; None in runs with a single agent.
+        task: that it is of, in a curriculum; None where its client has not said.
         client: name of its client.
         name: its id in messages of the client; without a name no later chunk can belong to it.
         is_whole: whether every step was sampled from its start to its end; false if its client left or skipped steps.
@@ -51,6 +52,7 @@ class OpenEpisode:
     num_steps_sampled: int = 0
     return_: float = 0.0
     last_obs_sampled: Any = None
+    task: str | None = None
 
     def get_state(self) -> dict[str, Any]:
         """Return the sampled part of the episode as arrays and plain values."""
@@ -58,6 +60,7 @@ class OpenEpisode:
             "id": self.id,
             "agent_id": self.agent_id,
             "env_id": self.env_id,
+            "task": self.task,
             "client": self.client,
             "name": self.name,
             "is_whole": self.is_whole,
@@ -83,6 +86,7 @@ class OpenEpisode:
             num_steps_sampled=int(state["num_steps"]),
             return_=float(state["return"]),
             last_obs_sampled=state["last_obs"],
+            task=state.get("task"),
         )
 
     def lose(self) -> None:

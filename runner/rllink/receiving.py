@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column
 from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP
 from runner.rllink.agent_spaces import AgentSpaces, read
 from runner.rllink.arrays import number_column
-from runner.rllink.messages import UNSET, AgentKey, Columns, Episode, Episodes, MessageError
+from runner.rllink.messages import UNSET, AgentKey, Columns, Episode, Episodes, MessageError, Observed
 from runner.rllink.received_episodes import OpenEpisode, ReceivedChunks
 
 IntArray = npt.NDArray[np.int64]
@@ -87,10 +87,17 @@ class Receiver:
     Args:
         agents: agent id -> its spaces; the key is None in runs with a single agent.
         max_abs_reward: largest absolute value of a reward that is not refused.
+        tasks: names of the curriculum's tasks.
     """
 
-    def __init__(self, agents: Mapping[str | None, AgentSpaces], max_abs_reward: float = _LARGEST_REWARD) -> None:
+    def __init__(
+        self,
+        agents: Mapping[str | None, AgentSpaces],
+        max_abs_reward: float = _LARGEST_REWARD,
+        tasks: Collection[str] = (),
+    ) -> None:
         self._agents = agents
+        self._tasks = tasks
         self._max_abs_reward = min(max_abs_reward, _LARGEST_REWARD)
 
     def receive(
@@ -161,7 +168,10 @@ class Receiver:
             raise MessageError("bad_message", "an episode is terminated or truncated, not both", f"{path}.is_truncated")
         is_done = chunk.is_terminated or chunk.is_truncated
         t_started = None if chunk.t_started is UNSET else chunk.t_started
+        task = self.task(chunk, path)
         going = plan.add(agent_id, id_, columns[OBS], 0, length, is_done, path, t_started)
+        if going.num_steps == 0:
+            going.episode.task = task
         if chunk.weights_seq_no is not UNSET:
             weights_seq_no = chunk.weights_seq_no
         return ReceivedChunks(
@@ -228,6 +238,15 @@ class Receiver:
         else:
             text = f"no agent is named {agent_id!r:.80}; agents are {known}"
         raise MessageError("bad_message", text, f"{path}.agent_id")
+
+    def task(self, sent: Episode | Observed, path: str) -> str | None:
+        """Return the task that an episode is said to be of; `MessageError` if the run has no such task."""
+        if sent.task is UNSET:
+            return None
+        if sent.task not in self._tasks:
+            known = f"tasks are {', '.join(self._tasks)}" if self._tasks else "this run has no curriculum"
+            raise MessageError("bad_message", f"no task is named {sent.task!r:.80}; {known}", f"{path}.task")
+        return sent.task
 
     def _numbers(self, sent: Episode | Columns, agent: AgentSpaces, path: str) -> dict[str, Column]:
         columns = _numbers(sent, agent, path)

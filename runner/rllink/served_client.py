@@ -20,7 +20,7 @@ class Client:
         seq_no: number of the weights that it was sent last; None before the first.
         samples: whether it waited for new weights after its last episodes, so that others have to wait for it.
         weights_format: `onnx` or `safetensors`.
-        has_agents: whether the extension `agents` is granted.
+        has_agents, has_tasks: whether the extensions `agents` and `tasks` are granted.
         session_id: id of its session; None without one.
     """
 
@@ -31,4 +31,5 @@ class Client:
     samples: bool = False
     weights_format: str = "onnx"
     has_agents: bool = False
+    has_tasks: bool = False
     session_id: str | None = None

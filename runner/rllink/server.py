@@ -286,6 +286,9 @@ class Server:
         if "agents" in asked and self.service.has_agents:
             connection.client.has_agents = True
             granted["agents"] = {}
+        if "tasks" in asked and self.service.tasks:
+            connection.client.has_tasks = True
+            granted["tasks"] = {"tasks": self.service.tasks}
         wanted = asked.get("weights", {}).get("format")
         if wanted in ("onnx", "safetensors"):
             connection.client.weights_format = wanted

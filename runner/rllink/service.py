@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -100,6 +101,7 @@ class Service:
         versions: the newest weights.
         inference: by module id, what chooses actions for clients that ask for them.
         journal: stores accepted messages with episodes; None stores none.
+        tasks: of a curriculum: name -> what it changes, for clients.
     """
 
     def __init__(
@@ -110,11 +112,13 @@ class Service:
         versions: Versions,
         inference: Mapping[str, ModuleInference],
         journal: Journal | None,
+        tasks: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self._config = config
         self._description = description
         self._agents = agents
-        self._receiver = Receiver(agents, config.max_abs_reward)
+        self.tasks = dict(tasks)
+        self._receiver = Receiver(agents, config.max_abs_reward, tasks)
         self.versions = versions
         self._journal = journal
         self.num_records_sampled = 0  # of the journal
@@ -134,6 +138,10 @@ class Service:
         self._room.set()
 
     # -- for the runner ----------------------------------------------------------------------------------------------
+
+    def use_tasks(self, odds: Mapping[str, float]) -> None:
+        """Tell clients from now on to draw the tasks of new episodes with these probabilities."""
+        self._actions.task_odds = dict(odds)
 
     @property
     def oldest_queued(self) -> int | None:
@@ -373,6 +381,8 @@ class Service:
             for module_id in versions.makers[file_format]
         }
         state: Answer = {"type": "SET_STATE", "weights_seq_no": versions.newest_seq_no}
+        if client.has_tasks:
+            state["task_odds"] = self._actions.task_odds
         return state | ({"modules": files} if client.has_agents else next(iter(files.values())))
 
     # -- episodes ------------------------------------------------------------------------------------------------------

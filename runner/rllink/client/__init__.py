@@ -12,8 +12,8 @@ distribution rllink-client (clients/python) under the name `rllink_client`. Prot
                 action = sampler.step("0", obs, reward, terminated, truncated)
 """
 
-from .client import Client, ServerConfig, Weights
+from .client import Client, ServerConfig, Task, Weights
 from .errors import RLlinkError, ServerGone
 from .sampling import LocalSampler, RemoteSampler
 
-__all__ = ["Client", "LocalSampler", "RLlinkError", "RemoteSampler", "ServerConfig", "ServerGone", "Weights"]
+__all__ = ["Client", "LocalSampler", "RLlinkError", "RemoteSampler", "ServerConfig", "ServerGone", "Task", "Weights"]

@@ -33,6 +33,7 @@ DEFAULT_EXTENSIONS: Mapping[str, Mapping[str, Any]] = {
     "heartbeat": {"interval_s": 5.0},
     "actions": {},
     "agents": {},
+    "tasks": {},
 }
 _MOST_RECEIVED = 1 << 30
 _CHUNK = 1 << 18
@@ -55,6 +56,21 @@ class ServerConfig:
     observation_space: Mapping[str, Any] | None = None
     action_space: Mapping[str, Any] | None = None
     agents: Mapping[str, Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of the run's curriculum, which an episode is of.
+
+    Attributes:
+        name: for the sampler's `begin`.
+        options: for the simulator's reset.
+        env_config: for a simulator of its own; empty: any.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    env_config: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -87,6 +103,8 @@ class Client:
     Attributes:
         extensions: name -> options of the extensions that the server granted.
         limits: limits of the server in its PONG.
+        task_odds: task -> probability, as the server has told it with its newest weights or actions; without a
+            curriculum, and before, empty.
 
     Raises:
         ServerGone: no server answers at this address.
@@ -117,6 +135,7 @@ class Client:
         self._timeout_s, self._reconnect_s = timeout_s, reconnect_s
         self.extensions: dict[str, dict[str, Any]] = {}
         self.limits: dict[str, Any] = {}
+        self.task_odds: dict[str, float] = {}
         self._session_id: str | None = None
         self._is_resumed = False
         self._shared: SharedWriter | None = None
@@ -168,6 +187,18 @@ class Client:
         answer = self._ask({"type": "GET_ACTIONS", "episodes": list(episodes), "explore": explore}, "ACTIONS")
         return list(answer["actions"])
 
+    def draw_task(self, rng: np.random.Generator) -> Task | None:
+        """Draw the task of a new episode; None: the run has no curriculum.
+
+        Before the server has told probabilities all tasks are alike.
+        """
+        tasks = self.extensions.get("tasks", {}).get("tasks", {})
+        if not tasks:
+            return None
+        odds = np.array([self.task_odds.get(name, 0.0) for name in tasks])
+        name = str(rng.choice(list(tasks), p=odds / odds.sum() if odds.sum() > 0 else None))
+        return Task(name, tasks[name]["options"], tasks[name]["env_config"])
+
     def ping(self) -> None:
         """Wait until the server answers a PING."""
         self._ask({"type": "PING"}, "PONG")
@@ -216,6 +247,7 @@ class Client:
                 self._refused(answer, is_numbered)
             if answer["type"] != expected:
                 raise RLlinkError("bad_message", f"expected {expected}, the server sent {answer['type']!r}")
+            self.task_odds = answer.get("task_odds", self.task_odds)
             return answer
 
     def _refused(self, answer: Mapping[str, Any], is_numbered: bool) -> None:

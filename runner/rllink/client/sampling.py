@@ -30,9 +30,10 @@ class RemoteSampler:
         self._client = client
         self._explore = explore
 
-    def begin(self, episode: str, obs: Any, agent_id: str | None = None) -> Any:
-        """Begin an episode, and return its first action."""
-        return self._act({"id": episode, "obs": obs}, agent_id)
+    def begin(self, episode: str, obs: Any, agent_id: str | None = None, task: str | None = None) -> Any:
+        """Begin an episode, of a task where the run has a curriculum, and return its first action."""
+        observed = {"id": episode, "obs": obs}
+        return self._act(observed if task is None else {**observed, "task": task}, agent_id)
 
     def step(
         self, episode: str, obs: Any, reward: float, terminated: bool, truncated: bool, agent_id: str | None = None
@@ -56,8 +57,9 @@ class RemoteSampler:
 class _Chunk:
     """The part of an episode that was not sent yet."""
 
-    def __init__(self, id_: str, obs: Any, state: Any) -> None:
+    def __init__(self, id_: str, obs: Any, state: Any, task: str | None) -> None:
         self.id = id_
+        self.task = task
         self.state = state
         self.columns: dict[str, list[Any]] = {
             name: [] for name in ("actions", "rewards", "action_logp", "action_dist_inputs")
@@ -76,6 +78,8 @@ class _Chunk:
             "is_truncated": truncated,
             "t_started": self.t_started,
         }
+        if self.task is not None and self.t_started == 0:
+            message["task"] = self.task
         return message if agent_id is None else {**message, "agent_id": agent_id}
 
     @property
@@ -116,10 +120,10 @@ class LocalSampler:
         self._policies: dict[str | None, LocalPolicy] = {}
         self._take(client.get_state())
 
-    def begin(self, episode: str, obs: Any, agent_id: str | None = None) -> Any:
-        """Begin an episode, and return its first action."""
+    def begin(self, episode: str, obs: Any, agent_id: str | None = None, task: str | None = None) -> Any:
+        """Begin an episode, of a task where the run has a curriculum, and return its first action."""
         key = agent_id, episode
-        self._chunks[key] = _Chunk(episode, _copied(obs), None)
+        self._chunks[key] = _Chunk(episode, _copied(obs), None, task)
         return self._act(key)
 
     def step(
