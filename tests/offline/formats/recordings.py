@@ -15,6 +15,7 @@ from runner.offline.codecs.table_format import block_to_steps
 from tests.offline.blocks import flat_block
 
 BLOCK = flat_block([5, 3, 8])
+ENV_EPISODES = Path(__file__).parents[2] / "data" / "env_episodes"
 RLLIB_EPISODES = Path(__file__).parents[2] / "data" / "rllib_cartpole_episodes"
 
 
@@ -22,6 +23,11 @@ def make_episodes(folder: Path) -> Path:
     folder.mkdir()
     pq.write_table(episodes_to_table(BLOCK), folder / "episodes.parquet")
     return folder
+
+
+def make_env_episodes(folder: Path) -> Path:
+    """Recorded episodes of two agents: a format that is read for one module at a time."""
+    return Path(shutil.copytree(ENV_EPISODES, folder))
 
 
 def make_table(folder: Path) -> Path:
@@ -91,6 +97,7 @@ MAKERS: Mapping[str, Callable[[Path], Path]] = {
 }
 ALL_MAKERS = {
     **MAKERS,
+    "env_episodes": make_env_episodes,
     "episodes": make_episodes,
     "table": make_table,
     "rllib_episodes": make_rllib_episodes,
