@@ -27,6 +27,8 @@ def test_every_yaml_file_composes_and_validates(name: str) -> None:
         overrides = [f"+experiment={option}"]
     elif name == "algorithm/tqc":  # learns with no other module
         overrides = ["algorithm=tqc", "module=tqc", "env=pendulum", "+stop.training_iteration=1"]
+    elif name in ("algorithm/mappo", "multi_agent/centralised_critic"):  # of several agents
+        overrides = ["algorithm=mappo", "env=multi_agent_cartpole", "+stop.training_iteration=1"]
     elif group == "algorithm":  # without the values that an experiment gives to its own
         overrides = [f"algorithm={option}", "env=cartpole", "+stop.training_iteration=1"]
     elif name == "module/rainbow":  # PPO does not learn with it
@@ -52,11 +54,15 @@ def test_every_yaml_file_composes_and_validates(name: str) -> None:
         "dqn",
         "her",
         "impala",
+        "ippo",
+        "mappo",
         "pg",
+        "qmix",
         "rainbow",
         "sac",
         "td3",
         "tqc",
+        "vdn",
     )
     if option == "sac_rlpd_pendulum":
         overrides.append("offline.input_=data")
