@@ -66,10 +66,8 @@ class GoalMaze(gym.Env[Observation, Any]):
         return self._observe(), {}
 
     def _distance(self, options: Mapping[str, Any]) -> int:
-        if unknown := [name for name in options if name != "level"]:
-            raise ValueError(
-                f"options has {', '.join(map(str, unknown))}, which GoalMaze does not know; it knows level"
-            )
+        if unknown := [str(name) for name in options if name != "level"]:
+            raise ValueError(f"GoalMaze has no option {', '.join(unknown)}; it has level")
         level = options.get("level", self._num_levels - 1)
         if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level < self._num_levels:
             raise ValueError(f"level must be an integer from 0 to {self._num_levels - 1}, got {level!r}")

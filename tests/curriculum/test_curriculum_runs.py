@@ -153,13 +153,7 @@ def test_what_does_not_fit_is_told_at_the_start(override: str, what: str) -> Non
 
 
 def test_a_run_is_drawn(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
-    arguments = (
-        "+experiment=ppo_curriculum_goal_maze",
-        *SMALL,
-        *MAZE,
-        "hydra.run.dir=run",
-        "stop.training_iteration=4",
-    )
+    arguments = ("+experiment=ppo_curriculum_goal_maze", *SMALL, *MAZE, "hydra.run.dir=run")
     outcome = run_main(*arguments, "stop.training_iteration=4")
     assert outcome.code == 0, outcome.err
     assert run_main("report", "run", "--output", "page.html").code == 0

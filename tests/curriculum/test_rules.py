@@ -85,6 +85,7 @@ def test_a_state_goes_on(rule: str) -> None:
     outcomes = [TaskOutcome("abcd"[rng.integers(4)], float(rng.random())) for _ in range(60)]
     straight.add(outcomes[:30])
     resumed.set_state(straight.get_state())
+    assert resumed.metrics() == straight.metrics()
     for curriculum in (straight, resumed):
         curriculum.add(outcomes[30:])
         assert sum(curriculum.odds().values()) == pytest.approx(1.0)

@@ -76,20 +76,22 @@ def test_the_task_is_in_the_infos_of_the_reset_and_of_the_last_step() -> None:
 
 @pytest.mark.parametrize("env_class", [Drill, StatefulDrill])
 @pytest.mark.parametrize("wrap", [lambda env: env, normalised, stacked], ids=["bare", "normalised", "stacked"])
-def test_running_episodes_go_on_from_their_state(env_class: Any, wrap: Callable[[Any], Any]) -> None:
+@pytest.mark.parametrize("num_before", [2, 40])
+def test_running_episodes_go_on_from_their_state(env_class: Any, wrap: Callable[[Any], Any], num_before: int) -> None:
     make = maker(env_class, wrap)
     straight, resumed = envs_of(make), envs_of(make)
     straight.reset(("env_runner", 0, 0))
-    before = run(straight, 40)
-    assert {info["task"] for step in before for info in step[4] if "task" in info} == set(TASKS)
+    run(straight, num_before)
+    for env in resumed.environments:  # episodes of a state know their tasks, whatever was drawn before and meanwhile
+        env.odds = {"fast": 1.0}
     resumed.reset(("env_runner", 0, 0))
     run(resumed, 3)
-    for env in resumed.environments:  # episodes of a state know their tasks, whatever is drawn meanwhile
-        env.odds = {"short": 1.0}
     resumed.set_state(straight.get_state())
     for env in resumed.environments:
         env.odds = dict(ODDS)
-    assert run(resumed, 60, 40) == run(straight, 60, 40)
+    after = run(resumed, 60, num_before)
+    assert after == run(straight, 60, num_before)
+    assert {info["task"] for step in after for info in step[4] if "task" in info} == set(TASKS)
 
 
 def test_running_episodes_of_several_agents_go_on_from_their_state() -> None:
