@@ -53,6 +53,7 @@ QUICK = (
 _TIMES = (
     *("timers/", "time_this_iter_s", "time_total_s", "env_steps_per_s", "offline_data/"),
     "env_runners/num_samples_ready",  # a matter of time, too
+    "env_runners/sample_bytes_per_env_step",  # only of remote env runners
 )
 
 

@@ -25,6 +25,7 @@ NUM_RESTARTS = "fault_tolerance/num_remote_worker_restarts"
 NUM_HEALTHY = "fault_tolerance/num_healthy_workers"
 WEIGHTS_LAG_MEAN, WEIGHTS_LAG_MAX = "env_runners/weights_lag_mean", "env_runners/weights_lag_max"
 NUM_ENV_RESTARTS = "env_runners/num_env_restarts"
+SAMPLE_BYTES = "env_runners/sample_bytes_per_env_step"
 IDLE_S, NUM_READY = "timers/env_runner_idle", "env_runners/num_samples_ready"
 _COMPILE_METRICS = {COMPILE_S: "seconds this iteration spent compiling updates; only where it did"}
 
@@ -50,9 +51,15 @@ _ONLINE_METRICS: Mapping[str, str] = {
     NUM_HEALTHY: "env runners that answered in this iteration",
 }
 
+_REMOTE_METRICS = {
+    SAMPLE_BYTES: "bytes that the samples of remote env runners take in Ray's object store for each env step; one "
+    "sample in 16 is measured"
+}
+
 _ASYNC_METRICS: Mapping[str, str] = {
     WEIGHTS_LAG_MEAN: "updates between the weights that acted and the ones that were updated, mean over sampled steps; "
-    "without replayed ones",
+    "without replayed ones. Where all are replayed: between the weights that acted and the newest ones when the sample "
+    "was taken",
     WEIGHTS_LAG_MAX: "largest number of such updates in this iteration",
     IDLE_S: "seconds that remote env runners waited to be asked, of all of them together, for what this iteration took",
     NUM_READY: "samples that were ready at the end of the iteration and had not been taken",
@@ -161,6 +168,8 @@ def producible_metrics(
         names |= _METRICS_OF_RESOURCES.get(resource, {})
     for buffer in config.algorithm.replay_buffers:
         names |= {f"{REPLAY_BUFFERS}/{buffer}/{name}": meaning for name, meaning in _BUFFER_METRICS.items()}
+    is_remote = config.engine == "ray" and config.env_runners.min_env_runners > 0
+    names |= _REMOTE_METRICS if samples and is_remote else {}
     names |= _COMPILE_METRICS if config.learners.compile else {}
     names |= _ASYNC_METRICS if samples_asynchronously(config) else {}
     queues = [

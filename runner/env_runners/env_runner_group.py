@@ -8,7 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from runner.config.metrics import NUM_HEALTHY, NUM_RESTARTS
+from runner.config.metrics import NUM_HEALTHY, NUM_RESTARTS, SAMPLE_BYTES
 from runner.config.schemas import EPISODES
 from runner.env_runners.handles import RemoteHandle, RunnerHandle, RunnerLost
 from runner.env_runners.runner_ticket import RunnerTicket
@@ -84,6 +84,7 @@ class EnvRunnerGroup:
         self._counts_of: dict[int, Mapping[str, int]] = {}
         self.in_flight: list[RunnerTicket] = []
         self.awaited: dict[RunnerTicket, None] = {}
+        self._num_bytes, self._num_env_steps = 0.0, 0  # of samples since the last metrics
 
     @property
     def num_runners(self) -> int:
@@ -133,13 +134,19 @@ class EnvRunnerGroup:
         """Act with this state of pieces from the next call on: module id -> piece name -> state."""
         self.shared_state = dict(shared_state)
 
-    def metrics(self) -> dict[str, int]:
-        """Return the health of the runners, and what they have counted."""
+    def metrics(self) -> dict[str, float | int | None]:
+        """Return the health of the runners, what they have counted, and the size of samples since the last call."""
         health = {
             NUM_HEALTHY: self.num_runners,
             NUM_RESTARTS: self.num_restarts,
         }
-        return health | self.counts
+        return health | self.counts | self._size_of_samples()
+
+    def _size_of_samples(self) -> dict[str, float | None]:
+        num_bytes, num_env_steps, self._num_bytes, self._num_env_steps = self._num_bytes, self._num_env_steps, 0.0, 0
+        if not any(isinstance(handle, RemoteHandle) for handle in self.handles):
+            return {}
+        return {SAMPLE_BYTES: num_bytes / num_env_steps if num_env_steps else None}
 
     # -- sampling --------------------------------------------------------------------------------------------------
 
@@ -247,6 +254,9 @@ class EnvRunnerGroup:
                 (block,) = sample.rollout.blocks.values()
                 self._recording.add(sample.runner, block, sample.to_record, sample.weights_seq_no)
             self._counts_of[sample.runner] = sample.counts
+            if sample.bytes_per_env_step:
+                self._num_env_steps += sample.rollout.num_env_steps
+                self._num_bytes += sample.bytes_per_env_step * sample.rollout.num_env_steps
         self.shared_state = shared_state
         self.counts = _summed(list(self._counts_of.values()))
 

@@ -39,6 +39,7 @@ class Sample:
         connector_metrics: metric of the run -> what pieces of the pipelines have reported for it.
         broken_off: ids of episodes that neither ended nor go on.
         idle_s: seconds that a runner in a process of its own had waited to be asked.
+        bytes_per_env_step: that samples of such a runner take on their way, 0 where it is in this process.
     """
 
     rollout: Rollout
@@ -52,14 +53,15 @@ class Sample:
     connector_metrics: ConnectorMetrics = field(default_factory=dict)
     broken_off: Sequence[str] = ()
     idle_s: float = 0.0
+    bytes_per_env_step: float = 0.0
 
     def without_rollout(self) -> Self:
         """Return the sample without its steps, whose number stays."""
         return self._with(rollout=Rollout({}, self.rollout.num_env_steps))
 
-    def after_idling(self, seconds: float) -> Self:
-        """Return the sample of a runner that had waited so long to be asked."""
-        return self._with(idle_s=seconds)
+    def sent(self, idle_s: float, bytes_per_env_step: float) -> Self:
+        """Return the sample of a runner in a process of its own."""
+        return self._with(idle_s=idle_s, bytes_per_env_step=bytes_per_env_step)
 
     def numbered(self, runner: int, weights_seq_no: int) -> Self:
         """Return the sample with the numbers of its runner and of the weights that acted."""
@@ -84,7 +86,10 @@ class Sample:
         return self._with(rollout=replace(self.rollout, blocks=blocks))
 
     def get_state(self) -> dict[str, Any]:
-        """Return the sample as nested dicts and lists of arrays and plain values; without `to_record` and `idle_s`."""
+        """Return the sample as nested dicts and lists of arrays and plain values.
+
+        Without `to_record`, and without `idle_s` and `bytes_per_env_step`, which depend on where the runner is.
+        """
         return {
             "rollout": rollout_to_state(self.rollout),
             "finished": _finished_to_state(self.finished),

@@ -86,7 +86,10 @@ class AsyncRequests:
             return None
         self._num_left -= 1
         self._tickets.remove(ticket)
-        return self._env_runners.collect(ticket)
+        sample = self._env_runners.collect(ticket)
+        lag = self._env_runners.weights_seq_no - ticket.weights_seq_no
+        self._metrics.add_lag_when_taken(lag, sample.rollout.num_env_steps)
+        return sample
 
     @property
     def num_ready(self) -> int:

@@ -96,6 +96,7 @@ class RunMetrics:
         self._timers: defaultdict[str, float] = defaultdict(float)
         self._updates: list[Mapping[str, Mapping[str, float]]] = []
         self._lags: list[tuple[int, int]] = []
+        self._lags_when_taken: list[tuple[int, int]] = []
         self._idle_s = 0.0
         self.num_env_steps_sampled = 0
         self._num_episodes = 0
@@ -132,6 +133,13 @@ class RunMetrics:
             self.num_env_steps_trained_lifetime += item.num_env_steps_trained
             self._updates.extend(item.updates)
             self._lags.extend(item.lags)
+
+    def add_lag_when_taken(self, lag: int, num_env_steps: int) -> None:
+        """Count how many updates old the weights of a sample are that a plan takes.
+
+        It is reported for iterations that train on no sample whose lag at training is known: replayed ones have none.
+        """
+        self._lags_when_taken.append((lag, num_env_steps))
 
     def add_seconds(self, name: str, seconds: float) -> None:
         """Add to `timers/<name>` of this iteration."""
@@ -195,7 +203,8 @@ class RunMetrics:
             )
             result |= reduced_infos("env_runners", self._of_infos, self.infos)
         result |= mean_returns_by_id("env_runners", self._returns_by_id)
-        result |= {**_lag_metrics(self._lags), IDLE_S: self._idle_s} if self.reports_lag else {}
+        lags = self._lags or self._lags_when_taken
+        result |= {**_lag_metrics(lags), IDLE_S: self._idle_s} if self.reports_lag else {}
         result |= _means_by_module(self._updates)
         result |= {name: reduced.result for name, reduced in self._reported.items()}
         result |= {f"timers/{name}": value for name, value in self._timers.items()}
@@ -232,6 +241,7 @@ class RunMetrics:
             "timers": dict(self._timers),
             "updates": list(self._updates),
             "lags": [list(lag) for lag in self._lags],
+            "lags_when_taken": [list(lag) for lag in self._lags_when_taken],
             "idle_s": self._idle_s,
             "matches": [list(match) for match in self.matches],
             "counts": [self.num_env_steps_sampled, self._num_episodes, self._num_outside],
@@ -242,7 +252,10 @@ class RunMetrics:
         self.is_broken_off, self._broken_off_s = True, float(state["seconds"])
         self._timers = defaultdict(float, state["timers"])
         self._updates, self._idle_s = list(state["updates"]), float(state["idle_s"])
-        self._lags = [(int(lag), int(num_env_steps)) for lag, num_env_steps in state["lags"]]
+        self._lags, self._lags_when_taken = (
+            [(int(lag), int(num_env_steps)) for lag, num_env_steps in state.get(name, ())]
+            for name in ("lags", "lags_when_taken")
+        )
         self.matches = [Match(*match) for match in state["matches"]]
         self.num_env_steps_sampled, self._num_episodes, self._num_outside = map(int, state["counts"])
         self._reported = {name: ReducedValue(*one) for name, one in state["reported"].items()}

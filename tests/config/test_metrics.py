@@ -14,7 +14,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "metrics.md"
 def test_the_page_lists_every_metric_with_its_meaning() -> None:
     in_rounds, asynchronously = metrics_of("ppo_cartpole"), metrics_of("impala_cartpole")
     own = ("env_runners/weights_lag_mean", "env_runners/weights_lag_max")
-    own = (*own, "timers/env_runner_idle", "env_runners/num_samples_ready")
+    own = (*own, "timers/env_runner_idle", "env_runners/num_samples_ready", "env_runners/sample_bytes_per_env_step")
     lags = {name: asynchronously[name] for name in own}
     rows = dict(re.findall(r"^\| `(.+?)` \| (.+) \|$", PAGE.read_text(), flags=re.MULTILINE))
     assert rows == in_rounds | lags

@@ -79,8 +79,7 @@ def test_deterministic_asynchrony_gives_the_same_numbers_whoever_is_slow(experim
         with Trainer.from_experiment(experiment, settings) as trainer:
             results.append([without_times(trainer.train()) for _ in range(3)])
     assert results[0] == results[1] == results[2]
-    is_replayed = experiment == "apex_cartpole"  # whose samples are trained on much later
-    assert is_replayed or results[0][-1]["env_runners/weights_lag_max"] >= 1
+    assert results[0][-1]["env_runners/weights_lag_max"] >= 1
 
 
 @pytest.mark.ray

@@ -1,0 +1,36 @@
+"""The bytes that samples of remote env runners take in Ray's object store."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.config.metrics import SAMPLE_BYTES, producible_metrics
+from runner.env_runners.handles import serialised_bytes
+from runner.experiment.trainer import Trainer
+
+SMALL = ("algorithm.train_batch_size_per_learner=60", "evaluation=none", "tracking=none")
+
+
+@pytest.mark.ray
+def test_the_size_of_a_sample_is_what_ray_stores(ray_cluster: None) -> None:
+    import ray
+
+    with Trainer.from_experiment("impala_cartpole", [*SMALL, "engine=inline"]) as trainer:
+        assert SAMPLE_BYTES not in trainer.train()
+        assert SAMPLE_BYTES not in producible_metrics(trainer.config)
+        sample = trainer.env_runners.sample(16000, True)[0]
+        assert sample.bytes_per_env_step == 0
+    reference = ray.put(sample)
+    (stored,) = ray.experimental.get_object_locations([reference]).values()
+    assert serialised_bytes(sample) == pytest.approx(stored["object_size"], rel=0.3)
+
+
+@pytest.mark.ray
+def test_remote_env_runners_report_the_bytes_of_an_env_step(ray_cluster: None) -> None:
+    with Trainer.from_experiment("impala_cartpole", [*SMALL, "env_runners.num_env_runners=1"]) as trainer:
+        result = trainer.train()
+        assert set(result) <= set(producible_metrics(trainer.config))
+        sample = trainer.env_runners.sample(30, True)[0]
+        per_step = serialised_bytes(sample) / sample.rollout.num_env_steps
+        assert result[SAMPLE_BYTES] == pytest.approx(per_step, rel=0.3)
+        assert "bytes_per_env_step" not in sample.get_state()
