@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -72,10 +72,12 @@ class AsyncRequests:
         """
         self._env_runners.follow_room()
         self._tickets = [ticket for ticket in self._tickets if not ticket.has_left]
+        num_in_flight = Counter(ticket.index for ticket in self._tickets)
         for _ in range(self._options.num_async):
             for index in self._env_runners.indexes:
-                if sum(ticket.index == index for ticket in self._tickets) < self._options.num_async:
+                if num_in_flight[index] < self._options.num_async:
                     self._tickets.append(self._request(index))
+                    num_in_flight[index] += 1
         takeable = self._takeable()
         ticket = self._followed() if self.to_follow else self._ready(takeable)
         if self.schedule is not None:
