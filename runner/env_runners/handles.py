@@ -101,8 +101,8 @@ def serialised_bytes(value: Any) -> int:
 
     arrays: list[Any] = []
     dumps: Any = cloudpickle.dumps
-    num_bytes: int = len(dumps(value, protocol=5, buffer_callback=arrays.append))
-    return num_bytes + sum(array.raw().nbytes for array in arrays)
+    pickled: bytes = dumps(value, protocol=5, buffer_callback=arrays.append)
+    return len(pickled) + sum(int(array.raw().nbytes) for array in arrays)
 
 
 class RemoteHandle:

@@ -59,6 +59,10 @@ class RunnerTicket:
             pass  # `result` raises it
         return True
 
+    def is_silent(self) -> bool:
+        """Whether the runner has been silent for too long."""
+        return self._ticket.is_silent()
+
     def result(self) -> Any:
         """Wait for the answer and return it.
 

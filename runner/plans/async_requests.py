@@ -11,7 +11,7 @@ from runner.config.operators import AsyncRequestsConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.runner_ticket import RunnerTicket
 from runner.env_runners.sample import Sample
-from runner.env_runners.tickets import wait_any
+from runner.env_runners.tickets import ready_ones, wait_any
 from runner.plans.run_metrics import RunMetrics
 
 # In a schedule: no answer was ready.
@@ -96,12 +96,12 @@ class AsyncRequests:
     @property
     def num_ready(self) -> int:
         """Answers that are ready and have not been taken; runners in this process have none before they are asked."""
-        return sum(ticket.reference is not None and ticket.is_ready() for ticket in self._tickets)
+        return sum(1 for _ in ready_ones([ticket for ticket in self._tickets if ticket.reference is not None]))
 
     def _ready(self, takeable: Sequence[RunnerTicket]) -> RunnerTicket | None:
         if self._options.deterministic:
             wait_any(takeable)
-        ready = (ticket for ticket in takeable if self._num_left and ticket.is_ready())
+        ready = ready_ones(takeable) if self._num_left else ()
         return next((ticket for ticket in ready if not ticket.has_left), None)
 
     def _followed(self) -> RunnerTicket | None:
