@@ -131,3 +131,25 @@ def test_every_reported_metric_is_producible_and_the_other_way_round() -> None:
     overrides = [*QUICK, "evaluation.evaluation_interval=1", "evaluation.evaluation_duration=2"]
     with Trainer.from_experiment("ppo_cartpole", overrides) as trainer:
         assert set(trainer.train()) == set(producible_metrics(trainer.config))
+
+
+def test_the_lag_of_samples_when_they_are_taken_counts_where_none_is_known_at_training() -> None:
+    def lags(metrics: RunMetrics) -> tuple[Any, Any]:
+        result = metrics.end_iteration()
+        return result["env_runners/weights_lag_mean"], result["env_runners/weights_lag_max"]
+
+    metrics, resumed = RunMetrics(10), RunMetrics(10)
+    metrics.reports_lag = resumed.reports_lag = True
+    metrics.add_lag_when_taken(1, 30)
+    metrics.add_lag_when_taken(3, 10)
+    metrics.break_off()
+    resumed.set_state(metrics.get_state())
+    for of_one in (metrics, resumed):
+        of_one.begin_iteration()
+        assert lags(of_one) == (1.5, 3)
+    metrics.begin_iteration()
+    assert lags(metrics) == (None, None), "of this iteration alone"
+    metrics.begin_iteration()
+    metrics.add_lag_when_taken(3, 10)
+    metrics.count(TrainResult([{}], 5, lags=[(2, 5)]))
+    assert lags(metrics) == (2.0, 2)
