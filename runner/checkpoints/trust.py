@@ -33,7 +33,7 @@ _OF_LEARNING = (
 TRAINING: tuple[str, ...] = ()
 ACTING = (*_OF_LEARNING, "experiment_name", "offline.input_", "offline.output")
 RECORDING = (*_OF_LEARNING, "experiment_name", "offline.input_")
-EXPORTING = (*_OF_LEARNING, "experiment_name", "offline", "evaluation", "ray")
+EXPORTING = (*_OF_LEARNING, "experiment_name", "offline", "evaluation", "ray", "league", "curriculum")
 
 
 class UntrustedError(UserError):

@@ -28,8 +28,10 @@ def with_opponent(stored: StoredRun, other: str, folder: Path, is_trusting: bool
     """
     config = stored.config
     modules = config.league.modules or list(declared_module_ids(config)) or [DEFAULT_MODULE_ID]
-    path = Path(other)
-    name = path.stem if path.suffix == _POLICY else "other"
+    path, name = Path(other), "other"
+    if len(modules) > 1 or config.multi_agent.multi_rl_module is not None:
+        what = "one policy can be the opponent where one module plays all parts by itself"
+        raise UserError(Problem(what, OPTION, ", ".join(modules), "a run with one module").render_alone())
     policy = path if path.suffix == _POLICY else _exported(path, modules[0], folder, is_trusting)
     if not policy.is_file():
         raise UserError(Problem("there is no such policy file", OPTION, other, "POLICY.onnx or RUN_DIR").render_alone())

@@ -32,12 +32,20 @@ _RAY_WORDS = ("runtime_env", "ray_remote_args", "ray_actor_options", "ray_actor_
 # Free arguments of constructors: a text in them may be a place.
 _FREE = re.compile(
     r"(env\.env_config|module\.model_config|multi_agent\.(modules\.[^.]+\.model_config|agent_to_module)"
+    r"|curriculum\.tasks\.[^.]+\.(env_config|options)|league\.fixed\.[^.]+"
     r"|offline\.(prelearner(_buffer)?_kwargs|input_read_method_kwargs|output_write_method_kwargs))\..+"
     r"|(.+\.)?(connectors|\w+_pipeline|wrappers|callbacks)\..+"
 )
 _PLACE_WORDS = {"path", "folder", "dir", "directory", "file", "filename", "uri", "url", "host", "address"}
 _CONTACTS = ("tracking.tracking_uri", "ray.address", "offline.input_filesystem", "offline.output_filesystem")
-_READS = r"(offline\.input_|evaluation\.offline_evaluation_input_)(\.\d+)?|rllink\.tls_(certificate|key)"
+_READS = "|".join(
+    (
+        r"(offline\.input_|evaluation\.offline_evaluation_input_)(\.\d+)?",
+        r"rllink\.tls_(certificate|key)",
+        r"league\.fixed\.[^.]+",
+    )
+)
+_ENV_NAMES = r"(env|curriculum\.tasks\.[^.]+)\.env_config\.name"
 _WRITES = r"offline\.output|tracking\.artifact_location|checkpoint\.upload_to"
 # Key -> a verb, and whether its text demands it, given all values.
 _VERB_OF_KEY: Mapping[str, tuple[str, Callable[[str, Mapping[str, Any]], bool]]] = {
@@ -117,7 +125,7 @@ def _verbs_of_text(key: str, text: str, values: Mapping[str, Any]) -> Iterator[s
     elif key in _VERB_OF_KEY:
         verb, demands = _VERB_OF_KEY[key]
         yield from (verb,) if demands(text, values) else ()
-    elif key == "env.env_config.name" and _PETTING_ZOO in _lineage_of_env(values):
+    elif re.fullmatch(_ENV_NAMES, key) and _PETTING_ZOO in _lineage_of_env(values):
         yield "imports"
     elif "://" in text:
         yield "contacts"

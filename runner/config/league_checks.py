@@ -17,7 +17,7 @@ from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.targets import Given, find_target_fault
 
-_PLAYER_ID = re.compile(r"[A-Za-z0-9_.-]+")
+_PLAYER_ID = re.compile(r"[A-Za-z0-9_-]+")
 _SPACE_GIVEN = Given(num_positional=1)  # the action space
 _SHARES: Mapping[str, str] = {
     "win_rate": "share of games that were won",
@@ -65,6 +65,10 @@ def _check_run(config: ExperimentConfig, where: str | None) -> Iterator[Problem]
     elif config.env.env is not None:
         what = f"a league needs several agents, {config.env.env} has a single one"
         yield Problem(what, where, name, "env._target_: a MultiAgentEnv class")
+    trained = config.multi_agent.modules_to_train
+    for module_id in [one for one in config.league.modules if trained is not None and one not in trained]:
+        what = "league.modules names a module that multi_agent.modules_to_train leaves out"
+        yield Problem(what, where, module_id, ", ".join(trained or ()))
     if config.multi_agent.multi_rl_module is not None:
         what = "snapshots of a league act by themselves, multi_agent.multi_rl_module evaluates modules together"
         yield Problem(what, where, name, "multi_agent.multi_rl_module: null")
@@ -91,7 +95,7 @@ def _check_player(player_id: str, given: Any, league: LeagueConfig, composed: Co
     key = f"league.fixed.{player_id}"
     where = composed.where(key)
     if not _PLAYER_ID.fullmatch(player_id):
-        yield Problem(f"{key}: a player's name becomes part of metrics", where, player_id, "letters, digits, _ . -")
+        yield Problem(f"{key}: a player's name becomes part of metrics", where, player_id, "letters, digits, _ and -")
     stem, _, number = player_id.rpartition("-")
     if player_id in league.modules or (stem in league.modules and number.isdigit()):
         yield Problem(f"{key} is the name of a module, or of a snapshot of it", where, player_id, "another name")

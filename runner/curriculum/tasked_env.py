@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -97,18 +97,22 @@ class Tasked:
                 )
             self._numbers[agent] = float(number)
 
-    def measured(self) -> float | None:
+    def measured(self, agents: Collection[str] | None = None) -> float | None:
         """Return the value of the episode that has just ended; None: it is the return.
+
+        Args:
+            agents: who counts, of several; None: all.
 
         Raises:
             RunFailure: the last step's info has no such number.
         """
         if self._key is None:
             return None
-        if not self._numbers:
+        numbers = [number for agent, number in self._numbers.items() if agents is None or agent in agents]
+        if not numbers:
             what = f"the last step's info has no {self._key}, which curriculum.measure names"
             raise RunFailure(Problem(what, f"task {self.task}", None, f"a number {self._key} in each last info"))
-        return sum(self._numbers.values()) / len(self._numbers)
+        return sum(numbers) / len(numbers)
 
     def render(self) -> Any:
         """Return a picture of the running episode."""

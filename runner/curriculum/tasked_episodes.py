@@ -64,5 +64,5 @@ class TaskedEpisodes:
 
     def _outcome(self, episode: FinishedEpisode) -> TaskOutcome:
         env = self._envs[episode.env]
-        measured = env.measured()
+        measured = env.measured(episode.returns)  # opponents of a league have no returns
         return TaskOutcome(env.task, sum(episode.returns.values()) if measured is None else measured)

@@ -57,7 +57,9 @@ class SharedRewards(MultiAgentEnv):
         self.possible_agents, self.metadata = list(env.possible_agents), env.metadata
 
     def __getattr__(self, name: str) -> Any:
-        of_env = getattr(self.__dict__["_env"], name)
+        if "_env" not in self.__dict__:  # while it is being copied
+            raise AttributeError(name)
+        of_env = getattr(self._env, name)
         return {"get_state": self._get_state, "set_state": self._set_state}.get(name, of_env)
 
     def _get_state(self) -> dict[str, Any]:

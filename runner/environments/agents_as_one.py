@@ -101,7 +101,9 @@ class AgentsAsOne(gym.Env[Observation, Any]):
             if agent in obs:
                 seen = obs[agent]
                 if _is_masked(self._env.observation_spaces[agent]):
-                    seen, allowed[place] = seen["observation"], np.asarray(seen[_MASK], np.int8)
+                    own_mask, seen = np.asarray(seen[_MASK], np.int8), seen["observation"]
+                    if agent in acting and own_mask.any():  # who has ended may be forbidden everything
+                        allowed[place] = own_mask
                 flat: Any = gym.spaces.flatten(self._spaces[agent], seen)
                 rows[place, : len(flat)] = flat
         observed: Observation = {"agents": rows, "mask": mask}

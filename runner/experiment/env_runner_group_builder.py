@@ -124,6 +124,10 @@ def _settings_of(config: ExperimentConfig, num_runners: int | None) -> dict[str,
         others |= {"env_runner_class": runners.env_runner_class}
     if task_names(config.curriculum):
         others |= {"tasks": {name: asdict(task) for name, task in read_tasks(config.curriculum).items()}}
+    if config.multi_agent.teams:
+        others |= {"teams": {name: list(members) for name, members in config.multi_agent.teams.items()}}
+    if config.league.modules:
+        others |= {"league": {"modules": list(config.league.modules), "fixed": dict(config.league.fixed)}}
     mode = runners.gym_env_vectorize_mode
     if runners.restart_failed_sub_environments and mode == "auto":  # which makes it sync
         others |= {"restart_failed_sub_environments": True}

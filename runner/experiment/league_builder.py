@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from runner.config.documents import read_regular
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
@@ -33,7 +34,11 @@ def build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts], run
         return None
     plans = {module_id: of_module.plan for module_id, of_module in parts.items()}
     _check_modules(config, plans)
-    _teams(config, plans)
+    teams = [team for team in _teams(config, plans) if team.module_id in block.modules]
+    if len(teams) < 2:
+        what = "nobody of the league plays against its modules: fewer than two teams have modules of league.modules"
+        known = ", ".join(plans)
+        raise ConfigError([Problem(what, "league.modules", ", ".join(block.modules), f"modules of two teams: {known}")])
     fixed = {player_id: _content(player_id, given) for player_id, given in block.fixed.items()}
     for player_id, content in fixed.items():
         _check_player(config, plans, player_id, content)
@@ -95,19 +100,22 @@ def _content(player_id: str, given: Any) -> bytes:
     if not isinstance(given, str):
         return b""
     try:
-        return Path(given).read_bytes()
-    except OSError as error:
-        what = f"the policy file of player {player_id} cannot be read: {error.strerror}"
+        return read_regular(Path(given))
+    except (OSError, ValueError) as error:
+        what = f"the policy file of player {player_id} cannot be read: {error}"
         raise ConfigError([Problem(what, f"league.fixed.{player_id}", given, "a file of `export`")]) from error
 
 
 def _check_player(config: ExperimentConfig, plans: Mapping[str, ModulePlan], player_id: str, content: bytes) -> None:
-    module_id = config.league.modules[0]
+    module_id, where = config.league.modules[0], f"league.fixed.{player_id}"
+    if content and len(config.league.modules) > 1:
+        what = "a policy file was trained for one module's part, and several modules of the league may be replaced"
+        known = "a class, or one module in league.modules"
+        raise ConfigError([Problem(what, where, ", ".join(config.league.modules), known)])
     spaces = {module_id: plans[module_id].action_space}
     try:
         _make_player(config.league.fixed, spaces, True, player_id, content or None, module_id)
     except (PolicyFileError, TypeError, ValueError) as error:
-        where = f"league.fixed.{player_id}"
         raise ConfigError([Problem(f"player {player_id} cannot be made: {error}", where)]) from error
 
 

@@ -6,13 +6,14 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from openskill.models import ThurstoneMostellerFull
 
+from runner.config.errors import ConfigError, Problem
 from runner.config.league import FIXED, LATEST, PRIORITISED, UNIFORM, LeagueConfig, evaluated_players
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.sample import Weights
@@ -43,6 +44,11 @@ class _Player:
     content: bytes
     file: SegmentFile = field(default_factory=SegmentFile)
 
+    @cached_property
+    def digest(self) -> str:
+        """The beginning of the SHA-256 of the content, hexadecimal."""
+        return hashlib.sha256(self.content).hexdigest()[:12]
+
 
 class Skill(NamedTuple):
     """A normal belief about how well a player plays; it plays better than mu - 3 sigma almost surely."""
@@ -72,6 +78,8 @@ class League:
         self._policies = dict(policies)
         self._folder = folder
         self._players = {player_id: _Player(None, 0, content) for player_id, content in fixed.items()}
+        # Who plays how often follows from faded games, ratings from each game once, with whoever played it.
+        self._faded: dict[str, dict[str, list[float]]] = {module_id: {} for module_id in policies}
         self._games: dict[str, dict[str, list[float]]] = {module_id: {} for module_id in policies}
         self._since_snapshot: dict[str, list[int]] = {module_id: [0, 0] for module_id in policies}  # games, wins
         self._skills: dict[str, Skill] = {}
@@ -97,21 +105,23 @@ class League:
         player_id = f"{module_id}-{len(self._snapshots_of(module_id))}"
         content = self._policies[module_id].to_bytes(weights[module_id], shared_state.get(module_id, {}))
         self._players[player_id] = _Player(module_id, num_env_steps, content)
-        self._games[player_id] = {other: list(games) for other, games in self._games[module_id].items()}
+        self._games[player_id], self._games[module_id] = self._games[module_id], {}
         self._skills[player_id] = self._skill(module_id)
         self._since_snapshot[module_id] = [0, 0]
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            digest = hashlib.sha256(content).hexdigest()[:12]
-            (self._folder / f"{player_id}-{digest}.onnx").write_bytes(content)
+            (self._folder / f"{player_id}-{self._players[player_id].digest}.onnx").write_bytes(content)
 
     # -- who plays -------------------------------------------------------------------------------------------------
 
     def seat(self, env_runners: EnvRunnerGroup, is_evaluation: bool = False) -> None:
         """Tell env runners who plays in the episodes that they begin from now on."""
-        for player_id, player in self._players.items():
-            if player.content and not env_runners.has_announced(player_id):
-                env_runners.announce(player_id, "add_player", player_id, player.content)
+        named = evaluated_players(self._config) if is_evaluation else self._players
+        for player_id in named:
+            player = self._players[player_id]
+            subject = f"player {player_id} {player.digest}"
+            if player.content and not env_runners.has_announced(subject):
+                env_runners.announce(subject, "add_player", player_id, player.content)
         env_runners.announce("lineup", "use_lineup", self._evaluation_lineup() if is_evaluation else self.lineup())
 
     def lineup(self) -> Lineup:
@@ -143,7 +153,7 @@ class League:
 
     def _score(self, module_id: str, player_id: str) -> float:
         """Return the mean score of a module against a player; a half before any game."""
-        wins, draws, losses = self._games[module_id].get(player_id, (0.0, 0.0, 0.0))
+        wins, draws, losses = self._faded[module_id].get(player_id, (0.0, 0.0, 0.0))
         return (wins + draws / 2 + 0.5) / (wins + draws + losses + 1.0)
 
     def _evaluation_lineup(self) -> Lineup:
@@ -156,9 +166,10 @@ class League:
     def add_matches(self, matches: Sequence[Match]) -> None:
         """Count games of training."""
         for module_id, player_id, score in matches:
-            games = self._games[module_id].setdefault(player_id, [0.0, 0.0, 0.0])
-            games[:] = [count * _FADING for count in games]
-            games[_COLUMNS[score]] += 1.0
+            faded = self._faded[module_id].setdefault(player_id, [0.0, 0.0, 0.0])
+            faded[:] = [count * _FADING for count in faded]
+            for games in (faded, self._games[module_id].setdefault(player_id, [0.0, 0.0, 0.0])):
+                games[_COLUMNS[score]] += 1.0
             since = self._since_snapshot[module_id]
             since[:] = since[0] + 1, since[1] + (score == WIN)
             self._rate(module_id, player_id, score)
@@ -180,7 +191,11 @@ class League:
         """Return the Elo ratings of all who have played; the first player, fixed ones first, has 1000 points."""
         played = {one for against in self._games.values() for one in against}
         players = [one for one in self._players if one in played or any(self._games.get(one, ()))]
-        return elo_ratings(self._games, [*players, *self._policies])
+        follows: dict[str, str] = {}
+        for module_id in self._policies:
+            versions = [*(one for one in self._snapshots_of(module_id) if one in players), module_id]
+            follows |= dict(zip(versions[1:], versions[:-1], strict=True))
+        return elo_ratings(self._games, [*players, *self._policies], follows)
 
     def end_iteration(self, num_env_steps: int, weights: Weights, shared_state: Mapping[str, Any]) -> None:
         """Snapshot the modules whose time has come; the next lineup is a new one."""
@@ -263,14 +278,26 @@ class League:
                 for player_id, player in self._players.items()
                 if player.module_id is not None
             },
-            "own_games": {one: {other: list(games) for other, games in by.items()} for one, by in self._games.items()},
+            "fixed": {player_id: self._players[player_id].digest for player_id in self._config.fixed},
+            "games": _copied(self._games),
+            "faded": _copied(self._faded),
             "num_lineups": self._num_lineups,
             "since_snapshot": {module_id: list(counts) for module_id, counts in self._since_snapshot.items()},
             "skills": {player_id: list(skill) for player_id, skill in self._skills.items()},
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Go on from a state of `get_state`.
+
+        Raises:
+            ConfigError: a policy file of a fixed player has changed.
+        """
+        for player_id, digest in state["fixed"].items():
+            now = self._players[player_id].digest if player_id in self._config.fixed else digest
+            if now != digest:
+                what = "the policy file of a fixed player is another one than before"
+                allowed = "the same file, or the new one under another name"
+                raise ConfigError([Problem(what, f"league.fixed.{player_id}", f"digest {now}", allowed)])
         fixed = {player_id: player for player_id, player in self._players.items() if player.module_id is None}
         snapshots = {
             player_id: _Player(
@@ -282,11 +309,10 @@ class League:
             for player_id, saved in state["players"].items()
         }
         self._players = fixed | snapshots
-        self._games = {
-            one: {other: list(games) for other, games in by.items()} for one, by in state["own_games"].items()
-        }
+        nobody: dict[str, dict[str, list[float]]] = {module_id: {} for module_id in self._policies}
+        self._games, self._faded = nobody | _copied(state["games"]), _copied(nobody) | _copied(state["faded"])
         self._num_lineups = int(state["num_lineups"])
-        self._since_snapshot = {module_id: list(counts) for module_id, counts in state["since_snapshot"].items()}
+        self._since_snapshot |= {module_id: list(counts) for module_id, counts in state["since_snapshot"].items()}
         self._skills = {player_id: Skill(*skill) for player_id, skill in state["skills"].items()}
 
 
@@ -298,3 +324,7 @@ def shares_of(scores: Sequence[float]) -> dict[str, float | None]:
 
 def _as_values(content: bytes) -> dict[str, Any]:
     return {"content": np.frombuffer(content, np.uint8)}
+
+
+def _copied(games: Mapping[str, Mapping[str, Sequence[float]]]) -> dict[str, dict[str, list[float]]]:
+    return {one: {other: list(counts) for other, counts in against.items()} for one, against in games.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +14,7 @@ POINTS_PER_NAT = 400 / np.log(10)
 BASE = 1000.0
 # Of differences between players before any game: nobody who has won all of three games is infinitely strong.
 _PRIOR_DEVIATION = 400.0 / POINTS_PER_NAT
+_STEP_DEVIATION = 200.0 / POINTS_PER_NAT  # of what a module has learned from one snapshot to the next
 _QUANTILE = 1.959963984540054  # of a normal distribution, for 95 %
 _MOST_STEPS, _TOLERANCE = 100, 1e-9
 
@@ -28,16 +30,20 @@ class Rating:
     margin: float
 
 
-def elo_ratings(games: Games, players: Sequence[str]) -> dict[str, Rating]:
+def elo_ratings(
+    games: Games, players: Sequence[str], follows: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, Rating]:
     """Fit Elo's model to all games at once: a beats b with probability 1 / (1 + 10^((R_b - R_a) / 400)).
 
     The ratings are the most likely ones (Bradley and Terry, 1952, https://doi.org/10.2307/2334029; a draw is half a win
-    for each) under a normal prior of 400 points around 1000, with intervals from the curvature of the likelihood
-    around them. The first player is the anchor: it has 1000 points, and no interval.
+    for each) under a normal prior of 400 points around 1000, and of 200 points around the snapshot before, as Coulom's
+    whole-history rating has it (2008, https://doi.org/10.1007/978-3-540-87608-3_11). Intervals are from the curvature
+    of the likelihood around them. The first player is the anchor: it has 1000 points, and no interval.
 
     Args:
-        games: each pair in one direction or both.
+        games: each pair in one direction or both, each game once.
         players: all of them.
+        follows: player -> the one that it was before.
     """
     place = {player: number for number, player in enumerate(players)}
     scores = np.zeros((len(players), len(players)))  # of the row's player against the column's
@@ -46,11 +52,14 @@ def elo_ratings(games: Games, players: Sequence[str]) -> dict[str, Rating]:
             if player in place and other in place:
                 scores[place[player], place[other]] += wins + draws / 2
                 scores[place[other], place[player]] += losses + draws / 2
+    ties = np.zeros_like(scores)  # precision of the prior of differences
+    for player, before in follows.items():
+        ties[place[player], place[before]] = ties[place[before], place[player]] = _STEP_DEVIATION**-2
     logits = np.zeros(len(players))
     free = np.arange(len(players)) > 0
     curvature = np.eye(len(players))
     for _ in range(_MOST_STEPS):
-        gradient, curvature = _derivatives(logits, scores)
+        gradient, curvature = _derivatives(logits, scores, ties)
         step = np.zeros(len(players))
         step[free] = np.linalg.solve(curvature[np.ix_(free, free)], gradient[free])
         logits += np.clip(step, -2.0, 2.0)  # far from the solution Newton's steps are too long
@@ -66,12 +75,13 @@ def elo_ratings(games: Games, players: Sequence[str]) -> dict[str, Rating]:
 
 
 def _derivatives(
-    logits: npt.NDArray[np.float64], scores: npt.NDArray[np.float64]
+    logits: npt.NDArray[np.float64], scores: npt.NDArray[np.float64], ties: npt.NDArray[np.float64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Return the gradient and the negative Hessian of the log posterior."""
-    expected = 1 / (1 + np.exp(logits[None, :] - logits[:, None]))
+    leads = logits[:, None] - logits[None, :]
+    expected = 1 / (1 + np.exp(-leads))
     num_games = scores + scores.T
-    gradient = (scores - num_games * expected).sum(1) - logits / _PRIOR_DEVIATION**2
-    weights = num_games * expected * expected.T
+    gradient = (scores - num_games * expected - ties * leads).sum(1) - logits / _PRIOR_DEVIATION**2
+    weights = num_games * expected * expected.T + ties
     curvature = np.diag(weights.sum(1) + 1 / _PRIOR_DEVIATION**2) - weights
     return gradient, curvature

@@ -16,6 +16,7 @@ from runner.league.players import Player, Seat
 from runner.rows.matches import DRAW, LOSS, WIN, Match
 from runner.streams import random_stream, restore_stream, stream_state
 
+_SAME = 1e-9  # returns are sums, in any order
 # (player id, content of its policy file or None, id of the module in whose place it plays) -> the player.
 MakePlayer = Callable[[str, bytes | None, str], Player]
 
@@ -86,8 +87,9 @@ class SeatedEnvironments(MultiAgentEnvironments):
         self.lineup = Lineup()
 
     def add_player(self, player_id: str, content: bytes) -> None:
-        """Take the policy file of a player; it is loaded when the player is drawn."""
+        """Take the policy file of a player, in the place of an earlier one; it is loaded when the player is drawn."""
         self._contents[player_id] = content
+        self._players = {key: player for key, player in self._players.items() if key[0] != player_id}
 
     # -- stepping --------------------------------------------------------------------------------------------------
 
@@ -113,17 +115,25 @@ class SeatedEnvironments(MultiAgentEnvironments):
                     acting.setdefault((table.players[place], self._teams[place].module_id), []).append((n, seat))
         for key, places in acting.items():
             seats = [seat for _, seat in places]
-            chosen = self._player(*key).act(nested.stack([seat.obs for seat in seats]), seats, self._rng)
+            chosen = self._chosen(*key, seats)
             for row, (n, seat) in enumerate(places):
                 actions[n][seat.agent_id] = nested.map_leaves(lambda leaf, row=row: leaf[row], chosen)
                 seat.obs, seat.reward = None, 0.0
+
+    def _chosen(self, player_id: str, module_id: str, seats: Sequence[Seat]) -> Any:
+        player = self._player(player_id, module_id)
+        try:
+            return player.act(nested.stack([seat.obs for seat in seats]), seats, self._rng)
+        except (ValueError, TypeError, KeyError) as error:  # a policy of another game, for example
+            what = f"player {player_id} of the league cannot act in the place of {module_id}: {error}"
+            raise RunFailure(Problem(what, f"league.fixed.{player_id}")) from error
 
     def _player(self, player_id: str, module_id: str) -> Player:
         key = (player_id, module_id)
         if key not in self._players:
             try:
                 self._players[key] = self._make_player(player_id, self._contents.get(player_id), module_id)
-            except (ValueError, TypeError) as error:
+            except (ValueError, TypeError, KeyError) as error:
                 problem = Problem(f"player {player_id} of the league cannot be made: {error}", "league")
                 raise RunFailure(problem) from error
         return self._players[key]
@@ -234,4 +244,6 @@ def _hidden(by_agent: AgentDict, table: _Table) -> AgentDict:
 
 
 def _score(lead: float) -> float:
-    return DRAW if lead == 0 else WIN if lead > 0 else LOSS
+    if abs(lead) < _SAME:
+        return DRAW
+    return WIN if lead > 0 else LOSS

@@ -28,7 +28,7 @@ def league(run_dir: Path) -> Iterator[Block]:
         yield _matrix(rows, points)
     yield Text(
         "Elo is fitted to all games at once, from the first player that was played, fixed ones first, at 1000; "
-        "skill is a belief as TrueSkill has it. Games of a module count less the longer ago they were."
+        "skill is a belief as TrueSkill has it. A snapshot's games are those since the one before it."
     )
 
 

@@ -348,6 +348,7 @@ class Resources:
         if self.league is not None:
             if "league" in state:
                 self.league.set_state(state["league"])
+            self.league.begin(self.learners.get_weights(), self.shared_state)  # modules that are new in it
             self.league.seat(self.env_runners)
         if self.curriculum is not None:
             if "curriculum" in state:

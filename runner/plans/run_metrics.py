@@ -244,6 +244,7 @@ class RunMetrics:
             "lags_when_taken": [list(lag) for lag in self._lags_when_taken],
             "idle_s": self._idle_s,
             "matches": [list(match) for match in self.matches],
+            "tasks": [list(outcome) for outcome in self.tasks],
             "counts": [self.num_env_steps_sampled, self._num_episodes, self._num_outside],
             "reported": {name: [one.reduction, one.value, one.weight] for name, one in self._reported.items()},
         }
@@ -257,6 +258,7 @@ class RunMetrics:
             for name in ("lags", "lags_when_taken")
         )
         self.matches = [Match(*match) for match in state["matches"]]
+        self.tasks = [TaskOutcome(*outcome) for outcome in state["tasks"]]
         self.num_env_steps_sampled, self._num_episodes, self._num_outside = map(int, state["counts"])
         self._reported = {name: ReducedValue(*one) for name, one in state["reported"].items()}
 

@@ -95,7 +95,10 @@ class Uploads:
             self._is_wanted.clear()
             is_last = self._is_last.is_set()
             if is_last:
-                self._prune()
+                try:
+                    self._prune()
+                except OSError as error:  # what is left over costs room, and no upload
+                    self._tell_failure(error)
             self._send_until_it_works(is_last)
 
     def _send_until_it_works(self, is_last: bool) -> None:

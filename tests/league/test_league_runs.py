@@ -102,13 +102,45 @@ def test_a_run_is_evaluated_against_another_run_and_a_policy_file(
         outcome = run_main("evaluate", "one", "--against", opponent, "evaluation.evaluation_duration=20")
         assert outcome.code == 0, outcome.err
         record = json.loads((tmp_path / "one/evaluations.jsonl").read_text().splitlines()[-1])
-        name = "other" if opponent == "two" else policy.stem
-        rates = [record[f"{name}/{rate}"] for rate in ("win_rate", "draw_rate", "loss_rate")]
+        rates = [record[f"other/{rate}"] for rate in ("win_rate", "draw_rate", "loss_rate")]
         assert sum(rates) == pytest.approx(1)
         assert record["against"] == opponent
     outcome = run_main("evaluate", "one", "--against", "nowhere.onnx")
     assert outcome.code == 2
     assert "there is no such policy file" in outcome.err
+
+
+def test_a_restored_league_plays_the_snapshots_that_it_had(tmp_path: Path) -> None:
+    """Also in a run with another seed, whose own first snapshot is another policy."""
+    with trainer_of() as trainer:
+        train(trainer, 3)
+        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
+        expected = trainer.resources.league.policy_file("main-0")  # type: ignore[union-attr]
+    with trainer_of("seed=7", "league.opponents={latest: 0, prioritised: 0, uniform: 1, fixed: 0}") as trainer:
+        assert trainer.resources.league.policy_file("main-0") != expected  # type: ignore[union-attr]
+        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
+        trainer.train()
+        [handle] = trainer.env_runners.handles
+        seated = handle.runner.env  # type: ignore[attr-defined]
+        assert seated._contents["main-0"] == expected
+        assert any(player_id.startswith("main-") for player_id, _ in seated._players)
+
+
+def test_a_changed_policy_file_of_a_fixed_player_is_refused(tmp_path: Path) -> None:
+    with trainer_of() as trainer:
+        league = trainer.resources.league
+        assert league is not None
+        train(trainer, 1)
+        league.end_iteration(10**6, trainer.learners.get_weights(), trainer.resources.shared_state)
+        files = [league.policy_file("main-0"), league.policy_file("main-1")]
+    path = tmp_path / "old.onnx"
+    path.write_bytes(files[0])
+    old = f"league.fixed.old={path}"
+    with trainer_of(old) as trainer:
+        state = trainer.get_state()
+    path.write_bytes(files[1])
+    with trainer_of(old) as trainer, pytest.raises(ConfigError, match="another one than before"):
+        trainer.set_state(state)
 
 
 @pytest.mark.parametrize(
@@ -122,6 +154,11 @@ def test_a_run_is_evaluated_against_another_run_and_a_policy_file(
 def test_what_cannot_play_is_told_at_the_start(override: str, what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         trainer_of(override).close()
+
+
+def test_one_side_of_a_game_alone_is_no_league() -> None:
+    with pytest.raises(ConfigError, match="nobody of the league plays against"):
+        Trainer.from_experiment("ppo_league_pursuit", ["league.modules=[chaser]"]).close()
 
 
 # -- who plays ---------------------------------------------------------------------------------------------------------

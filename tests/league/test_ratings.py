@@ -46,3 +46,12 @@ def test_who_has_won_all_games_has_a_finite_rating() -> None:
     rating = elo_ratings({"b": {"a": (3.0, 0.0, 0.0)}}, ["a", "b"])["b"]
     assert BASE + 100 < rating.value < BASE + 800
     assert rating.margin > 200
+
+
+def test_a_version_without_games_is_near_the_one_before() -> None:
+    games = {"b": {"a": (800.0, 0.0, 200.0)}}
+    alone = elo_ratings(games, ["a", "b", "c"])
+    after = elo_ratings(games, ["a", "b", "c"], {"c": "b"})
+    assert alone["c"].value == pytest.approx(BASE)
+    assert BASE + 100 < after["c"].value < after["b"].value
+    assert after["b"].margin < after["c"].margin < alone["c"].margin
