@@ -73,6 +73,33 @@ def test_a_truncated_episode_has_the_values_of_agents_that_would_go_on() -> None
     assert (terminated, truncated, seen["mask"].tolist()) == (False, True, [0, 1])
 
 
+def test_an_agent_that_has_ended_is_forbidden_nothing() -> None:
+    """Games give the last observation of who is out with a mask of zeros, and nobody asks for its action."""
+
+    class LastManStanding(MultiAgentEnv):
+        possible_agents = ("a", "b")
+        observation_spaces = dict.fromkeys(
+            ("a", "b"), gym.spaces.Dict(observation=FLAT, action_mask=gym.spaces.MultiBinary(2))
+        )
+        action_spaces = dict.fromkeys(("a", "b"), gym.spaces.Discrete(2))
+
+        def reset(self, **kwargs: Any) -> Any:
+            return {
+                agent: {"observation": np.ones(5, np.float32), "action_mask": np.array([1, 0])} for agent in "ab"
+            }, {}
+
+        def step(self, actions: Any) -> Any:
+            obs = self.reset()[0]
+            obs["b"]["action_mask"] = np.zeros(2)
+            return obs, {}, {"b": True, "__all__": False}, {}, {}
+
+    env = AgentsAsOne(LastManStanding())
+    assert env.reset()[0]["action_mask"].tolist() == [1, 0, 1, 0]
+    seen = env.step([0, 0])[0]
+    assert seen["mask"].tolist() == [1, 0]
+    assert seen["action_mask"].tolist() == [1, 0, 1, 1]
+
+
 class Masked(MultiAgentEnv):
     """Agents with masks, other spaces and other first actions; and a state."""
 

@@ -13,6 +13,8 @@ from runner.experiment.trainer import Trainer
 from runner.plans import CompleteEpisodes, Experiences, Operator, RunMetrics, TrainResult
 from runner.plans.run_metrics import episode_metrics
 from runner.rows.finished_episodes import FinishedEpisodes
+from runner.rows.matches import Match
+from runner.rows.task_outcomes import TaskOutcome
 from tests.conftest import QUICK
 from tests.plans.hand_made import Sent, resources_of
 
@@ -153,3 +155,15 @@ def test_the_lag_of_samples_when_they_are_taken_counts_where_none_is_known_at_tr
     metrics.add_lag_when_taken(3, 10)
     metrics.count(TrainResult([{}], 5, lags=[(2, 5)]))
     assert lags(metrics) == (2.0, 2)
+
+
+def test_a_broken_off_iteration_keeps_what_leagues_and_curricula_conclude_from() -> None:
+    metrics, restored = RunMetrics(10), RunMetrics(10)
+    metrics.matches = [Match("main", "main-0", 0.5)]
+    metrics.tasks = [TaskOutcome("near", 1.0)]
+    metrics.break_off()
+    restored.set_state(metrics.get_state())
+    restored.begin_iteration()
+    assert (restored.matches, restored.tasks) == ([Match("main", "main-0", 0.5)], [TaskOutcome("near", 1.0)])
+    restored.begin_iteration()
+    assert (restored.matches, restored.tasks) == ([], [])
