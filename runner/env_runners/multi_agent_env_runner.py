@@ -292,7 +292,7 @@ class MultiAgentEnvRunner:
     def use_lineup(self, lineup: Any) -> None:
         """Draw the players of new episodes from a `Lineup` of the league."""
         seated: Any = self.env
-        seated.lineup = lineup
+        seated.use_lineup(lineup)
 
     def use_tasks(self, odds: Mapping[str, float]) -> None:
         """Draw the tasks of new episodes with these probabilities."""

@@ -105,6 +105,13 @@ class SeatedEnvironments(MultiAgentEnvironments):
         self._let_opponents_act(actions)
         return [self._without_opponents(n, step) for n, step in enumerate(super().step(actions))]
 
+    def use_lineup(self, lineup: Lineup) -> None:
+        """Draw new episodes from this lineup; players that are neither in it nor at play are unloaded."""
+        self.lineup = lineup
+        drawn = {player_id for others in lineup.odds.values() for odds in others.values() for player_id in odds}
+        drawn |= {player_id for table in self._tables for player_id in table.players.values()}
+        self._players = {key: player for key, player in self._players.items() if key[0] in drawn}
+
     def _let_opponents_act(self, actions: Sequence[AgentDict]) -> None:
         """Write the actions of opponents into the dict of their sub-environment, in one pass for each player."""
         acting: dict[tuple[str, str], list[tuple[int, Seat]]] = {}

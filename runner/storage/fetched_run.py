@@ -97,7 +97,8 @@ class _Fetch:
             UserError: a run has trained in it that is in another state.
         """
         local = [folder.name for folder in list_checkpoints(run_dir / "checkpoints")]
-        if not (run_dir / LOCK_FILE).exists():  # nobody has trained here: at most an earlier copy
+        is_ahead = any(name > newest for name in local)
+        if not (run_dir / LOCK_FILE).exists() and not is_ahead:  # nobody has trained here: at most an earlier copy
             return False
         manifest = run_dir / "checkpoints" / newest / MANIFEST
         if manifest.is_file() and manifest.read_bytes() == self._files.read(manifest_path(newest)):
