@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-_MOST_ROWS = 12
+_MOST_SNAPSHOTS = 8
 
 
 def standings_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table of the rows of `League.standings`; of many the best, and how many more there are."""
+    """Return a table of the rows of `League.standings`; of many snapshots the best, and how many more there are."""
     titles = ("player", "elo", "95 %", "skill", "env steps")
-    lines = [titles, *(_cells(row) for row in rows[:_MOST_ROWS])]
+    is_snapshot = [not row["is_fixed"] and row["env_steps"] is not None for row in rows]
+    best = [place for place, one in enumerate(is_snapshot) if one][:_MOST_SNAPSHOTS]
+    shown = [row for place, row in enumerate(rows) if place in best or not is_snapshot[place]]
+    lines = [titles, *(_cells(row) for row in shown)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(titles))]
     text = [
         "  ".join(
@@ -19,8 +22,10 @@ def standings_text(rows: Sequence[Mapping[str, Any]]) -> str:
         )
         for line in lines
     ]
-    more = len(rows) - _MOST_ROWS
-    return "\n".join(["ratings", *(f"  {line}" for line in text), *([f"  and {more} more"] if more > 0 else [])])
+    more = len(rows) - len(shown)
+    return "\n".join(
+        ["ratings", *(f"  {line}" for line in text), *([f"  and {more} more snapshots"] if more > 0 else [])]
+    )
 
 
 def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
