@@ -18,6 +18,7 @@ _STEP_DEVIATION = 200.0 / POINTS_PER_NAT  # of what a module has learned from on
 _QUANTILE = 1.959963984540054  # of a normal distribution, for 95 %
 _MOST_STEPS, _TOLERANCE = 100, 1e-9
 
+Numbers = npt.NDArray[np.float64]
 # a -> b -> wins, draws and losses of a against b.
 Games = Mapping[str, Mapping[str, Sequence[float]]]
 
@@ -36,9 +37,9 @@ def elo_ratings(
     """Fit Elo's model to all games at once: a beats b with probability 1 / (1 + 10^((R_b - R_a) / 400)).
 
     The ratings are the most likely ones (Bradley and Terry, 1952, https://doi.org/10.2307/2334029; a draw is half a win
-    for each) under a normal prior of 400 points around 1000, and of 200 points around the snapshot before, as Coulom's
-    whole-history rating has it (2008, https://doi.org/10.1007/978-3-540-87608-3_11). Intervals are from the curvature
-    of the likelihood around them. The first player is the anchor: it has 1000 points, and no interval.
+    for each) under a normal prior: of 200 points around the snapshot before, as Coulom's whole-history rating has it
+    (2008, https://doi.org/10.1007/978-3-540-87608-3_11), and of 400 points around 1000 without one. Intervals are from
+    the curvature of the posterior. The first player is the anchor: it has 1000 points, and no interval.
 
     Args:
         games: each pair in one direction or both, each game once.
@@ -52,14 +53,16 @@ def elo_ratings(
             if player in place and other in place:
                 scores[place[player], place[other]] += wins + draws / 2
                 scores[place[other], place[player]] += losses + draws / 2
-    ties = np.zeros_like(scores)  # precision of the prior of differences
+    base = np.full(len(players), _PRIOR_DEVIATION**-2)  # precision of the prior of each, and of differences
+    ties = np.zeros_like(scores)
     for player, before in follows.items():
+        base[place[player]] = 0.0
         ties[place[player], place[before]] = ties[place[before], place[player]] = _STEP_DEVIATION**-2
     logits = np.zeros(len(players))
     free = np.arange(len(players)) > 0
     curvature = np.eye(len(players))
     for _ in range(_MOST_STEPS):
-        gradient, curvature = _derivatives(logits, scores, ties)
+        gradient, curvature = _derivatives(logits, scores, base, ties)
         step = np.zeros(len(players))
         step[free] = np.linalg.solve(curvature[np.ix_(free, free)], gradient[free])
         logits += np.clip(step, -2.0, 2.0)  # far from the solution Newton's steps are too long
@@ -74,14 +77,12 @@ def elo_ratings(
     }
 
 
-def _derivatives(
-    logits: npt.NDArray[np.float64], scores: npt.NDArray[np.float64], ties: npt.NDArray[np.float64]
-) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _derivatives(logits: Numbers, scores: Numbers, base: Numbers, ties: Numbers) -> tuple[Numbers, Numbers]:
     """Return the gradient and the negative Hessian of the log posterior."""
     leads = logits[:, None] - logits[None, :]
     expected = 1 / (1 + np.exp(-leads))
     num_games = scores + scores.T
-    gradient = (scores - num_games * expected - ties * leads).sum(1) - logits / _PRIOR_DEVIATION**2
+    gradient = (scores - num_games * expected - ties * leads).sum(1) - logits * base
     weights = num_games * expected * expected.T + ties
-    curvature = np.diag(weights.sum(1) + 1 / _PRIOR_DEVIATION**2) - weights
+    curvature = np.diag(weights.sum(1) + base) - weights
     return gradient, curvature
