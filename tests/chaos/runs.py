@@ -204,7 +204,7 @@ RECORDED = {
 # Experiments of GPUs, and of recorded data that are not at hand or are another form of what RECORDED has.
 NOT_KILLED = {
     *("ppo_atari_breakout_gpu", "ppo_atari_breakout_multi_gpu", "iql_half_cheetah_d4rl", "iql_half_cheetah_minari"),
-    *("bc_cartpole_rllib", "bc_cartpole_table"),
+    *("bc_cartpole_rllib", "bc_cartpole_table", "bc_multi_agent_cartpole"),  # data of other kinds: tests/offline
 }
 # Experiment with simulators -> overrides, and the client of examples/external with its arguments.
 EXTERNAL = {

@@ -286,7 +286,7 @@ def test_a_run_dir_that_is_behind_does_not_go_on(
     assert_golden("store_is_ahead", outcome.err)
     fetched = run_main("resume", "faulty://runs/run", "hydra.run.dir=run", "stop.training_iteration=6")
     assert fetched.code == 2
-    assert_golden("run_dir_is_behind", fetched.err)
+    assert_golden("run_dir_is_behind", " ".join(fetched.err.split()))  # lines break where paths are long
     assert _stored() == before
 
 
