@@ -38,8 +38,9 @@ def actors(command: Command, name: str) -> list[Process]:
 
 def kill_one(command: Command, name: str, run_dir: Path, after_line: int, chance: random.Random) -> None:
     """SIGKILL of a random actor of a class, a random part of a second after a line of metrics."""
-    assert command.reaches(lambda: num_lines(run_dir) >= after_line and actors(command, name)), command.output
+    assert command.reaches(lambda: num_lines(run_dir) >= after_line), command.output
     time.sleep(chance.uniform(0, 0.3))
+    assert command.reaches(lambda: actors(command, name)), command.output  # all of them may be starting again
     chance.choice(sorted(actors(command, name), key=lambda process: process.pid)).kill()
 
 
