@@ -117,7 +117,7 @@ class EnvRunnerGroup:
             self._sent[index] = self._newest
 
     def announce(self, subject: str, method: str, *arguments: Any) -> None:
-        """Call a method of each runner before its next call, also of those that take the places of lost ones.
+        """Call a method of each runner before its next call, also of runners that replace lost ones.
 
         Args:
             subject: what the call is about; a later one about the same takes its place.

@@ -1,4 +1,4 @@
-"""The agents of an environment as one agent, whose actions are those of all: for learning on their joint reward."""
+"""The agents of an environment as one agent, which acts for all of them and learns from their joint reward."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class Player:
 
 
 class RandomPlayer(Player):
-    """Draws actions uniformly; in `Discrete` spaces of those that a mask allows.
+    """Draws actions uniformly; in `Discrete` spaces among the ones that a mask allows.
 
     Args:
         action_space: of the agents.

@@ -14,7 +14,7 @@ POINTS_PER_NAT = 400 / np.log(10)
 BASE = 1000.0
 # Of differences between players before any game: nobody who has won all of three games is infinitely strong.
 _PRIOR_DEVIATION = 400.0 / POINTS_PER_NAT
-_STEP_DEVIATION = 200.0 / POINTS_PER_NAT  # of what a module has learned from one snapshot to the next
+_STEP_DEVIATION = 200.0 / POINTS_PER_NAT  # of what a module learns between two snapshots
 _QUANTILE = 1.959963984540054  # of a normal distribution, for 95 %
 _MOST_STEPS, _TOLERANCE = 100, 1e-9
 

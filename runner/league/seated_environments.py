@@ -54,7 +54,7 @@ class _Table:
 
 
 class SeatedEnvironments(MultiAgentEnvironments):
-    """N sub-environments with several agents, of which whoever steps them sees only those that learn.
+    """N sub-environments with several agents, of which the env runner sees only the ones that learn.
 
     For each episode one team is drawn that learns, and for each other team an opponent, by the stream of these
     environments. What opponents see and do stays here: to the env runner their agents are not there.

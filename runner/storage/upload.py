@@ -67,7 +67,7 @@ class Upload:
         return stored
 
     def send_records(self, stored: dict[str, int]) -> None:
-        """Send the files beside checkpoints that have changed, and add them to the sizes of what is stored."""
+        """Send the files beside checkpoints that have changed, and add them to the stored sizes."""
         for path in _record_paths(self._run_dir):
             source = self._run_dir / path
             try:

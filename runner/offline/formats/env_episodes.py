@@ -95,7 +95,7 @@ class EnvEpisodeFormat(RowFormat):
         )
 
     def decode(self, table: pa.Table, place: Place, counts: ReadCounts) -> ColumnBlock:
-        """Return the episodes of the module's agents, those of one agent after the other."""
+        """Return the episodes of the module's agents, one agent after the other."""
         assert self.layout is not None
         return self._decoded(table, self.layout, place, counts)
 
