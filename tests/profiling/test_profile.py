@@ -60,7 +60,7 @@ def test_a_piece_that_is_slow(pipeline: str, piece: str, title: str) -> None:
 
 
 def test_usual_runs_are_told_apart() -> None:
-    found = shares(profile_of("ppo_cartpole", *QUICK, "algorithm.num_epochs=20", num_iterations=6))
+    found = shares(profile_of("ppo_cartpole", *QUICK, "algorithm.num_epochs=8", num_iterations=30))
     assert found["update"] > 0.5
     assert found["rest"] < 0.2
     assert {"environment", "forward", "module to env"} < found.keys()

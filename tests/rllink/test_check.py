@@ -65,7 +65,7 @@ def test_our_server_passes_with_other_spaces(serve: Serve, overrides: list[str])
     ("overrides", "skipped"),
     [
         (
-            (OFF, "rllink.frame_timeout_s=0.4", "rllink.idle_timeout_s=1.5", "rllink.handshake_timeout_s=1"),
+            (OFF, "rllink.frame_timeout_s=1", "rllink.idle_timeout_s=3", "rllink.handshake_timeout_s=2"),
             {"E7", "H5", "heartbeat", "agents"},
         ),
         (
@@ -164,18 +164,23 @@ def test_a_foreign_server_passes() -> None:
 
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_a_defect_fails_its_rule(defect: str) -> None:
-    try:
-        results = _check(defect)
-    except CannotCheck:
-        assert defect in ("blanks in headers", "speaks unasked")
-        return
-    failed = {one.rule.number for one in results if one.outcome == FAIL}
-    assert DEFECTS[defect] <= failed
-    assert failed == DEFECTS[defect] or defect in FAR_REACHING
-    for one in results:
-        if one.outcome == FAIL:
-            assert one.expected
-            assert one.got
+    others = set()
+    for _ in range(3):  # on a busy machine even an honest server's limits of 0.2 s pass: what fails, fails each time
+        try:
+            results = _check(defect)
+        except CannotCheck:
+            assert defect in ("blanks in headers", "speaks unasked")
+            return
+        for one in results:
+            if one.outcome == FAIL:
+                assert one.expected
+                assert one.got
+        failed = {one.rule.number for one in results if one.outcome == FAIL}
+        assert DEFECTS[defect] <= failed
+        others = failed - DEFECTS[defect]
+        if not others or defect in FAR_REACHING:
+            return
+    raise AssertionError(others)
 
 
 def test_a_token_that_does_nothing_fails() -> None:
