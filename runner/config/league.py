@@ -10,6 +10,8 @@ from runner.config.fields import option
 # Kinds of opponents, whose shares `league.opponents` has.
 LATEST, UNIFORM, PRIORITISED, FIXED = "latest", "uniform", "prioritised", "fixed"
 KINDS_OF_OPPONENTS = (LATEST, UNIFORM, PRIORITISED, FIXED)
+# Of a run dir, what its league keeps there for people to see.
+LEAGUE_FOLDER, STANDINGS_FILE = "league", "standings.json"
 
 
 @dataclass(frozen=True)

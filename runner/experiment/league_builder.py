@@ -12,6 +12,7 @@ import gymnasium as gym
 from runner.config.documents import read_regular
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.imports import import_target
+from runner.config.league import LEAGUE_FOLDER
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.teams import agents_of_teams
@@ -46,7 +47,7 @@ def build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts], run
         module_id: OnnxPolicy.of_parts(build_acting_parts(config, plans[module_id]), config)
         for module_id in block.modules
     }
-    return League(block, policies, fixed, None if run_dir is None else run_dir / "league")
+    return League(block, policies, fixed, None if run_dir is None else run_dir / LEAGUE_FOLDER)
 
 
 def seat_environments(

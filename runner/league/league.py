@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,7 +14,15 @@ import numpy as np
 from openskill.models import ThurstoneMostellerFull
 
 from runner.config.errors import ConfigError, Problem
-from runner.config.league import FIXED, LATEST, PRIORITISED, UNIFORM, LeagueConfig, evaluated_players
+from runner.config.league import (
+    FIXED,
+    LATEST,
+    PRIORITISED,
+    STANDINGS_FILE,
+    UNIFORM,
+    LeagueConfig,
+    evaluated_players,
+)
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.sample import Weights
 from runner.league.lineup import ITSELF, Lineup
@@ -26,7 +34,6 @@ from runner.segments import Segment, SegmentFile
 # A module changes: each of its games against a player counts so much less than the next one.
 _FADING = 0.99
 _COLUMNS = {WIN: 0, DRAW: 1, LOSS: 2}
-STANDINGS = "standings.json"
 
 
 @dataclass
@@ -197,12 +204,15 @@ class League:
             follows |= dict(zip(versions[1:], versions[:-1], strict=True))
         return elo_ratings(self._games, [*players, *self._policies], follows)
 
-    def end_iteration(self, num_env_steps: int, weights: Weights, shared_state: Mapping[str, Any]) -> None:
+    def end_iteration(
+        self, num_env_steps: int, get_weights: Callable[[], Weights], shared_state: Mapping[str, Any]
+    ) -> None:
         """Snapshot the modules whose time has come; the next lineup is a new one."""
         due = [module_id for module_id in self._policies if self._is_due(module_id, num_env_steps)]
-        for module_id in due:
-            self._snapshot(module_id, num_env_steps, weights, shared_state)
         if due:
+            weights = get_weights()
+            for module_id in due:
+                self._snapshot(module_id, num_env_steps, weights, shared_state)
             self.write_standings()
         self._num_lineups += 1
 
@@ -262,7 +272,7 @@ class League:
         """Write the standings to the folder, where there is one."""
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
-            (self._folder / STANDINGS).write_text(json.dumps(self.standings(), indent=1))
+            (self._folder / STANDINGS_FILE).write_text(json.dumps(self.standings(), indent=1))
 
     # -- state -----------------------------------------------------------------------------------------------------
 

@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.documents import parse_json, read_regular
+from runner.config.league import LEAGUE_FOLDER, STANDINGS_FILE
 from runner.pages import charts
 from runner.pages.page import Block, Cell, Figure, Table, Text
 
-STANDINGS = Path("league", "standings.json")
+_STANDINGS = Path(LEAGUE_FOLDER, STANDINGS_FILE)
 _CELL = 26  # pixels
 
 
 def league(run_dir: Path) -> Iterator[Block]:
     """Yield the table and the matrix of a run's league; nothing where there is none."""
-    if not (run_dir / STANDINGS).is_file():
+    if not (run_dir / _STANDINGS).is_file():
         return
-    rows = parse_json(read_regular(run_dir / STANDINGS))
+    rows = parse_json(read_regular(run_dir / _STANDINGS))
     yield Table(
         ("Player", "Elo", "95 %", "Skill", "Its sigma", "Env steps"),
         [[Cell(row["player"], row["player"]), *_numbers(row)] for row in rows],

@@ -263,7 +263,7 @@ class Resources:
         num_env_steps, matches = self.metrics.num_env_steps_sampled_lifetime, self.metrics.matches
         self.league.add_matches(matches)
         metrics = self.league.metrics(matches)
-        self.league.end_iteration(num_env_steps, self.learners.get_weights(), self.shared_state)
+        self.league.end_iteration(num_env_steps, self.learners.get_weights, self.shared_state)
         self.league.seat(self.env_runners)
         return metrics
 

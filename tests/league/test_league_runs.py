@@ -131,7 +131,7 @@ def test_a_changed_policy_file_of_a_fixed_player_is_refused(tmp_path: Path) -> N
         league = trainer.resources.league
         assert league is not None
         train(trainer, 1)
-        league.end_iteration(10**6, trainer.learners.get_weights(), trainer.resources.shared_state)
+        league.end_iteration(10**6, trainer.learners.get_weights, trainer.resources.shared_state)
         files = [league.policy_file("main-0"), league.policy_file("main-1")]
     path = tmp_path / "old.onnx"
     path.write_bytes(files[0])
@@ -173,15 +173,15 @@ class _Template:
 
 def league_of(**fields: Any) -> League:
     config = LeagueConfig(modules=["main"], **fields)
-    league = League(config, {"main": _Template()}, dict.fromkeys(config.fixed, b""))  # type: ignore[dict-item]
-    league.begin({"main": np.zeros(1)}, {})  # type: ignore[dict-item]
+    league = League(config, {"main": _Template()}, dict.fromkeys(config.fixed, b""))  # type: ignore[dict-item, return-value]
+    league.begin({"main": np.zeros(1)}, {})  # type: ignore[dict-item, return-value]
     return league
 
 
 def test_opponents_that_are_hard_to_beat_are_drawn_more_often() -> None:
     league = league_of(opponents={"prioritised": 1.0}, snapshot_every=10)
     for steps in (10, 20):
-        league.end_iteration(steps, {"main": np.zeros(1)}, {})  # type: ignore[dict-item]
+        league.end_iteration(steps, lambda: {"main": np.zeros(1)}, {})  # type: ignore[dict-item, return-value]
     league.add_matches([Match("main", "main-0", 1.0)] * 40 + [Match("main", "main-1", 0.0)] * 40)
     odds = league.lineup().odds["main"]["main"]
     assert odds["main-1"] > odds["main-2"] > odds["main-0"] > 0
@@ -203,7 +203,7 @@ def test_a_snapshot_is_made_by_wins_once_there_are_enough_games() -> None:
     league = league_of(snapshot_win_rate=0.7, snapshot_min_games=10)
 
     def num_players() -> float | int | None:
-        league.end_iteration(1, {"main": np.zeros(1)}, {})  # type: ignore[dict-item]
+        league.end_iteration(1, lambda: {"main": np.zeros(1)}, {})  # type: ignore[dict-item, return-value]
         return league.metrics([])["league/num_players"]
 
     league.add_matches([Match("main", "main-0", 1.0)] * 9)
