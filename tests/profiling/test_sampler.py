@@ -26,7 +26,7 @@ def compute() -> None:
 
 def call_natively() -> None:
     """One long call during which Python handles no signal."""
-    np.sort(np.random.default_rng(0).random(4_000_000))
+    np.sort(np.random.default_rng(0).random(16_000_000))
 
 
 def begin() -> None:

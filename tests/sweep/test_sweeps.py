@@ -173,7 +173,7 @@ def losses_of(run_dir: Path) -> list[float]:
     return [line["learners/default_policy/total_loss"] for line in progress_of(run_dir)]
 
 
-def wait_until(is_true: Callable[[], bool], seconds: float = 90.0) -> None:
+def wait_until(is_true: Callable[[], bool], seconds: float = WAIT_S) -> None:
     deadline = time.monotonic() + seconds
     while not is_true():
         assert time.monotonic() < deadline, "it does not come true"
