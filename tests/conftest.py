@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -71,6 +72,17 @@ def result_of(run_dir: Path) -> dict[str, Any]:
     """result.json."""
     content: dict[str, Any] = json.loads((run_dir / "result.json").read_text())
     return content
+
+
+def wait_until(
+    is_true: Callable[[], bool], run: subprocess.Popen[str] | None = None, *, timeout_s: float = WAIT_S
+) -> None:
+    """Wait for something to come true, while a run goes on if there is one."""
+    deadline = time.monotonic() + timeout_s
+    while not is_true():
+        assert time.monotonic() < deadline, "it does not come true"
+        assert run is None or run.poll() is None, run.communicate()
+        time.sleep(0.02)
 
 
 def checkpoints_of(run_dir: Path) -> list[str]:

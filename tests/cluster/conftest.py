@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.nodes import Nodes, wait_until
+from tests.cluster.nodes import Nodes
+from tests.conftest import wait_until
 
 
 @pytest.fixture(scope="module")

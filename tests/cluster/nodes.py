@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-from tests.conftest import WAIT_S
 
 CPUS_PER_NODE = 2
 # A node that is silent is lost after two seconds; by Ray's default it takes half a minute.
@@ -44,15 +39,6 @@ class Nodes:
         """Return the node of each env runner that is alive."""
         actors = self.cluster.global_state.actor_table(None, None, "ALIVE").values()
         return [actor["Address"]["NodeID"] for actor in actors if actor["ActorClassName"] == "_RunnerActor"]
-
-
-def wait_until(is_true: Callable[[], bool], run: subprocess.Popen[str] | None = None, seconds: float = WAIT_S) -> None:
-    """Wait for something to come true while a run goes on."""
-    deadline = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < deadline, "it does not come true"
-        assert run is None or run.poll() is None, run.communicate()
-        time.sleep(0.05)
 
 
 def num_lines(folder: Path) -> int:

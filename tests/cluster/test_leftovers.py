@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from runner.cluster.leftovers import VARIABLE, MarkedProcesses
-from tests.conftest import QUICK, ROOT
+from tests.conftest import QUICK, ROOT, wait_until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere Ray's own reaper has to do")
 
@@ -50,13 +50,6 @@ def owner(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     process.stdout.close()
 
 
-def wait_until(is_true: Callable[[], bool], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < deadline, "it does not come true"
-        time.sleep(0.05)
-
-
 def pids_of(mark: str) -> set[int]:
     marked = MarkedProcesses(mark)
     marked.look_up()
@@ -72,12 +65,12 @@ def test_what_has_the_mark_ends_with_its_owner_and_nothing_else_does(
 ) -> None:
     assert owner.stdout is not None
     mark, unmarked = owner.stdout.readline().split()
-    wait_until(lambda: (tmp_path / "up").exists() and "up" in (tmp_path / "up").read_text(), 20.0)
+    wait_until(lambda: (tmp_path / "up").exists() and "up" in (tmp_path / "up").read_text())
     (deaf,) = pids_of(mark)
     others = [pid for pid in forks_of(owner.pid) if pid != deaf]
     try:
         owner.send_signal(signal.SIGKILL)  # nobody has waited for it: a zombie has ended, too
-        wait_until(lambda: not pids_of(mark), GONE_WITHIN_S)
+        wait_until(lambda: not pids_of(mark), timeout_s=GONE_WITHIN_S)
         os.kill(int(unmarked), 0)  # is there
     finally:
         for pid in others:
@@ -88,7 +81,7 @@ def test_what_has_the_mark_ends_with_its_owner_and_nothing_else_does(
 def test_nothing_of_ray_outlives_a_killed_run(start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     more = ("env_runners.num_env_runners=1", "stop.training_iteration=100000", "hydra.run.dir=run")
     run = start_main("+experiment=ppo_cartpole", *QUICK, *more)
-    wait_until((tmp_path / "run" / "progress.jsonl").exists, 90.0)
+    wait_until((tmp_path / "run" / "progress.jsonl").exists)
     environments = [Path(f"/proc/{pid}/environ").read_bytes() for pid in forks_of(run.pid)]
     (mark,) = {
         entry.partition(b"=")[2].decode()
@@ -106,4 +99,4 @@ def test_nothing_of_ray_outlives_a_killed_run(start_main: Callable[..., subproce
         marked.look_up()
         return not marked.alive
 
-    wait_until(are_gone, GONE_WITHIN_S)
+    wait_until(are_gone, timeout_s=GONE_WITHIN_S)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.nodes import Nodes, num_lines, wait_until
-from tests.conftest import QUICK, WAIT_S, progress_of, result_of
+from tests.cluster.nodes import Nodes, num_lines
+from tests.conftest import QUICK, WAIT_S, progress_of, result_of, wait_until
 
 pytestmark = pytest.mark.ray
 Start = Callable[..., subprocess.Popen[str]]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from runner.cluster import connection, waits_told
-from tests.conftest import QUICK, Outcome
+from tests.conftest import QUICK, Outcome, wait_until
 
 pytestmark = pytest.mark.ray
 INTERVAL_S = 0.4
@@ -34,13 +34,6 @@ def occupant(ray_cluster: None) -> Any:
     assert ray.get(actor.is_there.remote())
     yield actor
     ray.kill(actor)
-
-
-def wait_until(is_true: Callable[[], bool], seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < deadline, "it does not come true"
-        time.sleep(0.02)
 
 
 def test_who_waits_is_told_again_and_again_until_there_is_a_place(occupant: Any) -> None:

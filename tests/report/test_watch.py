@@ -24,7 +24,7 @@ from runner.report import followed_folder
 from runner.report.followed_folder import FollowedFolder, FollowedRun, FollowedSweep
 from runner.report.watch_server import WatchServer
 from runner.tracking import ProgressLog, write_result
-from tests.conftest import QUICK, WAIT_S, Outcome
+from tests.conftest import QUICK, WAIT_S, Outcome, wait_until
 from tests.report.folders import EVIL, progress_line, trial_lines, write_run, write_sweep
 
 
@@ -292,13 +292,6 @@ def _updates_of(url: str) -> Callable[[], dict[str, Any]]:
         return content
 
     return update
-
-
-def wait_until(is_so: Callable[[], bool]) -> None:
-    give_up_s = time.monotonic() + WAIT_S
-    while not is_so():
-        assert time.monotonic() < give_up_s
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -24,6 +24,7 @@ from runner.policy import OnnxPolicy
 from runner.rllink.client.frames import FrameReader, frame
 from runner.rllink.connection import Connection
 from runner.rllink.env_runner import ExternalEnvRunner
+from tests.conftest import WAIT_S, wait_until
 
 EXPERIMENT = "+experiment=ppo_external_cartpole"
 
@@ -191,13 +192,6 @@ def wait_until_watched(connection: Connection, since: float, seconds: float) -> 
 
     connection.check_time = spy  # type: ignore[method-assign]
     try:
-        wait_until(lambda: bool(looked) and looked[-1] > since + seconds, seconds=seconds + 8.0)
+        wait_until(lambda: bool(looked) and looked[-1] > since + seconds, timeout_s=WAIT_S)
     finally:
         connection.check_time = check  # type: ignore[method-assign]
-
-
-def wait_until(is_true: Callable[[], bool], seconds: float = 8.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < deadline, "it does not come true"
-        time.sleep(0.01)

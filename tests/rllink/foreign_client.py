@@ -20,7 +20,8 @@ import numpy as np
 import onnx
 import pytest
 
-from tests.rllink.conftest import Served, episode, wait_until
+from tests.conftest import wait_until
+from tests.rllink.conftest import Served, episode
 
 Serve = Callable[..., Served]
 OFF = "rllink.force_on_policy=false"

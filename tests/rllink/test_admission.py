@@ -14,7 +14,8 @@ from runner.config.rllink import RLlinkConfig
 from runner.rllink.admission import Admission, Allowance, Unseated, network_of
 from runner.rllink.client import Client, RLlinkError
 from runner.rllink.client.frames import frame
-from tests.rllink.conftest import RawClient, Served, episode, wait_until
+from tests.conftest import wait_until
+from tests.rllink.conftest import RawClient, Served, episode
 
 Serve = Callable[..., Served]
 OFF = "rllink.force_on_policy=false"

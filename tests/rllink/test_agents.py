@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from runner.rllink.client import Client, RLlinkError
-from tests.rllink.conftest import RawClient, Served, episode, wait_until
+from tests.conftest import wait_until
+from tests.rllink.conftest import RawClient, Served, episode
 
 Serve = Callable[..., Served]
 AGENTS = ("agent_0", "agent_1")

@@ -32,7 +32,8 @@ from runner.rllink.client.frames import frame
 from runner.rllink.client.packing import pack
 from runner.rllink.messages import _REQUESTS as REQUESTS
 from runner.rllink.messages import Columns, Episode, Observed, decode_request
-from tests.rllink.conftest import EXPERIMENT, RawClient, Served, episode, wait_until, wait_until_watched
+from tests.conftest import wait_until
+from tests.rllink.conftest import EXPERIMENT, RawClient, Served, episode, wait_until_watched
 
 Serve = Callable[..., Served]
 Connect = Callable[..., RawClient]

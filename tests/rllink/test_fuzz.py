@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 from runner.rllink.client.frames import FrameReader, frame
 from runner.rllink.client.packing import pack
 from runner.rllink.messages import MessageError, decode_request, format_of
-from tests.rllink.conftest import RawClient, Served, episode, wait_until
+from tests.conftest import wait_until
+from tests.rllink.conftest import RawClient, Served, episode
 from tests.rllink.test_faults import Neighbour
 
 _ROUNDS = 150

@@ -20,8 +20,8 @@ from runner.config.offline import OfflineConfig
 from runner.episodes.single_agent_episode import SingleAgentEpisode
 from runner.experiment.trainer import Trainer
 from runner.offline.reading.source import open_source
-from tests.conftest import ROOT, WAIT_S
-from tests.rllink.conftest import RawClient, episode, wait_until
+from tests.conftest import ROOT, WAIT_S, wait_until
+from tests.rllink.conftest import RawClient, episode
 from tests.rllink.test_restart import part, wait_for
 from tests.rllink.test_runs import CLIENT, EXTERNAL
 

@@ -26,8 +26,8 @@ from runner.sweep.space import Interval, SearchSpace, read_search_space
 from runner.sweep.trial_run import TrialRun
 from runner.sweep.trial_settings import METRICS, RUN, TrialSettings, clone_folder
 from runner.sweep.trials import SweepFolder, Trial
-from tests.conftest import QUICK, Outcome, progress_of
-from tests.sweep.test_sweeps import trials_of, wait_until
+from tests.conftest import QUICK, Outcome, progress_of, wait_until
+from tests.sweep.test_sweeps import trials_of
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray Tune warns about its own future
 

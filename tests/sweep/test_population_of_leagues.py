@@ -13,16 +13,21 @@ import pytest
 from runner.checkpoints import load_checkpoint
 from runner.checkpoints.folder import list_checkpoints
 from runner.sweep.trials import SweepFolder
-from tests.conftest import Outcome, progress_of
+from tests.conftest import Outcome, progress_of, wait_until
 from tests.league.test_league_runs import SMALL
-from tests.sweep.test_sweeps import trials_of, wait_until
+from tests.sweep.test_sweeps import trials_of
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]
 
 COMMAND = (
     *("-m", "+experiment=ppo_league_tictactoe", *SMALL, "tracking.display=plain", "sweep.name=s", "sweep=pbt"),
     *("league.opponents.fixed=0.3", "sweep.metric=league/main/elo", "sweep.num_samples=2"),
-    *("sweep.perturbation_interval=400", "sweep.quantile_fraction=0.5", "stop.training_iteration=16"),
+    *(
+        "sweep.synch=true",
+        "sweep.perturbation_interval=400",
+        "sweep.quantile_fraction=0.5",
+        "stop.training_iteration=40",
+    ),
     "algorithm.lr=tag(log,interval(1e-4,1e-2))",
 )
 
@@ -32,7 +37,7 @@ def test_trials_take_over_leagues_and_survive_a_kill(
 ) -> None:
     folder = tmp_path / "outputs" / "ppo_league_tictactoe" / "sweeps" / "s"
     first = start_main(*COMMAND)
-    wait_until(lambda: (folder / "mutations.jsonl").exists())
+    wait_until(lambda: (folder / "mutations.jsonl").exists(), first)
     os.kill(first.pid, signal.SIGKILL)
     first.communicate()
     outcome = run_main(*COMMAND)
@@ -43,7 +48,7 @@ def test_trials_take_over_leagues_and_survive_a_kill(
     for number in "01":
         iterations = [line["training_iteration"] for line in progress_of(folder / number)]
         assert iterations == sorted(set(iterations))
-        assert iterations[-1] == 16
+        assert iterations[-1] == 40
         last = progress_of(folder / number)[-1]
         state = load_checkpoint(list_checkpoints(folder / number / "checkpoints")[-1])[0]
         assert len(state["league"]["players"]) == last["league/num_players"] - 2 + _has_new(state, last)

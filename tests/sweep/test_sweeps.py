@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ import pytest
 
 from runner.locks import held, owner_of
 from runner.sweep.trials import SweepFolder
-from tests.conftest import QUICK, WAIT_S, Outcome, progress_of, result_of
+from tests.conftest import QUICK, WAIT_S, Outcome, progress_of, result_of, wait_until
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]  # Ray Tune warns about its own future
 
@@ -171,13 +170,6 @@ def starts_ray(pid: int) -> bool:
 
 def losses_of(run_dir: Path) -> list[float]:
     return [line["learners/default_policy/total_loss"] for line in progress_of(run_dir)]
-
-
-def wait_until(is_true: Callable[[], bool], seconds: float = WAIT_S) -> None:
-    deadline = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < deadline, "it does not come true"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@ import io
 import math
 import os
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from runner.tracking import DisplayInfo, NoDisplay, PlainDisplay, RunSummary, ma
 from runner.tracking import summary as summary_module
 from runner.tracking.live_display import LiveDisplay
 from runner.tracking.time_left import TimeLeft
+from tests.conftest import wait_until
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "tracking"
 INFO = DisplayInfo(
@@ -257,15 +257,6 @@ def test_live_display_draws_itself_and_leaves_no_thread() -> None:
     wait_until(lambda: "12,000" in console.file.getvalue())  # type: ignore[attr-defined]
     display.finish([])
     assert "live-display" not in [thread.name for thread in threading.enumerate()]
-
-
-def wait_until(is_true: Callable[[], bool], timeout_s: float = 5.0) -> None:
-    event = threading.Event()
-    for _ in range(int(timeout_s / 0.02)):
-        if is_true():
-            return
-        event.wait(0.02)
-    raise AssertionError("did not happen in time")
 
 
 def test_time_left_is_the_first_steady_criterion() -> None:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,7 +25,7 @@ from runner.tracking import (
     mlflow_writer,
     resolve_store,
 )
-from tests.conftest import WAIT_S
+from tests.conftest import WAIT_S, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # SQLAlchemy deprecates what MLflow uses
 
@@ -254,13 +254,6 @@ def test_resume_goes_on_with_the_same_run(world: World) -> None:
     assert first.data.params["added"] == "new"
     overrides = {name: value for name, value in first.data.tags.items() if name.startswith("override.")}
     assert overrides == {"override.algorithm.lr": "0.1"}
-
-
-def wait_until(is_true: Callable[[], bool]) -> None:
-    give_up_at = time.monotonic() + WAIT_S
-    while not is_true():
-        assert time.monotonic() < give_up_at, "did not happen in time"
-        time.sleep(0.05)
 
 
 def test_trouble_of_every_kind_side_by_side(world: World, tmp_path: Path) -> None:
