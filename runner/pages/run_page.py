@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from runner.config.errors import Problem, UserError, nearest_match
+from runner.config.metrics import IDLE_S, NUM_READY, WEIGHTS_LAG_MAX, WEIGHTS_LAG_MEAN
+from runner.config.operators import QUEUES
 from runner.pages import charts
 from runner.pages.curriculum_page import CURRICULUM, curriculum
 from runner.pages.league_page import league
@@ -44,7 +46,14 @@ _OF_BUFFERS = {
     "age of the oldest row, in updates": {"age_of_oldest": ""},
     "mean priority": {"mean_priority": ""},
 }
-_SHOWN = ("env_runners/", "evaluation/", _LEARNERS, _REPLAY, "timers/", CURRICULUM)
+# Metric of a plan that samples asynchronously -> chart, and the name of its line there.
+_ASYNCHRONY = {
+    WEIGHTS_LAG_MEAN: ("lag of the weights, in updates", "mean"),
+    WEIGHTS_LAG_MAX: ("lag of the weights, in updates", "max"),
+    NUM_READY: ("samples that wait for the learner", ""),
+    IDLE_S: ("seconds that env runners wait, together", ""),
+}
+_SHOWN = ("env_runners/", "evaluation/", _LEARNERS, _REPLAY, f"{QUEUES}/", "timers/", CURRICULUM)
 # Axes, and what only counts iterations in other words.
 _COUNTS = (
     *(ITERATION, ENV_STEPS, STEPS_PER_S, TOTAL_S, _ITERATION_S),
@@ -82,11 +91,12 @@ def run_page(record: RunRecord, url_of: Callable[[Path], str] = embed_video) -> 
         Section("League", list(league(record.path))),
         Section("Curriculum", list(curriculum(record.columns, record.axis))),
         Section("Policy", list(videos(record, url_of))),
-        Section("Evaluation", list(_metrics(record, "evaluation/", but=_main_metrics(record)))),
+        Section("Evaluation", list(_metrics(record, "evaluation/", but=list(_main_metrics(record))))),
         Section("Learner", list(_learner(record))),
         Section("Replay", list(_replay(record))),
+        Section("Asynchrony", list(_asynchrony(record))),
         Section("Time", list(_time(record))),
-        Section("Episodes", list(_metrics(record, "env_runners/", but=_main_metrics(record)))),
+        Section("Episodes", list(_metrics(record, "env_runners/", but=[*_main_metrics(record), *_ASYNCHRONY]))),
         Section("Other metrics", list(_others(record))),
         Section("Configuration", list(configuration(record))),
         Section("Environment", list(environment(record))),
@@ -262,14 +272,15 @@ def _learner(record: RunRecord) -> Iterator[Block]:
     yield from _small_charts(record, lines)
 
 
-def _metrics(record: RunRecord, prefix: str, but: Mapping[str, str]) -> Iterator[Block]:
+def _metrics(record: RunRecord, prefix: str, but: Sequence[str]) -> Iterator[Block]:
     """Yield a chart for each metric of a prefix, its band in the same one."""
     names = [name for name in record.columns if name.startswith(prefix) and name not in but]
     names = [name for name in names if "_episode_return_mean/" not in name]  # of agents and modules
     lines = {name: _Line.find(record.columns, name, name) for name in names}
+    others = [name for name in but if name in record.columns]
     of_bands = {
         name.removesuffix(ending) + other
-        for name, line in [*lines.items(), *((name, _Line.find(record.columns, name, "")) for name in but)]
+        for name, line in [*lines.items(), *((name, _Line.find(record.columns, name, "")) for name in others)]
         for ending, low, high, band in _BANDS
         if line.band == band
         for other in (low, high)
@@ -302,6 +313,19 @@ def _replay(record: RunRecord) -> Iterator[Block]:
         lines |= {title: panel} if panel else {}
     if _INTENSITY in record.columns:
         lines["env steps trained on / sampled"] = [_Line("", record.columns[_INTENSITY])]
+    yield from _small_charts(record, lines)
+
+
+def _asynchrony(record: RunRecord) -> Iterator[Block]:
+    """Yield how old the weights of samples are, who waits for whom, and how full queues are."""
+    lines: dict[str, list[_Line]] = {}
+    for metric, (title, label) in _ASYNCHRONY.items():
+        if metric in record.columns:
+            lines.setdefault(title, []).append(_Line(label, record.columns[metric]))
+    for name in record.columns:
+        if name.startswith(f"{QUEUES}/"):
+            queue = name.removeprefix(f"{QUEUES}/").removesuffix("/num_items")
+            lines.setdefault("items in the queue", []).append(_Line(queue, record.columns[name]))
     yield from _small_charts(record, lines)
 
 

@@ -119,13 +119,13 @@ def test_killed_learners(
     scenario.ends("replaced, each iteration is there once")
 
 
-# Experiment -> what is killed, env steps of the run, and the metric that promises a return of 450.
+# Experiment -> what is killed, learners in actors, env steps of the run, and the metric that promises a return of 450.
 RETURN = "env_runners/episode_return_mean"
 ASYNCHRONOUS = {
-    "impala_cartpole": ([RUNNER_ACTOR], 1_200_000, RETURN),
-    "appo_cartpole": ([RUNNER_ACTOR], 800_000, RETURN),
-    "a3c_cartpole": ([RUNNER_ACTOR], 500_000, RETURN),
-    "apex_cartpole": ([RUNNER_ACTOR, SHARD_ACTOR], 150_000, f"evaluation/{RETURN}"),
+    "impala_cartpole": ([RUNNER_ACTOR, LEARNER_ACTOR], 2, 1_200_000, RETURN),
+    "appo_cartpole": ([RUNNER_ACTOR, LEARNER_ACTOR], 1, 800_000, RETURN),
+    "a3c_cartpole": ([RUNNER_ACTOR], 0, 500_000, RETURN),
+    "apex_cartpole": ([RUNNER_ACTOR, SHARD_ACTOR, LEARNER_ACTOR], 1, 150_000, f"evaluation/{RETURN}"),
 }
 NUM_KILLS = 20
 
@@ -136,18 +136,18 @@ def test_asynchronous_runs_learn_whatever_is_killed(
     experiment: str, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
 ) -> None:
     """Twenty times in a row a random actor dies; the run reaches its return, and ends by itself."""
-    killed, num_env_steps, metric = ASYNCHRONOUS[experiment]
+    killed, num_learners, num_env_steps, metric = ASYNCHRONOUS[experiment]
     run_dir = tmp_path / "run"
     never = [f"stop.{metric.replace('/', '.')}=10000", f"stop.num_env_steps_sampled_lifetime={num_env_steps}"]
     overrides = [f"+experiment={experiment}", "tracking=none", *never, f"hydra.run.dir={run_dir}"]
-    command = start(*RUNNER, *overrides)
+    command = start(*RUNNER, *overrides, f"learners.num_learners={num_learners}")
     for number in range(NUM_KILLS):
         kill_one(command, killed[number % len(killed)], run_dir, 2 * number + 1, chance)
         scenario.inject(f"SIGKILL of {killed[number % len(killed)].removeprefix('ray::_')}")
     assert command.wait() == 0, command.output
     lines = progress_of(run_dir)
     assert max(line.get(metric) or 0 for line in lines) >= 450
-    restarts = [name for name in lines[-1] if name.endswith(("worker_restarts", "shard_restarts"))]
+    restarts = [name for name in lines[-1] if name.endswith(("worker_restarts", "shard_restarts", "learner_restarts"))]
     assert sum(lines[-1][name] for name in restarts) == NUM_KILLS
     scenario.ends(f"all replaced, a return of 450 within {num_env_steps:,} env steps")
 
@@ -185,3 +185,31 @@ def test_killed_ray_nodes(
     last = assert_whole(run_dir, 12, BATCH)
     assert last["fault_tolerance/num_remote_worker_restarts"] == 2
     scenario.ends("its env runner started again on the new node, each iteration has all its env steps")
+
+
+@pytest.mark.chaos
+def test_the_killed_head_of_a_cluster(
+    ray_nodes: Any, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
+) -> None:
+    """Ray ends the process that cannot reach it; the run goes on from its last checkpoint on another cluster."""
+    ray_nodes.add_node(num_cpus=2)
+    run_dir = tmp_path / "run"
+    overrides = [*TRAIN, "env_runners.num_env_runners=2", "evaluation.evaluation_interval=null"]
+    sizes = [f"algorithm.train_batch_size_per_learner={BATCH}", "algorithm.minibatch_size=500"]
+    command = start(
+        *(*RUNNER, *overrides, *sizes, "stop.training_iteration=100000", f"hydra.run.dir={run_dir}"),
+        environment={"RAY_ADDRESS": ray_nodes.address},
+    )
+    assert command.reaches(lambda: num_lines(run_dir) >= 4, WAIT_S), command.output
+    time.sleep(chance.uniform(0, 0.3))
+    ray_nodes.remove_node(ray_nodes.head_node, allow_graceful=False)
+    begun = time.monotonic()
+    scenario.inject("SIGKILL of the head of the Ray cluster")
+    assert command.wait() == 1, command.output
+    stood_still_s = time.monotonic() - begun
+    assert newest_state(run_dir), "the last checkpoint is whole"
+    num_iterations = num_lines(run_dir) + 2
+    resumed = start(*RUNNER, "resume", str(run_dir), f"stop.training_iteration={num_iterations}")  # on a Ray of its own
+    assert resumed.wait() == 0, resumed.output
+    assert_whole(run_dir, num_iterations, BATCH)
+    scenario.ends(f"the run ends after {stood_still_s:.0f} s, `resume` goes on from its last checkpoint")

@@ -243,6 +243,22 @@ def test_uniform_replay_of_a_full_buffer(tmp_path: Path) -> None:
     assert "env steps kept 80" in texts(page, "Replay")
 
 
+def test_asynchronous_sampling(tmp_path: Path) -> None:
+    names = ("env_runners__weights_lag_mean", "env_runners__weights_lag_max", "env_runners__num_samples_ready")
+    names += ("timers__env_runner_idle", "queues__fresh__num_items", "queues__stale__num_items")
+    lines = [progress_line(number, **dict.fromkeys(names, float(number))) for number in (1, 2)]
+    page = page_of(write_run(tmp_path, lines))
+    found = {block.title: block.points["points"] for block in blocks(page, "Asynchrony") if isinstance(block, Figure)}
+    assert {title: {row["series"] for row in rows} for title, rows in found.items()} == {
+        "lag of the weights, in updates": {"mean", "max"},
+        "samples that wait for the learner": {""},
+        "seconds that env runners wait, together": {""},
+        "items in the queue": {"fresh", "stale"},
+    }
+    elsewhere = {getattr(block, "title", "") for name in ("Episodes", "Other metrics") for block in blocks(page, name)}
+    assert not {title for title in elsewhere if "lag" in title or "samples_ready" in title or "queues" in title}
+
+
 def test_a_run_on_recorded_data(tmp_path: Path) -> None:
     """No returns: the losses come first; estimates have their intervals as bands."""
     line = {"training_iteration": 1, "learners/default_policy/total_loss": 1.0, "offline_data/rows_read_per_s": 5.0}
