@@ -202,8 +202,8 @@ def test_the_killed_head_of_a_cluster(
     )
     assert command.reaches(lambda: num_lines(run_dir) >= 4, WAIT_S), command.output
     time.sleep(chance.uniform(0, 0.3))
-    ray_nodes.remove_node(ray_nodes.head_node, allow_graceful=False)
     begun = time.monotonic()
+    ray_nodes.remove_node(ray_nodes.head_node, allow_graceful=False)
     scenario.inject("SIGKILL of the head of the Ray cluster")
     assert command.wait() == 1, command.output
     stood_still_s = time.monotonic() - begun
