@@ -1,4 +1,7 @@
-"""PPO on two-agent CartPole with a module for each agent: ours and RLlib, 8 sub-environments in one process."""
+"""PPO on CartPole for several agents: ours and RLlib, 8 sub-environments in one process.
+
+Two agents have a module each; with `--num-agents 16` all have one.
+"""
 
 from __future__ import annotations
 

@@ -34,6 +34,14 @@ from runner.learners.learner_group import UpdateResult
 @dataclass(frozen=True)
 class OursSettings(Settings):
     experiment: str = "ppo_cartpole"
+    num_agents: int = 2  # where the environment has several; more than two have one module
+
+    @property
+    def overridden(self) -> tuple[str, list[str]]:
+        """The experiment for so many agents, and what it does not say itself."""
+        if self.num_agents == 2:
+            return self.experiment, []
+        return f"{self.experiment}_shared", [f"env.env_config.num_agents={self.num_agents}"]
 
 
 def overrides(cfg: Settings, run_dir: str) -> list[str]:
@@ -97,7 +105,8 @@ class Work:
 def run(cfg: OursSettings) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="bench-ours-") as run_dir:
         start = time.perf_counter()
-        trainer = Trainer.from_experiment(cfg.experiment, overrides=overrides(cfg, run_dir))
+        experiment, for_agents = cfg.overridden
+        trainer = Trainer.from_experiment(experiment, overrides=[*overrides(cfg, run_dir), *for_agents])
         setup_s = time.perf_counter() - start
         try:
             work = Work(trainer, cfg.num_epochs)

@@ -1,4 +1,7 @@
-"""RLlib's PPO on two-agent CartPole, a policy for each agent, with the settings of `peer_cli.Settings`."""
+"""RLlib's PPO on CartPole for several agents, with the settings of `peer_cli.Settings`.
+
+Two agents have a policy each, more of them one policy for all.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,6 @@ from ray.rllib.algorithms.ppo import PPOConfig
 from ray.rllib.env.multi_agent_env import MultiAgentEnv
 from rllib import RLlibSettings, ppo_config, run
 
-POLICY_OF = {"agent_0": "p0", "agent_1": "p1"}
 AgentDict = dict[str, Any]
 
 
@@ -20,20 +22,26 @@ class MultiAgentSettings(RLlibSettings):
     """RLlib 2.60 vectorises environments with several agents only by stepping them one by one."""
 
     vectorize_mode: str = "sync"
+    num_agents: int = 2
+
+    @property
+    def policy_of(self) -> dict[str, str]:
+        """Agent -> its policy."""
+        return {f"agent_{number}": f"p{number if self.num_agents == 2 else 0}" for number in range(self.num_agents)}
 
 
-class TwoCartPoles(MultiAgentEnv):
+class CartPoles(MultiAgentEnv):
     """Each agent balances a pole of its own; the episode ends when the last one has ended.
 
     The same work as `runner.environments.MultiAgentCartPole`: a Python CartPole without gymnasium's checker for each
     agent, and a step for agents that have not ended. RLlib wants `__all__` flags besides.
     """
 
-    def __init__(self, config: dict[str, Any] | None = None) -> None:
+    def __init__(self, config: dict[str, Any]) -> None:
         super().__init__()
-        self.possible_agents = list(POLICY_OF)
-        self.agents = list(POLICY_OF)
-        self._envs = {agent: gymnasium.make("CartPole-v1", disable_env_checker=True) for agent in POLICY_OF}
+        self.possible_agents = [f"agent_{number}" for number in range(config["num_agents"])]
+        self.agents = list(self.possible_agents)
+        self._envs = {agent: gymnasium.make("CartPole-v1", disable_env_checker=True) for agent in self.agents}
         self._running: list[str] = []
         self.observation_spaces = {agent: env.observation_space for agent, env in self._envs.items()}
         self.action_spaces = {agent: env.action_space for agent, env in self._envs.items()}
@@ -66,9 +74,11 @@ def multi_agent_config(cfg: MultiAgentSettings) -> PPOConfig:
 
     `count_steps_by`: the unit of `train_batch_size_per_learner`; env steps are RLlib's default and ours.
     """
-    return ppo_config(cfg, TwoCartPoles).multi_agent(
-        policies=set(POLICY_OF.values()),
-        policy_mapping_fn=lambda agent_id, episode, **kwargs: POLICY_OF[agent_id],
+    policy_of = cfg.policy_of
+    config = ppo_config(cfg, CartPoles).environment(env_config={"num_agents": cfg.num_agents})
+    return config.multi_agent(
+        policies=set(policy_of.values()),
+        policy_mapping_fn=lambda agent_id, episode, **kwargs: policy_of[agent_id],
         count_steps_by="env_steps",
     )
 
