@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from runner.config.aggregator_checks import find_aggregator_problems
 from runner.config.algorithms import AlgorithmConfig, PPOConfig
 from runner.config.callback_checks import find_callback_problems
 from runner.config.compose import Composed
@@ -88,6 +89,8 @@ def _check_resources(config: ExperimentConfig, composed: Composed) -> Iterator[P
             yield from find_elastic_problems(config, composed)
     if not unread & {"env", "algorithm", "multi_agent", "module"}:
         yield from find_asynchrony_problems(config, composed.where)
+        if not unread & {"experiment", "env_runners", "learners"}:
+            yield from find_aggregator_problems(config, composed)
         yield from find_untrained_plan(config, composed.where)
         yield from find_compile_problems(config, composed.where)
         yield from find_useless_intensity(config.algorithm, composed.where)

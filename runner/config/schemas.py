@@ -178,6 +178,12 @@ class LearnersConfig:
         "nodes of remote learners: DEFAULT as Ray likes, SPREAD over as many as possible, PACK onto as few as possible",
         choices=STRATEGIES,
     )
+    num_aggregator_actors: int = option(
+        0,
+        "Ray actors, a logical CPU each, that call the pieces of learner pipelines before NumpyToTensor for samples of "
+        "an asynchronous plan, while the learner updates on earlier ones; 0: the learner calls them",
+        minimum=0,
+    )
     device: str = option("auto", "torch device of each learner; auto takes a GPU where it has one")
     torch_num_threads: int = option(
         1, "threads of one torch operation, in the driver and in a remote learner; small nets want 1", minimum=1
@@ -195,6 +201,11 @@ class LearnersConfig:
     def resources_per_learner(self) -> dict[str, float]:
         """What a remote learner asks for, by Ray's names."""
         return {"CPU": self.num_cpus_per_learner, "GPU": self.num_gpus_per_learner} | self.custom_resources_per_learner
+
+    @property
+    def resources_per_aggregator_actor(self) -> dict[str, float]:
+        """What an aggregator asks for, by Ray's names."""
+        return {"CPU": 1.0}
 
 
 @dataclass(frozen=True)

@@ -295,12 +295,15 @@ class Rollout:
     Attributes:
         leave_out: what `rllink.leave_out` has to be so that `resume` goes on without it; empty if it is not repeated.
         whole: the blocks that `blocks` are parts of, for pieces that read other agents' rows; None: it is no part.
+        prepared: Ray's references to the columns that aggregators have made of the rows, one part after the other;
+            empty: learners make them. Whoever changes rows leaves it out.
     """
 
     blocks: Mapping[str, ColumnBlock]
     num_env_steps: int
     leave_out: tuple[str, ...] = ()
     whole: Mapping[str, ColumnBlock] | None = None
+    prepared: tuple[Any, ...] = ()
 
 
 def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
@@ -313,7 +316,10 @@ def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
         for module_id in modules
     }
     leave_out = dict.fromkeys(name for rollout in rollouts for name in rollout.leave_out)
-    return Rollout(blocks, sum(rollout.num_env_steps for rollout in rollouts), tuple(leave_out))
+    are_prepared = all(rollout.prepared for rollout in rollouts)
+    prepared = tuple(part for rollout in rollouts for part in rollout.prepared) if are_prepared else ()
+    num_env_steps = sum(rollout.num_env_steps for rollout in rollouts)
+    return Rollout(blocks, num_env_steps, tuple(leave_out), prepared=prepared)
 
 
 def concat_blocks(blocks: Sequence[ColumnBlock]) -> ColumnBlock:

@@ -185,6 +185,7 @@ def _made_elsewhere(config: ExperimentConfig) -> Iterator[str]:
         "env runner": config.env_runners.min_env_runners if ENV_RUNNERS in needs_of(config) else 0,
         "evaluation runner": config.evaluation.evaluation_num_env_runners,
         "learner": config.learners.num_learners,
+        "aggregator": config.learners.num_aggregator_actors,
     }
     actors = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items() if count]
     if actors and config.engine == "ray":

@@ -20,7 +20,7 @@ from runner.checkpoints.folder import list_checkpoints
 from runner.checkpoints.module_source import module_sources
 from runner.config.compose import Composed
 from runner.config.errors import RunFailure, RunnerError, UserError
-from runner.config.metrics import COMPILE_S, NUM_ENV_RESTARTS, NUM_HEALTHY, NUM_RESTARTS
+from runner.config.metrics import COMPILE_S, NUM_AGGREGATOR_RESTARTS, NUM_ENV_RESTARTS, NUM_HEALTHY, NUM_RESTARTS
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.origin import prepare_key
 from runner.config.plans import needs_of
@@ -63,6 +63,7 @@ _RESTARTED = {
     NUM_RESTARTS: "env runner",
     NUM_ENV_RESTARTS: "sub-environment",
     "fault_tolerance/num_learner_restarts": "learner",
+    NUM_AGGREGATOR_RESTARTS: "aggregator",
 }
 _log = logging.getLogger(__name__)
 

@@ -26,6 +26,7 @@ from runner.config.plans import needs_of, read_plan
 from runner.config.schemas import ENV_STEPS, ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.experiment.aggregator_builder import check_aggregated_pipelines
 from runner.experiment.env_runner_builder import EVALUATION, TRAINING
 from runner.experiment.env_runner_group_builder import build_env_runner_group
 from runner.experiment.filming import Filmer
@@ -38,7 +39,7 @@ from runner.experiment.replay_memory import measure_replay
 from runner.experiment.resource_builder import build_resources
 from runner.interrupts import Interrupted
 from runner.learners.remote_learner_group import Learners
-from runner.module_parts import ModulePlan, build_parts, reported_metrics
+from runner.module_parts import ModuleParts, ModulePlan, build_parts, reported_metrics
 from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.pipelines.piece_metrics import merged_metrics
 from runner.pipelines.shown_pipelines import ShownPipelines
@@ -113,7 +114,7 @@ class Trainer:
         # Mistakes are told before Ray is started, where it is not needed to find them.
         if not is_held_out_read_by_ray(config):
             self._held_out = build_held_out_evaluation(config, self._parts)
-        _check_output(config)
+        _check_other_processes(config, self._parts)
         if RECORDED_DATA in needs and note is not None:
             _tell_what_is_read(config, recorded, note)
         self._cluster = ExitStack()
@@ -587,7 +588,8 @@ def _tell_what_is_read(config: ExperimentConfig, recorded: Mapping[str, Source],
     note(start_text(config, next(iter(recorded.values()), None)))
 
 
-def _check_output(config: ExperimentConfig) -> None:
+def _check_other_processes(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> None:
+    check_aggregated_pipelines(config, parts)
     if config.offline.is_written_by_ray:
         from runner.offline.writing.output_formats import check_output_options
 

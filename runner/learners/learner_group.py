@@ -17,6 +17,7 @@ from runner.learners.learner import Learner
 from runner.learners.loss_failure import LossNotFinite, with_batch
 from runner.learners.module_update import LearnerUpdate
 from runner.learners.peers import Alone, Peers
+from runner.learners.prepared_columns import fetch_columns
 from runner.learners.train_batch import BatchReader, TrainBatch
 from runner.modules.rl_module import RLModule
 from runner.pipelines.piece_metrics import ConnectorMetrics, merge_metrics
@@ -273,13 +274,19 @@ def batch_of(
     pipelines: Mapping[str, LearnerConnectorPipeline],
     modules: Mapping[str, RLModule],
 ) -> tuple[dict[str, dict[str, Any]], float]:
-    """Make the train batch of the modules with a row in the rollout; returns also the seconds of their pipelines."""
+    """Make the train batch of the modules with a row in the rollout; returns also the seconds of their pipelines.
+
+    Where aggregators have begun it, only the rest of each pipeline is called.
+    """
     started = time.perf_counter()
     batches: dict[str, dict[str, Any]] = {}
+    begun = fetch_columns(rollout.prepared)
     others = {"episodes_of_modules": rollout.whole or rollout.blocks}
     for module_id in module_ids:
         block = rollout.blocks.get(module_id)
         if block is not None and block.num_rows:
-            batch = pipelines[module_id](rl_module=modules, batch={}, episodes=block, shared_data={}, **others)
+            call = pipelines[module_id] if begun is None else pipelines[module_id].finish
+            batch = {} if begun is None else begun[module_id]
+            batch = call(rl_module=modules, batch=batch, episodes=block, shared_data={}, **others)
             batches[module_id] = batch[module_id]
     return batches, time.perf_counter() - started

@@ -12,7 +12,8 @@ from runner.config.connector_metrics import connector_metric
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.own_code import is_own, place_of, problem_of
 from runner.config.piece_reports import meaning_of
-from runner.episodes.columns import block_from_episodes
+from runner.episodes.columns import ColumnBlock, block_from_episodes
+from runner.pipelines.common_pieces import NumpyToTensor
 from runner.pipelines.drawing import draw_pipeline
 from runner.pipelines.first_calls import check_first_calls
 from runner.pipelines.piece import Batch, ConnectorPiece
@@ -353,8 +354,8 @@ class LearnerConnectorPipeline(ConnectorPipeline):
 
     def _bind(self) -> None:
         super()._bind()
-        self._are_rows_checked = False
         self._are_of_runner = [_is_of_runner(piece) for piece in self._pieces]
+        self._are_checked = [False] * len(self._pieces)
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
         """Build the batch. `episodes` may be a column block or any sequence of episodes.
@@ -363,14 +364,30 @@ class LearnerConnectorPipeline(ConnectorPipeline):
             RunFailure: a piece leaves a column with too many or too few rows; pieces of runner are checked the first
                 time only.
         """
-        block = block_from_episodes(episodes)
-        for piece, call, is_of_runner in zip(self._pieces, self._calls, self._are_of_runner, strict=True):
-            batch = call(batch=batch, episodes=block, **kwargs)
-            if self._are_rows_checked and is_of_runner:
+        return self._pass(range(len(self._pieces)), batch, block_from_episodes(episodes), kwargs)
+
+    @property
+    def num_before_loading(self) -> int | None:
+        """Number of pieces before `NumpyToTensor`, which loads the batch to the learner's device; None: it has none."""
+        return next((place for place, piece in enumerate(self._pieces) if isinstance(piece, NumpyToTensor)), None)
+
+    def begin(self, *, episodes: ColumnBlock, **kwargs: Any) -> Batch:
+        """Build the batch of arrays that the pieces before `NumpyToTensor` make; see `finish`."""
+        return self._pass(range(self.num_before_loading or 0), {}, episodes, kwargs)
+
+    def finish(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
+        """Pass a batch of `begin`, which may have been called elsewhere, through the other pieces."""
+        return self._pass(range(self.num_before_loading or 0, len(self._pieces)), batch, episodes, kwargs)
+
+    def _pass(self, places: range, batch: Batch, block: ColumnBlock, kwargs: Mapping[str, Any]) -> Batch:
+        """Pass the batch through the pieces at these places."""
+        for place in places:
+            batch = self._calls[place](batch=batch, episodes=block, **kwargs)
+            if self._are_checked[place]:
                 continue
             columns = batch.get(block.module_id, batch)
-            check_rows(self.name, piece, columns, rows_to_learn_from(columns, block))
-        self._are_rows_checked = True
+            check_rows(self.name, self._pieces[place], columns, rows_to_learn_from(columns, block))
+            self._are_checked[place] = self._are_of_runner[place]
         return batch
 
 

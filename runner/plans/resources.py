@@ -19,6 +19,7 @@ from runner.episodes.columns import Rollout
 from runner.interrupts import BrokenOff, is_overdue
 from runner.learners.remote_learner_group import Learners
 from runner.pipelines.raw_observations import Standardisation
+from runner.plans.aggregators import Aggregators
 from runner.plans.async_requests import AsyncRequests
 from runner.plans.flow import Operator, Waiting
 from runner.plans.item_state import KEPT, item_from_state, item_to_state
@@ -83,6 +84,7 @@ class Resources:
         callbacks: of the driver; none, unless a trainer gives its own.
         league: whose players env runners play against; None: there is none.
         curriculum: whose tasks env runners draw; None: there is none.
+        aggregators: that begin the train batches of samples; None: learners do.
         queues: by name, between plans.
         operators: by name, in the order in which the plan makes them.
         may_break_off: whether an iteration may end within, with a checkpoint of the part that is done.
@@ -108,6 +110,7 @@ class Resources:
         self._standardisation = standardisation
         self.league: League | None = None
         self.curriculum: Curriculum | None = None
+        self.aggregators: Aggregators | None = None
         self.callbacks = Callbacks()
         self.queues: dict[str, Queue] = {}
         self.operators: dict[str, Operator] = {}
@@ -132,6 +135,10 @@ class Resources:
         """Env runners and recorded data by name, where the run has them."""
         named = {ENV_RUNNERS: self._env_runners, RECORDED_DATA: self._recorded_data}
         return {name: source for name, source in named.items() if source is not None}
+
+    @property
+    def _aggregators(self) -> list[Aggregators]:
+        return [] if self.aggregators is None else [self.aggregators]
 
     # -- weights ---------------------------------------------------------------------------------------------------
 
@@ -268,7 +275,7 @@ class Resources:
         return metrics
 
     def _metrics_of_resources(self) -> Result:
-        parts: Iterable[Any] = (*self.sources.values(), self.learners)
+        parts: Iterable[Any] = (*self.sources.values(), self.learners, *self._aggregators)
         of_parts = {name: value for part in parts for name, value in part.metrics().items()}
         for buffer_name, buffer in self.replay_buffers.items():
             of_parts |= {f"{REPLAY_BUFFERS}/{buffer_name}/{name}": value for name, value in buffer.metrics().items()}
@@ -301,6 +308,7 @@ class Resources:
             **({"callbacks": self.callbacks.get_state()} if self.config.callbacks else {}),
             **({} if self.league is None else {"league": self.league.get_state()}),
             **({} if self.curriculum is None else {"curriculum": self.curriculum.get_state()}),
+            **({} if self.aggregators is None else {"aggregators": self.aggregators.get_state()}),
         }
 
     def _replay_state(self) -> dict[str, Any]:
@@ -332,6 +340,8 @@ class Resources:
             else:
                 source.set_state(state[name])
         self._set_state_of_episodes(state)
+        if self.aggregators is not None:
+            self.aggregators.set_state(state.get("aggregators", {}))
         saved_buffers = saved.get(REPLAY_BUFFERS, {})
         emptied = []
         for name, buffer in self.replay_buffers.items():
@@ -369,5 +379,5 @@ class Resources:
 
     def close(self) -> None:
         """Close all resources."""
-        for part in (self.learners, *self.sources.values(), *self.replay_buffers.values()):
+        for part in (self.learners, *self._aggregators, *self.sources.values(), *self.replay_buffers.values()):
             part.close()

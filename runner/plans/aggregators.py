@@ -1,0 +1,231 @@
+"""Ray actors that turn samples into columns of train batches while the learner updates on earlier ones."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from runner.cluster.placement import Placement
+from runner.cluster.waiting import find_lack_of_room
+from runner.config.errors import Problem, RunFailure, RunnerError
+from runner.config.metrics import NUM_AGGREGATOR_RESTARTS
+from runner.config.own_code import problem_of
+from runner.config.schemas import LearnersConfig
+from runner.env_runners.sample import Sample
+from runner.interrupts import Interrupted, is_interrupted
+from runner.learners.prepared_columns import PreparedColumns
+from runner.modules.rl_module import RLModule
+from runner.pipelines.piece_metrics import ConnectorMetrics
+from runner.pipelines.pipeline import LearnerConnectorPipeline, taken_metrics
+from runner.restarts import Restarts
+
+_LOOK_UP_S = 0.2
+
+_log = logging.getLogger(__name__)
+
+
+class MakePipelines(Protocol):
+    """A plan that makes learner pipelines in the process of an aggregator; it is sent there."""
+
+    def __call__(self) -> tuple[Mapping[str, RLModule], Mapping[str, LearnerConnectorPipeline]]:
+        """Return all modules, and the learner pipelines of the ones that are trained, by module id."""
+
+
+class _AggregatorActor:
+    """The learner pipelines of one process."""
+
+    def __init__(self, make_pipelines: MakePipelines) -> None:
+        import torch
+
+        torch.set_num_threads(1)
+        self._modules, self._pipelines = make_pipelines()
+
+    def is_there(self) -> bool:
+        return True
+
+    def prepare(self, sample: Sample) -> tuple[ConnectorMetrics, PreparedColumns]:
+        """Return what pieces have reported, and the columns of each module that has rows."""
+        try:
+            columns = prepared_columns(sample, self._modules, self._pipelines)
+        except RunnerError:
+            raise
+        except Exception as error:  # the user's lines are known here, and their text travels
+            raise RunFailure(problem_of(error, "connectors.learner")) from error
+        return taken_metrics({id_: [pipeline] for id_, pipeline in self._pipelines.items()}), columns
+
+
+def prepared_columns(
+    sample: Sample, modules: Mapping[str, RLModule], pipelines: Mapping[str, LearnerConnectorPipeline]
+) -> PreparedColumns:
+    """Return the columns that the pieces before `NumpyToTensor` make of each module's rows.
+
+    Raises:
+        RunFailure: a piece leaves a note for a piece that comes after these.
+    """
+    blocks = sample.with_writable_rows().rollout.blocks
+    columns: PreparedColumns = {}
+    for module_id, pipeline in pipelines.items():
+        if module_id in blocks and blocks[module_id].num_rows:
+            notes: dict[str, Any] = {}
+            context = {"rl_module": modules, "shared_data": notes, "episodes_of_modules": blocks}
+            columns[module_id] = pipeline.begin(episodes=blocks[module_id], **context)
+            if notes:
+                what = "a piece in an aggregator leaves shared_data, which no piece in the learner gets"
+                allowed = "columns of the batch, or learners.num_aggregator_actors=0"
+                raise RunFailure(Problem(what, "connectors.learner", ", ".join(map(str, notes)), allowed))
+    return columns
+
+
+@dataclass
+class Preparation:
+    """The columns of one sample, in the making.
+
+    Attributes:
+        sample: Ray's reference to the sample that was asked for.
+        index, generation: of the aggregator that was asked.
+        reported, columns: Ray's references to what `_AggregatorActor.prepare` returns.
+    """
+
+    sample: Any
+    index: int
+    generation: int
+    reported: Any
+    columns: Any
+
+
+class Aggregators:
+    """N actors that each hold the learner pipelines; samples go from env runners to them in turn.
+
+    A sample is asked for as soon as its env runner is, so that it passes from the runner to an aggregator by itself. A
+    lost aggregator is replaced, and what it had not finished is made again.
+
+    Args:
+        make_pipelines: makes the learner pipelines of one actor.
+        config: number of aggregators, and how often lost ones are replaced.
+        start_timeout_s: until all are there.
+
+    Raises:
+        RunFailure: an aggregator cannot be made.
+    """
+
+    def __init__(self, make_pipelines: MakePipelines, config: LearnersConfig, start_timeout_s: float) -> None:
+        num_actors = config.num_aggregator_actors
+        self._make_pipelines = make_pipelines
+        self._start_timeout_s = start_timeout_s
+        self._placement = Placement(config.resources_per_aggregator_actor, num_actors, config.scheduling_strategy)
+        self._restarts = Restarts(config.max_restarts, "learners.max_restarts")
+        self._generations = [0] * num_actors
+        self._num_asked = 0
+        self._actors = [self._make() for _ in range(num_actors)]
+        try:
+            self._wait_for_start()
+        except BaseException:
+            self.close()
+            raise
+
+    def _make(self) -> Any:
+        import ray
+
+        # A sample that comes late holds up no other one.
+        options = {"max_restarts": 0, "allow_out_of_order_execution": True, **self._placement.place()}
+        return ray.remote(_AggregatorActor).options(**options).remote(self._make_pipelines)
+
+    def _wait_for_start(self) -> None:
+        import ray
+
+        calls = [actor.is_there.remote() for actor in self._actors]
+        started, missing = ray.wait(calls, num_returns=len(calls), timeout=self._start_timeout_s)
+        try:
+            ray.get(started)
+        except ray.exceptions.RayError as error:
+            _log.error("aggregator: %s", error)
+            raise RunFailure(Problem(f"an aggregator cannot be made: {str(error).strip().splitlines()[-1]}")) from error
+        if missing:
+            what = f"{len(missing)} of {len(calls)} aggregators did not start within {self._start_timeout_s:g} s"
+            lack = find_lack_of_room(self._actors, self._start_timeout_s)
+            raise RunFailure(lack or Problem(what, "ray.actor_start_timeout_s"))
+
+    @property
+    def num_restarts(self) -> int:
+        """Number of lost aggregators that were replaced so far."""
+        return self._restarts.count
+
+    def ask(self, sample: Any) -> Preparation:
+        """Let the next aggregator in turn prepare a sample; `sample` is Ray's reference, which need not be ready."""
+        index = self._num_asked % len(self._actors)
+        self._num_asked += 1
+        reported, columns = self._actors[index].prepare.options(num_returns=2).remote(sample)
+        return Preparation(sample, index, self._generations[index], reported, columns)
+
+    def finish(self, preparation: Preparation, sample: Sample, reference: Any) -> Sample:
+        """Return the sample with its columns, waiting for them.
+
+        Args:
+            preparation: of the sample.
+            sample: as its env runner has given it.
+            reference: Ray's to the sample; another one than was asked for where its env runner had to be replaced.
+
+        Raises:
+            RunFailure: a piece failed, or restarts are used up.
+            Interrupted: an end was asked for meanwhile.
+        """
+        import ray
+
+        if preparation.sample != reference:
+            preparation = self.ask(reference)
+        losses_in_a_row = 0
+        while True:
+            try:
+                return sample.prepared(preparation.columns, self._wait(preparation.reported))
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, RunnerError):
+                    raise error.cause from None
+                raise
+            except ray.exceptions.RayError as error:
+                losses_in_a_row += 1
+                self._replace(preparation, f"{type(error).__name__}", losses_in_a_row)
+                preparation = self.ask(reference)
+
+    @staticmethod
+    def _wait(reference: Any) -> Any:
+        import ray
+
+        while not ray.wait([reference], timeout=_LOOK_UP_S)[0]:
+            if is_interrupted():
+                raise Interrupted
+        return ray.get(reference)
+
+    def _replace(self, lost: Preparation, how: str, losses_in_a_row: int) -> None:
+        """Put a new actor in the place of a lost one, unless that has been done for another of its samples."""
+        import ray
+
+        if self._generations[lost.index] != lost.generation:
+            return
+        self._restarts.add(f"aggregator {lost.index} is gone ({how})", losses_in_a_row)
+        ray.kill(self._actors[lost.index])
+        self._placement.leave()
+        self._generations[lost.index] += 1
+        self._actors[lost.index] = self._make()
+
+    def metrics(self) -> dict[str, int]:
+        """Return what is reported at the end of an iteration."""
+        return {NUM_AGGREGATOR_RESTARTS: self.num_restarts}
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the count of restarts; what is in the making is made again by learners, of the samples."""
+        return {"num_restarts": self.num_restarts}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+        self._restarts.count = int(state.get("num_restarts", 0))
+
+    def close(self) -> None:
+        """End the actors."""
+        import ray
+
+        for actor in self._actors:
+            ray.kill(actor)
+            self._placement.leave()
+        self._actors = []

@@ -1,0 +1,175 @@
+"""Aggregators: the numbers of a run are the same whoever makes its train batches, and whoever dies."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.config.errors import RunFailure
+from runner.experiment.trainer import Trainer
+from runner.learners.prepared_columns import fetch_columns
+from tests.conftest import without_times
+
+pytestmark = pytest.mark.ray
+
+RESTARTS = "fault_tolerance/num_aggregator_restarts"
+IN_ORDER = "{ParallelRollouts: {mode: async, num_async: 2, deterministic: true}}"
+JOINED = f"{IN_ORDER}, {{ConcatBatches: {{min_env_steps: 100}}}}"  # of two samples at least
+REPLAYED = f"{JOINED}, {{MixInReplay: {{replay_proportion: 0.5}}}}"
+SMALL = (
+    "algorithm.train_batch_size_per_learner=60",
+    "algorithm.min_sample_timesteps_per_iteration=300",
+    "env_runners.num_envs_per_env_runner=2",
+    "env_runners.num_env_runners=2",
+    "module.fcnet_hiddens=[4]",
+    "evaluation=none",
+    "tracking=none",
+)
+RUNS = {
+    "impala": ("impala_cartpole", f"algorithm.plan=[{JOINED}, TrainOneStep]", "connectors=mean_std_filter"),
+    "appo": ("appo_cartpole", f"algorithm.plan=[{REPLAYED}, TrainOneStep, UpdateTargetNetwork]"),
+    "memory": (
+        "appo_stateless_cartpole_lstm",
+        f"algorithm.plan=[{REPLAYED}, TrainOneStep, UpdateTargetNetwork]",
+        "module.lstm_cell_size=4",
+        "algorithm.minibatch_size=null",
+    ),
+    "agents": ("impala_multi_agent_cartpole", f"algorithm.plan=[{JOINED}, TrainOneStep]"),
+}
+
+
+@pytest.fixture(autouse=True)
+def _cluster(ray_cluster: None) -> None: ...
+
+
+def trainer_of(run: str, *overrides: str) -> Trainer:
+    experiment, *own = RUNS[run]
+    return Trainer.from_experiment(experiment, [*SMALL, *own, *overrides])
+
+
+def results_of(trainer: Trainer, num_iterations: int) -> list[dict[str, Any]]:
+    """Results without times and restarts of aggregators."""
+    results = [without_times(trainer.train()) for _ in range(num_iterations)]
+    return [{name: value for name, value in result.items() if name != RESTARTS} for result in results]
+
+
+def kill(trainer: Trainer, number: int) -> None:
+    """SIGKILL of an aggregator."""
+    import ray
+
+    assert trainer.resources.aggregators is not None
+    actor = trainer.resources.aggregators._actors[number]
+    os.kill(ray.get(actor.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_same_numbers_whoever_makes_the_train_batches(run: str) -> None:
+    outcomes = []
+    for learners in ((), (1,), (2,), (1, "learners.num_learners=1")):
+        number, *others = learners or (0,)
+        if others and run != "impala":
+            continue
+        with trainer_of(run, f"learners.num_aggregator_actors={number}", *map(str, others)) as trainer:
+            outcomes.append((results_of(trainer, 3), trainer.learners.get_weights()))
+    for results, weights in outcomes[1:]:
+        assert results == outcomes[0][0]
+        np.testing.assert_equal(weights, outcomes[0][1])
+
+
+def test_pieces_before_the_loading_run_in_aggregators_and_report() -> None:
+    piece = "{insert_before: AgentToModuleMapping, piece: {_target_: tests.aggregated_pieces.ProcessNumber}}"
+    reported = []
+    for number in (0, 2):
+        overrides = (f"connectors.learner=[{piece}]", f"learners.num_aggregator_actors={number}")
+        with trainer_of("impala", *overrides) as trainer:
+            reported.append([trainer.train() for _ in range(2)])
+    process, num_rows = (f"connectors/learner/{name}" for name in ("process", "num_rows"))
+    assert {result[process] for result in reported[0]} == {os.getpid()}
+    assert os.getpid() not in {result[process] for result in reported[1]}
+    assert [result[num_rows] for result in reported[1]] == [result[num_rows] for result in reported[0]]
+
+
+def test_a_killed_aggregator_is_replaced_and_its_samples_are_prepared_again() -> None:
+    with trainer_of("appo") as trainer:
+        undisturbed = results_of(trainer, 4)
+    with trainer_of("appo", "learners.num_aggregator_actors=2") as trainer:
+        results = results_of(trainer, 1)
+        kill(trainer, 0)
+        results += results_of(trainer, 1)
+        kill(trainer, 0)  # the one in its place
+        kill(trainer, 1)
+        results += results_of(trainer, 2)
+        assert results == undisturbed
+        assert trainer.last_result[RESTARTS] == 3
+        assert trainer.get_state()["aggregators"] == {"num_restarts": 3}
+
+
+def test_a_lost_aggregator_ends_a_run_without_restarts() -> None:
+    with trainer_of("impala", "learners.num_aggregator_actors=1", "learners.max_restarts=0") as trainer:
+        kill(trainer, 0)
+        with pytest.raises(RunFailure, match=r"aggregator 0 is gone .*and restarts are off"):
+            trainer.train()
+
+
+def test_a_killed_env_runner_is_replaced_as_without_aggregators() -> None:
+    import ray
+
+    with trainer_of("impala", "learners.num_aggregator_actors=1") as trainer:
+        trainer.train()
+        handle: Any = trainer.env_runners.handles[1]
+        os.kill(ray.get(handle._actor.__ray_call__.remote(lambda _: os.getpid())), signal.SIGKILL)
+        results = [trainer.train() for _ in range(2)]
+    assert results[-1]["fault_tolerance/num_remote_worker_restarts"] == 1
+    assert results[-1][RESTARTS] == 0
+    assert results[-1]["num_env_steps_trained_lifetime"] >= 900
+
+
+def test_a_run_goes_on_from_a_checkpoint_with_another_number_of_aggregators() -> None:
+    with trainer_of("appo") as trainer:
+        straight = results_of(trainer, 3)
+    with trainer_of("appo", "learners.num_aggregator_actors=1") as trainer:
+        results_of(trainer, 1)
+        state = trainer.get_state()
+        assert results_of(trainer, 1) == straight[1:2], "the run goes on after its checkpoint"
+    for number in (0, 2):
+        with trainer_of("appo", f"learners.num_aggregator_actors={number}") as trainer:
+            trainer.set_state(state)
+            assert results_of(trainer, 2) == straight[1:]
+
+
+@pytest.mark.parametrize(
+    ("piece", "reason"),
+    [
+        ("Failing", r"these rows are not good[\s\S]*aggregated_pieces.py:\d+"),
+        ("Noting", r"leaves shared_data[\s\S]*seen"),
+    ],
+)
+def test_a_piece_that_fails_in_an_aggregator_ends_the_run(piece: str, reason: str) -> None:
+    edits = f"connectors.learner=[{{prepend: {{_target_: tests.aggregated_pieces.{piece}}}}}]"
+    with trainer_of("impala", edits, "learners.num_aggregator_actors=1") as trainer:
+        with pytest.raises(RunFailure) as failure:
+            results_of(trainer, 2)
+        assert re.search(reason, failure.value.problem.render_alone()), failure.value
+        assert trainer.resources.aggregators is not None
+        assert trainer.resources.aggregators.num_restarts == 0
+
+
+def test_columns_of_several_parts_are_joined_in_their_order() -> None:
+    import ray
+
+    first = {"p": {"obs": {"x": np.arange(2)}, "infos": [{"a": 1}], "actions": (np.zeros(1), np.ones(1))}}
+    second = {"p": {"obs": {"x": np.arange(3)}, "infos": [], "actions": (np.ones(2), np.zeros(2))}, "q": {"obs": [1]}}
+    joined = fetch_columns([ray.put(first), ray.put(second)])
+    assert joined is not None
+    obs = joined["p"]["obs"]["x"]
+    np.testing.assert_array_equal(obs, [0, 1, 0, 1, 2])
+    assert obs.flags.writeable
+    np.testing.assert_equal(joined["p"]["actions"], (np.array([0.0, 1, 1]), np.array([1.0, 0, 0])))
+    assert joined["p"]["infos"] == [{"a": 1}]
+    assert joined["q"] == {"obs": [1]}
+    assert fetch_columns(()) is None
