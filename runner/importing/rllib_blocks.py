@@ -39,7 +39,7 @@ def take_blocks(config: RLlibConfig, algorithm: str, env: str | None, path: Path
     _take_policies(config, counterpart)
     _take_evaluation(config)
     _take_env_runners(config, counterpart)
-    _take_learners(config)
+    _take_learners(config, counterpart)
     _take_offline(config, counterpart)
     if config.values.get("observation_filter") == "MeanStdFilter":
         config.take("observation_filter")
@@ -155,8 +155,19 @@ def _take_env_runners(config: RLlibConfig, counterpart: Counterpart) -> None:
     config.copy_fields("env_runners", EnvRunnersConfig, unless_default=unless_default)
 
 
-def _take_learners(config: RLlibConfig) -> None:
-    config.copy_fields("learners", LearnersConfig, {"compile": "torch_compile_learner"})
+def _take_learners(config: RLlibConfig, counterpart: Counterpart) -> None:
+    num_learners = config.count("num_learners", 1)
+    renamed = {"compile": "torch_compile_learner"}
+    config.copy_fields("learners", LearnersConfig, renamed, not_copied=("num_aggregator_actors",))
+    key = "num_aggregator_actors_per_learner"
+    value = config.take(key)
+    is_asynchronous = counterpart.option in ("impala", "appo")
+    has_env_runners = config.imported.values.get("env_runners", {}).get("num_env_runners", 0) != 0
+    if num_learners == 1 and is_asynchronous and has_env_runners:
+        config.write("learners", LearnersConfig, "num_aggregator_actors", value, key)
+    elif value != config.defaults.get(key):
+        why = "runner has aggregators for IMPALA and APPO with remote env runners and one learner"
+        config.leave_out(key, value, why)
 
 
 def _take_offline(config: RLlibConfig, counterpart: Counterpart) -> None:
