@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ Batch = dict[str, Any]
 
 
 class ProcessNumber(LearnerPiece):
-    """Reports the process that it is called in, and adds infos as a list."""
+    """Reports the process that it is called in."""
 
     reports = {"process": ("last", "number of the process"), "num_rows": ("sum", "rows that passed")}  # noqa: RUF012
 
@@ -33,6 +34,17 @@ class Failing(LearnerPiece):
         self.num_calls += 1
         if self.num_calls == 3:
             raise ValueError("these rows are not good")
+        return batch
+
+
+class Slow(LearnerPiece):
+    """Takes its time."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def __call__(self, *, batch: Batch, **_: Any) -> Batch:
+        time.sleep(self._seconds)
         return batch
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from runner.config.errors import RunFailure
 from runner.experiment.trainer import Trainer
+from runner.interrupts import Budget, within
 from runner.learners.prepared_columns import fetch_columns
 from tests.conftest import without_times
 
@@ -69,12 +70,11 @@ def kill(trainer: Trainer, number: int) -> None:
 
 @pytest.mark.parametrize("run", RUNS)
 def test_the_same_numbers_whoever_makes_the_train_batches(run: str) -> None:
+    one, two = (f"learners.num_aggregator_actors={number}" for number in (1, 2))
+    further = [(one,), (one, "learners.num_learners=1")] if run == "impala" else []
     outcomes = []
-    for learners in ((), (1,), (2,), (1, "learners.num_learners=1")):
-        number, *others = learners or (0,)
-        if others and run != "impala":
-            continue
-        with trainer_of(run, f"learners.num_aggregator_actors={number}", *map(str, others)) as trainer:
+    for overrides in ((), (two,), *further):
+        with trainer_of(run, *overrides) as trainer:
             outcomes.append((results_of(trainer, 3), trainer.learners.get_weights()))
     for results, weights in outcomes[1:]:
         assert results == outcomes[0][0]
@@ -140,6 +140,22 @@ def test_a_run_goes_on_from_a_checkpoint_with_another_number_of_aggregators() ->
         with trainer_of("appo", f"learners.num_aggregator_actors={number}") as trainer:
             trainer.set_state(state)
             assert results_of(trainer, 2) == straight[1:]
+
+
+def test_an_end_that_is_asked_for_waits_for_no_aggregator() -> None:
+    import ray
+
+    edits = "connectors.learner=[{prepend: {_target_: tests.aggregated_pieces.Slow, seconds: 3}}]"
+    with trainer_of("impala", edits, "learners.num_aggregator_actors=1") as trainer:
+        requests = trainer.resources.operators["ParallelRollouts"].requests  # type: ignore[attr-defined]
+        prepared = requests.next_ready()
+        assert prepared is not None
+        assert len(prepared.rollout.prepared) == 1
+        ray.wait([requests._tickets[0].reference])
+        with within(Budget("no time", 0.0)):
+            sample = requests.next_ready()
+        assert sample is not None, "it is not lost"
+        assert sample.rollout.prepared == (), "the learner prepares it"
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ class RunnerTicket:
 
     Attributes:
         has_left: whether the runner was lost and the group goes on without it: there will be no answer.
-        preparation: what an aggregator makes of the answer; None: it was not asked for.
+        preparation: what an aggregator makes of the answer; None: no aggregator was asked.
     """
 
     def __init__(

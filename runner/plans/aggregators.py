@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ from runner.config.metrics import NUM_AGGREGATOR_RESTARTS
 from runner.config.own_code import problem_of
 from runner.config.schemas import LearnersConfig
 from runner.env_runners.sample import Sample
-from runner.interrupts import Interrupted, is_interrupted
+from runner.interrupts import is_interrupted
 from runner.learners.prepared_columns import PreparedColumns
 from runner.modules.rl_module import RLModule
 from runner.pipelines.piece_metrics import ConnectorMetrics
@@ -41,19 +42,21 @@ class _AggregatorActor:
 
         torch.set_num_threads(1)
         self._modules, self._pipelines = make_pipelines()
+        self._is_free = threading.Lock()  # pieces are called by one thread at a time
 
     def is_there(self) -> bool:
         return True
 
     def prepare(self, sample: Sample) -> tuple[ConnectorMetrics, PreparedColumns]:
         """Return what pieces have reported, and the columns of each module that has rows."""
-        try:
-            columns = prepared_columns(sample, self._modules, self._pipelines)
-        except RunnerError:
-            raise
-        except Exception as error:  # the user's lines are known here, and their text travels
-            raise RunFailure(problem_of(error, "connectors.learner")) from error
-        return taken_metrics({id_: [pipeline] for id_, pipeline in self._pipelines.items()}), columns
+        with self._is_free:
+            try:
+                columns = prepared_columns(sample, self._modules, self._pipelines)
+            except RunnerError:
+                raise
+            except Exception as error:  # the user's lines are known here, and their text travels
+                raise RunFailure(problem_of(error, "connectors.learner")) from error
+            return taken_metrics({id_: [pipeline] for id_, pipeline in self._pipelines.items()}), columns
 
 
 def prepared_columns(
@@ -84,13 +87,12 @@ class Preparation:
 
     Attributes:
         sample: Ray's reference to the sample that was asked for.
-        index, generation: of the aggregator that was asked.
+        actor: the aggregator that was asked.
         reported, columns: Ray's references to what `_AggregatorActor.prepare` returns.
     """
 
     sample: Any
-    index: int
-    generation: int
+    actor: Any
     reported: Any
     columns: Any
 
@@ -98,8 +100,9 @@ class Preparation:
 class Aggregators:
     """N actors that each hold the learner pipelines; samples go from env runners to them in turn.
 
-    A sample is asked for as soon as its env runner is, so that it passes from the runner to an aggregator by itself. A
-    lost aggregator is replaced, and what it had not finished is made again.
+    An aggregator is asked for a sample's columns together with the env runner for the sample, which passes from one to
+    the other by itself. A lost aggregator is replaced; what it had not finished, and whatever comes before the new one
+    has started, is left to the learner.
 
     Args:
         make_pipelines: makes the learner pipelines of one actor.
@@ -111,16 +114,14 @@ class Aggregators:
     """
 
     def __init__(self, make_pipelines: MakePipelines, config: LearnersConfig, start_timeout_s: float) -> None:
-        num_actors = config.num_aggregator_actors
         self._make_pipelines = make_pipelines
-        self._start_timeout_s = start_timeout_s
-        self._placement = Placement(config.resources_per_aggregator_actor, num_actors, config.scheduling_strategy)
+        self._placement = Placement(config.resources_per_aggregator_actor)
         self._restarts = Restarts(config.max_restarts, "learners.max_restarts")
-        self._generations = [0] * num_actors
         self._num_asked = 0
-        self._actors = [self._make() for _ in range(num_actors)]
+        self._starting: dict[Any, Any] = {}  # actor -> Ray's reference that is ready once it has started
+        self._actors = [self._make() for _ in range(config.num_aggregator_actors)]
         try:
-            self._wait_for_start()
+            self._wait_for_start(start_timeout_s)
         except BaseException:
             self.close()
             raise
@@ -128,23 +129,25 @@ class Aggregators:
     def _make(self) -> Any:
         import ray
 
-        # A sample that comes late holds up no other one.
-        options = {"max_restarts": 0, "allow_out_of_order_execution": True, **self._placement.place()}
-        return ray.remote(_AggregatorActor).options(**options).remote(self._make_pipelines)
+        # Calls of an actor with several threads need not wait for each other's samples, of which one may come late.
+        options = {"max_restarts": 0, "max_concurrency": 2, **self._placement.place()}
+        actor = ray.remote(_AggregatorActor).options(**options).remote(self._make_pipelines)
+        self._starting[actor] = actor.is_there.remote()
+        return actor
 
-    def _wait_for_start(self) -> None:
+    def _wait_for_start(self, timeout_s: float) -> None:
         import ray
 
-        calls = [actor.is_there.remote() for actor in self._actors]
-        started, missing = ray.wait(calls, num_returns=len(calls), timeout=self._start_timeout_s)
+        calls = list(self._starting.values())
+        started, missing = ray.wait(calls, num_returns=len(calls), timeout=timeout_s)
         try:
             ray.get(started)
         except ray.exceptions.RayError as error:
             _log.error("aggregator: %s", error)
             raise RunFailure(Problem(f"an aggregator cannot be made: {str(error).strip().splitlines()[-1]}")) from error
         if missing:
-            what = f"{len(missing)} of {len(calls)} aggregators did not start within {self._start_timeout_s:g} s"
-            lack = find_lack_of_room(self._actors, self._start_timeout_s)
+            what = f"{len(missing)} of {len(calls)} aggregators did not start within {timeout_s:g} s"
+            lack = find_lack_of_room(self._actors, timeout_s)
             raise RunFailure(lack or Problem(what, "ray.actor_start_timeout_s"))
 
     @property
@@ -152,15 +155,28 @@ class Aggregators:
         """Number of lost aggregators that were replaced so far."""
         return self._restarts.count
 
-    def ask(self, sample: Any) -> Preparation:
-        """Let the next aggregator in turn prepare a sample; `sample` is Ray's reference, which need not be ready."""
-        index = self._num_asked % len(self._actors)
-        self._num_asked += 1
-        reported, columns = self._actors[index].prepare.options(num_returns=2).remote(sample)
-        return Preparation(sample, index, self._generations[index], reported, columns)
+    def ask(self, sample: Any) -> Preparation | None:
+        """Let the next aggregator in turn prepare a sample; None: none has started.
+
+        Args:
+            sample: Ray's reference to it, which need not be ready.
+        """
+        for _ in self._actors:
+            actor = self._actors[self._num_asked % len(self._actors)]
+            self._num_asked += 1
+            if self._has_started(actor):
+                return Preparation(sample, actor, *actor.prepare.options(num_returns=2).remote(sample))
+        return None
+
+    def _has_started(self, actor: Any) -> bool:
+        import ray
+
+        if actor in self._starting and ray.wait([self._starting[actor]], timeout=0)[0]:
+            del self._starting[actor]
+        return actor not in self._starting
 
     def finish(self, preparation: Preparation, sample: Sample, reference: Any) -> Sample:
-        """Return the sample with its columns, waiting for them.
+        """Return the sample with its columns, waiting for them; as it is where the learner is to make them.
 
         Args:
             preparation: of the sample.
@@ -169,52 +185,43 @@ class Aggregators:
 
         Raises:
             RunFailure: a piece failed, or restarts are used up.
-            Interrupted: an end was asked for meanwhile.
         """
         import ray
 
         if preparation.sample != reference:
-            preparation = self.ask(reference)
-        losses_in_a_row = 0
-        while True:
-            try:
-                return sample.prepared(preparation.columns, self._wait(preparation.reported))
-            except ray.exceptions.RayTaskError as error:
-                if isinstance(error.cause, RunnerError):
-                    raise error.cause from None
-                raise
-            except ray.exceptions.RayError as error:
-                losses_in_a_row += 1
-                self._replace(preparation, f"{type(error).__name__}", losses_in_a_row)
-                preparation = self.ask(reference)
+            return sample
+        try:
+            while not ray.wait([preparation.reported], timeout=_LOOK_UP_S)[0]:
+                if is_interrupted():
+                    return sample
+            return sample.prepared(preparation.columns, ray.get(preparation.reported))
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, RunnerError):
+                raise error.cause from None
+            _log.error("aggregator: %s", error)
+            what = f"an aggregator failed: {type(error.cause).__name__}: {error.cause}"
+            raise RunFailure(Problem(what, "its Ray actor; the stack trace is in runner.log")) from error
+        except ray.exceptions.RayError as error:
+            self._replace(preparation.actor, type(error).__name__)
+            return sample
 
-    @staticmethod
-    def _wait(reference: Any) -> Any:
-        import ray
-
-        while not ray.wait([reference], timeout=_LOOK_UP_S)[0]:
-            if is_interrupted():
-                raise Interrupted
-        return ray.get(reference)
-
-    def _replace(self, lost: Preparation, how: str, losses_in_a_row: int) -> None:
+    def _replace(self, lost: Any, how: str) -> None:
         """Put a new actor in the place of a lost one, unless that has been done for another of its samples."""
         import ray
 
-        if self._generations[lost.index] != lost.generation:
-            return
-        self._restarts.add(f"aggregator {lost.index} is gone ({how})", losses_in_a_row)
-        ray.kill(self._actors[lost.index])
-        self._placement.leave()
-        self._generations[lost.index] += 1
-        self._actors[lost.index] = self._make()
+        if lost in self._actors:
+            number = self._actors.index(lost)
+            self._restarts.add(f"aggregator {number} is gone ({how})", losses_in_a_row=1)
+            ray.kill(lost)
+            self._placement.leave()
+            self._actors[number] = self._make()
 
     def metrics(self) -> dict[str, int]:
         """Return what is reported at the end of an iteration."""
         return {NUM_AGGREGATOR_RESTARTS: self.num_restarts}
 
     def get_state(self) -> dict[str, Any]:
-        """Return the count of restarts; what is in the making is made again by learners, of the samples."""
+        """Return the count of restarts; samples of a checkpoint are prepared by the learner."""
         return {"num_restarts": self.num_restarts}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -99,7 +99,7 @@ class AsyncRequests:
 
     def _collect(self, ticket: RunnerTicket) -> Sample:
         sample = self._env_runners.collect(ticket)
-        if self._aggregators is None or ticket.preparation is None:  # it was answered before a checkpoint
+        if self._aggregators is None or ticket.preparation is None:  # the learner makes its columns
             return sample
         return self._aggregators.finish(ticket.preparation, sample, ticket.reference)
 

@@ -71,6 +71,6 @@ def test_pipelines_that_can_be_cut(experiment: str) -> None:
 
 def test_a_memory_whose_beginning_may_be_learned() -> None:
     own = f"module._target_={__name__}.LearnedStart"
-    with pytest.raises(ConfigError, match="LearnedStart.get_initial_state may change"):
+    with pytest.raises(ConfigError, match=r"LearnedStart.get_initial_state may change"):
         check("module.use_lstm=true", own)
     check(own)
