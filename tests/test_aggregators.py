@@ -151,11 +151,11 @@ def test_an_end_that_is_asked_for_waits_for_no_aggregator() -> None:
         prepared = requests.next_ready()
         assert prepared is not None
         assert len(prepared.rollout.prepared) == 1
-        ray.wait([requests._tickets[0].reference])
+        ray.get([ticket.reference for ticket in requests._tickets])
         with within(Budget("no time", 0.0)):
-            sample = requests.next_ready()
-        assert sample is not None, "it is not lost"
-        assert sample.rollout.prepared == (), "the learner prepares it"
+            samples = [requests.next_ready() for _ in requests._tickets[:]]
+        assert None not in samples, "none is lost"
+        assert () in [sample.rollout.prepared for sample in samples if sample], "the learner prepares some"
 
 
 @pytest.mark.parametrize(
