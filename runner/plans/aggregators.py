@@ -131,7 +131,7 @@ class Aggregators:
 
         # Calls of an actor with several threads need not wait for each other's samples, of which one may come late.
         options = {"max_restarts": 0, "max_concurrency": 2, **self._placement.place()}
-        actor = ray.remote(_AggregatorActor).options(**options).remote(self._make_pipelines)
+        actor: Any = ray.remote(_AggregatorActor).options(**options).remote(self._make_pipelines)
         self._starting[actor] = actor.is_there.remote()
         return actor
 
