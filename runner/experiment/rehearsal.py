@@ -18,6 +18,7 @@ from runner.config.own_code import problem_of
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.episodes.columns import ColumnBlock, Rollout, block_from_episodes
+from runner.experiment.aggregator_builder import check_aggregated_pipelines
 from runner.experiment.env_runner_builder import EVALUATION
 from runner.experiment.filming import Filmer
 from runner.experiment.first_sample import first_sample, reduced
@@ -105,6 +106,7 @@ class _Rehearsal:
         of_callbacks = with_evaluation(callbacks.reported_metrics, config)
         self._try("the metrics", lambda: check_metric_names(config, agents, reported, of_callbacks))
         self._try("module.load_state_path", lambda: load_modules(config, parts))
+        self._try("the aggregators", lambda: check_aggregated_pipelines(self._given, parts))
         return parts
 
     def _take_a_step(self, parts: Mapping[str, ModuleParts]) -> None:

@@ -12,13 +12,15 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "metrics.md"
 
 
 def test_the_page_lists_every_metric_with_its_meaning() -> None:
-    in_rounds, asynchronously = metrics_of("ppo_cartpole"), metrics_of("impala_cartpole")
-    own = ("env_runners/weights_lag_mean", "env_runners/weights_lag_max")
+    in_rounds = metrics_of("ppo_cartpole")
+    asynchronously = metrics_of("impala_cartpole", "learners.num_aggregator_actors=1")
+    own = ("fault_tolerance/num_aggregator_restarts", "env_runners/weights_lag_mean", "env_runners/weights_lag_max")
     own = (*own, "timers/env_runner_idle", "env_runners/num_samples_ready", "env_runners/sample_bytes_per_env_step")
     lags = {name: asynchronously[name] for name in own}
     rows = dict(re.findall(r"^\| `(.+?)` \| (.+) \|$", PAGE.read_text(), flags=re.MULTILINE))
     assert rows == in_rounds | lags
 
 
-def metrics_of(experiment: str) -> dict[str, str]:
-    return producible_metrics(build_experiment_config(compose_experiment([f"+experiment={experiment}"])))
+def metrics_of(experiment: str, *overrides: str) -> dict[str, str]:
+    composed = compose_experiment([f"+experiment={experiment}", *overrides])
+    return producible_metrics(build_experiment_config(composed))

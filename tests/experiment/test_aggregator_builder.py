@@ -11,6 +11,7 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
 from runner.experiment.aggregator_builder import check_aggregated_pipelines
+from runner.experiment.rehearsal import rehearse
 from runner.module_parts import build_parts
 from runner.modules import ActorCriticModule
 
@@ -74,3 +75,10 @@ def test_a_memory_whose_beginning_may_be_learned() -> None:
     with pytest.raises(ConfigError, match=r"LearnedStart.get_initial_state may change"):
         check("module.use_lstm=true", own)
     check(own)
+
+
+def test_validate_finds_them_too() -> None:
+    overrides = ["+experiment=impala_cartpole", "learners.num_aggregator_actors=1"]
+    overrides += [f"connectors.learner=[{{prepend: {{_target_: {OWN}.Counting}}}}]"]
+    with pytest.raises(ConfigError, match="Counting keeps a state"):
+        rehearse(build_experiment_config(compose_experiment(overrides)))
