@@ -198,6 +198,8 @@ class Aggregators:
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, RunnerError):
                 raise error.cause from None
+            if isinstance(error.cause, ray.exceptions.RayError):  # the sample was lost on its way, with a node
+                return sample
             _log.error("aggregator: %s", error)
             what = f"an aggregator failed: {type(error.cause).__name__}: {error.cause}"
             raise RunFailure(Problem(what, "its Ray actor; the stack trace is in runner.log")) from error
