@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from runner.config.errors import Problem
 from runner.env_runners.sample_recording import ToRecord
-from runner.episodes import nested
 from runner.episodes.block_state import rollout_from_state, rollout_to_state
 from runner.episodes.columns import Rollout
 from runner.pipelines.piece_metrics import ConnectorMetrics, merged_metrics, metrics_from_state, metrics_to_state
@@ -80,15 +79,9 @@ class Sample:
         return sample
 
     def with_writable_rows(self) -> Self:
-        """Return the sample with arrays that may be written to; arrays out of Ray's object store may not."""
-        columns_of = [block.columns for block in self.rollout.blocks.values()]
-        if all(leaf.flags.writeable for columns in columns_of for leaf in nested.leaves(columns)):
-            return self
-        blocks = {
-            module_id: replace(block, columns=nested.map_leaves(_writable, dict(block.columns)))
-            for module_id, block in self.rollout.blocks.items()
-        }
-        return self._with(rollout=replace(self.rollout, blocks=blocks))
+        """Return the sample with a rollout whose rows may be written to."""
+        rollout = self.rollout.with_writable_rows()
+        return self if rollout is self.rollout else self._with(rollout=rollout)
 
     def get_state(self) -> dict[str, Any]:
         """Return the sample as nested dicts and lists of arrays and plain values.
@@ -128,7 +121,3 @@ def _finished_from_state(state: Mapping[str, Any]) -> FinishedEpisodes:
     matches = tuple(Match(*match) for match in state.get("matches", ()))
     tasks = tuple(TaskOutcome(*outcome) for outcome in state.get("tasks", ()))
     return FinishedEpisodes(**{**state, "outside": outside, "matches": matches, "tasks": tasks})
-
-
-def _writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.require(array, requirements="W")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -304,6 +304,21 @@ class Rollout:
     leave_out: tuple[str, ...] = ()
     whole: Mapping[str, ColumnBlock] | None = None
     prepared: tuple[Any, ...] = ()
+
+    def with_writable_rows(self) -> Rollout:
+        """Return the rollout with arrays that may be written to; arrays out of Ray's object store may not."""
+        columns_of = [block.columns for block in self.blocks.values()]
+        if all(leaf.flags.writeable for columns in columns_of for leaf in nested.leaves(columns)):
+            return self
+        blocks = {
+            module_id: replace(block, columns=nested.map_leaves(_writable, dict(block.columns)))
+            for module_id, block in self.blocks.items()
+        }
+        return replace(self, blocks=blocks)
+
+
+def _writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.require(array, requirements="W")
 
 
 def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:

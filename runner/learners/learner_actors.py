@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -66,8 +65,8 @@ class _LearnerActor:
 
     def change(self, method: str, *arguments: Any) -> tuple[Any, dict[str, Any]]:
         """Call a method of the group; a rollout among the arguments becomes writable."""
-        writable = [_writable(argument) if isinstance(argument, Rollout) else argument for argument in arguments]
-        return getattr(self._group, method)(*writable), self.state()
+        arguments = tuple(one.with_writable_rows() if isinstance(one, Rollout) else one for one in arguments)
+        return getattr(self._group, method)(*arguments), self.state()
 
     def read_from(self, reader: BatchReader) -> None:
         self._group.read_from(lambda: [reader])
@@ -177,15 +176,6 @@ class LearnerActors:
             return RunFailure(lack)
         what = f"{num_missing} of {self._num_learners} learners did not start within {timeout_s:g} s"
         return RunFailure(Problem(what, "ray.actor_start_timeout_s"))
-
-
-def _writable(rollout: Rollout) -> Rollout:
-    """Copy the columns out of Ray's object store, where they are read-only."""
-    blocks = {
-        module_id: replace(block, columns=nested.map_leaves(copied, dict(block.columns)))
-        for module_id, block in rollout.blocks.items()
-    }
-    return replace(rollout, blocks=blocks)
 
 
 def copied(leaf: Any) -> Any:

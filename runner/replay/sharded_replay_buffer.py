@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,7 +11,6 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.algorithms import Schedule
-from runner.episodes import nested
 from runner.episodes.block_state import rollout_from_state, rollout_to_state
 from runner.episodes.columns import Rollout
 from runner.replay.prioritized_replay_buffer import PrioritizedReplayBuffer
@@ -187,7 +185,7 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
         with suppress(BufferEmpty):  # all others were lost
             self._drawn = self._draw(num_env_steps, num_env_steps_sampled)
         rows = {module_id: of_shard * self.num_shards + drawn.shard for module_id, of_shard in replayed.rows.items()}
-        return Replayed(_writable(replayed.rollout), rows)
+        return Replayed(replayed.rollout.with_writable_rows(), rows)
 
     def _draw(self, num_env_steps: int, num_env_steps_sampled: int) -> _Drawn:
         """Ask the next shard that has experiences for a sample."""
@@ -274,12 +272,3 @@ def _drawn_state(drawn: _Drawn, replayed: Replayed) -> dict[str, Any]:
 def _drawn_from_state(state: Mapping[str, Any]) -> _Drawn:
     replayed = Replayed(rollout_from_state(state["rollout"]), state["rows"])
     return _Drawn(int(state["shard"]), int(state["num_env_steps"]), lambda: replayed)
-
-
-def _writable(rollout: Rollout) -> Rollout:
-    """Return the rollout with arrays that may be written to; arrays out of Ray's object store may not."""
-    blocks = {
-        module_id: replace(block, columns=nested.map_leaves(partial(np.require, requirements="W"), dict(block.columns)))
-        for module_id, block in rollout.blocks.items()
-    }
-    return replace(rollout, blocks=blocks)
