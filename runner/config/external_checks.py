@@ -43,10 +43,6 @@ def _check_roles(config: ExperimentConfig, composed: Composed, is_declared: bool
         what = "simulators that step themselves cannot be asked to evaluate"
         allowed = "evaluation=none, or env.env or env._target_: an environment to evaluate in"
         yield Problem(what, composed.where(key), str(config.evaluation.evaluation_interval), allowed)
-    if config.offline.output is not None and env.agents is not None:
-        key = "offline.output"
-        what = "episodes of several agents cannot be recorded yet where simulators send them"
-        yield Problem(what, composed.where(key), str(config.offline.output), "null")
     if runners.num_envs_per_env_runner != 1:
         key = "env_runners.num_envs_per_env_runner"
         what = "simulators step their own environments; as many connect as want to"

@@ -251,8 +251,7 @@ class EnvRunnerGroup:
     def _take_in(self, samples: Sequence[Sample], shared_state: dict[str, Any]) -> None:
         for sample in samples:
             if self._recording is not None and sample.to_record is not None:
-                (block,) = sample.rollout.blocks.values()
-                self._recording.add(sample.runner, block, sample.to_record, sample.weights_seq_no)
+                self._recording.add(sample.runner, sample.rollout, sample.to_record, sample.weights_seq_no)
             self._counts_of[sample.runner] = sample.counts
             if sample.bytes_per_env_step:
                 self._num_env_steps += sample.rollout.num_env_steps

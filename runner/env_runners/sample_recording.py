@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from runner.episodes.columns import OBS, Column, ColumnBlock
+from runner.episodes.columns import OBS, Column, ColumnBlock, Rollout
+from runner.rows.finished_episodes import EndedEpisode
 
 if TYPE_CHECKING:
     from runner.offline.writing.file_list import FileList
-    from runner.offline.writing.recorder import EpisodeRecorder, Recorded
+    from runner.offline.writing.recorder import Recorded
 
 
 # Column of recorded steps: number of the weights that chose the action.
@@ -28,17 +29,48 @@ def with_weights_seq_no(block: ColumnBlock, weights_seq_no: int) -> ColumnBlock:
 
 @dataclass(frozen=True)
 class ToRecord:
-    """What recording needs of a sample beside its block, which has E chunks and R env steps.
+    """What recording needs of a sample beside its blocks, each of which has E chunks and R env steps.
+
+    With several agents, episodes are env episodes.
 
     Attributes:
-        raw_obs: (R + E, ...) observations as simulators sent them.
-        is_whole: (E,) whether nothing of the chunk's episode is missing so far.
+        raw_obs: module id -> (R + E, ...) observations as simulators sent them.
+        is_whole: module id -> (E,) whether nothing of the chunk's episode is missing so far.
         broken_off: ids of episodes that have turned out to be not whole since the last sample.
+        ended: env episodes that are over; with a single agent, chunks say so.
+        waiting: env episodes that are over if nobody else comes to them.
     """
 
-    raw_obs: Column
-    is_whole: npt.NDArray[np.bool_]
+    raw_obs: Mapping[str, Column]
+    is_whole: Mapping[str, npt.NDArray[np.bool_]]
     broken_off: Sequence[str]
+    ended: Sequence[EndedEpisode] = ()
+    waiting: Sequence[EndedEpisode] = ()
+
+
+class SampleRecorder(Protocol):
+    """Joins the samples of one runner to episodes, and writes them."""
+
+    def add_sample(self, blocks: Sequence[ColumnBlock], to_record: ToRecord) -> None:
+        """Take the blocks of a sample, with observations as simulators sent them; may raise `RunFailure`."""
+
+    def break_off_all(self) -> None:
+        """Leave out all episodes that are open."""
+
+    def put_on_disk(self) -> Recorded:
+        """Finish the files; what was recorded until now. Raises `RunFailure` where that cannot be written."""
+
+    def get_open(self) -> dict[str, Any]:
+        """Return what was taken of the episodes that are open, by their ids."""
+
+    def set_open(self, episodes: Mapping[str, Any]) -> None:
+        """Go on with the episodes that `get_open` returned."""
+
+    def close(self) -> Recorded:
+        """Finish the files."""
+
+    def abort(self) -> None:
+        """Drop what is in no whole file yet."""
 
 
 class SampleRecording:
@@ -53,21 +85,23 @@ class SampleRecording:
     """
 
     def __init__(
-        self, make_recorder: Callable[[int], EpisodeRecorder], num_runners: int, file_list: FileList | None = None
+        self, make_recorder: Callable[[int], SampleRecorder], num_runners: int, file_list: FileList | None = None
     ) -> None:
         self._recorders = [make_recorder(index) for index in range(num_runners)]
         self._file_list = file_list
         self._before: Recorded | None = None
 
-    def add(self, index: int, block: ColumnBlock, to_record: ToRecord, weights_seq_no: int) -> None:
+    def add(self, index: int, rollout: Rollout, to_record: ToRecord, weights_seq_no: int) -> None:
         """Take the sample of a runner.
 
         Raises:
             RunFailure: what has ended cannot be written.
         """
-        raw = block.with_columns({OBS: to_record.raw_obs})
-        self._recorders[index].add(with_weights_seq_no(raw, weights_seq_no), to_record.is_whole)
-        self._recorders[index].break_off(to_record.broken_off)
+        raw = [
+            with_weights_seq_no(block.with_columns({OBS: to_record.raw_obs[module_id]}), weights_seq_no)
+            for module_id, block in rollout.blocks.items()
+        ]
+        self._recorders[index].add_sample(raw, to_record)
 
     def forget(self, index: int) -> None:
         """Leave out the open episodes of a runner that was lost."""

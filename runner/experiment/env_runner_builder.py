@@ -267,7 +267,11 @@ def build_recorder(
 
 
 def build_env_episode_recorder(
-    config: ExperimentConfig, plans: Mapping[str, ModulePlan], writer_id: str, index: int
+    config: ExperimentConfig,
+    plans: Mapping[str, ModulePlan],
+    writer_id: str,
+    index: int,
+    file_list: FileList | None = None,
 ) -> EnvEpisodeRecorder:
     """Make the recorder of the env episodes of several agents, see `build_recorder`."""
     from runner.offline.codecs.layout import Spaces
@@ -279,5 +283,5 @@ def build_env_episode_recorder(
         for plan in plans.values()
         for agent in plan.agents or ()
     }
-    writer = EpisodeWriter(config.offline, None, config.env.name, writer_id, None, index + 1, spaces)
+    writer = EpisodeWriter(config.offline, None, config.env.name, writer_id, file_list, index + 1, spaces)
     return EnvEpisodeRecorder(writer)

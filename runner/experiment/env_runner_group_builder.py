@@ -19,10 +19,11 @@ from runner.config.schemas import ASYNC, EnvConfig, ExperimentConfig
 from runner.env_runners.elastic_env_runner_group import ElasticEnvRunnerGroup, Size
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import LocalHandle, RemoteHandle
-from runner.env_runners.sample_recording import SampleRecording
+from runner.env_runners.sample_recording import SampleRecorder, SampleRecording
 from runner.experiment.env_runner_builder import (
     EVALUATION,
     TRAINING,
+    build_env_episode_recorder,
     build_env_runner,
     build_gradient_runner,
     build_recorder,
@@ -145,10 +146,17 @@ def _build_sample_recording(
     config: ExperimentConfig, plans: Mapping[str, ModulePlan], file_list: FileList | None
 ) -> SampleRecording:
     """Make the recording of simulators' samples, which outlives the servers that they are connected to."""
-    (plan,) = plans.values()
     name = secrets.token_hex(4)  # differs from run to run, which may add to the same folder
+
+    def make(index: int) -> SampleRecorder:
+        writer_id = f"{TRAINING}-{index}-{name}"
+        if has_several_agents(plans):
+            return build_env_episode_recorder(config, plans, writer_id, index, file_list)
+        (plan,) = plans.values()
+        return build_recorder(config, plan, writer_id, index, file_list)
+
     return SampleRecording(
-        lambda index: build_recorder(config, plan, f"{TRAINING}-{index}-{name}", index, file_list),
+        make,
         max(1, config.env_runners.min_env_runners),  # it is fixed
         file_list,
     )
@@ -171,8 +179,5 @@ def _prepare_recording(config: ExperimentConfig, plans: Mapping[str, ModulePlan]
     from runner.offline.writing.writer import prepare_output
 
     if has_several_agents(plans):
-        if config.env.is_external:
-            what = "episodes of several agents cannot be recorded yet where simulators send them"
-            raise ConfigError([Problem(what, "offline.output", config.offline.output, "null")])
         check_env_episode_options(config.offline)
     prepare_output(config.offline, () if file_list is None else file_list.paths)

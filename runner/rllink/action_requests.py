@@ -14,7 +14,7 @@ from runner.rllink.agent_spaces import AgentSpaces
 from runner.rllink.inference import ModuleInference, ObservedStep, ServedEpisode
 from runner.rllink.messages import Answer, GetActions, MessageError, Observed
 from runner.rllink.received_episodes import SampledChunks
-from runner.rllink.receiving import Receiver
+from runner.rllink.receiving import NewEpisodes, Receiver
 from runner.rllink.served_client import Client
 from runner.rllink.versions import Version, Versions
 
@@ -156,10 +156,7 @@ class ActionRequests:
         num_lost = len(client.served_episodes)
         for (agent_id, _), served in client.served_episodes.items():
             self._inference[self._receiver.agent(agent_id, "$").module_id].lose(served)
-        broken_off = {served.episode.env_id for served in client.served_episodes.values()} - {None}
         client.served_episodes.clear()
-        for inference in self._inference.values():
-            inference.break_off(broken_off)
         return num_lost
 
     # -- inference -----------------------------------------------------------------------------------------------------
@@ -207,15 +204,17 @@ class ActionRequests:
         by_module: dict[str, list[_Element]] = {}
         for request in requests:
             try:
-                read = [self._read(request, place, observed) for place, observed in enumerate(request.elements)]
+                new = NewEpisodes(request.client.open)
+                read = [self._read(request, place, observed, new) for place, observed in enumerate(request.elements)]
             except MessageError as error:
                 request.refuse(error)
                 continue
+            new.carry_out()
             for element in read:
                 by_module.setdefault(element.agent.module_id, []).append(element)
         return by_module
 
-    def _read(self, request: _Request, place: int, observed: Observed) -> _Element:
+    def _read(self, request: _Request, place: int, observed: Observed, new: NewEpisodes) -> _Element:
         """Check an element, and make arrays of its observation; `MessageError` where it is refused."""
         path = f"$.episodes[{place}]"
         agent_id, _ = key = observed.key
@@ -228,7 +227,7 @@ class ActionRequests:
             raise MessageError("unknown_episode", text, f"{path}.id")
         if observed.is_terminated and observed.is_truncated:
             raise MessageError("bad_message", "an episode is terminated or truncated, not both", f"{path}.is_truncated")
-        episode = served.episode if served is not None else request.client.open.new(*key)
+        episode = served.episode if served is not None else new.add(*key)
         if served is None:
             episode.task = self._receiver.task(observed, path)
         step = ObservedStep(episode, served, obs, observed.reward, observed.is_terminated, observed.is_truncated)

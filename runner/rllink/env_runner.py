@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, TimeoutError
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -21,6 +21,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.env_runners.fragment_checks import check_fragment
 from runner.env_runners.observation_checks import ObservationChecks
 from runner.env_runners.sample import Sample, Weights
+from runner.env_runners.sample_recording import ToRecord
 from runner.episodes.columns import Rollout, concat_blocks
 from runner.episodes.spaces import space_to_dict
 from runner.interrupts import Interrupted, is_interrupted
@@ -30,6 +31,7 @@ from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
 from runner.policy import OnnxPolicy
 from runner.rllink.agent_spaces import AgentSpaces
 from runner.rllink.arrays import SpaceCodec
+from runner.rllink.env_episodes import EnvEpisodes, NotedEnvEpisodes, returns_of, to_record
 from runner.rllink.inference import ModuleInference
 from runner.rllink.journal import Journal, Record
 from runner.rllink.module_intake import ModuleIntake, actions_to_module
@@ -40,7 +42,6 @@ from runner.rllink.server import Server
 from runner.rllink.service import Batch, Counts, Service
 from runner.rllink.versions import Version, Versions
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
-from runner.rows.task_outcomes import TaskOutcome
 from runner.streams import random_stream
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ class ExternalEnvRunner:
         seed_name: `(role, index, generation)`; the runner of index i listens at `env.port` + i.
         sampling: how much is sampled.
         journal_dir: folder in which accepted messages are stored; None stores none.
-        is_recording: whether samples hold the columns that recording needs; with a single agent only.
+        is_recording: whether samples hold what recording needs.
 
     Attributes:
         server: the server to which simulators connect.
@@ -132,7 +133,8 @@ class ExternalEnvRunner:
         tasks = {name: asdict(task) for name, task in read_tasks(config.curriculum).items()}
         self._service = Service(config.rllink, description, agents, self._versions, inference, self._journal, tasks)
         self._env_episodes = EnvEpisodes({agent: spaces.module_id for agent, spaces in agents.items()})
-        self._open_recordings = OpenRecordings() if is_recording else None
+        self._is_recording = is_recording
+        self._open_recordings = OpenRecordings() if is_recording and None in agents else None
         self._callbacks = ReceivedCallbacks(build_callbacks(config), index)
         self._published: Weights | None = None
         self._weights: Weights = {
@@ -224,16 +226,22 @@ class ExternalEnvRunner:
         }
         blocks = {module_id: concat_blocks(group) for module_id, group in by_module.items() if group}
         rollout = Rollout(blocks, batch.num_env_steps, self._left_out_without(batch.records))
-        to_record = None if self._open_recordings is None else self._open_recordings.note(sampled)
+        noted = self._env_episodes.note(sampled)
         # The states of intakes come first: they have just gone on from the newest merged state.
         shared_state = {module_id: intake.state() for module_id, intake in self._intakes.items()}
         counts = {f"rllink/{name}": value for name, value in asdict(self._service.counts).items()}
         counts |= {"rllink/num_clients": self.server.num_clients, "rllink/weights_seq_no": self._versions.newest_seq_no}
-        whole = self._env_episodes.whole_in(sampled)
-        finished = replace(self._env_episodes.finished(whole), outside=self._outside(sampled))
-        self._callbacks.after_sample(rollout, returns_of(whole))
+        finished = replace(self._env_episodes.finished(noted.whole), outside=self._outside(sampled))
+        self._callbacks.after_sample(rollout, returns_of(noted.whole))
         reported = batch.connector_metrics | self._callbacks.take_metrics()
+        to_record = self._to_record(sampled, noted) if self._is_recording else None
         return Sample(rollout, finished, shared_state, counts, batch.learned, to_record, connector_metrics=reported)
+
+    def _to_record(self, sampled: Sequence[SampledChunks], noted: NotedEnvEpisodes) -> ToRecord:
+        """Return what recording needs of a sample beside its blocks."""
+        if self._open_recordings is not None:
+            return self._open_recordings.note(sampled)
+        return to_record(sampled, noted)
 
     def _outside(self, sampled: Sequence[SampledChunks]) -> OutsideObservations:
         """Count the observations outside of their space, with `env.observation_check=warn`."""
@@ -296,7 +304,7 @@ class ExternalEnvRunner:
                 for session in self.server.sessions.values()
             },
             "episodes": {episode.id: episode.get_state() for episode in self._service.episodes_sampled_in_part()},
-            "env_episodes": self._env_episodes.get_state(),
+            "env_episodes": self._env_episodes.get_state(self._service.served_env_episodes()),
             "counts": asdict(self._service.counts_of_sampled()),
             "recorded_in_part": [] if self._open_recordings is None else self._open_recordings.ids,
             "callbacks": self._callbacks.get_state(),
@@ -344,14 +352,14 @@ class ExternalEnvRunner:
                 gone.add(clients[episode.client])
             clients[episode.client].open.restore(episode)
             restored[episode.id] = episode
-        self._env_episodes.set_state(state["env_episodes"], restored)
+        for env in self._env_episodes.set_state(state["env_episodes"], restored):
+            if env.client not in clients:
+                clients[env.client] = self._client_without_session(env.client)
+                gone.add(clients[env.client])
+            clients[env.client].open.offer(env)
         self._callbacks.set_state(state.get("callbacks", []))
         if self._open_recordings is not None:
             self._open_recordings.go_on(state.get("recorded_in_part", []), restored)
-        agents = self._env_episodes.agents
-        for episode in restored.values():
-            if episode.env_id in agents:
-                clients[episode.client].open.join(episode, agents[episode.env_id])
         return gone
 
     def _take_journal_again(self, journal: Journal, num_sampled: int, clients: dict[str, Client]) -> set[Client]:
@@ -497,117 +505,3 @@ def _description(config: ExperimentConfig, parts: Mapping[str, ActingParts], sam
 
 def _differ(weights: Weights, published: Weights) -> bool:
     return any(not np.array_equal(vector, published[module_id]) for module_id, vector in weights.items())
-
-
-class EnvEpisodes:
-    """Finds the env episodes that have ended: those in which the episodes of all agents have.
-
-    Args:
-        module_of: agent id -> module id; the key None with a single agent.
-    """
-
-    def __init__(self, module_of: Mapping[str | None, str]) -> None:
-        self._module_of = module_of
-        # Env episode -> the episodes of its agents, and the `id()` of each that has not ended.
-        self._going_on: dict[str, tuple[list[OpenEpisode], set[int]]] = {}
-
-    def whole_in(self, sampled: Sequence[SampledChunks]) -> list[list[OpenEpisode]]:
-        """Return the env episodes that end with these chunks, without incomplete ones: each agent's episode."""
-        ended: list[OpenEpisode] = []
-        for one in sampled:
-            is_done = one.block.is_terminated | one.block.is_truncated
-            for episode, done in zip(one.episodes, is_done.tolist(), strict=True):
-                if episode.env_id is not None:
-                    self._note(episode, done)
-                if done:
-                    ended.append(episode)
-        if None in self._module_of:
-            return [[episode] for episode in ended if episode.is_whole]
-        self._forget_lost()
-        env_ids = dict.fromkeys(episode.env_id or "" for episode in ended)
-        over = [env_id for env_id in env_ids if env_id in self._going_on and not self._going_on[env_id][1]]
-        groups = [self._going_on.pop(env_id)[0] for env_id in over]
-        return [group for group in groups if all(episode.is_whole for episode in group)]
-
-    def finished(self, whole: Sequence[Sequence[OpenEpisode]]) -> FinishedEpisodes:
-        """Return returns and lengths of env episodes, and with several agents each agent's own."""
-        if None in self._module_of:
-            return _finished(whole)
-        by_agent, by_module = self._returns_by_agent_and_module(whole)
-        return replace(_finished(whole), by_agent=by_agent, by_module=by_module)
-
-    @property
-    def agents(self) -> dict[str, frozenset[str]]:
-        """Return the agents of each env episode that goes on."""
-        return {
-            env_id: frozenset(episode.agent_id or "" for episode in agents)
-            for env_id, (agents, _) in self._going_on.items()
-        }
-
-    def get_state(self) -> dict[str, Any]:
-        """Return for each env episode the ids of the episodes that go on and the states of the ended ones."""
-        return {
-            env_id: {
-                "going_on": [episode.id for episode in agents if id(episode) in going_on],
-                "ended": [episode.get_state() for episode in agents if id(episode) not in going_on],
-            }
-            for env_id, (agents, going_on) in self._going_on.items()
-        }
-
-    def set_state(self, state: Mapping[str, Any], restored: Mapping[str, OpenEpisode]) -> None:
-        """Go on from a state.
-
-        Args:
-            state: a state of `get_state`.
-            restored: episodes that go on, by id.
-        """
-        for env_id, saved in state.items():
-            going_on = [restored[id_] for id_ in saved["going_on"] if id_ in restored]
-            ended = [OpenEpisode.from_state(episode) for episode in saved["ended"]]
-            if going_on:
-                self._going_on[env_id] = [*ended, *going_on], set(map(id, going_on))
-
-    def _forget_lost(self) -> None:
-        """Forget env episodes whose clients have all gone: no chunk will ever end them."""
-        for env_id, (agents, going_on) in list(self._going_on.items()):
-            if going_on and all(episode.is_lost for episode in agents if id(episode) in going_on):
-                del self._going_on[env_id]
-
-    def _note(self, episode: OpenEpisode, is_done: bool) -> None:
-        agents, going_on = self._going_on.setdefault(episode.env_id or "", ([], set()))
-        if all(episode is not known for known in agents):
-            agents.append(episode)
-        (going_on.discard if is_done else going_on.add)(id(episode))
-
-    def _returns_by_agent_and_module(
-        self, groups: Sequence[Sequence[OpenEpisode]]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        by_agent: dict[str, list[float]] = {}
-        by_module: dict[str, list[float]] = {}
-        for episode in (episode for group in groups for episode in group):
-            by_agent.setdefault(episode.agent_id or "", []).append(episode.return_)
-            by_module.setdefault(self._module_of[episode.agent_id], []).append(episode.return_)
-        as_arrays = [{key: np.array(values) for key, values in returns.items()} for returns in (by_agent, by_module)]
-        return as_arrays[0], as_arrays[1]
-
-
-def returns_of(whole: Sequence[Sequence[OpenEpisode]]) -> dict[str, float]:
-    """Return id -> return of env episodes."""
-    return {group[0].env_id or group[0].id: sum(episode.return_ for episode in group) for group in whole}
-
-
-def _finished(groups: Sequence[Sequence[OpenEpisode]]) -> FinishedEpisodes:
-    return FinishedEpisodes(
-        np.array([sum(episode.return_ for episode in group) for group in groups], np.float64),
-        np.array([max(episode.num_steps_sampled for episode in group) for group in groups], np.int64),
-        np.zeros(len(groups), np.int64),
-        tasks=tuple(_outcomes(groups)),
-    )
-
-
-def _outcomes(groups: Sequence[Sequence[OpenEpisode]]) -> Iterator[TaskOutcome]:
-    """Yield the outcomes of env episodes whose clients have said their task: the first one that an agent has."""
-    for group in groups:
-        task = next((episode.task for episode in group if episode.task is not None), None)
-        if task is not None:
-            yield TaskOutcome(task, sum(episode.return_ for episode in group))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -201,11 +201,6 @@ class ModuleInference:
         rows.end(slot, np.array([False]), np.array([True]))
         self._free.append(served.slot)
         self._lost.append(served.episode.id)
-
-    def break_off(self, env_ids: Collection[str | None]) -> None:
-        """Mark the episodes of these env episodes, of which an agent was lost, as incomplete."""
-        for served in self._by_id.values():
-            served.episode.is_whole &= served.episode.env_id not in env_ids
 
     @property
     def has_lost(self) -> bool:

@@ -21,12 +21,38 @@ IntArray = npt.NDArray[np.int64]
 
 
 @dataclass(eq=False)
+class EnvEpisode:
+    """An env episode of several agents; compared by identity.
+
+    Attributes:
+        id: unique in a run.
+        client, name: name of its client, and its id in messages of the client.
+        agents: the agents that have begun in it, each once.
+        is_whole: whether every step of all agents has arrived, or can still arrive.
+        is_closed: whether no further agent can begin in it.
+        is_told: whether it was told that it is not whole.
+    """
+
+    id: str
+    client: str
+    name: str
+    agents: set[str] = field(default_factory=set)
+    is_whole: bool = True
+    is_closed: bool = False
+    is_told: bool = False
+
+    def break_off(self) -> None:
+        """Let it be no more whole, as steps of one of its agents are lost; agents that begin again begin another."""
+        self.is_whole, self.is_closed = False, True
+
+
+@dataclass(eq=False)
 class OpenEpisode:
     """An episode of which chunks arrive one by one; compared by identity.
 
     Attributes:
         id: names it in blocks and in logs, unique in a run.
-        agent_id, env_id: its agent and its env episode; None in runs with a single agent.
+        agent_id, env: its agent and its env episode; None in runs with a single agent.
         task: that it is of, in a curriculum; None where its client has not said.
         client: name of its client.
         name: its id in messages of the client; without a name no later chunk can belong to it.
@@ -41,7 +67,7 @@ class OpenEpisode:
 
     id: str
     agent_id: str | None = None
-    env_id: str | None = None
+    env: EnvEpisode | None = None
     client: str = ""
     name: str | None = None
     is_whole: bool = True
@@ -53,6 +79,11 @@ class OpenEpisode:
     return_: float = 0.0
     last_obs_sampled: Any = None
     task: str | None = None
+
+    @property
+    def env_id(self) -> str | None:
+        """Return the id of its env episode; None in runs with a single agent."""
+        return None if self.env is None else self.env.id
 
     def get_state(self) -> dict[str, Any]:
         """Return the sampled part of the episode as arrays and plain values."""
@@ -72,12 +103,13 @@ class OpenEpisode:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> OpenEpisode:
-        """Make an open episode that goes on after its last sampled step."""
+        """Make an open episode that goes on after its last sampled step; its env episode counts as broken off."""
+        client, env_id = str(state["client"]), state["env_id"]
         return cls(
             str(state["id"]),
             state["agent_id"],
-            state["env_id"],
-            client=str(state["client"]),
+            None if env_id is None else EnvEpisode(env_id, client, state["name"], is_whole=False, is_told=True),
+            client=client,
             name=None if state["name"] is None else str(state["name"]),
             is_whole=bool(state["is_whole"]),
             num_steps=int(state["num_steps"]),
@@ -92,6 +124,8 @@ class OpenEpisode:
     def lose(self) -> None:
         """Mark the episode as lost: its client has gone, or its steps were refused."""
         self.is_whole, self.is_lost = False, True
+        if self.env is not None:
+            self.env.break_off()
 
     def begin_at(self, t_started: int) -> None:
         """Begin at this time step: earlier steps are lost, and with them the return of the whole episode."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP
 from runner.rllink.agent_spaces import AgentSpaces, read
 from runner.rllink.arrays import number_column
 from runner.rllink.messages import UNSET, AgentKey, Columns, Episode, Episodes, MessageError, Observed
-from runner.rllink.received_episodes import OpenEpisode, ReceivedChunks
+from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, ReceivedChunks
 
 IntArray = npt.NDArray[np.int64]
 _LONGEST_CHUNK = 2**31 - 1  # sums of lengths cannot wrap around
@@ -38,47 +38,95 @@ class OpenEpisodes:
     limit: int
     by_key: dict[AgentKey, OpenEpisode] = field(default_factory=dict)
     num_begun: int = 0
-    # Id of an env episode -> how often it was used before, and the agents of its current use.
-    _env_episodes: dict[str, tuple[int, frozenset[str]]] = field(default_factory=dict)
+    # Id in messages -> its newest env episode, to which agents may come; the least recently named one is first.
+    _env_episodes: dict[str, EnvEpisode] = field(default_factory=dict)
 
-    def new(self, agent_id: str | None, id_: str | None) -> OpenEpisode:
-        """Make an episode that begins; it is open once it is in `by_key`."""
+    def new_id(self, id_: str | None) -> str:
+        """Return an id that no other episode has."""
         name = f"{self.name}-{self.num_begun}" + ("" if id_ is None else f"-{id_}")
         self.num_begun += 1
-        env_id = None if agent_id is None else self._env_episode(str(id_), agent_id)
-        return OpenEpisode(name, agent_id, env_id, self.name, id_)
+        return name
+
+    def env_episode(self, id_: str) -> EnvEpisode | None:
+        """Return the env episode of this id to which agents may come; None if there is none."""
+        env = self._env_episodes.get(id_)
+        return None if env is None or env.is_closed else env
+
+    def begin(self, episode: OpenEpisode) -> None:
+        """Let an agent's new episode be a part of its env episode; an older one of the same id is closed."""
+        env = episode.env
+        if env is None or episode.agent_id is None:
+            return
+        env.agents.add(episode.agent_id)
+        env.is_whole &= episode.is_whole
+        self.offer(env)
+
+    def offer(self, env: EnvEpisode) -> None:
+        """Let agents come to an env episode, and no more to an older one of the same id."""
+        before = self._env_episodes.pop(env.name, None)
+        if before is not None and before is not env:
+            before.is_closed = True
+        if not env.is_closed:
+            self._env_episodes[env.name] = env
+        if len(self._env_episodes) > 2 * self.limit:
+            self._env_episodes.pop(next(iter(self._env_episodes))).is_closed = True
+
+    def close(self) -> None:
+        """Let no agent come to any env episode, as the client has gone."""
+        for env in self._env_episodes.values():
+            env.is_closed = True
+        self._env_episodes.clear()
+
+    def skip(self, keys: Iterable[AgentKey]) -> None:
+        """Let env episodes be not whole in which agents would have begun with steps that are left out."""
+        new = NewEpisodes(self)
+        for agent_id, id_ in keys:
+            if agent_id is not None:
+                new.add(agent_id, id_).is_whole = False
+        new.carry_out()
 
     def restore(self, episode: OpenEpisode) -> None:
         """Add an open episode from before a restart."""
         assert episode.name is not None
         self.by_key[episode.agent_id, episode.name] = episode
 
-    def join(self, episode: OpenEpisode, agents: frozenset[str]) -> None:
-        """Restore the agents of the env episode to which an open episode from before a restart belongs."""
-        assert episode.name is not None
-        assert episode.env_id is not None
-        self._env_episodes[episode.name] = int(episode.env_id.rpartition("-")[2]), agents
 
-    def break_off(self, episode: OpenEpisode) -> None:
-        """End the env episode of a lost episode: an agent that begins again begins the next one."""
-        if episode.env_id is None or episode.name is None:
-            return
-        for other in self.by_key.values():
-            if other.env_id == episode.env_id:
-                other.is_whole = False
-        number = int(episode.env_id.rpartition("-")[2])
-        if self._env_episodes.get(episode.name, (-1, frozenset()))[0] == number:
-            self._env_episodes[episode.name] = number + 1, frozenset()
+class NewEpisodes:
+    """Episodes that begin with a message, which are parts of their env episodes when all of it is accepted.
 
-    def _env_episode(self, id_: str, agent_id: str) -> str:
-        """Return the env episode of an agent's new episode: a new one if the agent was in the last one of this id."""
-        number, agents = self._env_episodes.pop(id_, (0, frozenset()))
-        if agent_id in agents:
-            number, agents = number + 1, frozenset()
-        self._env_episodes[id_] = number, agents | {agent_id}
-        if len(self._env_episodes) > 2 * self.limit:
-            del self._env_episodes[next(iter(self._env_episodes))]  # the least recently named one
-        return f"{self.name}-{id_}-{number}"
+    Args:
+        open_episodes: of the client.
+    """
+
+    def __init__(self, open_episodes: OpenEpisodes) -> None:
+        self._open = open_episodes
+        self._all: list[OpenEpisode] = []
+        # Id in messages -> its newest env episode, with the agents that are in it if the message is accepted.
+        self._newest: dict[str, tuple[EnvEpisode, set[str]]] = {}
+
+    def add(self, agent_id: str | None, id_: str | None) -> OpenEpisode:
+        """Make an episode that begins; it is open once it is in `OpenEpisodes.by_key`."""
+        name = self._open.new_id(id_)
+        env = None if agent_id is None else self._env_episode_of(agent_id, str(id_))
+        self._all.append(OpenEpisode(name, agent_id, env, self._open.name, id_))
+        return self._all[-1]
+
+    def _env_episode_of(self, agent_id: str, id_: str) -> EnvEpisode:
+        """Return the env episode of an agent's new episode: a new one if the agent was in the newest one of this id."""
+        if id_ not in self._newest:
+            env = self._open.env_episode(id_)
+            if env is not None:
+                self._newest[id_] = env, set(env.agents)
+        if id_ not in self._newest or agent_id in self._newest[id_][1]:
+            self._newest[id_] = EnvEpisode(self._open.new_id(id_), self._open.name, id_), set()
+        env, agents = self._newest[id_]
+        agents.add(agent_id)
+        return env
+
+    def carry_out(self) -> None:
+        """Let all of them begin, as the message is accepted."""
+        for episode in self._all:
+            self._open.begin(episode)
 
 
 class Receiver:
@@ -273,6 +321,7 @@ class _Plan:
         # (agent, id) -> the episode after the chunks that were read so far; None once it has ended.
         self._named: dict[AgentKey, _Going | None] = {}
         self._all: list[_Going] = []
+        self._new = NewEpisodes(open_episodes)
 
     def add(
         self,
@@ -287,7 +336,7 @@ class _Plan:
     ) -> _Going:
         """Add a chunk whose `length + 1` observations begin with row `first` of `obs`; return its episode before it."""
         if id_ is None:
-            return _begun(self._open.new(agent_id, None), t_started)
+            return _begun(self._new.add(agent_id, None), t_started)
         key = agent_id, id_
         if key in self._named:
             going = self._named[key]
@@ -295,7 +344,7 @@ class _Plan:
             known = self._open.by_key.get(key)
             going = None if known is None else _Going(known, known.num_steps, known.last_obs)
         if going is None:
-            going = _begun(self._open.new(agent_id, id_), t_started)
+            going = _begun(self._new.add(agent_id, id_), t_started)
         elif t_started not in (None, going.num_steps):
             text = f"the part before ended at time step {going.num_steps}, this one begins at {t_started}"
             raise MessageError("bad_message", text, f"{path}.t_started")
@@ -318,6 +367,7 @@ class _Plan:
 
     def carry_out(self) -> None:
         """Change the client's open episodes."""
+        self._new.carry_out()
         for after in self._all:
             after.episode.num_steps, after.episode.last_obs = after.num_steps, after.last_obs
         for key, going in self._named.items():

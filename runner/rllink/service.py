@@ -38,7 +38,7 @@ from runner.rllink.messages import (
     Request,
     decode_request,
 )
-from runner.rllink.received_episodes import OpenEpisode, ReceivedChunks, SampledChunks
+from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, ReceivedChunks, SampledChunks
 from runner.rllink.receiving import Receiver
 from runner.rllink.served_client import Client
 from runner.rllink.versions import Version, Versions
@@ -265,6 +265,7 @@ class Service:
         """Forget a client that is gone for good, and truncate its open episodes."""
         self._lose_open(client, list(client.open.by_key))
         self.counts.num_episodes_lost += self._actions.lose_all(client)
+        client.open.close()
         for waiting in self._take_waiting(lambda one: one.client is client):
             waiting.answer.cancel()
         self.known.discard(client)
@@ -275,17 +276,13 @@ class Service:
         lost = [episode for key in keys if (episode := client.open.by_key.pop(key, None)) is not None]
         for episode in lost:
             episode.lose()
-            client.open.break_off(episode)
         if not lost:
             return
         going_on = set(map(id, lost))
-        broken_off = {episode.env_id for episode in lost} - {None}
         with self._queue_lock:
             for parts, _ in reversed(self._queue):
                 for part in reversed(parts):
                     _truncate_last(part, going_on)
-                    for episode in part.episodes if broken_off else ():  # of other agents, also ended ones
-                        episode.is_whole &= episode.env_id not in broken_off
         self.counts.num_episodes_lost += len(lost)
 
     def answer(
@@ -410,9 +407,15 @@ class Service:
 
     def _lose_refused(self, client: Client, keys: Sequence[AgentKey]) -> None:
         """Truncate the open episodes that a refused message names, and write this down for a restart."""
-        if any(key in client.open.by_key for key in keys):
+        if self.has_agents or any(key in client.open.by_key for key in keys):
             self._write_down(client, LOST, msgspec.json.encode(keys))
+        self._leave_out(client, keys)
+
+    def _leave_out(self, client: Client, keys: Sequence[AgentKey]) -> None:
+        """Truncate the open episodes that steps are of which are left out; env episodes with others are not whole."""
+        broken_off = {id_ for agent_id, id_ in keys if (agent_id, id_) in client.open.by_key}
         self._lose_open(client, keys)
+        client.open.skip((agent_id, id_) for agent_id, id_ in keys if id_ not in broken_off)
 
     def _write_down(self, client: Client, kind: str, body: bytes = b"") -> None:
         if self._journal is not None:
@@ -450,7 +453,7 @@ class Service:
         """
         if record.body_format in (LOST, GIVEN):
             if record.body_format == LOST:
-                self._lose_open(client, msgspec.json.decode(record.body, type=list[AgentKey]))
+                self._leave_out(client, msgspec.json.decode(record.body, type=list[AgentKey]))
             else:
                 client.seq_no = record.weights_seq_no
             self._queue_nothing()
@@ -459,7 +462,7 @@ class Service:
         request = decode_request(record.body, body_format)
         assert isinstance(request, Episodes)
         if is_left_out:
-            self._lose_open(client, _keys(request))
+            self._leave_out(client, _keys(request))
             self._queue_nothing()
             return
         for _ in range(2):
@@ -473,6 +476,11 @@ class Service:
             record.client,
         )
         self._queue_nothing()
+
+    def served_env_episodes(self) -> set[EnvEpisode]:
+        """Return the env episodes in which the server acts."""
+        served = [one.episode.env for client in self.known for one in client.served_episodes.values()]
+        return {env for env in served if env is not None}
 
     def episodes_sampled_in_part(self) -> list[OpenEpisode]:
         """Return the episodes of which some steps were sampled and others are queued or yet to come."""

@@ -70,7 +70,7 @@ def test_env_episodes_whose_client_has_gone_are_forgotten(serve: Serve) -> None:
             sample = sampling.result(10)  # before it is known that the client goes
         wait_until(lambda: not served.runner._service.known)
     assert sample.finished.returns.tolist() == [10.0]
-    assert served.runner._env_episodes._going_on == {}
+    assert served.runner._env_episodes._open == {}
 
 
 def test_an_agent_that_waits_to_be_sampled_is_no_whole_env_episode_when_another_is_lost(serve: Serve) -> None:

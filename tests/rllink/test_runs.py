@@ -20,7 +20,6 @@ from tests.rllink.test_restart import wait_for
 
 EXTERNAL = "+experiment=ppo_external_cartpole"
 BOX = "{space: box, low: -1, high: 1, shape: [3], dtype: float32}"
-AGENTS = f"env.agents={{a: {{observation_space: {BOX}, action_space: {BOX}}}}}"
 CLIENT = ROOT / "examples" / "external" / "cartpole_client.py"
 
 
@@ -30,10 +29,6 @@ CLIENT = ROOT / "examples" / "external" / "cartpole_client.py"
         ([EXTERNAL, "env.port=70000"], "env.port"),
         ([EXTERNAL, "env=external"], "no environment is chosen"),
         ([EXTERNAL, f"env.observation_space={BOX}"], "env.action_space is not"),
-        (
-            [EXTERNAL, "env=external", "env.port=0", AGENTS, "offline.output=x"],
-            "several agents cannot be recorded yet",
-        ),
         ([EXTERNAL, "env_runners.num_envs_per_env_runner=4"], "step their own environments"),
         ([EXTERNAL, "rllink.max_receiving_bytes=200000000"], "would never get room beside others"),
         ([EXTERNAL, "rllink.tls_key=nowhere.pem"], "without rllink.tls_certificate"),

@@ -5,17 +5,22 @@ Dimension letters: E env episodes, T steps of an agent.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from runner.episodes import nested
-from runner.episodes.columns import Agents, ColumnBlock
+from runner.episodes.columns import REWARDS, Agents, ColumnBlock
 from runner.offline.codecs.env_episode_format import EnvEpisodes
-from runner.offline.writing.recorder import ENV_T, JoinedInfos, Part, Recorded
+from runner.offline.writing.recorder import ENV_T, BoolArray, JoinedInfos, Part, Recorded
 from runner.offline.writing.writer import EpisodeWriter
 from runner.rows.finished_episodes import EndedEpisode
+
+if TYPE_CHECKING:
+    from runner.env_runners.sample_recording import ToRecord
 
 
 @dataclass
@@ -30,6 +35,25 @@ class _AgentEpisode:
     is_terminated: bool = False
     is_truncated: bool = False
 
+    def get_state(self) -> dict[str, Any]:
+        """Return it as arrays and plain values, without infos."""
+        self.parts = [Part.joined(self.parts)]
+        return {
+            "agent": self.agent,
+            "module_id": self.module_id,
+            "columns": dict(self.parts[0].columns),
+            "is_terminated": self.is_terminated,
+            "is_truncated": self.is_truncated,
+        }
+
+    @classmethod
+    def from_state(cls, id_: str, env_episode_id: str, state: Mapping[str, Any]) -> _AgentEpisode:
+        """Invert `get_state`."""
+        columns = state["columns"]
+        parts = [Part(columns, len(columns[REWARDS]))]
+        flags = bool(state["is_terminated"]), bool(state["is_truncated"])
+        return cls(id_, str(state["agent"]), str(state["module_id"]), env_episode_id, parts, *flags)
+
 
 class EnvEpisodeRecorder:
     """Joins the chunks of agents' episodes, and writes an env episode when it has ended.
@@ -41,27 +65,52 @@ class EnvEpisodeRecorder:
     def __init__(self, writer: EpisodeWriter) -> None:
         self._writer = writer
         self._open: dict[str, dict[str, _AgentEpisode]] = {}  # env episode -> agent's episode id -> what was taken
+        self._waiting: Sequence[EndedEpisode] = ()
         self._left_out: set[str] = set()
         self._num_broken_off = 0
 
-    def add(self, blocks: Iterable[ColumnBlock], ended: Sequence[EndedEpisode]) -> None:
+    def add(
+        self,
+        blocks: Iterable[ColumnBlock],
+        ended: Sequence[EndedEpisode],
+        is_recorded: Mapping[str, BoolArray] = MappingProxyType({}),
+    ) -> None:
         """Take the chunks of a fragment, and write the env episodes that ended with it.
 
         Args:
             blocks: of all modules; their arrays may be reused afterwards.
             ended: env episodes of which no more chunk comes.
+            is_recorded: module id -> (E,) which chunks count; all chunks of modules that are not in it.
 
         Raises:
             RunFailure: what has ended cannot be written.
         """
         for block in blocks:
-            self._take(block)
+            self._take(block, is_recorded.get(block.module_id))
         whole = [episode for episode in ended if episode.id not in self._left_out]
         self._num_broken_off += len(ended) - len(whole)
         self._left_out -= {episode.id for episode in ended}
         if whole:
             agents = [agent for episode in whole for agent in self._open.pop(episode.id, {}).values()]
             self._writer.add_env_episodes(_env_episodes(whole, agents))
+
+    def add_sample(self, blocks: Sequence[ColumnBlock], to_record: ToRecord) -> None:
+        """Take the blocks of a sample of simulators; raises as `add` does."""
+        self.add(blocks, to_record.ended, to_record.is_whole)
+        self._waiting = to_record.waiting
+        for id_ in to_record.broken_off:
+            self._open.pop(id_, None)
+            self._num_broken_off += 1
+
+    def break_off_all(self) -> None:
+        """Leave out all env episodes that are open, but for those that are over if nobody else comes: nobody will."""
+        self._write_waiting()
+        self._num_broken_off += len(self._open)
+        self._open.clear()
+
+    def _write_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, ()
+        self.add((), waiting)
 
     def leave_out(self, ids: Iterable[str]) -> None:
         """Leave out env episodes, of which some chunks were or will be taken, but not all."""
@@ -78,8 +127,32 @@ class EnvEpisodeRecorder:
         """Forget the env episodes that are open: they do not count."""
         self._open.clear()
 
+    def put_on_disk(self) -> Recorded:
+        """Finish the files; what was recorded until now.
+
+        Raises:
+            RunFailure: it cannot be written.
+        """
+        num_open = len(self._open) + len(self._left_out)
+        return Recorded(self._writer.put_on_disk(), num_open, self._num_broken_off)
+
+    def get_open(self) -> dict[str, Any]:
+        """Return what was taken of env episodes that are not over: id -> agent's episode id -> its state, no infos."""
+        return {
+            env_id: {id_: episode.get_state() for id_, episode in of_env.items()}
+            for env_id, of_env in self._open.items()
+        }
+
+    def set_open(self, episodes: Mapping[str, Any]) -> None:
+        """Go on with the env episodes that `get_open` returned."""
+        self._open = {
+            env_id: {id_: _AgentEpisode.from_state(id_, env_id, state) for id_, state in of_env.items()}
+            for env_id, of_env in episodes.items()
+        }
+
     def close(self) -> Recorded:
-        """Finish the files."""
+        """Finish the files; whoever has not come to an env episode by now will not come."""
+        self._write_waiting()
         num_open = len(self._open) + len(self._left_out)
         self._open.clear()
         return Recorded(self._writer.close(), num_open, self._num_broken_off)
@@ -88,13 +161,13 @@ class EnvEpisodeRecorder:
         """Drop what is in no whole file yet."""
         self._writer.abort()
 
-    def _take(self, block: ColumnBlock) -> None:
+    def _take(self, block: ColumnBlock, is_recorded: BoolArray | None) -> None:
         agents = block.agents
         assert agents is not None
         flags = zip(block.is_terminated.tolist(), block.is_truncated.tolist(), strict=True)
         for chunk, (id_, (is_terminated, is_truncated)) in enumerate(zip(block.episode_ids, flags, strict=True)):
             env_id = agents.multi_agent_episode_ids[chunk]
-            if env_id in self._left_out:
+            if env_id in self._left_out or (is_recorded is not None and not is_recorded[chunk]):
                 continue
             of_env = self._open.setdefault(env_id, {})
             if id_ not in of_env:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,9 @@ import numpy.typing as npt
 from runner.episodes import nested
 from runner.episodes.columns import OBS, REWARDS, Column, ColumnBlock
 from runner.offline.writing.writer import EpisodeWriter, WriteReport
+
+if TYPE_CHECKING:
+    from runner.env_runners.sample_recording import ToRecord
 
 BoolArray = npt.NDArray[np.bool_]
 # Column of a part beside its data: env time steps of its observations, with several agents.
@@ -132,6 +135,12 @@ class EpisodeRecorder:
                 ended.append((chunk, self._open.pop(id_)))
         if ended:
             self._writer.add(_joined(block, ended))
+
+    def add_sample(self, blocks: Sequence[ColumnBlock], to_record: ToRecord) -> None:
+        """Take the block of a sample of simulators; raises as `add` does."""
+        for block in blocks:
+            self.add(block, to_record.is_whole[block.module_id])
+        self.break_off(to_record.broken_off)
 
     def break_off(self, ids: Iterable[str]) -> None:
         """Leave out episodes that are open, or were never taken: nothing more comes of them."""

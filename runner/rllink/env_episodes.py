@@ -1,0 +1,237 @@
+"""Env episodes that simulators send: what was sampled of each, and when it is over.
+
+An env episode is over when the episodes of all its agents have ended and nobody can come to it any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from runner.env_runners.sample_recording import ToRecord
+from runner.episodes import nested
+from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, SampledChunks
+from runner.rows.finished_episodes import EndedEpisode, FinishedEpisodes
+from runner.rows.task_outcomes import TaskOutcome
+
+
+@dataclass(eq=False)
+class _SampledEnvEpisode:
+    """What was sampled of an env episode.
+
+    Attributes:
+        agents: the episodes of its agents, in the order of their first sampled chunks.
+        going_on: `id()` of each of them that has not ended.
+        num_counted: how many of them are in metrics.
+        num_steps: env steps.
+        is_terminated: whether all that have ended are terminated.
+    """
+
+    env: EnvEpisode
+    agents: list[OpenEpisode] = field(default_factory=list)
+    going_on: set[int] = field(default_factory=set)
+    num_counted: int = 0
+    num_steps: int = 0
+    is_terminated: bool = True
+
+    def add_chunk(self, episode: OpenEpisode, last_env_t: int, is_terminated: bool, is_truncated: bool) -> None:
+        """Add a chunk that ends at this time step of the env episode."""
+        if all(episode is not known for known in self.agents):
+            self.agents.append(episode)
+        self.num_steps = max(self.num_steps, last_env_t)
+        self.is_terminated &= not is_truncated
+        (self.going_on.discard if is_terminated or is_truncated else self.going_on.add)(id(episode))
+
+    @property
+    def is_waiting(self) -> bool:
+        """Return whether all agents that have begun, also in steps that are not sampled yet, have ended."""
+        return not self.going_on and len(self.agents) == len(self.env.agents)
+
+    @property
+    def end(self) -> EndedEpisode:
+        return EndedEpisode(self.env.id, self.num_steps, self.is_terminated)
+
+
+@dataclass(frozen=True)
+class NotedEnvEpisodes:
+    """What chunks have changed.
+
+    Attributes:
+        whole: for each env episode that counts in metrics now, the episodes of its agents.
+        over: env episodes that are over and whole; with several agents only.
+        waiting: the ones that are over if nobody else comes to them.
+        broken_off: ids of the ones that have turned out to be not whole.
+    """
+
+    whole: Sequence[Sequence[OpenEpisode]]
+    over: Sequence[EndedEpisode] = ()
+    waiting: Sequence[EndedEpisode] = ()
+    broken_off: Sequence[str] = ()
+
+
+class EnvEpisodes:
+    """Follows env episodes from their first sampled chunk to their end.
+
+    Args:
+        module_of: agent id -> module id; the key None with a single agent.
+    """
+
+    def __init__(self, module_of: Mapping[str | None, str]) -> None:
+        self._module_of = module_of
+        self._open: dict[str, _SampledEnvEpisode] = {}
+        self._broken_off: list[str] = []
+
+    def note(self, sampled: Sequence[SampledChunks]) -> NotedEnvEpisodes:
+        """Take note of the chunks of a sample."""
+        if None in self._module_of:
+            return NotedEnvEpisodes([[episode] for episode in _ended(sampled) if episode.is_whole])
+        for chunks in sampled:
+            self._add(chunks)
+        for one in list(self._open.values()):
+            if not one.env.is_whole:
+                self._break_off(one.env)
+        waiting = [one for one in self._open.values() if one.is_waiting]
+        whole = [one.agents[one.num_counted :] for one in waiting if one.num_counted < len(one.agents)]
+        for one in waiting:
+            one.num_counted = len(one.agents)
+        over = [one for one in waiting if one.env.is_closed or len(one.env.agents) == len(self._module_of)]
+        for one in over:
+            del self._open[one.env.id]
+        still_waiting = [one.end for one in waiting if one.env.id in self._open]
+        broken_off, self._broken_off = self._broken_off, []
+        return NotedEnvEpisodes(whole, [one.end for one in over], still_waiting, broken_off)
+
+    def _add(self, sampled: SampledChunks) -> None:
+        block = sampled.block
+        assert block.agents is not None
+        last_obs = block.first_obs_rows + block.lengths
+        flags = block.agents.env_t[last_obs].tolist(), block.is_terminated.tolist(), block.is_truncated.tolist()
+        for episode, *end in zip(sampled.episodes, *flags, strict=True):
+            env = episode.env
+            assert env is not None
+            if env.is_whole:
+                self._open.setdefault(env.id, _SampledEnvEpisode(env)).add_chunk(episode, *end)
+            else:
+                self._break_off(env)
+
+    def _break_off(self, env: EnvEpisode) -> None:
+        """Forget an env episode that is not whole, whose agents may go on, and tell of it once."""
+        self._open.pop(env.id, None)
+        if not env.is_told:
+            env.is_told = True
+            self._broken_off.append(env.id)
+
+    def finished(self, whole: Sequence[Sequence[OpenEpisode]]) -> FinishedEpisodes:
+        """Return returns and lengths of env episodes, and with several agents each agent's own."""
+        if None in self._module_of:
+            return _finished(whole)
+        by_agent, by_module = self._returns_by_agent_and_module(whole)
+        return replace(_finished(whole), by_agent=by_agent, by_module=by_module)
+
+    def _returns_by_agent_and_module(
+        self, groups: Sequence[Sequence[OpenEpisode]]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        by_agent: dict[str, list[float]] = {}
+        by_module: dict[str, list[float]] = {}
+        for episode in (episode for group in groups for episode in group):
+            by_agent.setdefault(episode.agent_id or "", []).append(episode.return_)
+            by_module.setdefault(self._module_of[episode.agent_id], []).append(episode.return_)
+        as_arrays = [{key: np.array(values) for key, values in returns.items()} for returns in (by_agent, by_module)]
+        return as_arrays[0], as_arrays[1]
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def get_state(self, served: Collection[EnvEpisode]) -> dict[str, Any]:
+        """Return what was sampled of each env episode: the ids of episodes that go on, the states of ended ones.
+
+        Args:
+            served: env episodes in which the server acts, of which nothing can go on after a restart.
+        """
+        return {
+            id_: {
+                "is_whole": one.env.is_whole and one.env not in served,
+                "going_on": [episode.id for episode in one.agents if id(episode) in one.going_on],
+                "ended": [episode.get_state() for episode in one.agents if id(episode) not in one.going_on],
+                "num_counted": one.num_counted,
+                "num_steps": one.num_steps,
+                "is_terminated": one.is_terminated,
+            }
+            for id_, one in self._open.items()
+        }
+
+    def set_state(self, state: Mapping[str, Any], restored: Mapping[str, OpenEpisode]) -> list[EnvEpisode]:
+        """Go on from a state.
+
+        Args:
+            state: a state of `get_state`.
+            restored: episodes that go on, by id; they get their env episodes.
+
+        Returns:
+            The env episodes to which agents may come.
+        """
+        for id_, saved in state.items():
+            going_on = [restored[id_of] for id_of in saved["going_on"] if id_of in restored]
+            ended = [OpenEpisode.from_state(episode) for episode in saved["ended"]]
+            is_whole = saved.get("is_whole", True) and len(going_on) == len(saved["going_on"])
+            agents = [*ended, *going_on]
+            if not agents:
+                self._broken_off.append(id_)
+                continue
+            begun = {str(one.agent_id) for one in agents}
+            env = EnvEpisode(id_, agents[0].client, str(agents[0].name), begun, is_whole)
+            for episode in agents:
+                episode.env = env
+            if not is_whole:
+                self._break_off(env)
+                continue
+            num_steps = int(saved.get("num_steps", max(one.num_steps_sampled for one in agents)))
+            counted, is_terminated = int(saved.get("num_counted", 0)), bool(saved.get("is_terminated", True))
+            going_on_ids = set(map(id, going_on))
+            self._open[id_] = _SampledEnvEpisode(env, agents, going_on_ids, counted, num_steps, is_terminated)
+        return [one.env for one in self._open.values()]
+
+
+def to_record(sampled: Sequence[SampledChunks], noted: NotedEnvEpisodes) -> ToRecord:
+    """Return what recording needs of chunks of several agents beside their blocks."""
+    by_module: dict[str, list[SampledChunks]] = {}
+    for one in sampled:
+        by_module.setdefault(one.block.module_id, []).append(one)
+    raw_obs = {module_id: nested.concatenate([one.raw_obs for one in group]) for module_id, group in by_module.items()}
+    is_whole = {
+        module_id: np.array(
+            [episode.env is not None and episode.env.is_whole for one in group for episode in one.episodes]
+        )
+        for module_id, group in by_module.items()
+    }
+    return ToRecord(raw_obs, is_whole, noted.broken_off, noted.over, noted.waiting)
+
+
+def _ended(sampled: Sequence[SampledChunks]) -> Iterator[OpenEpisode]:
+    for one in sampled:
+        is_done = one.block.is_terminated | one.block.is_truncated
+        yield from (episode for episode, done in zip(one.episodes, is_done.tolist(), strict=True) if done)
+
+
+def returns_of(whole: Sequence[Sequence[OpenEpisode]]) -> dict[str, float]:
+    """Return id -> return of env episodes."""
+    return {group[0].env_id or group[0].id: sum(episode.return_ for episode in group) for group in whole}
+
+
+def _finished(groups: Sequence[Sequence[OpenEpisode]]) -> FinishedEpisodes:
+    return FinishedEpisodes(
+        np.array([sum(episode.return_ for episode in group) for group in groups], np.float64),
+        np.array([max(episode.num_steps_sampled for episode in group) for group in groups], np.int64),
+        np.zeros(len(groups), np.int64),
+        tasks=tuple(_outcomes(groups)),
+    )
+
+
+def _outcomes(groups: Sequence[Sequence[OpenEpisode]]) -> Iterator[TaskOutcome]:
+    """Yield the outcomes of env episodes whose clients have said their task: the first one that an agent has."""
+    for group in groups:
+        task = next((episode.task for episode in group if episode.task is not None), None)
+        if task is not None:
+            yield TaskOutcome(task, sum(episode.return_ for episode in group))
