@@ -230,6 +230,9 @@ class ActionRequests:
         episode = served.episode if served is not None else new.add(*key)
         if served is None:
             episode.task = self._receiver.task(observed, path)
+        self._receiver.check_env_end(observed, path)
+        if observed.is_env_done:
+            new.end_env_episode(episode)
         step = ObservedStep(episode, served, obs, observed.reward, observed.is_terminated, observed.is_truncated)
         return _Element(request, place, observed, agent, step)
 

@@ -28,6 +28,7 @@ class _SampledEnvEpisode:
         num_counted: how many of them are in metrics.
         num_steps: env steps.
         is_terminated: whether all that have ended are terminated.
+        is_closed: whether its end, as its client has said it, was sampled.
     """
 
     env: EnvEpisode
@@ -36,6 +37,7 @@ class _SampledEnvEpisode:
     num_counted: int = 0
     num_steps: int = 0
     is_terminated: bool = True
+    is_closed: bool = False
 
     def add_chunk(self, episode: OpenEpisode, last_env_t: int, is_terminated: bool, is_truncated: bool) -> None:
         """Add a chunk that ends at this time step of the env episode."""
@@ -43,7 +45,9 @@ class _SampledEnvEpisode:
             self.agents.append(episode)
         self.num_steps = max(self.num_steps, last_env_t)
         self.is_terminated &= not is_truncated
-        (self.going_on.discard if is_terminated or is_truncated else self.going_on.add)(id(episode))
+        is_done = is_terminated or is_truncated
+        self.is_closed |= is_done and episode.ends_env
+        (self.going_on.discard if is_done else self.going_on.add)(id(episode))
 
     @property
     def is_waiting(self) -> bool:
@@ -158,6 +162,7 @@ class EnvEpisodes:
                 "num_counted": one.num_counted,
                 "num_steps": one.num_steps,
                 "is_terminated": one.is_terminated,
+                "is_closed": one.is_closed,
             }
             for id_, one in self._open.items()
         }
@@ -181,7 +186,8 @@ class EnvEpisodes:
                 self._broken_off.append(id_)
                 continue
             begun = {str(one.agent_id) for one in agents}
-            env = EnvEpisode(id_, agents[0].client, str(agents[0].name), begun, is_whole)
+            is_closed = bool(saved.get("is_closed", False))
+            env = EnvEpisode(id_, agents[0].client, str(agents[0].name), begun, is_whole, is_closed)
             for episode in agents:
                 episode.env = env
             if not is_whole:
@@ -190,7 +196,9 @@ class EnvEpisodes:
             num_steps = int(saved.get("num_steps", max(one.num_steps_sampled for one in agents)))
             counted, is_terminated = int(saved.get("num_counted", 0)), bool(saved.get("is_terminated", True))
             going_on_ids = set(map(id, going_on))
-            self._open[id_] = _SampledEnvEpisode(env, agents, going_on_ids, counted, num_steps, is_terminated)
+            self._open[id_] = _SampledEnvEpisode(
+                env, agents, going_on_ids, counted, num_steps, is_terminated, is_closed
+            )
         return [one.env for one in self._open.values()]
 
 

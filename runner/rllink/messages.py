@@ -90,6 +90,7 @@ class Episode(Struct, forbid_unknown_fields=True, kw_only=True):
     agent_id: _Name | UnsetType = UNSET
     task: _Name | UnsetType = UNSET
     env_t: list[int] | Block | UnsetType = UNSET
+    is_env_done: bool = False
 
 
 class Columns(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -140,6 +141,7 @@ class Observed(Struct, forbid_unknown_fields=True, kw_only=True):
     reward: float = 0.0
     is_terminated: bool = False
     is_truncated: bool = False
+    is_env_done: bool = False
     agent_id: _Name | UnsetType = UNSET
     task: _Name | UnsetType = UNSET
 

@@ -63,6 +63,7 @@ class OpenEpisode:
         past: the last steps that were sampled, by column: the lookback of the next chunk.
         num_steps_sampled, return_: number and undiscounted sum of rewards of the steps that were sampled.
         last_obs_sampled: the last observation that was sampled.
+        ends_env: whether its client has said that its env episode ends with it.
     """
 
     id: str
@@ -79,6 +80,7 @@ class OpenEpisode:
     return_: float = 0.0
     last_obs_sampled: Any = None
     task: str | None = None
+    ends_env: bool = False
 
     @property
     def env_id(self) -> str | None:

@@ -55,27 +55,33 @@ class OpenEpisodes:
     def begin(self, episode: OpenEpisode) -> None:
         """Let an agent's new episode be a part of its env episode; an older one of the same id is closed."""
         env = episode.env
-        if env is None or episode.agent_id is None:
-            return
+        assert env is not None
+        assert episode.agent_id is not None
         env.agents.add(episode.agent_id)
         env.is_whole &= episode.is_whole
         self.offer(env)
 
     def offer(self, env: EnvEpisode) -> None:
         """Let agents come to an env episode, and no more to an older one of the same id."""
-        before = self._env_episodes.pop(env.name, None)
-        if before is not None and before is not env:
-            before.is_closed = True
+        before = self._env_episodes.pop(env.name, env)
+        before.is_closed |= before is not env
         if not env.is_closed:
             self._env_episodes[env.name] = env
         if len(self._env_episodes) > 2 * self.limit:
             self._env_episodes.pop(next(iter(self._env_episodes))).is_closed = True
 
-    def close(self) -> None:
+    def end(self, env: EnvEpisode, last: OpenEpisode | None = None) -> None:
+        """Let no further agent come to an env episode; `last`: the episode with whose end the client has said so."""
+        env.is_closed = True
+        if last is not None:
+            last.ends_env = True
+        if self._env_episodes.get(env.name) is env:
+            del self._env_episodes[env.name]
+
+    def end_all(self) -> None:
         """Let no agent come to any env episode, as the client has gone."""
-        for env in self._env_episodes.values():
-            env.is_closed = True
-        self._env_episodes.clear()
+        for env in list(self._env_episodes.values()):
+            self.end(env)
 
     def skip(self, keys: Iterable[AgentKey]) -> None:
         """Let env episodes be not whole in which agents would have begun with steps that are left out."""
@@ -92,7 +98,7 @@ class OpenEpisodes:
 
 
 class NewEpisodes:
-    """Episodes that begin with a message, which are parts of their env episodes when all of it is accepted.
+    """Episodes that begin with a message, and env episodes that end with it, once all of it is accepted.
 
     Args:
         open_episodes: of the client.
@@ -100,33 +106,48 @@ class NewEpisodes:
 
     def __init__(self, open_episodes: OpenEpisodes) -> None:
         self._open = open_episodes
-        self._all: list[OpenEpisode] = []
+        self._changes: list[Callable[[], None]] = []
         # Id in messages -> its newest env episode, with the agents that are in it if the message is accepted.
-        self._newest: dict[str, tuple[EnvEpisode, set[str]]] = {}
+        self._newest: dict[str, tuple[EnvEpisode, set[str]] | None] = {}
 
     def add(self, agent_id: str | None, id_: str | None) -> OpenEpisode:
         """Make an episode that begins; it is open once it is in `OpenEpisodes.by_key`."""
         name = self._open.new_id(id_)
         env = None if agent_id is None else self._env_episode_of(agent_id, str(id_))
-        self._all.append(OpenEpisode(name, agent_id, env, self._open.name, id_))
-        return self._all[-1]
+        episode = OpenEpisode(name, agent_id, env, self._open.name, id_)
+        if env is not None:
+            self._changes.append(lambda: self._open.begin(episode))
+        return episode
+
+    def end_env_episode(self, episode: OpenEpisode) -> None:
+        """Let no further agent come to the env episode of this one."""
+        env = episode.env
+        if env is None:
+            return
+        newest = self._newest_of(env.name)
+        if newest is not None and newest[0] is env:
+            self._newest[env.name] = None
+        self._changes.append(lambda: self._open.end(env, episode))
 
     def _env_episode_of(self, agent_id: str, id_: str) -> EnvEpisode:
         """Return the env episode of an agent's new episode: a new one if the agent was in the newest one of this id."""
-        if id_ not in self._newest:
-            env = self._open.env_episode(id_)
-            if env is not None:
-                self._newest[id_] = env, set(env.agents)
-        if id_ not in self._newest or agent_id in self._newest[id_][1]:
-            self._newest[id_] = EnvEpisode(self._open.new_id(id_), self._open.name, id_), set()
-        env, agents = self._newest[id_]
+        newest = self._newest_of(id_)
+        if newest is None or agent_id in newest[1]:
+            newest = self._newest[id_] = EnvEpisode(self._open.new_id(id_), self._open.name, id_), set()
+        env, agents = newest
         agents.add(agent_id)
         return env
 
+    def _newest_of(self, id_: str) -> tuple[EnvEpisode, set[str]] | None:
+        if id_ not in self._newest:
+            env = self._open.env_episode(id_)
+            self._newest[id_] = None if env is None else (env, set(env.agents))
+        return self._newest[id_]
+
     def carry_out(self) -> None:
-        """Let all of them begin, as the message is accepted."""
-        for episode in self._all:
-            self._open.begin(episode)
+        """Let all of them begin and end, as the message is accepted."""
+        for change in self._changes:
+            change()
 
 
 class Receiver:
@@ -218,6 +239,9 @@ class Receiver:
         t_started = None if chunk.t_started is UNSET else chunk.t_started
         task = self.task(chunk, path)
         going = plan.add(agent_id, id_, columns[OBS], 0, length, is_done, path, t_started)
+        self.check_env_end(chunk, path)
+        if chunk.is_env_done:
+            plan.new.end_env_episode(going.episode)
         if going.num_steps == 0:
             going.episode.task = task
         if chunk.weights_seq_no is not UNSET:
@@ -296,6 +320,12 @@ class Receiver:
             raise MessageError("bad_message", f"no task is named {sent.task!r:.80}; {known}", f"{path}.task")
         return sent.task
 
+    def check_env_end(self, sent: Episode | Observed, path: str) -> None:
+        """Raise `MessageError` if an env episode is said to end where no agent does."""
+        if sent.is_env_done and not (sent.is_terminated or sent.is_truncated):
+            text = "an env episode ends with the end of an agent's episode"
+            raise MessageError("bad_message", text, f"{path}.is_env_done")
+
     def _numbers(self, sent: Episode | Columns, agent: AgentSpaces, path: str) -> dict[str, Column]:
         columns = _numbers(sent, agent, path)
         rewards = columns[REWARDS]
@@ -321,7 +351,7 @@ class _Plan:
         # (agent, id) -> the episode after the chunks that were read so far; None once it has ended.
         self._named: dict[AgentKey, _Going | None] = {}
         self._all: list[_Going] = []
-        self._new = NewEpisodes(open_episodes)
+        self.new = NewEpisodes(open_episodes)
 
     def add(
         self,
@@ -336,7 +366,7 @@ class _Plan:
     ) -> _Going:
         """Add a chunk whose `length + 1` observations begin with row `first` of `obs`; return its episode before it."""
         if id_ is None:
-            return _begun(self._new.add(agent_id, None), t_started)
+            return _begun(self.new.add(agent_id, None), t_started)
         key = agent_id, id_
         if key in self._named:
             going = self._named[key]
@@ -344,7 +374,7 @@ class _Plan:
             known = self._open.by_key.get(key)
             going = None if known is None else _Going(known, known.num_steps, known.last_obs)
         if going is None:
-            going = _begun(self._new.add(agent_id, id_), t_started)
+            going = _begun(self.new.add(agent_id, id_), t_started)
         elif t_started not in (None, going.num_steps):
             text = f"the part before ended at time step {going.num_steps}, this one begins at {t_started}"
             raise MessageError("bad_message", text, f"{path}.t_started")
@@ -367,7 +397,7 @@ class _Plan:
 
     def carry_out(self) -> None:
         """Change the client's open episodes."""
-        self._new.carry_out()
+        self.new.carry_out()
         for after in self._all:
             after.episode.num_steps, after.episode.last_obs = after.num_steps, after.last_obs
         for key, going in self._named.items():

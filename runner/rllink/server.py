@@ -286,6 +286,8 @@ class Server:
         if "agents" in asked and self.service.has_agents:
             connection.client.has_agents = True
             granted["agents"] = {}
+        if "env_ends" in asked and self.service.has_agents:
+            granted["env_ends"] = {}
         if "tasks" in asked and self.service.tasks:
             connection.client.has_tasks = True
             granted["tasks"] = {"tasks": self.service.tasks}

@@ -265,7 +265,7 @@ class Service:
         """Forget a client that is gone for good, and truncate its open episodes."""
         self._lose_open(client, list(client.open.by_key))
         self.counts.num_episodes_lost += self._actions.lose_all(client)
-        client.open.close()
+        client.open.end_all()
         for waiting in self._take_waiting(lambda one: one.client is client):
             waiting.answer.cancel()
         self.known.discard(client)

@@ -33,6 +33,7 @@ DEFAULT_EXTENSIONS: Mapping[str, Mapping[str, Any]] = {
     "heartbeat": {"interval_s": 5.0},
     "actions": {},
     "agents": {},
+    "env_ends": {},
     "tasks": {},
 }
 _MOST_RECEIVED = 1 << 30

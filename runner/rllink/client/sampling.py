@@ -29,17 +29,32 @@ class RemoteSampler:
             raise ValueError("the server has not granted the extension actions")
         self._client = client
         self._explore = explore
+        self._agents: dict[str, set[str]] = {}  # env episode -> the agents that act in it
 
     def begin(self, episode: str, obs: Any, agent_id: str | None = None, task: str | None = None) -> Any:
         """Begin an episode, of a task where the run has a curriculum, and return its first action."""
         observed = {"id": episode, "obs": obs}
+        if agent_id is not None:
+            self._agents.setdefault(episode, set()).add(agent_id)
         return self._act(observed if task is None else {**observed, "task": task}, agent_id)
 
     def step(
-        self, episode: str, obs: Any, reward: float, terminated: bool, truncated: bool, agent_id: str | None = None
+        self,
+        episode: str,
+        obs: Any,
+        reward: float,
+        terminated: bool,
+        truncated: bool,
+        agent_id: str | None = None,
+        env_goes_on: bool = False,
     ) -> Any:
-        """Add a step, and return the next action; None if the episode is over."""
+        """Add a step, and return the next action; None if the episode is over, see `LocalSampler.step`."""
         flags = {"is_terminated": bool(terminated), "is_truncated": bool(truncated)}
+        if agent_id is not None and (terminated or truncated):
+            self._agents.get(episode, set()).discard(agent_id)
+            if not self._agents.get(episode):
+                self._agents.pop(episode, None)
+                flags |= _env_end(self._client, env_goes_on)
         try:
             return self._act({"id": episode, "obs": obs, "reward": float(reward), **flags}, agent_id)
         except RLlinkError as error:
@@ -127,9 +142,25 @@ class LocalSampler:
         return self._act(key)
 
     def step(
-        self, episode: str, obs: Any, reward: float, terminated: bool, truncated: bool, agent_id: str | None = None
+        self,
+        episode: str,
+        obs: Any,
+        reward: float,
+        terminated: bool,
+        truncated: bool,
+        agent_id: str | None = None,
+        env_goes_on: bool = False,
     ) -> Any:
-        """Add a step, and return the next action; None if the episode is over."""
+        """Add a step, and return the next action; None if the episode is over.
+
+        Args:
+            episode: its name; with several agents, the name of the env episode.
+            obs: the observation after the step.
+            reward: of the step.
+            terminated, truncated: how the agent's episode ends, if it does.
+            agent_id: the agent; None with a single agent.
+            env_goes_on: whether other agents will still begin in the env episode although the last one of it ends.
+        """
         key = agent_id, episode
         chunk = self._chunks[key]
         chunk.obs.append(_copied(obs))
@@ -139,8 +170,11 @@ class LocalSampler:
         is_done = bool(terminated or truncated)
         if is_done:
             is_truncated = bool(truncated) and not terminated
-            self._ready.append(chunk.message(agent_id, bool(terminated), is_truncated))
+            message = chunk.message(agent_id, bool(terminated), is_truncated)
             del self._chunks[key]
+            if agent_id is not None and all(name != episode for _, name in self._chunks):
+                message |= _env_end(self._client, env_goes_on)
+            self._ready.append(message)
         if self._num_ready >= self._config.env_steps_per_sample:
             self.flush()
         return None if is_done else self._act(key)
@@ -186,6 +220,11 @@ class LocalSampler:
     def _module_of(self, agent_id: str) -> str:
         assert self._config.agents is not None
         return str(self._config.agents[agent_id]["module"])
+
+
+def _env_end(client: Client, env_goes_on: bool) -> dict[str, bool]:
+    """Return what tells the server that an env episode is over, if it is and the server understands it."""
+    return {} if env_goes_on or "env_ends" not in client.extensions else {"is_env_done": True}
 
 
 def _copied(obs: Any) -> Any:
