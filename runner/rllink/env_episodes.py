@@ -66,7 +66,7 @@ class NotedEnvEpisodes:
     Attributes:
         whole: for each env episode that counts in metrics now, the episodes of its agents.
         over: env episodes that are over and whole; with several agents only.
-        waiting: the ones that are over if nobody else comes to them.
+        waiting: the ones that are over if nobody else comes to them, of clients that do not say when they are.
         broken_off: ids of the ones that have turned out to be not whole.
     """
 
@@ -104,7 +104,7 @@ class EnvEpisodes:
         over = [one for one in waiting if one.env.is_closed or len(one.env.agents) == len(self._module_of)]
         for one in over:
             del self._open[one.env.id]
-        still_waiting = [one.end for one in waiting if one.env.id in self._open]
+        still_waiting = [one.end for one in waiting if one.env.id in self._open and not one.env.says_end]
         broken_off, self._broken_off = self._broken_off, []
         return NotedEnvEpisodes(whole, [one.end for one in over], still_waiting, broken_off)
 
@@ -156,6 +156,7 @@ class EnvEpisodes:
         """
         return {
             id_: {
+                "says_end": one.env.says_end,
                 "is_whole": one.env.is_whole and one.env not in served,
                 "going_on": [episode.id for episode in one.agents if id(episode) in one.going_on],
                 "ended": [episode.get_state() for episode in one.agents if id(episode) not in one.going_on],
@@ -187,7 +188,8 @@ class EnvEpisodes:
                 continue
             begun = {str(one.agent_id) for one in agents}
             is_closed = bool(saved.get("is_closed", False))
-            env = EnvEpisode(id_, agents[0].client, str(agents[0].name), begun, is_whole, is_closed)
+            who = agents[0].client, str(agents[0].name), bool(saved.get("says_end", False))
+            env = EnvEpisode(id_, *who, begun, is_whole, is_closed)
             for episode in agents:
                 episode.env = env
             if not is_whole:

@@ -36,6 +36,7 @@ class Record:
             (agent, id)) or `given` (a session has got weights for the first time).
         weights_seq_no: number of the weights that chose the actions, where the message does not say.
         body: the body of the message.
+        says_ends: whether the client says when env episodes are over.
     """
 
     client: str
@@ -44,6 +45,7 @@ class Record:
     body_format: str
     weights_seq_no: int
     body: bytes = b""
+    says_ends: bool = False
 
 
 class Journal:

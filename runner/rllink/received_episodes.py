@@ -27,6 +27,7 @@ class EnvEpisode:
     Attributes:
         id: unique in a run.
         client, name: name of its client, and its id in messages of the client.
+        says_end: whether its client says when it is over, so that it goes on until then.
         agents: the agents that have begun in it, each once.
         is_whole: whether every step of all agents has arrived, or can still arrive.
         is_closed: whether no further agent can begin in it.
@@ -36,6 +37,7 @@ class EnvEpisode:
     id: str
     client: str
     name: str
+    says_end: bool = False
     agents: set[str] = field(default_factory=set)
     is_whole: bool = True
     is_closed: bool = False

@@ -32,12 +32,14 @@ class OpenEpisodes:
         limit: most open episodes.
         by_key: episodes by agent (None with a single agent) and id.
         num_begun: number of episodes that have begun.
+        says_ends: whether the client says when env episodes are over (extension `env_ends`).
     """
 
     name: str
     limit: int
     by_key: dict[AgentKey, OpenEpisode] = field(default_factory=dict)
     num_begun: int = 0
+    says_ends: bool = False
     # Id in messages -> its newest env episode, to which agents may come; the least recently named one is first.
     _env_episodes: dict[str, EnvEpisode] = field(default_factory=dict)
 
@@ -46,6 +48,10 @@ class OpenEpisodes:
         name = f"{self.name}-{self.num_begun}" + ("" if id_ is None else f"-{id_}")
         self.num_begun += 1
         return name
+
+    def new_env_episode(self, id_: str) -> EnvEpisode:
+        """Make an env episode, to which agents may come after `offer`."""
+        return EnvEpisode(self.new_id(id_), self.name, id_, self.says_ends)
 
     def env_episode(self, id_: str) -> EnvEpisode | None:
         """Return the env episode of this id to which agents may come; None if there is none."""
@@ -82,6 +88,7 @@ class OpenEpisodes:
         """Let no agent come to any env episode, as the client has gone."""
         for env in list(self._env_episodes.values()):
             self.end(env)
+            env.is_whole &= not env.says_end
 
     def skip(self, keys: Iterable[AgentKey]) -> None:
         """Let env episodes be not whole in which agents would have begun with steps that are left out."""
@@ -133,7 +140,7 @@ class NewEpisodes:
         """Return the env episode of an agent's new episode: a new one if the agent was in the newest one of this id."""
         newest = self._newest_of(id_)
         if newest is None or agent_id in newest[1]:
-            newest = self._newest[id_] = EnvEpisode(self._open.new_id(id_), self._open.name, id_), set()
+            newest = self._newest[id_] = self._open.new_env_episode(id_), set()
         env, agents = newest
         agents.add(agent_id)
         return env

@@ -287,6 +287,7 @@ class Server:
             connection.client.has_agents = True
             granted["agents"] = {}
         if "env_ends" in asked and self.service.has_agents:
+            connection.client.open.says_ends = True
             granted["env_ends"] = {}
         if "tasks" in asked and self.service.tasks:
             connection.client.has_tasks = True

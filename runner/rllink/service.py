@@ -393,7 +393,8 @@ class Service:
             self._check_versions(parts, num_env_steps)
             if self._journal is not None and parts:
                 number = None if request.request is UNSET else request.request
-                record = Record(client.name, client.session_id, number, body_format, assumed, body)
+                who = client.name, client.session_id
+                record = Record(*who, number, body_format, assumed, body, client.open.says_ends)
                 self._journal.append(record)
 
         try:
@@ -451,6 +452,7 @@ class Service:
             record: the message in the journal.
             is_left_out: whether to drop its steps, and to truncate the open episodes that it names.
         """
+        client.open.says_ends |= record.says_ends
         if record.body_format in (LOST, GIVEN):
             if record.body_format == LOST:
                 self._leave_out(client, msgspec.json.decode(record.body, type=list[AgentKey]))

@@ -1,0 +1,354 @@
+"""Env episodes of several agents on disk: what simulators sent, agent by agent, whole and each once.
+
+Each observation says which env episode and which of its time steps it is of.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.config.compose import compose_experiment
+from runner.config.offline import OfflineConfig
+from runner.config.validation import build_experiment_config
+from runner.experiment.env_runner_builder import TRAINING
+from runner.experiment.env_runner_group_builder import build_env_runner_group
+from runner.module_parts import build_parts, weights_of
+from runner.offline.codecs.trajectories import ReadCounts
+from runner.offline.reading.env_episodes import open_env_episodes
+from runner.offline.writing.recorder import Recorded
+from tests.rllink.conftest import EXPERIMENT, RawClient, wait_until
+
+WIDTHS = {"left": 2, "right": 2, "guest": 3}  # of observations
+
+
+def _space(width: int) -> str:
+    box = f"{{space: box, low: -1e6, high: 1e6, shape: [{width}], dtype: float32}}"
+    return f"{{observation_space: {box}, action_space: {{space: discrete, n: 5}}}}"
+
+
+SERVED = (
+    EXPERIMENT,
+    "env=external",
+    "env.port=0",
+    f"env.agents={{{', '.join(f'{agent}: {_space(width)}' for agent, width in WIDTHS.items())}}}",
+    "multi_agent.agent_to_module={left: players, right: players, guest: guests}",
+    "rllink=off_policy",
+    "module.fcnet_hiddens=[8]",
+    "tracking=none",
+)
+
+
+# -- a server that records ---------------------------------------------------------------------------------------------
+
+
+class RecordingServer:
+    """Env runners of a run that records, without its learner."""
+
+    def __init__(self, folder: Path, *overrides: str, state: Mapping[str, Any] | None = None) -> None:
+        made = compose_experiment([*SERVED, f"offline.output={folder / 'data'}", *overrides], None)
+        config = build_experiment_config(made)
+        parts = build_parts(config)
+        self.group = build_env_runner_group(config, TRAINING, parts, is_recording=True, run_dir=folder / "run")
+        self.group.set_weights(weights_of(parts))
+        if state is not None:
+            self.group.set_state(state)
+        self.runner: Any = self.group.handles[0].runner  # type: ignore[attr-defined]
+        self.runner.server.start()
+        self.address: tuple[str, int] = self.runner.server.address
+        self.num_finished = 0
+
+    def sample(self, num_env_steps: int) -> None:
+        (sample,) = self.group.sample(num_env_steps, True)
+        self.num_finished += len(sample.finished.returns)
+
+    def kill(self) -> None:
+        """Nothing of it is left but what is on disk."""
+        self.runner.server.close()
+
+
+@pytest.fixture
+def serve_recording(tmp_path: Path) -> Iterator[Callable[..., RecordingServer]]:
+    made: list[RecordingServer] = []
+
+    def make(*overrides: str, **more: Any) -> RecordingServer:
+        made.append(RecordingServer(tmp_path, *overrides, **more))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.group.close()
+
+
+AgentData = dict[str, Any]
+EnvData = dict[str, AgentData]  # agent -> its columns
+
+
+def recorded_in(folder: Path) -> list[tuple[bool, int, EnvData]]:
+    """Return (is_terminated, length, agents) of each env episode on disk."""
+    if not list(folder.glob("*.parquet")):
+        return []
+    found = open_env_episodes(OfflineConfig(input_=str(folder)))
+    assert found is not None
+    envs: dict[str, tuple[bool, int, EnvData]] = {}
+    for episodes in found.episodes(ReadCounts()):
+        ends = zip(episodes.ids, episodes.is_terminated.tolist(), episodes.lengths.tolist(), strict=True)
+        for id_, is_terminated, length in ends:
+            assert id_ not in envs, "an env episode is one row"
+            envs[id_] = is_terminated, length, {}
+        for block in episodes.blocks:
+            assert block.agents is not None
+            for chunk, agent in enumerate(block.agents.agent_ids):
+                rows = slice(int(block.offsets[chunk]), int(block.offsets[chunk + 1]))
+                first = int(block.first_obs_rows[chunk])
+                obs_rows = slice(first, first + int(block.lengths[chunk]) + 1)
+                of_env = envs[block.agents.multi_agent_episode_ids[chunk]][2]
+                assert agent not in of_env
+                of_env[agent] = {
+                    "obs": block.columns["obs"][obs_rows].tolist(),
+                    "actions": block.columns["actions"][rows].tolist(),
+                    "rewards": block.columns["rewards"][rows].tolist(),
+                    "env_t": block.agents.env_t[obs_rows].tolist(),
+                    "is_terminated": bool(block.is_terminated[chunk]),
+                    "is_truncated": bool(block.is_truncated[chunk]),
+                }
+    return list(envs.values())
+
+
+# -- simulators --------------------------------------------------------------------------------------------------------
+
+
+def draw_env_episode(number: int, rng: np.random.Generator, takes_all: bool) -> EnvData:
+    """Draw an env episode: which agents come when, act in which of its steps, and how they end."""
+    length = int(rng.integers(1, 8))
+    names = list(WIDTHS)
+    present = names if takes_all else [agent for agent in names if rng.random() < 0.6] or [str(rng.choice(names))]
+    data: EnvData = {}
+    for agent in rng.permutation(present).tolist():
+        first, last = sorted(rng.choice(length + 1, 2, replace=False).tolist())
+        between = [t for t in range(first + 1, last) if rng.random() < 0.7]
+        times = [first, *between, last]
+        num_steps = len(times) - 1
+        is_terminated = bool(rng.random() < 0.6)
+        data[agent] = {
+            "obs": [[float(number), float(t), *rng.integers(0, 9, WIDTHS[agent] - 2).tolist()] for t in times],
+            "actions": rng.integers(0, 5, num_steps).tolist(),
+            "rewards": rng.integers(-3, 4, num_steps).astype(float).tolist(),
+            "env_t": times,
+            "is_terminated": is_terminated,
+            "is_truncated": not is_terminated,
+        }
+    return data
+
+
+@dataclass
+class Playing:
+    """An env episode that a simulator plays."""
+
+    name: str
+    data: EnvData
+    time: int = 0
+    sent: dict[str, int] = field(default_factory=dict)  # agent -> steps that were sent
+
+    @property
+    def is_over(self) -> bool:
+        return all(self.sent.get(agent, 0) == len(one["actions"]) for agent, one in self.data.items())
+
+    @property
+    def number(self) -> int:
+        return int(next(iter(self.data.values()))["obs"][0][0])
+
+    @property
+    def begun(self) -> EnvData:
+        return {agent: one for agent, one in self.data.items() if agent in self.sent}
+
+    @property
+    def all_begun_have_ended(self) -> bool:
+        return bool(self.sent) and Playing(self.name, self.begun, sent=self.sent).is_over
+
+    def due(self, until: int, says_ends: bool) -> list[dict[str, Any]]:
+        """Return the chunks of steps that are complete at this time and were not sent."""
+        chunks = []
+        for agent, one in self.data.items():
+            start = self.sent.get(agent, 0)
+            stop = sum(t <= until for t in one["env_t"][1:])
+            if stop == start:
+                continue
+            self.sent[agent] = stop
+            is_done = stop == len(one["actions"])
+            chunk = {
+                "id": self.name,
+                "agent_id": agent,
+                "obs": one["obs"][start : stop + 1],
+                "env_t": one["env_t"][start : stop + 1],
+                "actions": one["actions"][start:stop],
+                "rewards": one["rewards"][start:stop],
+                "is_terminated": is_done and one["is_terminated"],
+                "is_truncated": is_done and one["is_truncated"],
+                "action_logp": [-1.0] * (stop - start),
+                "action_dist_inputs": [[0.0] * 5] * (stop - start),
+            }
+            chunks.append(chunk)
+        if chunks and says_ends and self.is_over:
+            chunks[-1]["is_env_done"] = True
+        return chunks
+
+
+class Simulators:
+    """One client with several simulators at once."""
+
+    def __init__(self, server: RecordingServer, seed: int, has_session: bool, takes_all: bool, reuses_names: bool):
+        self.rng = np.random.default_rng(seed)
+        self.seed, self.has_session, self.takes_all, self.reuses_names = seed, has_session, takes_all, reuses_names
+        self.session: str | None = None
+        self.request = 0
+        self.played: dict[int, EnvData] = {}  # number -> an env episode of which all was acknowledged
+        self.playing: list[Playing] = []
+        self.lost: list[Playing] = []
+        self.num_begun = 0
+        self.connect(server)
+
+    def connect(self, server: RecordingServer) -> None:
+        self.client = RawClient(server.address)
+        wanted: dict[str, Any] = {"agents": {}} if self.takes_all else {"agents": {}, "env_ends": {}}
+        if self.has_session:
+            wanted["session"] = {"id": self.session}
+        granted = self.client.ask({"type": "PING", "extensions": wanted})["extensions"]
+        if self.has_session:
+            assert granted["session"]["resumed"] is (self.session is not None)
+            self.session = granted["session"]["id"]
+        else:
+            self.lost += self.playing  # nobody goes on with them
+            self.playing = []
+        self.playing += [self._begun(slot) for slot in range(len(self.playing), 3)]
+
+    def _begun(self, slot: int) -> Playing:
+        number = self.seed * 10_000 + self.num_begun
+        self.num_begun += 1
+        name = f"slot {slot}" if self.reuses_names else f"env {number}"
+        return Playing(name, draw_env_episode(number, self.rng, self.takes_all))
+
+    def send(self) -> int:
+        """Play on, and send what is complete; return the env steps of the message."""
+        chunks = []
+        for slot, one in enumerate(self.playing):
+            for _ in range(int(self.rng.integers(0, 4))):
+                one = self.playing[slot]
+                one.time += 1
+                if self.rng.random() < 0.6 or one.time >= 9:
+                    # Names that are used again are told apart by ends, or by agents that come again.
+                    chunks += one.due(one.time, says_ends=not self.takes_all)
+                if one.is_over:
+                    self.played[one.number] = one.data
+                    self.playing[slot] = self._begun(slot)
+        if not chunks:
+            return 0
+        message: dict[str, Any] = {"type": "EPISODES", "episodes": chunks}
+        if self.has_session:
+            self.request += 1
+            message["request"] = self.request
+        answer = self.client.ask(message)
+        assert answer["type"] == "ACK", answer
+        return int(answer["env_steps"])
+
+
+# -- what is received is recorded --------------------------------------------------------------------------------------
+
+
+def check_recorded(folder: Path, expected: Mapping[int, EnvData], unsure: Mapping[int, EnvData]) -> None:
+    found: dict[int, EnvData] = {}
+    for is_terminated, length, agents in recorded_in(folder):
+        (number,) = {int(obs[0]) for one in agents.values() for obs in one["obs"]}
+        assert number not in found, "each once"
+        found[number] = agents
+        assert is_terminated == all(one["is_terminated"] for one in agents.values())
+        assert length == max(one["env_t"][-1] for one in agents.values())
+    assert expected.keys() <= found.keys() <= expected.keys() | unsure.keys()
+    for number, agents in found.items():
+        assert agents == (expected | unsure)[number]
+
+
+@pytest.mark.parametrize("takes_all", [True, False], ids=["all take part", "agents come and go"])
+@pytest.mark.parametrize("seed", range(6))
+def test_what_is_received_is_recorded_over_kills_and_lost_clients(
+    serve_recording: Callable[..., RecordingServer], tmp_path: Path, seed: int, takes_all: bool
+) -> None:
+    """Random env episodes, chunks, samples, checkpoints, kills and clients that go."""
+    rng = np.random.default_rng(seed)
+    server = serve_recording()
+    clients = [
+        Simulators(server, 1 + number, has_session, takes_all, reuses_names)
+        for number, (has_session, reuses_names) in enumerate([(True, True), (True, False), (False, True)])
+    ]
+    queued: deque[int] = deque()  # env steps of messages that were not sampled
+    saved: list[int] | None = None
+    for _ in range(60):
+        what = rng.choice(["send", "sample", "checkpoint", "kill", "go"], p=[0.6, 0.25, 0.07, 0.04, 0.04])
+        if what == "send":
+            sent = clients[int(rng.integers(3))].send()
+            if sent:
+                queued.append(sent)
+                if saved is not None:
+                    saved.append(sent)
+        elif what == "sample" and queued:
+            wanted = int(rng.integers(1, sum(queued) + 1))
+            server.sample(wanted)
+            while wanted > 0:
+                wanted -= queued.popleft()
+        elif what == "checkpoint":
+            save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+            saved = list(queued)
+        elif what == "kill" and saved is not None:
+            server.kill()
+            server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
+            queued = deque(saved)
+            for client in clients:
+                client.client.close()
+                client.connect(server)
+        elif what == "go":
+            clients[2].client.close()
+            wait_until(lambda: len(server.runner._service.known) == 2)
+            clients[2].connect(server)
+    if queued:
+        server.sample(sum(queued))
+    for client in clients:
+        client.client.close()
+    recorded = server.group.finish_recording()
+    expected = {number: data for client in clients for number, data in client.played.items()}
+    assert len(expected) > 20
+    unsure: dict[int, EnvData] = {}
+    if takes_all:  # nobody has said whether other agents come to these
+        going_on = [one for client in clients for one in (*client.lost, *client.playing)]
+        unsure = {one.number: one.begun for one in going_on if one.all_begun_have_ended}
+    check_recorded(tmp_path / "data", expected, unsure)
+    assert len(expected) <= recorded.report.episodes <= len(expected) + len(unsure)
+    assert recorded.num_unfinished <= 6, "the ones of clients that go on"
+
+
+def finish(server: RecordingServer) -> Recorded:
+    return server.group.finish_recording()
+
+
+def chunk(agent: str, number: int, start: int, stop: int, **more: Any) -> dict[str, Any]:
+    """Return a part of an env episode in which agents are there from its beginning."""
+    width, length = WIDTHS[agent], stop - start
+    return {
+        "id": "a",
+        "agent_id": agent,
+        "obs": [[float(number), float(t), *[0.0] * (width - 2)] for t in range(start, stop + 1)],
+        "actions": [1] * length,
+        "rewards": [1.0] * length,
+        "is_terminated": False,
+        "is_truncated": False,
+        "action_logp": [-1.0] * length,
+        "action_dist_inputs": [[0.0] * 5] * length,
+        **more,
+    }
