@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from runner.checkpoints import load_checkpoint, save_checkpoint
@@ -315,7 +314,7 @@ def test_what_is_received_is_recorded_over_kills_and_lost_clients(
                 client.connect(server)
         elif what == "go":
             clients[2].client.close()
-            wait_until(lambda: len(server.runner._service.known) == 2)
+            wait_until(lambda known=server.runner._service.known: len(known) == 2)  # type: ignore[misc]
             clients[2].connect(server)
     if queued:
         server.sample(sum(queued))
@@ -352,3 +351,161 @@ def chunk(agent: str, number: int, start: int, stop: int, **more: Any) -> dict[s
         "action_dist_inputs": [[0.0] * 5] * length,
         **more,
     }
+
+
+END = {"is_terminated": True}
+
+
+def connected(server: RecordingServer, **extensions: Any) -> RawClient:
+    client = RawClient(server.address)
+    client.ask({"type": "PING", "extensions": {"agents": {}, **extensions}})
+    return client
+
+
+def send(client: RawClient, *chunks: dict[str, Any], **more: Any) -> None:
+    answer = client.ask({"type": "EPISODES", "episodes": list(chunks), **more})
+    assert answer["type"] == "ACK", answer
+
+
+# -- what belongs together ---------------------------------------------------------------------------------------------
+
+
+def test_a_refused_message_changes_nothing(serve_recording: Callable[..., RecordingServer], tmp_path: Path) -> None:
+    server = serve_recording()
+    client = connected(server)
+    send(client, chunk("left", 1, 0, 2))
+    wrong = chunk("guest", 1, 0, 2, rewards=["x", "y"])
+    answer = client.ask({"type": "EPISODES", "episodes": [chunk("right", 1, 0, 2, **END), wrong]})
+    assert answer["path"] == "$.episodes[1].rewards[0]"
+    send(client, chunk("right", 1, 0, 2, **END), chunk("guest", 1, 0, 2, **END))
+    send(client, chunk("left", 1, 2, 3, **END))
+    server.sample(5)
+    assert finish(server).report.episodes == 1
+    ((is_terminated, length, agents),) = recorded_in(tmp_path / "data")
+    assert (is_terminated, length, agents.keys()) == (True, 3, WIDTHS.keys())
+    client.close()
+
+
+def test_env_episodes_with_refused_steps_are_left_out(
+    serve_recording: Callable[..., RecordingServer], tmp_path: Path
+) -> None:
+    """Also where an agent's whole episode was refused, and over a restart."""
+    server = serve_recording()
+    client = RawClient(server.address)
+    session = client.ask({"type": "PING", "extensions": {"agents": {}, "env_ends": {}, "session": {"id": None}}})
+    send(client, chunk("left", 1, 0, 2, **END), request=1)
+    server.sample(2)
+    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+    refused = {"type": "EPISODES", "episodes": [chunk("right", 1, 0, 2, **END, weights_seq_no=77)], "request": 2}
+    assert client.ask(refused)["code"] == "unknown_weights"
+    send(client, chunk("guest", 1, 0, 2, **END, is_env_done=True), request=2)
+    send(client, *(chunk(agent, 2, 0, 2, **END) for agent in WIDTHS), request=3)
+    for is_restarted in (False, True):
+        if is_restarted:
+            server.kill()
+            server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
+            server.group.handles[0].runner.server.start()  # type: ignore[attr-defined]
+        server.sample(4)
+    assert session["type"] == "PONG"
+    recorded = finish(server)
+    assert (recorded.report.episodes, recorded.num_broken_off, recorded.num_unfinished) == (1, 1, 0)
+    assert [agents["left"]["obs"][0][0] for _, _, agents in recorded_in(tmp_path / "data")] == [2.0]
+    client.close()
+
+
+def test_messages_that_are_left_out_take_their_env_episodes_along(
+    serve_recording: Callable[..., RecordingServer], tmp_path: Path
+) -> None:
+    server = serve_recording()
+    client = RawClient(server.address)
+    client.ask({"type": "PING", "extensions": {"agents": {}, "session": {"id": None}}})
+    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+    send(client, chunk("left", 1, 0, 2, **END), request=1)
+    send(client, chunk("right", 1, 0, 2, **END), chunk("guest", 1, 0, 2, **END), request=2)
+    send(client, *(chunk(agent, 2, 0, 2, **END) for agent in WIDTHS), request=3)
+    server.kill()
+    server = serve_recording("rllink.leave_out=[0.0:0-0]", state=load_checkpoint(tmp_path / "checkpoint")[0])
+    server.sample(4)
+    recorded = finish(server)
+    assert (recorded.report.episodes, recorded.num_broken_off) == (1, 1)
+    assert [agents["left"]["obs"][0][0] for _, _, agents in recorded_in(tmp_path / "data")] == [2.0]
+    client.close()
+
+
+def test_ends_of_env_episodes_tell_names_apart_that_are_used_again(
+    serve_recording: Callable[..., RecordingServer], tmp_path: Path
+) -> None:
+    """Without them, an agent that did not take part would be taken for a late one."""
+    server = serve_recording()
+    client = connected(server, env_ends={})
+    send(client, chunk("left", 1, 0, 2, **END, is_env_done=True), chunk("right", 2, 0, 2, **END))
+    send(client, chunk("left", 2, 0, 3, **END, is_env_done=True), chunk("guest", 3, 0, 1, **END))  # 3 goes on
+    server.sample(6)
+    recorded = finish(server)
+    assert (recorded.report.episodes, recorded.num_unfinished) == (2, 1)
+    found = [(length, sorted(agents)) for _, length, agents in recorded_in(tmp_path / "data")]
+    assert found == [(2, ["left"]), (3, ["left", "right"])]
+    client.close()
+
+
+def test_an_env_episode_ends_with_an_agent(serve_recording: Callable[..., RecordingServer]) -> None:
+    client = connected(serve_recording())
+    answer = client.ask({"type": "EPISODES", "episodes": [chunk("left", 1, 0, 2, is_env_done=True)]})
+    assert (answer["code"], answer["path"]) == ("bad_message", "$.episodes[0].is_env_done")
+    client.close()
+
+
+def test_env_episodes_in_which_the_server_acts(serve_recording: Callable[..., RecordingServer], tmp_path: Path) -> None:
+    """One that is over is recorded; one that goes on when the server is killed is left out, for it is lost."""
+    server = serve_recording()
+    client = connected(server, actions={}, env_ends={})
+    starter = connected(server)
+    send(starter, *(chunk(agent, 9, 0, 1, **END) for agent in WIDTHS))
+    server.sample(1)  # there are weights from now on
+    played: EnvData = {agent: {"obs": [], "actions": [], "rewards": []} for agent in WIDTHS}
+    stays = {"left": (0, 4), "right": (2, 3), "guest": (4, 6)}  # the guest comes when the last one goes
+    for t in range(7):
+        there = [agent for agent, (first, last) in stays.items() if first <= t <= last]
+        asked = []
+        for agent in there:
+            obs = [1.0, float(t), *[0.0] * (WIDTHS[agent] - 2)]
+            first, last = stays[agent]
+            played[agent]["obs"].append(obs)
+            more: dict[str, Any] = {} if t == first else {"reward": float(t), "is_terminated": t == last}
+            played[agent]["rewards"] += [] if t == first else [float(t)]
+            asked.append({"id": "a", "agent_id": agent, "obs": obs, **more, "is_env_done": t == 6})
+        actions = client.ask({"type": "GET_ACTIONS", "episodes": asked})["actions"]
+        for agent, action in zip(there, actions, strict=True):
+            played[agent]["actions"] += [] if action is None else [action]
+    zeros = {agent: [2.0, 0.0, *[0.0] * (width - 2)] for agent, width in WIDTHS.items()}
+    for more in ({}, {"reward": 1.0}):
+        asked = [{"id": "b", "agent_id": agent, "obs": obs, **more} for agent, obs in zeros.items()]
+        client.ask({"type": "GET_ACTIONS", "episodes": asked})
+    server.sample(1)
+    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+    server.kill()
+    server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
+    again = connected(server)
+    send(again, *(chunk(agent, 3, 0, 1, **END) for agent in WIDTHS))
+    server.sample(1)
+    recorded = finish(server)
+    assert (recorded.report.episodes, recorded.num_broken_off, recorded.num_unfinished) == (3, 1, 0)
+    (acted,) = [agents for _, _, agents in recorded_in(tmp_path / "data") if agents["left"]["obs"][0][0] == 1.0]
+    kept = {agent: {name: one[name] for name in ("obs", "actions", "rewards")} for agent, one in acted.items()}
+    assert kept == played
+    for one in (client, starter, again):
+        one.close()
+
+
+def test_what_a_lost_server_has_sent_is_recorded_without_it(
+    serve_recording: Callable[..., RecordingServer], tmp_path: Path
+) -> None:
+    """Its env episodes that go on go with it; ones to which nobody can come any more do not."""
+    server = serve_recording()
+    client = connected(server)
+    send(client, chunk("left", 1, 0, 2, **END), {**chunk("left", 2, 0, 2), "id": "b"})
+    server.sample(4)
+    server.group._recording.forget(0)  # type: ignore[union-attr]
+    recorded = finish(server)
+    assert (recorded.report.episodes, recorded.num_broken_off, recorded.num_unfinished) == (1, 1, 0)
+    client.close()
