@@ -324,9 +324,9 @@ class ExternalEnvRunner:
             self._acting_parts[module_id].env_to_module.set_state(pipelines["env_to_module"])
             self._acting_parts[module_id].module_to_env.set_state(pipelines["module_to_env"])
         self._service.counts = Counts(**{name: int(value) for name, value in state["counts"].items()})
+        self._service.num_records_sampled = int(state["num_records"])
         clients = self._restore_sessions(state["sessions"])
         gone = self._restore_episodes(state, clients)  # clients without a session, which cannot come again
-        self._service.num_records_sampled = int(state["num_records"])
         if self._journal is not None:
             gone |= self._take_journal_again(self._journal, int(state["num_records"]), clients)
         for client in gone:
@@ -392,7 +392,8 @@ class ExternalEnvRunner:
     def _client_without_session(self, name: str) -> Client:
         """Make a client that cannot come again; its later episodes get ids that no other episode has."""
         open_episodes = self.server.new_open_episodes(name)
-        open_episodes.num_begun = _FIRST_AFTER_RESTART
+        # Other ones than after an earlier restart, at which fewer messages had been sampled.
+        open_episodes.num_begun = _FIRST_AFTER_RESTART * (1 + self._service.num_records_sampled)
         return Client(name, open_episodes)
 
     def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
