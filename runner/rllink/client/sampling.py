@@ -159,7 +159,7 @@ class LocalSampler:
             reward: of the step.
             terminated, truncated: how the agent's episode ends, if it does.
             agent_id: the agent; None with a single agent.
-            env_goes_on: whether other agents will still begin in the env episode although the last one of it ends.
+            env_goes_on: whether other agents will still begin in the env episode, although all that have begun end.
         """
         key = agent_id, episode
         chunk = self._chunks[key]
