@@ -63,7 +63,9 @@ class Processes:
     def end(self) -> None:
         for process in self._all:
             process.kill()
-            process.communicate()
+            process.wait()
+            if process.stdout is not None:
+                process.stdout.close()
 
 
 @pytest.fixture
@@ -91,6 +93,7 @@ def test_what_the_server_acted_in_is_recorded(processes: Processes, tmp_path: Pa
     record(processes, tmp_path, "server")
 
 
+@pytest.mark.ray
 def test_recorded_inspected_converted_and_cloned(
     run_main: Callable[..., Outcome], processes: Processes, tmp_path: Path
 ) -> None:
@@ -111,10 +114,13 @@ def test_recorded_inspected_converted_and_cloned(
     num_agents = sum(len(agents) for agents in list(played_in(log).values())[:num_recorded])
     assert f"wrote  {num_agents:,} episodes" in converted.out
 
-    cloned = ["+experiment=bc_multi_agent_cartpole", f"offline.input_={data}", "tracking=none", "evaluation=none"]
-    cloned += ["stop={training_iteration: 2}", "offline.dataset_num_iters_per_learner=3"]
-    done = run_main(*cloned, "algorithm.train_batch_size_per_learner=64", f"hydra.run.dir={tmp_path / 'bc'}")
-    assert done.code == 0, done.err
+    cloned = ["+experiment=bc_multi_agent_cartpole", f"offline.input_={data}", "tracking=none"]
+    cloned += ["stop.training_iteration=2", "evaluation.evaluation_interval=2", "evaluation.evaluation_duration=1"]
+    cloned += ["offline.dataset_num_iters_per_learner=3", "module.fcnet_hiddens=[8]"]
+    cloned += ["algorithm.train_batch_size_per_learner=64", f"hydra.run.dir={tmp_path / 'bc'}"]
+    cloning = processes.start("-m", "runner", *cloned)
+    cloning.communicate(timeout=WAIT_S)
+    assert cloning.returncode == 0
     last = json.loads((tmp_path / "bc" / "progress.jsonl").read_text().splitlines()[-1])
     assert all(last[f"learners/{module}/policy_loss"] > 0 for module in ("p0", "p1"))
 
@@ -135,7 +141,7 @@ def test_killed_and_resumed_while_agents_play(processes: Processes, tmp_path: Pa
             assert time.monotonic() < deadline
             time.sleep(0.01)
         server.send_signal(signal.SIGKILL)
-        server.communicate()
+        server.wait(WAIT_S)
         server = processes.start("-m", "runner", "resume", run_dir)
     output, _ = server.communicate(timeout=WAIT_S)
     assert (server.returncode, client.wait(WAIT_S)) == (0, 0)
