@@ -69,6 +69,11 @@ class RecordingServer:
         (sample,) = self.group.sample(num_env_steps, True)
         self.num_finished += len(sample.finished.returns)
 
+    def written(self) -> tuple[int, int]:
+        """Return how many env episodes are written, and how many are known to be not whole."""
+        state = self.group.get_state()["recording"]
+        return int(state["report"]["episodes"]), int(state["num_broken_off"])
+
     def kill(self) -> None:
         """Nothing of it is left but what is on disk."""
         self.runner.server.close()
@@ -448,10 +453,47 @@ def test_after_a_restart_an_end_that_was_sampled_is_known(
     client.ask(asked)
     send(client, chunk("guest", 2, 0, 2), chunk("left", 1, 2, 3, **END), request=2)
     send(client, chunk("guest", 2, 2, 3, **END, is_env_done=True), request=3)
-    server.sample(4)
+    for _ in range(2):
+        server.sample(1)
     assert finish(server).report.episodes == 2
     found = [(length, sorted(agents)) for _, length, agents in recorded_in(tmp_path / "data")]
     assert sorted(found) == [(3, ["guest"]), (3, ["left", "right"])]
+    client.close()
+
+
+@pytest.mark.parametrize("says_ends", [False, True])
+def test_env_episodes_of_a_client_that_has_gone(
+    serve_recording: Callable[..., RecordingServer], says_ends: bool
+) -> None:
+    """One that nobody else can come to is written now, unless its client would have said that it was over."""
+    server = serve_recording()
+    client = connected(server, **({"env_ends": {}} if says_ends else {}))
+    other = connected(server)
+    send(client, chunk("left", 1, 0, 2, **END))
+    server.sample(2)
+    assert server.written() == (0, 0)
+    client.close()
+    wait_until(lambda: len(server.runner._service.known) == 1)
+    send(other, chunk("left", 2, 0, 2))
+    server.sample(2)
+    assert server.written() == ((0, 1) if says_ends else (1, 0))
+    other.close()
+
+
+def test_agents_that_go_on_where_another_was_lost_are_not_kept(
+    serve_recording: Callable[..., RecordingServer],
+) -> None:
+    server = serve_recording()
+    client = connected(server)
+    send(client, chunk("left", 1, 0, 2), chunk("right", 1, 0, 2))
+    server.sample(2)
+    refused = {"type": "EPISODES", "episodes": [chunk("left", 1, 2, 3, weights_seq_no=77)]}
+    assert client.ask(refused)["code"] == "unknown_weights"
+    for start in (2, 3):
+        send(client, chunk("right", 1, start, start + 1))
+        server.sample(1)
+    recorded = finish(server)
+    assert (recorded.report.episodes, recorded.num_broken_off, recorded.num_unfinished) == (0, 1, 0)
     client.close()
 
 
