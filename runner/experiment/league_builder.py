@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,13 @@ from runner.config.league import LEAGUE_FOLDER
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.teams import agents_of_teams
+from runner.episodes.spaces import space_from_dict
 from runner.league.league import League
 from runner.league.players import Player, PolicyPlayer
+from runner.league.policy_spaces import find_misfits
 from runner.league.seated_environments import SeatedEnvironments, Team
 from runner.module_parts import ModuleParts, ModulePlan, build_acting_parts, has_several_agents
+from runner.pipelines.description import space_text
 from runner.policy import OnnxPolicy
 from runner.rllink.client.local_policy import PolicyFileError
 
@@ -115,9 +118,23 @@ def _check_player(config: ExperimentConfig, plans: Mapping[str, ModulePlan], pla
         raise ConfigError([Problem(what, where, ", ".join(config.league.modules), known)])
     spaces = {module_id: plans[module_id].action_space}
     try:
-        _make_player(config.league.fixed, spaces, True, player_id, content or None, module_id)
-    except (PolicyFileError, TypeError, ValueError) as error:
+        player = _make_player(config.league.fixed, spaces, True, player_id, content or None, module_id)
+        problems = list(_find_misfits(player, plans[module_id], player_id)) if isinstance(player, PolicyPlayer) else []
+    except (PolicyFileError, KeyError, TypeError, ValueError) as error:
         raise ConfigError([Problem(f"player {player_id} cannot be made: {error}", where)]) from error
+    if problems:
+        raise ConfigError(problems)
+
+
+def _find_misfits(player: PolicyPlayer, plan: ModulePlan, player_id: str) -> Iterator[Problem]:
+    """Yield where the spaces of a policy file are not the ones of the agents that it may play."""
+    of_agents = {"observation_space": plan.observation_space, "action_space": plan.action_space}
+    for name, agents in of_agents.items():
+        policy = space_from_dict(player.manifest[name], name)
+        for path, got, allowed in find_misfits(policy, agents, name == "action_space"):
+            what = f"the policy file of player {player_id} was made for another {name}{path} than {plan.module_id} has"
+            who = f"{space_text(allowed)}, of {', '.join(plan.agents or ())}"
+            yield Problem(what, f"league.fixed.{player_id}", space_text(got), who)
 
 
 def _check_modules(config: ExperimentConfig, plans: Mapping[str, ModulePlan]) -> None:

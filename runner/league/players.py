@@ -5,7 +5,7 @@ B stands for the seats of a player that act in a vector step.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -83,6 +83,11 @@ class PolicyPlayer(Player):
     Raises:
         PolicyFileError: it is no such file.
     """
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """What the file says of itself, its spaces too."""
+        return self._policy.manifest
 
     def __init__(self, content: bytes, explore: bool) -> None:
         self._policy = LocalPolicy(content)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
@@ -19,6 +20,7 @@ from runner.league.game_players import PerfectTicTacToePlayer
 from runner.league.league import League
 from runner.league.lineup import ITSELF
 from runner.league.players import RandomPlayer, Seat
+from runner.league.policy_spaces import find_misfits
 from runner.rows.matches import Match
 from tests.conftest import Outcome, without_times
 from tests.test_multi_agent_training import assert_same_weights
@@ -154,6 +156,52 @@ def test_a_changed_policy_file_of_a_fixed_player_is_refused(tmp_path: Path) -> N
 def test_what_cannot_play_is_told_at_the_start(override: str, what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         trainer_of(override).close()
+
+
+@pytest.fixture(scope="module")
+def policy_of_a_pole(finished_run: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy file for agents that observe four numbers and push left or right."""
+    from runner.cli.main import main
+
+    run_dir = finished_run(
+        "+experiment=ppo_cartpole",
+        "tracking=none",
+        "stop.training_iteration=1",
+        "module.fcnet_hiddens=[8]",
+        "algorithm.train_batch_size_per_learner=64",
+        "algorithm.minibatch_size=null",
+    )
+    path = tmp_path_factory.mktemp("pole") / "pole.onnx"
+    assert main(["export", str(run_dir), "--format", "onnx", str(path)]) == 0
+    return path
+
+
+def test_a_policy_file_for_other_agents_is_refused_at_the_start(
+    run_main: Callable[..., Outcome], policy_of_a_pole: Path, tmp_path: Path
+) -> None:
+    small = [*SMALL, f"league.fixed.old={policy_of_a_pole}", f"hydra.run.dir={tmp_path / 'run'}"]
+    outcome = run_main("+experiment=ppo_league_tictactoe", *small)
+    assert outcome.code == 2
+    assert "2 problems" in outcome.err
+    said = " ".join(outcome.err.split())
+    for what in (
+        "the policy file of player old was made for another observation_space than main has where league.fixed.old",
+        "got Box((4,), float32) allowed Dict(observations: Box(0.0, 1.0, (18,), float32), action_mask: MultiBinary(9))",
+        "another action_space than main has where league.fixed.old",
+        "got Discrete(2) allowed Discrete(9), of player_0, player_1",
+    ):
+        assert what in said, outcome.err
+    assert not list(tmp_path.rglob("progress.jsonl"))
+
+
+def test_bounds_and_widths_of_observations_do_not_matter_and_those_of_actions_do() -> None:
+    narrow, wide = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Box(-9, 9, (3,), np.float64)
+    pairs = [(narrow, wide), (gym.spaces.Discrete(4), gym.spaces.Discrete(4))]
+    policy, agents = (gym.spaces.Dict({"a": gym.spaces.Tuple(one)}) for one in zip(*pairs, strict=True))
+    assert list(find_misfits(policy, agents, is_of_actions=False)) == []
+    assert list(find_misfits(policy, agents, is_of_actions=True)) == [("/a/0", narrow, wide)]
+    for other in (gym.spaces.Box(-1, 1, (4,)), gym.spaces.Box(0, 9, (3,), np.uint8), gym.spaces.Discrete(3)):
+        assert list(find_misfits(narrow, other, is_of_actions=False)) == [("", narrow, other)]
 
 
 def test_one_side_of_a_game_alone_is_no_league() -> None:
