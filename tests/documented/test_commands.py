@@ -130,6 +130,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"-m +experiment=ppo_cartpole seed=0,1 {SHORT} hydra.sweep.dir=outputs/sweep",
         *(f"record outputs/run offline.output=data/{name} {EPISODES}" for name in ("expert", "held_out", "cartpole")),
         f"+experiment=ppo_pendulum {SHORT} {WHOLE_EPISODES} offline.output=data/pendulum",
+        f"+experiment=ppo_multi_agent_cartpole {SHORT} offline.output=data/agents",
         "export outputs/run --format onnx policy.onnx",
     ]
     for command in commands:
