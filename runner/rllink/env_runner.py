@@ -299,7 +299,6 @@ class ExternalEnvRunner:
                     "client": session.client.name,
                     "number": session.number,
                     "num_begun": session.client.open.num_begun,
-                    "says_ends": session.client.open.says_ends,
                     "weights_seq_no": session.client.seq_no,
                 }
                 for session in self.server.sessions.values()
@@ -338,7 +337,6 @@ class ExternalEnvRunner:
         for session_id, session in sessions.items():
             client = self.server.restore_session(session_id, session["client"], int(session["number"]))
             client.open.num_begun = int(session["num_begun"])
-            client.open.says_ends = bool(session.get("says_ends", False))
             client.seq_no = None if session["weights_seq_no"] is None else int(session["weights_seq_no"])
             clients[session["client"]] = client
         return clients

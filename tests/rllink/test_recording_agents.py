@@ -379,9 +379,9 @@ def test_a_refused_message_changes_nothing(serve_recording: Callable[..., Record
     server = serve_recording()
     client = connected(server)
     send(client, chunk("left", 1, 0, 2))
-    wrong = chunk("guest", 1, 0, 2, rewards=["x", "y"])
+    wrong = chunk("guest", 1, 0, 2, obs=[[1.0]] * 3)
     answer = client.ask({"type": "EPISODES", "episodes": [chunk("right", 1, 0, 2, **END), wrong]})
-    assert answer["path"] == "$.episodes[1].rewards[0]"
+    assert answer["path"].startswith("$.episodes[1].obs")
     send(client, chunk("right", 1, 0, 2, **END), chunk("guest", 1, 0, 2, **END))
     send(client, chunk("left", 1, 2, 3, **END))
     server.sample(5)
@@ -478,6 +478,22 @@ def test_env_episodes_of_a_client_that_has_gone(
     server.sample(2)
     assert server.written() == ((0, 1) if says_ends else (1, 0))
     other.close()
+
+
+def test_a_client_that_cannot_come_again_would_have_said_that_it_was_over(
+    serve_recording: Callable[..., RecordingServer], tmp_path: Path
+) -> None:
+    """The journal knows that it says so."""
+    server = serve_recording()
+    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+    client = connected(server, env_ends={})
+    send(client, chunk("left", 1, 0, 2, **END))
+    server.kill()
+    server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
+    server.sample(2)
+    recorded = finish(server)
+    assert (recorded.report.episodes, recorded.num_broken_off) == (0, 1)
+    client.close()
 
 
 def test_agents_that_go_on_where_another_was_lost_are_not_kept(
