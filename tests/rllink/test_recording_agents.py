@@ -496,6 +496,46 @@ def test_a_client_that_cannot_come_again_would_have_said_that_it_was_over(
     client.close()
 
 
+def test_at_the_end_nobody_comes_any_more_and_observations_are_as_they_were_sent(
+    serve_recording: Callable[..., RecordingServer], tmp_path: Path
+) -> None:
+    server = serve_recording("connectors=mean_std_filter")
+    client = connected(server)
+    sent = [chunk("left", 7, 0, 3), chunk("left", 7, 3, 5, **END)]
+    send(client, *sent)
+    server.sample(5)
+    assert server.written() == (0, 0)
+    assert finish(server).report.episodes == 1
+    ((_, _, agents),) = recorded_in(tmp_path / "data")
+    assert agents["left"]["obs"] == [*sent[0]["obs"], *sent[1]["obs"][1:]]
+    client.close()
+
+
+def test_an_agent_that_has_begun_in_a_killed_server_is_missed(
+    serve_recording: Callable[..., RecordingServer], tmp_path: Path
+) -> None:
+    """The server had not sampled a step of it, and cannot let it go on."""
+    server = serve_recording()
+    starter = connected(server)
+    send(starter, *(chunk(agent, 9, 0, 1, **END) for agent in WIDTHS))
+    server.sample(1)
+    client = connected(server, actions={})
+    both = [{"id": "a", "agent_id": agent, "obs": [1.0, 0.0]} for agent in ("left", "right")]
+    client.ask({"type": "GET_ACTIONS", "episodes": both})
+    client.ask({"type": "GET_ACTIONS", "episodes": [{**both[0], "reward": 1.0, "is_terminated": True}]})
+    server.sample(1)
+    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+    server.kill()
+    server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
+    again = connected(server)
+    send(again, *(chunk(agent, 3, 0, 1, **END) for agent in WIDTHS))
+    server.sample(1)
+    recorded = finish(server)
+    assert (recorded.report.episodes, recorded.num_broken_off, recorded.num_unfinished) == (2, 1, 0)
+    for one in (client, starter, again):
+        one.close()
+
+
 def test_agents_that_go_on_where_another_was_lost_are_not_kept(
     serve_recording: Callable[..., RecordingServer],
 ) -> None:
