@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import traceback
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from runner.config.callback_checks import callback_metric
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError, nearest_match
 from runner.config.imports import import_target
 from runner.config.operators import ENV_RUNNERS
+from runner.config.own_code import place_of
 from runner.config.piece_reports import meaning_of
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
@@ -158,7 +160,20 @@ def _faults(callback: Callback, key: str) -> list[Problem]:
         if method.startswith("on_") and method not in HOOKS and callable(getattr(type(callback), method)):
             what = f"{name} has a hook {method}, which no event calls"
             problems.append(Problem(what, key, method, ", ".join(HOOKS), nearest_match(method, HOOKS)))
-    return problems
+    return problems + [problem for hook in HOOKS for problem in _unbound(callback, hook, key)]
+
+
+def _unbound(callback: Callback, hook: str, key: str) -> Iterator[Problem]:
+    """Yield why a hook cannot take the arguments of its event, and ones that later versions may add."""
+    given = inspect.signature(getattr(Callback, hook)).parameters
+    names = [name for name in given if name not in ("self", "kwargs")]
+    signature = inspect.signature(getattr(callback, hook))
+    try:
+        signature.bind(**dict.fromkeys([*names, "a_later_one"]))
+    except TypeError as error:
+        what = f"{hook} does not take all arguments of its event: {error}"
+        where = f"{key}, {place_of(type(callback), hook)}"
+        yield Problem(what, where, str(signature), f"(self, *, {', '.join(names)}, **kwargs), or some of them")
 
 
 @contextmanager

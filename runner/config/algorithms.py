@@ -110,6 +110,12 @@ class AlgorithmConfig:
     optimizers: ClassVar[Mapping[str, str]] = {"default": "lr"}
 
 
+def algorithm_name(config: AlgorithmConfig) -> str:
+    """Return what people call an algorithm: its class without `Config`, or the module of a class `Config`."""
+    cls = type(config)
+    return cls.__name__.removesuffix("Config") or cls.__module__.rpartition(".")[2]
+
+
 @dataclass(frozen=True)
 class TargetNetworksConfig(AlgorithmConfig):
     """Fields of algorithms whose learner updates target networks."""

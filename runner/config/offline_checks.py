@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from runner.config.algorithms import algorithm_name
 from runner.config.callables import PARTIAL, TARGET, find_callable_faults
 from runner.config.compose import Composed
 from runner.config.edits import describe_fault
@@ -55,7 +56,7 @@ _RUNNER_ARGUMENTS = ("config", "module_spec", "decode", "module_state", "newest_
 def find_offline_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     """Yield missing data, data that an algorithm would not use, and options that contradict each other."""
     offline, algorithm = config.offline, config.algorithm
-    name = type(algorithm).__name__.removesuffix("Config")
+    name = algorithm_name(algorithm)
     reads_data, names_data = RECORDED_DATA in needs_of(config), names_recorded_data(config)
     if reads_data and not names_data:
         what = f"{name} learns from recorded data, and offline.input_ names none"

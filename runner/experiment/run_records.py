@@ -18,6 +18,7 @@ from runner.checkpoints import CheckpointFolder, read_manifest
 from runner.checkpoints.checkpoint import origin_of
 from runner.checkpoints.folder import list_checkpoints
 from runner.checkpoints.module_source import module_sources
+from runner.config.algorithms import algorithm_name
 from runner.config.compose import Composed
 from runner.config.errors import RunFailure, RunnerError, UserError
 from runner.config.metrics import COMPILE_S, NUM_AGGREGATOR_RESTARTS, NUM_ENV_RESTARTS, NUM_HEALTHY, NUM_RESTARTS
@@ -92,7 +93,7 @@ def _way_on(run_dir: Path) -> str:
 
 def _names_of_algorithms(config: ExperimentConfig) -> str:
     """Return the name of the run's algorithm, and of the ones that modules have of their own."""
-    names = {key: type(algorithm).__name__.removesuffix("Config") for key, algorithm in config.algorithms.items()}
+    names = {key: algorithm_name(algorithm) for key, algorithm in config.algorithms.items()}
     own = {key.split(".")[2]: name for key, name in names.items() if key != "algorithm"}
     return ", ".join([names["algorithm"], *(f"{name} for {module_id}" for module_id, name in own.items())])
 

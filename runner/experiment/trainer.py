@@ -106,7 +106,7 @@ class Trainer:
         self.loaded_modules = load_modules(config, self._parts) if loads_modules else []
         self.callbacks = build_callbacks(config)
         self.callbacks.context["trainer"] = self
-        self._check_metrics()
+        self._check_metrics(trains=recorded_role == TRAINING)
         self.replay_memory = measure_replay(config, self._parts) if recorded_role == TRAINING else []
         needs = needs_of(config)
         recorded = check_recorded_data(config, self._parts) if RECORDED_DATA in needs else {}
@@ -127,13 +127,14 @@ class Trainer:
             self.close()
             raise
 
-    def _check_metrics(self) -> None:
-        """Find the metrics out of infos, and check the names of all that are asked for."""
+    def _check_metrics(self, trains: bool) -> None:
+        """Find the metrics out of infos, and check the names of all that are asked for; evaluations ask for none."""
         agents = {plan.module_id: plan.agents for plan in self.plans if plan.agents}
         self._of_infos = read_info_metrics(self.config, agents)
-        of_pieces = reported_metrics(self.config, self._parts)
-        of_callbacks = with_evaluation(self.callbacks.reported_metrics, self.config)
-        check_metric_names(self.config, agents, of_pieces, of_callbacks)
+        if trains:
+            of_pieces = reported_metrics(self.config, self._parts)
+            of_callbacks = with_evaluation(self.callbacks.reported_metrics, self.config)
+            check_metric_names(self.config, agents, of_pieces, of_callbacks)
 
     def _build(self, config: ExperimentConfig, recorded: Mapping[str, Source]) -> None:
         """Build the parts that may be in other processes."""

@@ -19,7 +19,7 @@ class Loss:
         reads: columns of the batch that the loss or the module needs.
         sequences: columns that the loss gives to a module with memory as its `inputs`, besides these; they reach it in
             sequences, too. With none it learns with memory only if `new_obs` is not among `reads`.
-        needs: methods and attributes of the module that not every RLModule has.
+        needs: outputs of `forward_train`, methods and attributes of the module that not every RLModule has.
         made_for: the option of `conf/module` that has them, for messages.
         varying: attributes, floats, that change from update to update: coefficients that follow a schedule or adapt.
             Where the loss is compiled they are 0-d tensors, so that no branch may depend on them.

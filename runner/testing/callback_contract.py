@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import inspect
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
@@ -44,7 +43,10 @@ def check_callback(make: Callable[[], Callback], overrides: Sequence[str] = ()) 
     Raises:
         BrokenContract: the callback breaks rules; it lists all of them.
         ConfigError: the overrides are none.
+        TypeError: `make` is a callback.
     """
+    if isinstance(make, Callback):
+        raise TypeError(f"make is a {type(make).__name__}; give its class, or a function that makes one")
     check_rules(type(make()).__name__, _rules(make, overrides))
 
 
@@ -52,9 +54,7 @@ def _rules(make: Callable[[], Callback], overrides: Sequence[str]) -> Iterator[R
     """Yield the rules; a callback that no run would take is not put into one."""
     yield lambda: _unfit_for_runs(make)
     if not list(problems_of(lambda: _unfit_for_runs(make))):
-        yield lambda: _unbound_hooks(make)
-        if not list(_unbound_hooks(make)):
-            yield lambda: _faults_in_a_run(make, overrides)
+        yield lambda: _faults_in_a_run(make, overrides)
 
 
 def _unfit_for_runs(make: Callable[[], Callback]) -> Iterator[Problem]:
@@ -64,20 +64,6 @@ def _unfit_for_runs(make: Callable[[], Callback]) -> Iterator[Problem]:
         yield Problem("a callback is none", None, type(callback).__name__, "a subclass of runner.callbacks.Callback")
         return
     Callbacks([callback])  # raises what is wrong
-
-
-def _unbound_hooks(make: Callable[[], Callback]) -> Iterator[Problem]:
-    """Its hooks take the arguments of their events, and ones that later versions may add."""
-    callback = make()
-    for hook in HOOKS:
-        given = inspect.signature(getattr(Callback, hook)).parameters
-        names = [name for name in given if name not in ("self", "kwargs")]
-        signature = inspect.signature(getattr(callback, hook))
-        try:
-            signature.bind(**dict.fromkeys([*names, "a_later_one"]))
-        except TypeError as error:
-            what = f"{hook} does not take all arguments of its event: {error}"
-            yield Problem(what, hook, str(signature), f"(self, *, {', '.join(names)}, **kwargs), or some of them")
 
 
 class _CallbackCheck:

@@ -49,7 +49,10 @@ def check_loss(
 
     Raises:
         BrokenContract: the loss breaks rules; it lists all of them.
+        TypeError: `config` is a class.
     """
+    if isinstance(config, type):
+        raise TypeError(f"config is the class {config.__name__}; give what it makes: {config.__name__}()")
     has_own_module = make_module is not None
     contract = _LossContract(
         make, config, make_module or (lambda: small_module(OBSERVATIONS, action_space)), tuple(untouched)

@@ -132,6 +132,13 @@ class LastReturn(Callback):
     reports: ClassVar = {"own_return": ("last", "undiscounted return")}
 
 
+class Deaf(Callback):
+    """A hook without **kwargs."""
+
+    def on_sample_end(self, *, episodes: Any) -> None:  # type: ignore[override]
+        """Hear of nothing else."""
+
+
 class Misspelt(Callback):
     """Has a hook that no event calls."""
 

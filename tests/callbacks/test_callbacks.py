@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from runner.config import build_experiment_config, compose_experiment
 from runner.config.demands import find_demands
 from runner.config.errors import ConfigError, RunFailure
 from tests.callbacks.own_callbacks import Listener
-from tests.conftest import ROOT, without_times
+from tests.conftest import ROOT, Outcome, without_times
 
 OWN = "tests.callbacks.own_callbacks"
 RETURNS, OWN_RETURN = f"callbacks=[{{_target_: {OWN}.Returns}}]", "callbacks/own_return"
@@ -152,6 +152,22 @@ def test_a_metric_of_evaluations_is_one_of_the_run() -> None:
     assert config.stop["evaluation/callbacks/own_return"] == 20
     with pytest.raises(ConfigError, match="evaluation/callbacks/own_return"):
         trainer_of(*PPO, RETURNS, "evaluation.evaluation_interval=null", stop)
+
+
+def test_a_run_that_ends_by_a_callback_is_evaluated_and_recorded(run_main: Callable[..., Outcome]) -> None:
+    """Evaluations call no callback, and nothing of them ends by its metrics."""
+    stop = ("stop.callbacks.own_return=1", "stop.evaluation.callbacks.own_return=1", f"checkpoint.metric={OWN_RETURN}")
+    assert run_main(*PPO, RETURNS, *stop, "hydra.run.dir=run").code == 0
+    for command in (("evaluate", "run"), ("record", "run", "offline.output=data"), ("play", "run", "--output=x.gif")):
+        outcome = run_main(*command, *([] if command[0] == "play" else ["evaluation.evaluation_duration=1"]))
+        assert outcome.code == 0, outcome.err
+
+
+def test_a_hook_that_does_not_take_what_it_does_not_read_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"on_sample_end does not take all arguments of its event(.*\n)*.*own_callbacks\.py"
+    ):
+        trainer_of(*PPO, f"callbacks=[{{_target_: {OWN}.Deaf}}]")
 
 
 def test_hooks_see_the_newest_observation() -> None:
