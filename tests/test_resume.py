@@ -206,6 +206,7 @@ def test_a_run_killed_before_its_last_record_gets_it(run_main: Run, run_dir: Pat
         ("network", ["module.fcnet_hiddens=[16]"]),
         ("several", ["seed=4", "module.vf_share_layers=false", "algorithm.loss=runner.learners.ppo.PPOLos"]),
         ("unknown_key", ["algorithm.gama=0.9"]),
+        ("unknown_metric", ["stop.env_runners.arived=1"]),
         ("out_of_range", ["algorithm.gamma=1.5"]),
         ("group", ["env=pendulum"]),
         ("optimizer", ["algorithm.optimizer.name=sgd", "algorithm.optimizer._target_=torch.optim.RAdam"]),

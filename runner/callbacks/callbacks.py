@@ -167,13 +167,16 @@ def _unbound(callback: Callback, hook: str, key: str) -> Iterator[Problem]:
     """Yield why a hook cannot take the arguments of its event, and ones that later versions may add."""
     given = inspect.signature(getattr(Callback, hook)).parameters
     names = [name for name in given if name not in ("self", "kwargs")]
-    signature = inspect.signature(getattr(callback, hook))
+    method = getattr(callback, hook)
     try:
-        signature.bind(**dict.fromkeys([*names, "a_later_one"]))
-    except TypeError as error:
+        inspect.signature(method).bind(**dict.fromkeys([*names, "a_later_one"]))
+    except (TypeError, ValueError) as error:  # it is no function at all, too
         what = f"{hook} does not take all arguments of its event: {error}"
-        where = f"{key}, {place_of(type(callback), hook)}"
-        yield Problem(what, where, str(signature), f"(self, *, {', '.join(names)}, **kwargs), or some of them")
+        where, got = (
+            f"{key}, {place_of(type(callback), hook)}",
+            str(inspect.signature(method)) if callable(method) else repr(method),
+        )
+        yield Problem(what, where, got, f"(self, *, {', '.join(names)}, **kwargs), or some of them")
 
 
 @contextmanager

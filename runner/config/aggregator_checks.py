@@ -40,10 +40,12 @@ def _misfits(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
     if config.engine == "inline":
         yield "engine=inline is one process, and aggregators are Ray actors", "engine=ray"
     elif config.env_runners.min_env_runners == 0:
-        what = "env runners in this process sample only when they are asked, so that nothing is there to be prepared"
+        what = (
+            "env runners in this process sample when the learner asks, so that aggregators have nothing to do meanwhile"
+        )
         yield what, "env_runners.num_env_runners=1 or more"
     if config.learners.num_learners > 1:
-        what = f"each of learners.num_learners={config.learners.num_learners} gets a part of the rows, cut anywhere"
+        what = f"each of learners.num_learners={config.learners.num_learners} learns from rows that may begin within a chunk"
         yield what, "learners.num_learners of 0 or 1"
     module_ids = declared_module_ids(config) or [DEFAULT_MODULE_ID]
     if all(learns_from_replay_only(plan, module_id) for module_id in trained_modules(config, module_ids)):

@@ -19,7 +19,7 @@ from runner.config.edit_lists import apply_edits, changes_edits, edits_in
 from runner.config.errors import ConfigError, Problem, show_value
 from runner.config.overrides import OverrideLine, parse_overrides
 from runner.config.paths import search_dirs
-from runner.config.provenance import Provenance
+from runner.config.provenance import Provenance, join_keys
 
 _CHECKPOINT_SOURCE = "checkpoint"
 _EXPERIMENT = "experiment"
@@ -51,7 +51,7 @@ def compose_stored(
     if edits:
         places = _places_of_edits(config, places, edits)
     problems += set_values(config, usable)
-    places |= {line.key: line.where for line in others}
+    places |= {join_keys(tuple(line.key.split("."))): line.where for line in others}
     values = _resolved(config)
     values["stop"] = {metric: bound for metric, bound in values.get("stop", {}).items() if bound is not None}
     plain = cast(dict[str, Any], OmegaConf.to_container(config, resolve=False))

@@ -13,7 +13,7 @@ from runner.config.errors import Problem
 from runner.env_runners.sample_recording import ToRecord
 from runner.episodes.block_state import rollout_from_state, rollout_to_state
 from runner.episodes.columns import Rollout
-from runner.pipelines.piece_metrics import ConnectorMetrics, merged_metrics, metrics_from_state, metrics_to_state
+from runner.pipelines.piece_metrics import ConnectorMetrics, metrics_from_state, metrics_to_state
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 from runner.rows.matches import Match
 from runner.rows.task_outcomes import TaskOutcome
@@ -68,10 +68,9 @@ class Sample:
             return self
         return self._with(runner=runner, weights_seq_no=weights_seq_no)
 
-    def prepared(self, columns: Any, reported: ConnectorMetrics) -> Self:
-        """Return the sample with Ray's reference to its columns, and with what the pieces have reported meanwhile."""
-        rollout = replace(self.rollout, prepared=(columns,))
-        return self._with(rollout=rollout, connector_metrics=merged_metrics([self.connector_metrics, reported]))
+    def with_prepared(self, reference: Any) -> Self:
+        """Return the sample with Ray's reference to what an aggregator has made of its rows."""
+        return self._with(rollout=replace(self.rollout, prepared=(reference,)))
 
     def _with(self, **fields: Any) -> Self:
         sample = object.__new__(type(self))  # `replace` takes ten times as long

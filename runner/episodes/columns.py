@@ -295,8 +295,8 @@ class Rollout:
     Attributes:
         leave_out: what `rllink.leave_out` has to be so that `resume` goes on without it; empty if it is not repeated.
         whole: the blocks that `blocks` are parts of, for pieces that read other agents' rows; None: it is no part.
-        prepared: Ray's references to the columns that aggregators have made of the rows, one part after the other;
-            empty: learners make them. Whoever changes rows leaves it out.
+        prepared: Ray's references to what aggregators have made of the rows, one part after the other; empty: learners
+            make it. Whoever changes rows leaves it out.
     """
 
     blocks: Mapping[str, ColumnBlock]
@@ -307,8 +307,8 @@ class Rollout:
 
     def with_writable_rows(self) -> Rollout:
         """Return the rollout with arrays that may be written to; arrays out of Ray's object store may not."""
-        columns_of = [block.columns for block in self.blocks.values()]
-        if all(leaf.flags.writeable for columns in columns_of for leaf in nested.leaves(columns)):
+        leaves = [leaf for block in self.blocks.values() for leaf in nested.leaves(block.columns)]
+        if all(leaf.flags.writeable for leaf in leaves if isinstance(leaf, np.ndarray)):
             return self
         blocks = {
             module_id: replace(block, columns=nested.map_leaves(_writable, dict(block.columns)))
@@ -317,8 +317,8 @@ class Rollout:
         return replace(self, blocks=blocks)
 
 
-def _writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    return np.require(array, requirements="W")
+def _writable(leaf: Any) -> Any:
+    return np.require(leaf, requirements="W") if isinstance(leaf, np.ndarray) else leaf
 
 
 def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:

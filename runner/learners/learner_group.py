@@ -17,10 +17,10 @@ from runner.learners.learner import Learner
 from runner.learners.loss_failure import LossNotFinite, with_batch
 from runner.learners.module_update import LearnerUpdate
 from runner.learners.peers import Alone, Peers
-from runner.learners.prepared_columns import fetch_columns
+from runner.learners.prepared_columns import fetch_prepared
 from runner.learners.train_batch import BatchReader, TrainBatch
 from runner.modules.rl_module import RLModule
-from runner.pipelines.piece_metrics import ConnectorMetrics, merge_metrics
+from runner.pipelines.piece_metrics import ConnectorMetrics, merge_metrics, merged_metrics
 from runner.pipelines.pipeline import LearnerConnectorPipeline, taken_metrics
 
 
@@ -107,8 +107,7 @@ class LearnerGroup:
 
         A module that has no row in the rollout is left as it is.
         """
-        batches, connector_s = self._train_batches(rollout)
-        reported = self._take_metrics()
+        batches, reported, connector_s = self._train_batches(rollout)
         updates = self._update_each(batches, num_env_steps)
         rows = {module_id: found for module_id, update in updates.items() if (found := update.rows)}
         return UpdateResult(_metrics(updates), connector_s, rows, reported, _compile_s(updates))
@@ -129,8 +128,7 @@ class LearnerGroup:
         Raises:
             LossNotFinite: a loss is not finite.
         """
-        batches, connector_s = self._train_batches(rollout)
-        reported = self._take_metrics()
+        batches, reported, connector_s = self._train_batches(rollout)
         modules = self._gradients_of_each(batches, num_env_steps)
         having_rows = {id_: one for id_, one in modules.items() if one.num_rows}
         return GroupGradients(having_rows, connector_s, reported)
@@ -162,15 +160,17 @@ class LearnerGroup:
         for module_id in self._modules_to_train:
             self._learners[module_id].update_targets(tau)
 
-    def _take_metrics(self) -> ConnectorMetrics:
-        return taken_metrics({module_id: [self._pipelines[module_id]] for module_id in self._modules_to_train})
+    def _train_batches(self, rollout: Rollout) -> tuple[dict[str, dict[str, Any]], ConnectorMetrics, float]:
+        """Make the train batches, and check the first one of each module.
 
-    def _train_batches(self, rollout: Rollout) -> tuple[dict[str, dict[str, Any]], float]:
-        """Make the train batches, check the first one of each module; returns also the seconds of the pipelines."""
-        batches, connector_s = batch_of(rollout, self._modules_to_train, self._pipelines, self._modules)
+        Returns:
+            The batches, what pieces of the pipelines have reported, and the seconds that these took.
+        """
+        batches, begun, connector_s = batch_of(rollout, self._modules_to_train, self._pipelines, self._modules)
         if self._acted_outputs is not None:
             self._acted_outputs.check(rollout, batches, self._modules, self._pipelines)
-        return batches, connector_s
+        ended = taken_metrics({module_id: [self._pipelines[module_id]] for module_id in self._modules_to_train})
+        return batches, merged_metrics([begun, ended]), connector_s
 
     def read_from(self, make_readers: MakeReaders) -> None:
         """Let each learner take its batches from its reader from now on."""
@@ -273,20 +273,23 @@ def batch_of(
     module_ids: Sequence[str],
     pipelines: Mapping[str, LearnerConnectorPipeline],
     modules: Mapping[str, RLModule],
-) -> tuple[dict[str, dict[str, Any]], float]:
-    """Make the train batch of the modules with a row in the rollout; returns also the seconds of their pipelines.
+) -> tuple[dict[str, dict[str, Any]], ConnectorMetrics, float]:
+    """Make the train batch of the modules with a row in the rollout.
 
     Where aggregators have begun it, only the rest of each pipeline is called.
+
+    Returns:
+        The batch, what pieces have reported in aggregators, and the seconds that it took.
     """
     started = time.perf_counter()
     batches: dict[str, dict[str, Any]] = {}
-    begun = fetch_columns(rollout.prepared)
+    begun = fetch_prepared(rollout.prepared)
     others = {"episodes_of_modules": rollout.whole or rollout.blocks}
     for module_id in module_ids:
         block = rollout.blocks.get(module_id)
         if block is not None and block.num_rows:
             call = pipelines[module_id] if begun is None else pipelines[module_id].finish
-            batch = {} if begun is None else begun[module_id]
+            batch = {} if begun is None else begun.columns[module_id]
             batch = call(rl_module=modules, batch=batch, episodes=block, shared_data={}, **others)
             batches[module_id] = batch[module_id]
-    return batches, time.perf_counter() - started
+    return batches, {} if begun is None else begun.reported, time.perf_counter() - started

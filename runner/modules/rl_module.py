@@ -95,7 +95,7 @@ class RLModule(nn.Module):
         """Return outputs for the loss: `action_dist_inputs` (B, K) and `vf_preds` (B,) from `obs` (B, ...); with memory
         (S, L, K) and (S, L) from `obs` (S, L, ...) and `state_in`.
         """
-        raise NotImplementedError(f"it has no forward_train: {place_of(type(self))}")
+        raise NotImplementedError(f"{type(self).__name__} has no forward_train ({place_of(type(self))})")
 
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
         """Return (B,) values of `obs` (B, ...); with memory (S, L)."""

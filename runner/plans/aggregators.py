@@ -16,9 +16,8 @@ from runner.config.own_code import problem_of
 from runner.config.schemas import LearnersConfig
 from runner.env_runners.sample import Sample
 from runner.interrupts import is_interrupted
-from runner.learners.prepared_columns import PreparedColumns
+from runner.learners.prepared_columns import Prepared
 from runner.modules.rl_module import RLModule
-from runner.pipelines.piece_metrics import ConnectorMetrics
 from runner.pipelines.pipeline import LearnerConnectorPipeline, taken_metrics
 from runner.restarts import Restarts
 
@@ -42,33 +41,33 @@ class _AggregatorActor:
 
         torch.set_num_threads(1)
         self._modules, self._pipelines = make_pipelines()
-        self._is_free = threading.Lock()  # pieces are called by one thread at a time
+        self._lock = threading.Lock()  # pieces are called by one thread at a time
 
     def is_there(self) -> bool:
         return True
 
-    def prepare(self, sample: Sample) -> tuple[ConnectorMetrics, PreparedColumns]:
-        """Return what pieces have reported, and the columns of each module that has rows."""
-        with self._is_free:
+    def prepare(self, sample: Sample) -> tuple[None, Prepared]:
+        """Return nothing, by which the driver sees that it is done, and what has been made."""
+        with self._lock:
             try:
                 columns = prepared_columns(sample, self._modules, self._pipelines)
             except RunnerError:
                 raise
             except Exception as error:  # the user's lines are known here, and their text travels
                 raise RunFailure(problem_of(error, "connectors.learner")) from error
-            return taken_metrics({id_: [pipeline] for id_, pipeline in self._pipelines.items()}), columns
+            return None, Prepared(columns, taken_metrics({id_: [one] for id_, one in self._pipelines.items()}))
 
 
 def prepared_columns(
     sample: Sample, modules: Mapping[str, RLModule], pipelines: Mapping[str, LearnerConnectorPipeline]
-) -> PreparedColumns:
+) -> dict[str, Any]:
     """Return the columns that the pieces before `NumpyToTensor` make of each module's rows.
 
     Raises:
         RunFailure: a piece leaves a note for a piece that comes after these.
     """
     blocks = sample.with_writable_rows().rollout.blocks
-    columns: PreparedColumns = {}
+    columns: dict[str, Any] = {}
     for module_id, pipeline in pipelines.items():
         if module_id in blocks and blocks[module_id].num_rows:
             notes: dict[str, Any] = {}
@@ -88,13 +87,13 @@ class Preparation:
     Attributes:
         sample: Ray's reference to the sample that was asked for.
         actor: the aggregator that was asked.
-        reported, columns: Ray's references to what `_AggregatorActor.prepare` returns.
+        done, prepared: Ray's references to what `_AggregatorActor.prepare` returns.
     """
 
     sample: Any
     actor: Any
-    reported: Any
-    columns: Any
+    done: Any
+    prepared: Any
 
 
 class Aggregators:
@@ -191,10 +190,11 @@ class Aggregators:
         if preparation.sample != reference:
             return sample
         try:
-            while not ray.wait([preparation.reported], timeout=_LOOK_UP_S)[0]:
+            while not ray.wait([preparation.done], timeout=_LOOK_UP_S)[0]:
                 if is_interrupted():
                     return sample
-            return sample.prepared(preparation.columns, ray.get(preparation.reported))
+            ray.get(preparation.done)
+            return sample.with_prepared(preparation.prepared)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, RunnerError):
                 raise error.cause from None

@@ -136,10 +136,6 @@ class Resources:
         named = {ENV_RUNNERS: self._env_runners, RECORDED_DATA: self._recorded_data}
         return {name: source for name, source in named.items() if source is not None}
 
-    @property
-    def _aggregators(self) -> list[Aggregators]:
-        return [] if self.aggregators is None else [self.aggregators]
-
     # -- weights ---------------------------------------------------------------------------------------------------
 
     def send_weights(self, runners: Iterable[int] | None = None) -> None:
@@ -275,7 +271,9 @@ class Resources:
         return metrics
 
     def _metrics_of_resources(self) -> Result:
-        parts: Iterable[Any] = (*self.sources.values(), self.learners, *self._aggregators)
+        parts: list[Any] = [*self.sources.values(), self.learners]
+        if self.aggregators is not None:
+            parts.append(self.aggregators)
         of_parts = {name: value for part in parts for name, value in part.metrics().items()}
         for buffer_name, buffer in self.replay_buffers.items():
             of_parts |= {f"{REPLAY_BUFFERS}/{buffer_name}/{name}": value for name, value in buffer.metrics().items()}
@@ -379,5 +377,7 @@ class Resources:
 
     def close(self) -> None:
         """Close all resources."""
-        for part in (self.learners, *self._aggregators, *self.sources.values(), *self.replay_buffers.values()):
+        if self.aggregators is not None:
+            self.aggregators.close()
+        for part in (self.learners, *self.sources.values(), *self.replay_buffers.values()):
             part.close()

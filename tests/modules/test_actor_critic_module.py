@@ -88,7 +88,7 @@ def test_default_module_protocol_derives_all_from_forward_train() -> None:
         assert list(outputs) == ["action_dist_inputs"]
         torch.testing.assert_close(outputs["action_dist_inputs"], obs[:, :3] * 2)
     torch.testing.assert_close(module.compute_values({"obs": obs}), obs.sum(-1))
-    with pytest.raises(NotImplementedError, match=r"it has no forward_train: .*rl_module\.py:\d+, RLModule"):
+    with pytest.raises(NotImplementedError, match=r"RLModule has no forward_train \(.*rl_module\.py:\d+, RLModule\)"):
         RLModule(BOX, DISCRETE, SMALL).forward_inference({"obs": obs})
 
 

@@ -13,12 +13,16 @@ import pytest
 from runner.config.errors import RunFailure
 from runner.experiment.trainer import Trainer
 from runner.interrupts import Budget, within
-from runner.learners.prepared_columns import fetch_columns
+from runner.learners.prepared_columns import Prepared, fetch_prepared
+from runner.pipelines.piece_metrics import ReducedValue
 from tests.conftest import without_times
 
 pytestmark = pytest.mark.ray
 
 RESTARTS = "fault_tolerance/num_aggregator_restarts"
+PROCESS, NUM_ROWS = "connectors/learner/process", "connectors/learner/num_rows"
+PIECE = "{insert_before: AgentToModuleMapping, piece: {_target_: tests.aggregated_pieces.ProcessNumber}}"
+REPORTING = f"connectors.learner=[{PIECE}]"
 IN_ORDER = "{ParallelRollouts: {mode: async, num_async: 2, deterministic: true}}"
 JOINED = f"{IN_ORDER}, {{ConcatBatches: {{min_env_steps: 100}}}}"  # of two samples at least
 REPLAYED = f"{JOINED}, {{MixInReplay: {{replay_proportion: 0.5}}}}"
@@ -54,9 +58,9 @@ def trainer_of(run: str, *overrides: str) -> Trainer:
 
 
 def results_of(trainer: Trainer, num_iterations: int) -> list[dict[str, Any]]:
-    """Results without times and restarts of aggregators."""
+    """Results without times, restarts of aggregators and numbers of processes."""
     results = [without_times(trainer.train()) for _ in range(num_iterations)]
-    return [{name: value for name, value in result.items() if name != RESTARTS} for result in results]
+    return [{name: value for name, value in result.items() if name not in (RESTARTS, PROCESS)} for result in results]
 
 
 def kill(trainer: Trainer, number: int) -> None:
@@ -82,16 +86,13 @@ def test_the_same_numbers_whoever_makes_the_train_batches(run: str) -> None:
 
 
 def test_pieces_before_the_loading_run_in_aggregators_and_report() -> None:
-    piece = "{insert_before: AgentToModuleMapping, piece: {_target_: tests.aggregated_pieces.ProcessNumber}}"
     reported = []
     for number in (0, 2):
-        overrides = (f"connectors.learner=[{piece}]", f"learners.num_aggregator_actors={number}")
-        with trainer_of("impala", *overrides) as trainer:
+        with trainer_of("impala", REPORTING, f"learners.num_aggregator_actors={number}") as trainer:
             reported.append([trainer.train() for _ in range(2)])
-    process, num_rows = (f"connectors/learner/{name}" for name in ("process", "num_rows"))
-    assert {result[process] for result in reported[0]} == {os.getpid()}
-    assert os.getpid() not in {result[process] for result in reported[1]}
-    assert [result[num_rows] for result in reported[1]] == [result[num_rows] for result in reported[0]]
+    assert {result[PROCESS] for result in reported[0]} == {os.getpid()}
+    assert os.getpid() not in {result[PROCESS] for result in reported[1]}
+    assert [result[NUM_ROWS] for result in reported[1]] == [result[NUM_ROWS] for result in reported[0]]
 
 
 def test_a_killed_aggregator_is_replaced_and_its_samples_are_prepared_again() -> None:
@@ -130,14 +131,15 @@ def test_a_killed_env_runner_is_replaced_as_without_aggregators() -> None:
 
 
 def test_a_run_goes_on_from_a_checkpoint_with_another_number_of_aggregators() -> None:
-    with trainer_of("appo") as trainer:
+    """Samples that wait to be joined are in the checkpoint; what pieces report of them counts once."""
+    with trainer_of("appo", REPORTING) as trainer:
         straight = results_of(trainer, 3)
-    with trainer_of("appo", "learners.num_aggregator_actors=1") as trainer:
+    with trainer_of("appo", REPORTING, "learners.num_aggregator_actors=1") as trainer:
         results_of(trainer, 1)
         state = trainer.get_state()
         assert results_of(trainer, 1) == straight[1:2], "the run goes on after its checkpoint"
     for number in (0, 2):
-        with trainer_of("appo", f"learners.num_aggregator_actors={number}") as trainer:
+        with trainer_of("appo", REPORTING, f"learners.num_aggregator_actors={number}") as trainer:
             trainer.set_state(state)
             assert results_of(trainer, 2) == straight[1:]
 
@@ -180,12 +182,26 @@ def test_columns_of_several_parts_are_joined_in_their_order() -> None:
 
     first = {"p": {"obs": {"x": np.arange(2)}, "infos": [{"a": 1}], "actions": (np.zeros(1), np.ones(1))}}
     second = {"p": {"obs": {"x": np.arange(3)}, "infos": [], "actions": (np.ones(2), np.zeros(2))}, "q": {"obs": [1]}}
-    joined = fetch_columns([ray.put(first), ray.put(second)])
-    assert joined is not None
+    reported = [ReducedValue("sum") for _ in range(2)]
+    for one in reported:
+        one.add(2.0)
+    parts = [Prepared(columns, {"rows": one}) for columns, one in zip((first, second), reported, strict=True)]
+    found = fetch_prepared([ray.put(part) for part in parts])
+    assert found is not None
+    assert found.reported["rows"].result == 4.0
+    joined = found.columns
     obs = joined["p"]["obs"]["x"]
     np.testing.assert_array_equal(obs, [0, 1, 0, 1, 2])
     assert obs.flags.writeable
     np.testing.assert_equal(joined["p"]["actions"], (np.array([0.0, 1, 1]), np.array([1.0, 0, 0])))
     assert joined["p"]["infos"] == [{"a": 1}]
     assert joined["q"] == {"obs": [1]}
-    assert fetch_columns(()) is None
+    assert fetch_prepared(()) is None
+
+
+def test_columns_that_only_some_samples_have_are_refused() -> None:
+    import ray
+
+    parts = [Prepared({"p": {"obs": np.zeros(3), **more}}, {}) for more in ({"w": np.zeros(3)}, {})]
+    with pytest.raises(RunFailure, match=r"some samples columns that others lack, in p\n(.*\n)*.*got +w"):
+        fetch_prepared([ray.put(part) for part in parts])
