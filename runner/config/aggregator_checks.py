@@ -45,7 +45,8 @@ def _misfits(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
         )
         yield what, "env_runners.num_env_runners=1 or more"
     if config.learners.num_learners > 1:
-        what = f"each of learners.num_learners={config.learners.num_learners} learns from rows that may begin within a chunk"
+        number = f"learners.num_learners={config.learners.num_learners}"
+        what = f"each of {number} learns from rows that may begin within a chunk"
         yield what, "learners.num_learners of 0 or 1"
     module_ids = declared_module_ids(config) or [DEFAULT_MODULE_ID]
     if all(learns_from_replay_only(plan, module_id) for module_id in trained_modules(config, module_ids)):

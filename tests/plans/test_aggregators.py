@@ -184,7 +184,7 @@ def test_columns_of_several_parts_are_joined_in_their_order() -> None:
     second = {"p": {"obs": {"x": np.arange(3)}, "infos": [], "actions": (np.ones(2), np.zeros(2))}, "q": {"obs": [1]}}
     reported = [ReducedValue("sum") for _ in range(2)]
     for one in reported:
-        one.add(2.0)
+        one.add(2.0, 1.0)
     parts = [Prepared(columns, {"rows": one}) for columns, one in zip((first, second), reported, strict=True)]
     found = fetch_prepared([ray.put(part) for part in parts])
     assert found is not None
