@@ -25,8 +25,8 @@ def config_of(experiment: str, *overrides: str) -> ExperimentConfig:
         ("ppo_cartpole", [], r"the plan has\s+no\s+ParallelRollouts with mode async"),
         ("a3c_cartpole", [], r"the plan has\s+no\s+ParallelRollouts with mode async"),
         ("impala_cartpole", ["engine=inline"], "engine=inline is one process"),
-        ("impala_cartpole", ["env_runners.num_env_runners=0"], "sample only when they are asked"),
-        ("impala_cartpole", ["learners.num_learners=2"], r"num_learners=2 gets a part"),
+        ("impala_cartpole", ["env_runners.num_env_runners=0"], "sample when the learner asks"),
+        ("impala_cartpole", ["learners.num_learners=2"], r"num_learners=2 learns\s+from\s+rows"),
         ("apex_cartpole", [], "from replayed samples alone"),
         (
             "impala_cartpole",
