@@ -33,7 +33,7 @@ class Record:
         session: id of its session; None without one.
         request: number of the message in the session; None without one.
         body_format: `json` or `msgpack`; for other events `lost` (episodes were lost; the body is a JSON list of
-            (agent, id)) or `given` (a session has got weights for the first time).
+            (agent, id, whether its env episode ends)) or `given` (a session has got weights for the first time).
         weights_seq_no: number of the weights that chose the actions, where the message does not say.
         body: the body of the message.
         says_ends: whether the client says when env episodes are over.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import UNSET as UNSET
@@ -20,6 +20,21 @@ PROTOCOL_VERSION = 1
 Format = Literal["json", "msgpack"]
 Answer = dict[str, Any]
 AgentKey = tuple[str | None, str]  # agent (None with a single one) and id: an episode of a client
+
+
+class NamedChunk(NamedTuple):
+    """A chunk of a message without its steps; `is_env_done`: whether its env episode ends with it."""
+
+    agent_id: str | None
+    id: str
+    is_env_done: bool = False
+
+    @property
+    def key(self) -> AgentKey:
+        """Return the key of its episode in the client."""
+        return self.agent_id, self.id
+
+
 JSON: Final = "json"
 MSGPACK: Final = "msgpack"
 

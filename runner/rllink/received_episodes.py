@@ -27,7 +27,7 @@ class EnvEpisode:
     Attributes:
         id: unique in a run.
         client, name: name of its client, and its id in messages of the client.
-        says_end: whether its client says when it is over, so that it goes on until then.
+        says_end: whether its client says when it is over, so that it goes on until then, whole or not.
         agents: the agents that have begun in it, each once.
         is_whole: whether every step of all agents has arrived, or can still arrive.
         is_closed: whether no further agent can begin in it.
@@ -44,8 +44,12 @@ class EnvEpisode:
     is_told: bool = False
 
     def break_off(self) -> None:
-        """Let it be no more whole, as steps of one of its agents are lost; agents that begin again begin another."""
-        self.is_whole, self.is_closed = False, True
+        """Let it be no more whole, as steps of one of its agents are lost.
+
+        Agents may come to it until its client says that it is over; where the client does not, they begin another.
+        """
+        self.is_whole = False
+        self.is_closed |= not self.says_end
 
 
 @dataclass(eq=False)

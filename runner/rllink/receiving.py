@@ -15,7 +15,7 @@ from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column
 from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP
 from runner.rllink.agent_spaces import AgentSpaces, read
 from runner.rllink.arrays import number_column
-from runner.rllink.messages import UNSET, AgentKey, Columns, Episode, Episodes, MessageError, Observed
+from runner.rllink.messages import UNSET, AgentKey, Columns, Episode, Episodes, MessageError, NamedChunk, Observed
 from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, ReceivedChunks
 
 IntArray = npt.NDArray[np.int64]
@@ -90,12 +90,26 @@ class OpenEpisodes:
             self.end(env)
             env.is_whole &= not env.says_end
 
-    def skip(self, keys: Iterable[AgentKey]) -> None:
-        """Let env episodes be not whole in which agents would have begun with steps that are left out."""
+    def skip(self, chunks: Iterable[NamedChunk], lost: Mapping[AgentKey, OpenEpisode]) -> None:
+        """Let env episodes be not whole in which agents would have begun with chunks that are left out, and end them.
+
+        Args:
+            chunks: in the order of their message.
+            lost: the episodes among them that went on before.
+        """
         new = NewEpisodes(self)
-        for agent_id, id_ in keys:
-            if agent_id is not None:
-                new.add(agent_id, id_).is_whole = False
+        lost, named = dict(lost), dict[AgentKey, OpenEpisode]()
+        # Without `env_ends`, agents that come after a loss are taken to begin anew.
+        broken_off = set() if self.says_ends else {id_ for _, id_ in lost}
+        for chunk in chunks:
+            if chunk.agent_id is None or (chunk.id in broken_off and chunk.key not in lost):
+                continue
+            if chunk.key not in named:
+                named[chunk.key] = lost.pop(chunk.key, None) or new.add(chunk.agent_id, chunk.id)
+                named[chunk.key].is_whole = False
+            if chunk.is_env_done:
+                new.end_env_episode(named[chunk.key])
+                named = {key: episode for key, episode in named.items() if key[1] != chunk.id}
         new.carry_out()
 
     def restore(self, episode: OpenEpisode) -> None:

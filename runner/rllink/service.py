@@ -35,6 +35,7 @@ from runner.rllink.messages import (
     GetConfig,
     GetState,
     MessageError,
+    NamedChunk,
     Request,
     decode_request,
 )
@@ -401,26 +402,28 @@ class Service:
             parts = self._queue_episodes(client, request, body_format, assumed, check)
         except MessageError as error:
             if error.code in _STEPS_ARE_LOST:
-                self._lose_refused(client, _keys(request))
+                self._lose_refused(client, _named_chunks(request))
             raise
         self._close_batch_if_full()
         return max((int(part.weights_seq_no.max()) for part in parts), default=newest)
 
-    def _lose_refused(self, client: Client, keys: Sequence[AgentKey]) -> None:
+    def _lose_refused(self, client: Client, chunks: Sequence[NamedChunk]) -> None:
         """Truncate the open episodes that a refused message names, and write this down for a restart."""
-        if self.has_agents or any(key in client.open.by_key for key in keys):
-            self._write_down(client, LOST, msgspec.json.encode(keys))
-        self._leave_out(client, keys)
+        if self.has_agents or any(chunk.key in client.open.by_key for chunk in chunks):
+            self._write_down(client, LOST, msgspec.json.encode(chunks))
+        self._leave_out(client, chunks)
 
-    def _leave_out(self, client: Client, keys: Sequence[AgentKey]) -> None:
-        """Truncate the open episodes that steps are of which are left out; env episodes with others are not whole."""
-        broken_off = {id_ for agent_id, id_ in keys if (agent_id, id_) in client.open.by_key}
-        self._lose_open(client, keys)
-        client.open.skip((agent_id, id_) for agent_id, id_ in keys if id_ not in broken_off)
+    def _leave_out(self, client: Client, chunks: Sequence[NamedChunk]) -> None:
+        """Truncate the open episodes with chunks that are left out; env episodes with others are not whole."""
+        by_key = client.open.by_key
+        lost = {chunk.key: by_key[chunk.key] for chunk in chunks if chunk.key in by_key}
+        self._lose_open(client, lost)
+        client.open.skip(chunks, lost)
 
     def _write_down(self, client: Client, kind: str, body: bytes = b"") -> None:
         if self._journal is not None:
-            self._journal.append(Record(client.name, client.session_id, None, kind, self.versions.newest_seq_no, body))
+            who, seq_no = (client.name, client.session_id), self.versions.newest_seq_no
+            self._journal.append(Record(*who, None, kind, seq_no, body, client.open.says_ends))
             self._queue_nothing()
 
     def _queue_nothing(self) -> None:
@@ -455,7 +458,7 @@ class Service:
         client.open.says_ends |= record.says_ends
         if record.body_format in (LOST, GIVEN):
             if record.body_format == LOST:
-                self._leave_out(client, msgspec.json.decode(record.body, type=list[AgentKey]))
+                self._leave_out(client, msgspec.json.decode(record.body, type=list[NamedChunk]))
             else:
                 client.seq_no = record.weights_seq_no
             self._queue_nothing()
@@ -464,7 +467,7 @@ class Service:
         request = decode_request(record.body, body_format)
         assert isinstance(request, Episodes)
         if is_left_out:
-            self._leave_out(client, _keys(request))
+            self._leave_out(client, _named_chunks(request))
             self._queue_nothing()
             return
         for _ in range(2):
@@ -472,7 +475,7 @@ class Service:
                 self._queue_episodes(client, request, body_format, record.weights_seq_no, lambda *_: None)
                 return
             except MessageError:  # steps between two records were refused, so these episodes have gaps
-                self._lose_open(client, _keys(request))
+                self._lose_open(client, [chunk.key for chunk in _named_chunks(request)])
         _log.warning(
             "RLlink: a message of %s from before the restart is dropped: it does not continue its episodes",
             record.client,
@@ -543,12 +546,16 @@ class Service:
         return answer
 
 
-def _keys(request: Episodes) -> list[AgentKey]:
-    """Return the keys of the episodes that a message names."""
+def _named_chunks(request: Episodes) -> list[NamedChunk]:
+    """Return the chunks of a message that name their episodes."""
     if request.columns is not UNSET:
-        return [(None, id_) for id_ in ([] if request.columns.ids is UNSET else request.columns.ids)]
+        return [NamedChunk(None, id_) for id_ in ([] if request.columns.ids is UNSET else request.columns.ids)]
     chunks = [] if request.episodes is UNSET else request.episodes
-    return [(None if one.agent_id is UNSET else one.agent_id, one.id) for one in chunks if one.id is not UNSET]
+    return [
+        NamedChunk(None if one.agent_id is UNSET else one.agent_id, one.id, one.is_env_done)
+        for one in chunks
+        if one.id is not UNSET
+    ]
 
 
 def _truncate_last(part: ReceivedChunks, going_on: set[int]) -> None:

@@ -416,6 +416,36 @@ def test_env_episodes_with_refused_steps_are_left_out(
     client.close()
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("is_end_refused", [False, True])
+def test_a_late_agent_belongs_to_the_env_episode_whose_steps_were_refused(
+    serve_recording: Callable[..., RecordingServer], tmp_path: Path, is_end_refused: bool, is_restarted: bool
+) -> None:
+    """Until its client says that it is over, also in a message that is refused; then the id is of another one."""
+    server = serve_recording()
+    client = RawClient(server.address)
+    client.ask({"type": "PING", "extensions": {"agents": {}, "env_ends": {}, "session": {"id": None}}})
+    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+    first = chunk("right", 1, 0, 2, **END) if is_end_refused else chunk("left", 1, 0, 2)
+    send(client, first, request=1)
+    refused = chunk("left", 1, 0 if is_end_refused else 2, 3, **END, is_env_done=is_end_refused, weights_seq_no=77)
+    assert client.ask({"type": "EPISODES", "episodes": [refused], "request": 2})["code"] == "unknown_weights"
+    number = 2 if is_end_refused else 1
+    send(client, chunk("guest", number, 0, 2, **END, is_env_done=not is_end_refused), request=2)
+    send(client, chunk("left", 2, 0, 2, **END, is_env_done=True), request=3)
+    if is_restarted:
+        server.kill()
+        server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
+    server.sample(6)
+    recorded = finish(server)
+    assert (recorded.report.episodes, recorded.num_broken_off, recorded.num_unfinished) == (1, 1, 0)
+    ((_, _, agents),) = recorded_in(tmp_path / "data")
+    assert sorted(agents) == (["guest", "left"] if is_end_refused else ["left"])
+    assert {one["obs"][0][0] for one in agents.values()} == {2.0}
+    assert server.num_finished == 1
+    client.close()
+
+
 def test_env_episodes_that_were_read_again_twice_have_ids_of_their_own(
     serve_recording: Callable[..., RecordingServer], tmp_path: Path
 ) -> None:
