@@ -97,16 +97,20 @@ class EnvEpisodes:
         for one in list(self._open.values()):
             if not one.env.is_whole:
                 self._break_off(one.env)
-        waiting = [one for one in self._open.values() if one.is_waiting]
-        whole = [one.agents[one.num_counted :] for one in waiting if one.num_counted < len(one.agents)]
-        for one in waiting:
-            one.num_counted = len(one.agents)
-        over = [one for one in waiting if one.env.is_closed or len(one.env.agents) == len(self._module_of)]
+        over = [one for one in self._open.values() if self._is_over(one)]
         for one in over:
             del self._open[one.env.id]
-        still_waiting = [one.end for one in waiting if one.env.id in self._open and not one.env.says_end]
+        waiting = [one for one in self._open.values() if one.is_waiting and not one.env.says_end]
+        countable = [*over, *waiting]
+        whole = [one.agents[one.num_counted :] for one in countable if one.num_counted < len(one.agents)]
+        for one in countable:
+            one.num_counted = len(one.agents)
         broken_off, self._broken_off = self._broken_off, []
-        return NotedEnvEpisodes(whole, [one.end for one in over], still_waiting, broken_off)
+        return NotedEnvEpisodes(whole, [one.end for one in over], [one.end for one in waiting], broken_off)
+
+    def _is_over(self, one: _SampledEnvEpisode) -> bool:
+        # First whether nobody can come: the server's thread may let an agent begin, and then close it, between the two.
+        return (one.env.is_closed or len(one.env.agents) == len(self._module_of)) and one.is_waiting
 
     def _add(self, sampled: SampledChunks) -> None:
         block = sampled.block

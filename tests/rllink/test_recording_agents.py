@@ -618,6 +618,28 @@ def test_ends_of_env_episodes_tell_names_apart_that_are_used_again(
     client.close()
 
 
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_an_env_episode_counts_once_when_its_end_is_said(
+    serve_recording: Callable[..., RecordingServer], tmp_path: Path, is_restarted: bool
+) -> None:
+    """Not when the agents that came first have ended."""
+    server = serve_recording()
+    client = RawClient(server.address)
+    client.ask({"type": "PING", "extensions": {"agents": {}, "env_ends": {}, "session": {"id": None}}})
+    send(client, chunk("left", 1, 0, 2, **END), request=1)
+    server.sample(2)
+    assert server.num_finished == 0
+    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+    send(client, chunk("guest", 1, 0, 3, **END, is_env_done=True), request=2)
+    if is_restarted:
+        server.kill()
+        server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
+    (sample,) = server.group.sample(3, True)
+    assert (sample.finished.returns.tolist(), sample.finished.lengths.tolist()) == ([5.0], [3])
+    assert finish(server).report.episodes == 1
+    client.close()
+
+
 def test_an_env_episode_ends_with_an_agent(serve_recording: Callable[..., RecordingServer]) -> None:
     client = connected(serve_recording())
     answer = client.ask({"type": "EPISODES", "episodes": [chunk("left", 1, 0, 2, is_env_done=True)]})
