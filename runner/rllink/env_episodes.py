@@ -28,7 +28,7 @@ class _SampledEnvEpisode:
         num_counted: how many of them are in metrics.
         num_steps: env steps.
         is_terminated: whether all that have ended are terminated.
-        is_closed: whether its end, as its client has said it, was sampled.
+        is_end_sampled: whether its end, as its client has said it, was sampled.
     """
 
     env: EnvEpisode
@@ -37,7 +37,7 @@ class _SampledEnvEpisode:
     num_counted: int = 0
     num_steps: int = 0
     is_terminated: bool = True
-    is_closed: bool = False
+    is_end_sampled: bool = False
 
     def add_chunk(self, episode: OpenEpisode, last_env_t: int, is_terminated: bool, is_truncated: bool) -> None:
         """Add a chunk that ends at this time step of the env episode."""
@@ -46,7 +46,7 @@ class _SampledEnvEpisode:
         self.num_steps = max(self.num_steps, last_env_t)
         self.is_terminated &= not is_truncated
         is_done = is_terminated or is_truncated
-        self.is_closed |= is_done and episode.ends_env
+        self.is_end_sampled |= is_done and episode.ends_env
         (self.going_on.discard if is_done else self.going_on.add)(id(episode))
 
     @property
@@ -76,7 +76,7 @@ class NotedEnvEpisodes:
     broken_off: Sequence[str] = ()
 
 
-class EnvEpisodes:
+class SampledEnvEpisodes:
     """Follows env episodes from their first sampled chunk to their end.
 
     Args:
@@ -109,8 +109,9 @@ class EnvEpisodes:
         return NotedEnvEpisodes(whole, [one.end for one in over], [one.end for one in waiting], broken_off)
 
     def _is_over(self, one: _SampledEnvEpisode) -> bool:
-        # First whether nobody can come: the server's thread may let an agent begin, and then close it, between the two.
-        return (one.env.is_closed or len(one.env.agents) == len(self._module_of)) and one.is_waiting
+        # In this order, as the server's thread may let an agent begin, or lose one, and then close the env episode.
+        is_complete = one.env.is_closed or len(one.env.agents) == len(self._module_of)
+        return is_complete and one.is_waiting and one.env.is_whole
 
     def _add(self, sampled: SampledChunks) -> None:
         block = sampled.block
@@ -167,7 +168,7 @@ class EnvEpisodes:
                 "num_counted": one.num_counted,
                 "num_steps": one.num_steps,
                 "is_terminated": one.is_terminated,
-                "is_closed": one.is_closed,
+                "is_closed": one.is_end_sampled,
             }
             for id_, one in self._open.items()
         }
@@ -216,7 +217,7 @@ def to_record(sampled: Sequence[SampledChunks], noted: NotedEnvEpisodes) -> ToRe
     raw_obs = {module_id: nested.concatenate([one.raw_obs for one in group]) for module_id, group in by_module.items()}
     is_whole = {
         module_id: np.array(
-            [episode.env is not None and episode.env.is_whole for one in group for episode in one.episodes]
+            [episode.env is not None and not episode.env.is_told for one in group for episode in one.episodes]
         )
         for module_id, group in by_module.items()
     }

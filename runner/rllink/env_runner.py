@@ -31,7 +31,7 @@ from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
 from runner.policy import OnnxPolicy
 from runner.rllink.agent_spaces import AgentSpaces
 from runner.rllink.arrays import SpaceCodec
-from runner.rllink.env_episodes import EnvEpisodes, NotedEnvEpisodes, returns_of, to_record
+from runner.rllink.env_episodes import NotedEnvEpisodes, SampledEnvEpisodes, returns_of, to_record
 from runner.rllink.inference import ModuleInference
 from runner.rllink.journal import Journal, Record
 from runner.rllink.module_intake import ModuleIntake, actions_to_module
@@ -132,7 +132,7 @@ class ExternalEnvRunner:
         description = _description(config, self._acting_parts, sampling)
         tasks = {name: asdict(task) for name, task in read_tasks(config.curriculum).items()}
         self._service = Service(config.rllink, description, agents, self._versions, inference, self._journal, tasks)
-        self._env_episodes = EnvEpisodes({agent: spaces.module_id for agent, spaces in agents.items()})
+        self._env_episodes = SampledEnvEpisodes({agent: spaces.module_id for agent, spaces in agents.items()})
         self._is_recording = is_recording
         self._open_recordings = OpenRecordings() if is_recording and None in agents else None
         self._callbacks = ReceivedCallbacks(build_callbacks(config), index)

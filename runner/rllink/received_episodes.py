@@ -31,7 +31,7 @@ class EnvEpisode:
         agents: the agents that have begun in it, each once.
         is_whole: whether every step of all agents has arrived, or can still arrive.
         is_closed: whether no further agent can begin in it.
-        is_told: whether it was told that it is not whole.
+        is_told: whether it was told that it is not whole; known where samples are made, as the server's thread is not.
     """
 
     id: str

@@ -87,8 +87,8 @@ class OpenEpisodes:
     def end_all(self) -> None:
         """Let no agent come to any env episode, as the client has gone."""
         for env in list(self._env_episodes.values()):
-            self.end(env)
             env.is_whole &= not env.says_end
+            self.end(env)
 
     def skip(self, chunks: Iterable[NamedChunk], lost: Mapping[AgentKey, OpenEpisode]) -> None:
         """Let env episodes be not whole in which agents would have begun with chunks that are left out, and end them.
