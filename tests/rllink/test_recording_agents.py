@@ -541,6 +541,40 @@ def test_at_the_end_nobody_comes_any_more_and_observations_are_as_they_were_sent
     client.close()
 
 
+def test_at_the_end_nobody_comes_any_more_also_right_after_a_restart(
+    serve_recording: Callable[..., RecordingServer], tmp_path: Path
+) -> None:
+    server = serve_recording()
+    client = connected(server)
+    send(client, chunk("left", 1, 0, 2, **END), {**chunk("left", 2, 0, 2), "id": "b"})
+    server.sample(4)
+    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+    server.kill()
+    server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
+    recorded = finish(server)
+    assert (recorded.report.episodes, recorded.num_unfinished) == (1, 1)
+    ((is_terminated, length, agents),) = recorded_in(tmp_path / "data")
+    assert (is_terminated, length, agents["left"]["obs"][0][0]) == (True, 2, 1.0)
+    client.close()
+
+
+def test_recording_goes_on_from_a_state_without_what_came_after_it(
+    serve_recording: Callable[..., RecordingServer], tmp_path: Path
+) -> None:
+    server = serve_recording()
+    client = connected(server)
+    recording: Any = server.group._recording
+    before = recording.get_state()
+    send(client, chunk("left", 1, 0, 2, **END))
+    server.sample(2)
+    recording.set_state(before)
+    recording.forget(0)
+    recorded = finish(server)
+    assert (recorded.report.episodes, recorded.num_broken_off, recorded.num_unfinished) == (0, 0, 0)
+    assert recorded_in(tmp_path / "data") == []
+    client.close()
+
+
 def test_an_agent_that_has_begun_in_a_killed_server_is_missed(
     serve_recording: Callable[..., RecordingServer], tmp_path: Path
 ) -> None:

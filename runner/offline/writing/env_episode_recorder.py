@@ -65,7 +65,7 @@ class EnvEpisodeRecorder:
     def __init__(self, writer: EpisodeWriter) -> None:
         self._writer = writer
         self._open: dict[str, dict[str, _AgentEpisode]] = {}  # env episode -> agent's episode id -> what was taken
-        self._waiting: Sequence[EndedEpisode] = ()
+        self._waiting: Sequence[EndedEpisode] = ()  # over if nobody else comes to them
         self._left_out: set[str] = set()
         self._num_broken_off = 0
 
@@ -110,7 +110,7 @@ class EnvEpisodeRecorder:
 
     def _write_waiting(self) -> None:
         waiting, self._waiting = self._waiting, ()
-        self.add((), waiting)
+        self.add((), [episode for episode in waiting if episode.id in self._open])
 
     def leave_out(self, ids: Iterable[str]) -> None:
         """Leave out env episodes, of which some chunks were or will be taken, but not all."""
@@ -126,6 +126,7 @@ class EnvEpisodeRecorder:
     def drop_open(self) -> None:
         """Forget the env episodes that are open: they do not count."""
         self._open.clear()
+        self._waiting = ()
 
     def put_on_disk(self) -> Recorded:
         """Finish the files; what was recorded until now.
@@ -137,18 +138,29 @@ class EnvEpisodeRecorder:
         return Recorded(self._writer.put_on_disk(), num_open, self._num_broken_off)
 
     def get_open(self) -> dict[str, Any]:
-        """Return what was taken of env episodes that are not over: id -> agent's episode id -> its state, no infos."""
+        """Return what was taken of env episodes that are not over.
+
+        Returns:
+            Id -> `agents`: agent's episode id -> its state, without infos; `end`: the (length, is_terminated) with
+            which it is over if nobody else comes to it, else None.
+        """
+        ends = {episode.id: [episode.length, episode.is_terminated] for episode in self._waiting}
         return {
-            env_id: {id_: episode.get_state() for id_, episode in of_env.items()}
+            env_id: {
+                "agents": {id_: episode.get_state() for id_, episode in of_env.items()},
+                "end": ends.get(env_id),
+            }
             for env_id, of_env in self._open.items()
         }
 
     def set_open(self, episodes: Mapping[str, Any]) -> None:
         """Go on with the env episodes that `get_open` returned."""
         self._open = {
-            env_id: {id_: _AgentEpisode.from_state(id_, env_id, state) for id_, state in of_env.items()}
-            for env_id, of_env in episodes.items()
+            env_id: {id_: _AgentEpisode.from_state(id_, env_id, state) for id_, state in saved["agents"].items()}
+            for env_id, saved in episodes.items()
         }
+        ends = {env_id: saved["end"] for env_id, saved in episodes.items() if saved["end"] is not None}
+        self._waiting = [EndedEpisode(id_, int(length), bool(terminated)) for id_, (length, terminated) in ends.items()]
 
     def close(self) -> Recorded:
         """Finish the files; whoever has not come to an env episode by now will not come."""
