@@ -476,6 +476,7 @@ class Service:
                 return
             except MessageError:  # steps between two records were refused, so these episodes have gaps
                 self._lose_open(client, [chunk.key for chunk in _named_chunks(request)])
+        self._leave_out(client, _named_chunks(request))
         _log.warning(
             "RLlink: a message of %s from before the restart is dropped: it does not continue its episodes",
             record.client,

@@ -636,6 +636,28 @@ def test_messages_that_are_left_out_take_their_env_episodes_along(
     client.close()
 
 
+def test_messages_that_cannot_be_read_again_take_their_env_episodes_along(
+    serve_recording: Callable[..., RecordingServer], tmp_path: Path
+) -> None:
+    """Also where they would have begun them, and end them."""
+    server = serve_recording()
+    client = RawClient(server.address)
+    client.ask({"type": "PING", "extensions": {"agents": {}, "env_ends": {}, "session": {"id": None}}})
+    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+    send(client, chunk("left", 1, 0, 2, **END, rewards=[9.0, 9.0]), request=1)
+    send(client, chunk("guest", 1, 0, 2, **END), request=2)
+    send(client, chunk("right", 1, 0, 2, **END, is_env_done=True, rewards=[9.0, 9.0]), request=3)
+    send(client, *(chunk(agent, 2, 0, 2, **END, is_env_done=agent == "guest") for agent in WIDTHS), request=4)
+    server.kill()
+    server = serve_recording("rllink.max_abs_reward=2", state=load_checkpoint(tmp_path / "checkpoint")[0])
+    server.sample(4)
+    recorded = finish(server)
+    assert (recorded.report.episodes, recorded.num_broken_off) == (1, 1)
+    ((_, _, agents),) = recorded_in(tmp_path / "data")
+    assert {agent: one["obs"][0][0] for agent, one in agents.items()} == dict.fromkeys(WIDTHS, 2.0)
+    client.close()
+
+
 def test_ends_of_env_episodes_tell_names_apart_that_are_used_again(
     serve_recording: Callable[..., RecordingServer], tmp_path: Path
 ) -> None:
