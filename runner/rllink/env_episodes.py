@@ -28,7 +28,7 @@ class _SampledEnvEpisode:
         num_counted: how many of them are in metrics.
         num_steps: env steps.
         is_terminated: whether all that have ended are terminated.
-        is_end_sampled: whether its end, as its client has said it, was sampled.
+        is_end_sampled: whether it was sampled that nobody can come: its client has said so, or has begun a newer one.
     """
 
     env: EnvEpisode
@@ -94,6 +94,7 @@ class SampledEnvEpisodes:
             return NotedEnvEpisodes([[episode] for episode in _ended(sampled) if episode.is_whole])
         for chunks in sampled:
             self._add(chunks)
+        self._end_older(sampled)
         for one in list(self._open.values()):
             if not one.env.is_whole:
                 self._break_off(one.env)
@@ -125,6 +126,16 @@ class SampledEnvEpisodes:
                 self._open.setdefault(env.id, _SampledEnvEpisode(env)).add_chunk(episode, *end)
             else:
                 self._break_off(env)
+
+    def _end_older(self, sampled: Sequence[SampledChunks]) -> None:
+        """Note that nobody can come to env episodes of which a newer one with the same id was sampled."""
+        newest: dict[tuple[str, str], int] = {}
+        for env in (episode.env for chunks in sampled for episode in chunks.episodes):
+            assert env is not None
+            key = env.client, env.name
+            newest[key] = max(env.number, newest.get(key, 0))
+        for one in self._open.values():
+            one.is_end_sampled |= newest.get((one.env.client, one.env.name), 0) > one.env.number
 
     def _break_off(self, env: EnvEpisode) -> None:
         """Forget an env episode that is not whole, whose agents may go on, and tell of it once."""
@@ -162,6 +173,7 @@ class SampledEnvEpisodes:
         return {
             id_: {
                 "says_end": one.env.says_end,
+                "number": one.env.number,
                 "is_whole": one.env.is_whole and one.env not in served,
                 "going_on": [episode.id for episode in one.agents if id(episode) in one.going_on],
                 "ended": [episode.get_state() for episode in one.agents if id(episode) not in one.going_on],
@@ -194,7 +206,7 @@ class SampledEnvEpisodes:
             begun = {str(one.agent_id) for one in agents}
             is_closed = bool(saved.get("is_closed", False))
             who = agents[0].client, str(agents[0].name), bool(saved.get("says_end", False))
-            env = EnvEpisode(id_, *who, begun, is_whole, is_closed)
+            env = EnvEpisode(id_, *who, int(saved.get("number", 0)), begun, is_whole, is_closed)
             for episode in agents:
                 episode.env = env
             if not is_whole:
@@ -206,7 +218,7 @@ class SampledEnvEpisodes:
             self._open[id_] = _SampledEnvEpisode(
                 env, agents, going_on_ids, counted, num_steps, is_terminated, is_closed
             )
-        return [one.env for one in self._open.values()]
+        return [one.env for one in self._open.values() if not one.env.is_closed]
 
 
 def to_record(sampled: Sequence[SampledChunks], noted: NotedEnvEpisodes) -> ToRecord:

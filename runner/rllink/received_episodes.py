@@ -28,6 +28,7 @@ class EnvEpisode:
         id: unique in a run.
         client, name: name of its client, and its id in messages of the client.
         says_end: whether its client says when it is over, so that it goes on until then, whole or not.
+        number: newer env episodes of its client have higher ones.
         agents: the agents that have begun in it, each once.
         is_whole: whether every step of all agents has arrived, or can still arrive.
         is_closed: whether no further agent can begin in it.
@@ -38,6 +39,7 @@ class EnvEpisode:
     client: str
     name: str
     says_end: bool = False
+    number: int = 0
     agents: set[str] = field(default_factory=set)
     is_whole: bool = True
     is_closed: bool = False

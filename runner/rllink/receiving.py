@@ -51,7 +51,8 @@ class OpenEpisodes:
 
     def new_env_episode(self, id_: str) -> EnvEpisode:
         """Make an env episode, to which agents may come after `offer`."""
-        return EnvEpisode(self.new_id(id_), self.name, id_, self.says_ends)
+        number = self.num_begun
+        return EnvEpisode(self.new_id(id_), self.name, id_, self.says_ends, number)
 
     def env_episode(self, id_: str) -> EnvEpisode | None:
         """Return the env episode of this id to which agents may come; None if there is none."""

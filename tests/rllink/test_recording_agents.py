@@ -491,6 +491,28 @@ def test_after_a_restart_an_end_that_was_sampled_is_known(
     client.close()
 
 
+def test_after_a_restart_an_env_episode_stays_closed_by_a_newer_one(
+    serve_recording: Callable[..., RecordingServer], tmp_path: Path
+) -> None:
+    """Also where the newer one is over, and recorded."""
+    server = serve_recording()
+    client = RawClient(server.address)
+    client.ask({"type": "PING", "extensions": {"agents": {}, "env_ends": {}, "session": {"id": None}}})
+    send(client, chunk("left", 1, 0, 2), chunk("right", 1, 0, 2, **END), request=1)
+    send(client, chunk("right", 2, 0, 2, **END, is_env_done=True), request=2)
+    server.sample(4)
+    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+    send(client, chunk("guest", 3, 0, 2, **END, is_env_done=True), request=3)
+    send(client, chunk("left", 1, 2, 3, **END), request=4)
+    server.kill()
+    server = serve_recording(state=load_checkpoint(tmp_path / "checkpoint")[0])
+    server.sample(3)
+    assert finish(server).report.episodes == 3
+    found = [(length, sorted(agents)) for _, length, agents in recorded_in(tmp_path / "data")]
+    assert sorted(found) == [(2, ["guest"]), (2, ["right"]), (3, ["left", "right"])]
+    client.close()
+
+
 @pytest.mark.parametrize("says_ends", [False, True])
 def test_env_episodes_of_a_client_that_has_gone(
     serve_recording: Callable[..., RecordingServer], says_ends: bool
