@@ -99,14 +99,15 @@ class OpenEpisodes:
             lost: the episodes among them that went on before.
         """
         new = NewEpisodes(self)
-        lost, named = dict(lost), dict[AgentKey, OpenEpisode]()
+        going_on = dict(lost)
+        named: dict[AgentKey, OpenEpisode] = {}
         # Without `env_ends`, agents that come after a loss are taken to begin anew.
-        broken_off = set() if self.says_ends else {id_ for _, id_ in lost}
+        closed = set() if self.says_ends else {id_ for _, id_ in lost}
         for chunk in chunks:
-            if chunk.agent_id is None or (chunk.id in broken_off and chunk.key not in lost):
+            if chunk.agent_id is None or chunk.id in closed:
                 continue
             if chunk.key not in named:
-                named[chunk.key] = lost.pop(chunk.key, None) or new.add(chunk.agent_id, chunk.id)
+                named[chunk.key] = going_on.pop(chunk.key, None) or new.add(chunk.agent_id, chunk.id)
                 named[chunk.key].is_whole = False
             if chunk.is_env_done:
                 new.end_env_episode(named[chunk.key])
