@@ -107,7 +107,8 @@ class OpenEpisodes:
             if chunk.agent_id is None or chunk.id in closed:
                 continue
             if chunk.key not in named:
-                named[chunk.key] = going_on.pop(chunk.key, None) or new.add(chunk.agent_id, chunk.id)
+                before = going_on.pop(chunk.key, None)
+                named[chunk.key] = new.add(chunk.agent_id, chunk.id) if before is None else before
                 named[chunk.key].is_whole = False
             if chunk.is_env_done:
                 new.end_env_episode(named[chunk.key])
