@@ -204,7 +204,7 @@ def test_an_agent_that_ended_is_no_whole_env_episode_when_another_is_lost_that_t
         client.get_actions([{**both[0], "reward": 1.0, "is_terminated": True}])
     wait_until(lambda: not served.runner._service.known)
     with Client(*served.address) as client:
-        client.send_episodes([{**episode(9), "agent_id": AGENTS[0], "id": "b"}])
+        client.send_episodes([{**episode(9), "agent_id": AGENTS[0], "id": "b", "is_env_done": True}])
     sample = sampling.result(10)
     assert sample.rollout.num_env_steps == 10
     assert sample.finished.returns.tolist() == [9.0]
