@@ -20,6 +20,8 @@ from typing import Any
 
 # Before anything imports torch, also in processes that tests start: small networks are slower on two threads.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Ray's actors are nice (15) by default: another process of tests would starve them, and tests wait for them.
+os.environ.setdefault("RAY_worker_niceness", "0")
 # What tests sign checkpoints with, in all processes: none makes a key in the user's folder.
 os.environ["RUNNER_KEY"] = "a key that the tests made up"
 
