@@ -147,7 +147,7 @@ def folder(prepared: Path, tmp_path: Path) -> Path:
 
 def run(folder: Path, arguments: Sequence[str], codes: Sequence[int] = (0,)) -> str:
     command = [sys.executable, *arguments]
-    ended = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
+    ended = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=2 * WAIT_S)
     assert ended.returncode in codes, f"{shlex.join(command)}\n{ended.stdout}{ended.stderr}"
     return ended.stdout + ended.stderr
 
