@@ -172,10 +172,8 @@ def _unbound(callback: Callback, hook: str, key: str) -> Iterator[Problem]:
         inspect.signature(method).bind(**dict.fromkeys([*names, "a_later_one"]))
     except (TypeError, ValueError) as error:  # it is no function at all, too
         what = f"{hook} does not take all arguments of its event: {error}"
-        where, got = (
-            f"{key}, {place_of(type(callback), hook)}",
-            str(inspect.signature(method)) if callable(method) else repr(method),
-        )
+        where = f"{key}, {place_of(type(callback), hook)}"
+        got = str(inspect.signature(method)) if callable(method) else repr(method)
         yield Problem(what, where, got, f"(self, *, {', '.join(names)}, **kwargs), or some of them")
 
 

@@ -12,7 +12,7 @@ Space = gym.Space[Any]
 
 
 def find_misfits(policy: Space, agents: Space, is_of_actions: bool, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield where a policy's space is not that of agents: path, the policy's part, the agents' part.
+    """Yield the parts in which a policy's space differs from its agents' space: path, the policy's, the agents'.
 
     Bounds and widths of numbers matter for actions alone: observations may leave their bounds, and are cast.
     """

@@ -103,7 +103,7 @@ class EnvEpisodeRecorder:
             self._num_broken_off += 1
 
     def break_off_all(self) -> None:
-        """Leave out all env episodes that are open, but for those that are over if nobody else comes: nobody will."""
+        """Leave out all open env episodes; write the ones that are over if nobody else comes, since nobody will."""
         self._write_waiting()
         self._num_broken_off += len(self._open)
         self._open.clear()
