@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunRecord", "Trainer", "make_env_runner", "read_run"]
 
-_MODULES = {  # they import torch or numpy; `runner validate` must not
+_EXPORTS = {  # they import torch or numpy; `runner validate` must not
     "RunRecord": "runner.pages.run_record",
     "Trainer": "runner.experiment.trainer",
     "make_env_runner": "runner.experiment.env_runner_builder",
@@ -21,6 +21,6 @@ _MODULES = {  # they import torch or numpy; `runner validate` must not
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in _EXPORTS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_MODULES[name]), name)
+    return getattr(importlib.import_module(_EXPORTS[name]), name)

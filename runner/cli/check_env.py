@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from runner.cli.arguments import UsageError, parse_arguments
 from runner.config.compose import compose_experiment
-from runner.config.errors import Problem
+from runner.config.env_checks import find_env_problems
+from runner.config.errors import ConfigError, Problem
 from runner.config.paths import list_options, search_dirs
 from runner.config.validation import build_blocks
 
@@ -23,7 +24,11 @@ def main(argv: Sequence[str]) -> int:
     if others:
         raise UsageError(f"check-env makes the environment alone\n   got      {others[0]}\n   allowed  env.KEY=VALUE")
     named = _override_of(arguments.words[0], arguments.config_dir)
-    env = build_blocks(compose_experiment([named, *arguments.overrides], arguments.config_dir)).env
+    composed = compose_experiment([named, *arguments.overrides], arguments.config_dir)
+    config = build_blocks(composed)
+    if problems := [*find_env_problems(config, composed)]:
+        raise ConfigError(problems)
+    env = config.env
     from runner.testing import inspect_environment
 
     check = inspect_environment(env)

@@ -133,7 +133,9 @@ def _describe_type(annotation: Any) -> str:
     if origin in (list, tuple):
         item = _PLAIN_NAMES.get(typing.get_origin(arguments[0]) or arguments[0])
         return f"a list of {item[1]}" if item else "a list"
-    if origin is dict or dataclasses.is_dataclass(annotation):
+    if dataclasses.is_dataclass(annotation):
+        return f"a block of the keys {', '.join(field.name for field in dataclasses.fields(annotation))}"
+    if origin is dict:
         return "a block of keys"
     if isinstance(annotation, type) and issubclass(annotation, enum.Enum):
         return ", ".join(annotation.__members__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from runner.config.algorithms import AlgorithmConfig
 from runner.config.defaults import SchemaError, core_groups, default_values, load_schema, register_defaults
 from runner.config.documents import TooLargeError, check_expansion
 from runner.config.edit_lists import own_blocks
-from runner.config.errors import Problem
+from runner.config.errors import Problem, nearest_match
 from runner.config.hydra_errors import describe_composition_error
 from runner.config.loader import make_loader
 from runner.config.overrides import OverrideLine, describe_sweep, find_unknown_option, parse_overrides
@@ -29,6 +30,7 @@ from runner.config.paths import display_path, find_config, search_dirs
 from runner.config.provenance import Provenance
 from runner.config.yaml_lines import YAMLError
 
+_MISSING_KEY = re.compile(r"Interpolation key '(.+)' not found")
 DEFAULT_SOURCE = "default"
 # Stands for the search space of a sweep in the name of its folder.
 SWEEP_DIGEST: ContextVar[str] = ContextVar("sweep_digest", default="sweep")
@@ -269,7 +271,11 @@ class _Composition:
         except OmegaConfBaseException as error:
             where = self.provenance.sources.get(name)
             reason = str(error).splitlines()[0]
-            self.problems.append(Problem(f"{name} refers to a key that does not exist: {reason}", where, text))
+            root: Any = node._get_root()
+            missing = _MISSING_KEY.search(reason)
+            nearest = nearest_match(missing[1], _leaf_names(_plain(root), "")) if missing else None
+            what = f"{name} refers to a key that does not exist: {reason}"
+            self.problems.append(Problem(what, where, text, nearest=nearest))
             with open_dict(node):
                 node[key] = None
                 if isinstance(node, DictConfig):

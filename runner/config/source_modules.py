@@ -66,10 +66,11 @@ class SourceModule:
         return name in self.definitions or name in self.imports or name in self.exports
 
     def has_submodule(self, name: str) -> bool:
-        return name in self._submodules
+        return name in self.submodules
 
     @cached_property
-    def _submodules(self) -> set[str]:
+    def submodules(self) -> set[str]:
+        """The modules in the package; none in a module that is no package."""
         found = set()
         for folder in map(Path, self.search_locations):
             for path in folder.iterdir() if folder.is_dir() else []:
@@ -86,7 +87,7 @@ class SourceModule:
         if self.search_locations and not self.exports:
             defined |= {name for name, (module, _) in self.imports.items() if module.startswith(self.name)}
         names = defined | set(self.exports)
-        return [name for name in names or self._submodules if not name.startswith("_")]
+        return [name for name in names or self.submodules if not name.startswith("_")]
 
     def _add(self, statement: ast.stmt) -> None:
         if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

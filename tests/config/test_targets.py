@@ -108,6 +108,7 @@ def test_what_the_source_cannot_tell(name: str, make_package: Package) -> None:
         ("static_pkg.m", "is a module"),
         ("static_pkg.m.B", "static_pkg.m has no B"),
         ("static_pkg.n.B", "static_pkg has no n"),
+        ("runner.piplines.ScaleRewards", "runner has no piplines"),
         ("nowhere_at_all.B", "no package nowhere_at_all"),
         ("subprocess.call", "part of Python itself"),
     ],

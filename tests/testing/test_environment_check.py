@@ -257,8 +257,9 @@ def test_command(arguments: list[str], code: int, text: str, capsys: pytest.Capt
     [
         ([], "ENV is missing"),
         (["CartPole-v1", "seed=3"], "got      seed=3"),
-        (["CartPol-v1"], "Did you mean"),
-        (["my_package.Nowhere"], "my_package cannot be imported"),
+        (["CartPol-v1"], "nearest  CartPole-v1"),
+        (["CartPole-v1", "env.env_config={rendr_mode: human}"], "nearest  render_mode"),
+        (["my_package.Nowhere"], "there is no package my_package"),
         (["CartPole-v1", "env.env_confg.x=1"], "env_config"),
     ],
 )
