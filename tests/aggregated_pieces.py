@@ -37,14 +37,15 @@ class Failing(LearnerPiece):
         return batch
 
 
-class Slow(LearnerPiece):
-    """Takes its time."""
+class Stalling(LearnerPiece):
+    """Returns from its first call alone."""
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    num_calls = 0
 
     def __call__(self, *, batch: Batch, **_: Any) -> Batch:
-        time.sleep(self._seconds)
+        self.num_calls += 1
+        while self.num_calls > 1:
+            time.sleep(60)
         return batch
 
 
