@@ -29,6 +29,7 @@ def main() -> None:
     parser.add_argument("--plan", choices=PLANS, required=True)
     parser.add_argument("--seconds", type=float, default=0.005)
     parser.add_argument("--sigma", type=float, default=0.0)
+    parser.add_argument("--env", choices=("SleepingCartPole", "SleepingCartPoles"), default="SleepingCartPole")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--measured-s", type=float, default=12.0)
     args = parser.parse_args()
@@ -44,9 +45,9 @@ def main() -> None:
             f"env_runners.num_envs_per_env_runner={args.envs}",
             "env_runners.num_cpus_per_env_runner=0.01",
             "env.env=null",
-            "env._target_=sleeping.SleepingCartPole",
+            f"env._target_=sleeping.{args.env}",
             f"+env.env_config.seconds={args.seconds}",
-            f"+env.env_config.sigma={args.sigma}",
+            *([f"+env.env_config.sigma={args.sigma}"] if args.sigma else []),
             "evaluation.evaluation_interval=null",
             "tracking=none",
             f"hydra.run.dir={run_dir}",

@@ -7,6 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 
 
 class SleepingCartPole(gym.Wrapper[Any, Any, Any, Any]):
@@ -22,3 +23,16 @@ class SleepingCartPole(gym.Wrapper[Any, Any, Any, Any]):
         factor = self._stream.lognormal(-(self._sigma**2) / 2, self._sigma) if self._sigma else 1.0
         time.sleep(self._seconds * factor)
         return self.env.step(action)
+
+
+class SleepingCartPoles(CartPoleVectorEnv):
+    """All sub-environments at once, which sleep `seconds` together, as those of a batched simulator do."""
+
+    def __init__(self, num_envs: int = 1, seconds: float = 0.002, render_mode: str | None = None) -> None:
+        super().__init__(num_envs=num_envs, render_mode=render_mode)
+        self._seconds = seconds
+
+    def step(self, action: Any) -> Any:
+        """Step after the sleep."""
+        time.sleep(self._seconds)
+        return super().step(action)

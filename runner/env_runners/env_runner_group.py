@@ -204,7 +204,7 @@ class EnvRunnerGroup:
         told = self._told.setdefault(handle, {})
         for subject, announcement in self._announced.items():
             if told.get(subject) is not announcement:
-                handle.submit(*announcement)
+                handle.announce(subject, *announcement)
                 told[subject] = announcement
         return handle.submit(method, *arguments)
 
@@ -292,10 +292,14 @@ class EnvRunnerGroup:
         """Have as many runners as the cluster has room for; here their number is fixed."""
 
     def replace_lost(self, index: int, generation: int, lost: RunnerLost, losses_in_a_row: int) -> None:
-        """Put a new runner in the place of a lost one, unless that has been done for another of its calls."""
+        """Restore a lost runner, or put a new one with other seeds in its place; unless that has been done for another
+        of its calls.
+        """
         if self.generations[index] != generation:
             return
         self._restarts.add(f"{self.role} {lost}", losses_in_a_row)
+        if self._handles[index].restore():
+            return
         self._handles[index].close()
         self._make(index, generation + 1)
 

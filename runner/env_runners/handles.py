@@ -43,6 +43,16 @@ class RunnerHandle(Protocol):
     def submit(self, method: str, *args: Any) -> Ticket:
         """Start the call, and return the claim to its answer; calls are answered in their order."""
 
+    def announce(self, subject: str, method: str, *args: Any) -> None:
+        """Start a call whose answer nobody waits for; a later one about the same subject takes its place."""
+
+    def restore(self) -> bool:
+        """Put a runner in the place of a lost one that goes on as if it were the same, and answers its calls.
+
+        Returns:
+            Whether that can be done; if not, calls that have not been answered stay lost.
+        """
+
     def close(self) -> None:
         """Close the environments and free the runner."""
 
@@ -57,6 +67,14 @@ class LocalHandle:
     def submit(self, method: str, *args: Any) -> Ticket:
         """Return the call, to be run."""
         return LocalTicket(partial(getattr(self.runner, method), *args), self._calls)
+
+    def announce(self, subject: str, method: str, *args: Any) -> None:
+        """See `RunnerHandle`."""
+        self.submit(method, *args)
+
+    def restore(self) -> bool:
+        """Return false: a runner in this process is lost with it."""
+        return False
 
     def close(self) -> None:
         """Close the environments."""
@@ -126,19 +144,30 @@ class RemoteHandle:
         timeout_s: float | None,
         start_timeout_s: float = START_TIMEOUT_S,
     ) -> None:
-        import ray
-
-        actor_class = ray.remote(_RunnerActor).options(**placement.place(), max_restarts=0)
-        self._actor: Any = actor_class.remote(make_runner, index, generation)
+        self._make_runner, self._index, self._generation = make_runner, index, generation
         self._timeout_s = timeout_s
         self._start_timeout_s = max(timeout_s or 0.0, start_timeout_s)
-        self._answered_s = 0.0  # time.monotonic() of the newest answer
-        self._index = index
         self._placement = placement
+        self._start()
+
+    def _start(self) -> None:
+        import ray
+
+        actor_class = ray.remote(_RunnerActor).options(**self._placement.place(), max_restarts=0)
+        self._actor: Any = actor_class.remote(self._make_runner, self._index, self._generation)
+        self._answered_s = 0.0  # time.monotonic() of the newest answer
 
     def submit(self, method: str, *args: Any) -> Ticket:
         """Send the call to the actor."""
         return self._ticket(method, self._actor.call.remote(method, *args))
+
+    def announce(self, subject: str, method: str, *args: Any) -> None:
+        """See `RunnerHandle`."""
+        self.submit(method, *args)
+
+    def restore(self) -> bool:
+        """Return false: what the lost runner knew is lost."""
+        return False
 
     def submit_function(self, function: Callable[[Any], Any]) -> Ticket:
         """Call a function in the actor's process, with what holds the runner there."""

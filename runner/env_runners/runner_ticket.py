@@ -100,5 +100,5 @@ class RunnerTicket:
         self.has_left = self.index not in self._group.indexes
         if self.has_left:
             self._group.withdraw(self)
-        else:
+        elif self._generation != self._group.generations[self.index]:  # else the runner is restored, with its calls
             self._ticket = self._submitted()

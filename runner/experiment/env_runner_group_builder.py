@@ -14,11 +14,12 @@ from runner.cluster.room import count_places
 from runner.config.curriculum import read_tasks, task_names
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import AsyncGradientsConfig
-from runner.config.plans import read_plan, steps_of
+from runner.config.plans import is_deterministic, read_plan, steps_of
 from runner.config.schemas import ASYNC, EnvConfig, ExperimentConfig
 from runner.env_runners.elastic_env_runner_group import ElasticEnvRunnerGroup, Size
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import LocalHandle, RemoteHandle
+from runner.env_runners.restorable_handle import RestorableHandle
 from runner.env_runners.sample_recording import SampleRecorder, SampleRecording
 from runner.experiment.env_runner_builder import (
     EVALUATION,
@@ -71,13 +72,12 @@ def build_env_runner_group(
         )
     import ray
 
-    sample_timeout_s = config.evaluation.evaluation_sample_timeout_s if is_evaluation else runners.sample_timeout_s
-    placement = Placement(runners.resources_per_env_runner, num_remote, runners.scheduling_strategy)
+    handle_class = RemoteHandle if is_evaluation or is_recording else _handle_class(config)
     make_remote = partial(
-        RemoteHandle,
+        handle_class,
         make_runner,
-        placement=placement,
-        timeout_s=None if config.env.is_external and not is_evaluation else sample_timeout_s,
+        placement=Placement(runners.resources_per_env_runner, num_remote, runners.scheduling_strategy),
+        timeout_s=_sample_timeout_s(config, is_evaluation),
         start_timeout_s=config.ray.actor_start_timeout_s,
     )
     if runners.is_elastic and not is_evaluation:
@@ -90,6 +90,17 @@ def build_env_runner_group(
         )
     settings = _settings_of(config, num_remote)
     return EnvRunnerGroup(make_remote, num_remote, pipelines, max_restarts, title, ray.put, recording, settings)
+
+
+def _handle_class(config: ExperimentConfig) -> type[RemoteHandle]:
+    """Return the class of handles that keeps what the plan promises; simulators cannot be restored."""
+    return RestorableHandle if is_deterministic(config) and not config.env.is_external else RemoteHandle
+
+
+def _sample_timeout_s(config: ExperimentConfig, is_evaluation: bool) -> float | None:
+    if is_evaluation:
+        return config.evaluation.evaluation_sample_timeout_s
+    return None if config.env.is_external else config.env_runners.sample_timeout_s
 
 
 def _size_of(config: ExperimentConfig, on_data: Sequence[Mapping[str, float]]) -> Size:

@@ -152,6 +152,58 @@ def test_asynchronous_runs_learn_whatever_is_killed(
     scenario.ends(f"all replaced, a return of 450 within {num_env_steps:,} env steps")
 
 
+# Experiment -> what is killed, learners in actors, its plan with samples in the order of their requests.
+IN_ORDER = "{mode: async, num_async: 2, deterministic: true}"
+DETERMINISTIC = {
+    "impala_cartpole": (
+        [RUNNER_ACTOR, LEARNER_ACTOR],
+        2,
+        f"[{{ParallelRollouts: {IN_ORDER}}}, ConcatBatches, TrainOneStep]",
+    ),
+    "appo_cartpole": (
+        [RUNNER_ACTOR, LEARNER_ACTOR],
+        1,
+        f"[{{ParallelRollouts: {IN_ORDER}}}, ConcatBatches, {{MixInReplay: {{replay_proportion: 0.5}}}}, TrainOneStep, "
+        "UpdateTargetNetwork]",
+    ),
+    "a3c_cartpole": (
+        [RUNNER_ACTOR],
+        0,
+        "[{AsyncGradients: {num_async: 2, deterministic: true}}, {ApplyGradients: {update_all: false}}]",
+    ),
+}
+OF_LOSSES = ("fault_tolerance/num_remote_worker_restarts", "fault_tolerance/num_learner_restarts")
+
+
+@pytest.mark.chaos
+@pytest.mark.parametrize("experiment", DETERMINISTIC)
+def test_deterministic_runs_have_the_same_numbers_whatever_is_killed(
+    experiment: str, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
+) -> None:
+    """Twenty times in a row a random actor dies; each iteration has the numbers of a run that was left alone."""
+    killed, num_learners, plan = DETERMINISTIC[experiment]
+    num_iterations = 2 * NUM_KILLS + 5
+    overrides = [f"+experiment={experiment}", "tracking=none", f"algorithm.plan={plan}"]
+    overrides += [f"stop={{training_iteration: {num_iterations}}}", f"learners.num_learners={num_learners}"]
+    overrides += ["evaluation.evaluation_interval=null", "checkpoint.every_iterations=null"]
+    alone, disturbed = tmp_path / "alone", tmp_path / "disturbed"
+    command = start(*RUNNER, *overrides, f"hydra.run.dir={alone}")
+    assert command.wait() == 0, command.output
+    command = start(*RUNNER, *overrides, f"hydra.run.dir={disturbed}")
+    for number in range(NUM_KILLS):
+        kill_one(command, killed[number % len(killed)], disturbed, 2 * number + 1, chance)
+        scenario.inject(f"SIGKILL of {killed[number % len(killed)].removeprefix('ray::_')}")
+    assert command.wait() == 0, command.output
+    lines = progress_of(disturbed)
+    assert sum(lines[-1].get(name, 0) for name in OF_LOSSES) == NUM_KILLS
+
+    def numbers_of(run_dir: Path) -> list[dict[str, Any]]:
+        return [{name: value for name, value in line.items() if name not in OF_LOSSES} for line in lines_of(run_dir)]
+
+    assert numbers_of(disturbed) == numbers_of(alone)
+    scenario.ends(f"all replaced, {num_iterations} iterations equal bit for bit")
+
+
 @pytest.fixture
 def ray_nodes() -> Iterator[Any]:
     """Yield a cluster of this machine with a head for the driver only; nodes are added and killed by the test."""

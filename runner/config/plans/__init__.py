@@ -11,6 +11,7 @@ from runner.config.plans.checks import (
 from runner.config.plans.drawing import draw_plan
 from runner.config.plans.item_checks import items_after
 from runner.config.plans.needs import (
+    is_deterministic,
     learns_from_replay_only,
     names_recorded_data,
     needs_of,
@@ -30,6 +31,7 @@ __all__ = [
     "find_plan_problems",
     "find_untrained_plan",
     "find_useless_intensity",
+    "is_deterministic",
     "is_replayed",
     "items_after",
     "learns_from_replay_only",

@@ -41,6 +41,12 @@ def samples_asynchronously(config: ExperimentConfig) -> bool:
     return any(is_asynchronous(step) for step in steps_of(read_plan(config.algorithm.plan)))
 
 
+def is_deterministic(config: ExperimentConfig) -> bool:
+    """Return whether a step keeps requests in flight, and asks for the same numbers in each run."""
+    steps = steps_of(read_plan(config.algorithm.plan))
+    return any(isinstance(step.config, AsyncRequestsConfig) and step.config.deterministic for step in steps)
+
+
 def is_asynchronous(step: Step) -> bool:
     """Return whether a step keeps requests to env runners in flight."""
     if isinstance(step.config, ParallelRolloutsConfig):
