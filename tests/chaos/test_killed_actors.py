@@ -12,7 +12,7 @@ import pytest
 
 from tests.chaos.conftest import Scenario
 from tests.chaos.processes import RUNNER, Command, Process
-from tests.chaos.runs import assert_each_iteration_once, newest_state, num_lines
+from tests.chaos.runs import assert_each_iteration_once, lines_of, newest_state, num_lines
 from tests.conftest import WAIT_S, progress_of, result_of
 
 pytestmark = [pytest.mark.ray]
@@ -184,8 +184,8 @@ def test_deterministic_runs_have_the_same_numbers_whatever_is_killed(
     killed, num_learners, plan = DETERMINISTIC[experiment]
     num_iterations = 2 * NUM_KILLS + 5
     overrides = [f"+experiment={experiment}", "tracking=none", f"algorithm.plan={plan}"]
-    overrides += [f"stop={{training_iteration: {num_iterations}}}", f"learners.num_learners={num_learners}"]
-    overrides += ["evaluation.evaluation_interval=null", "checkpoint.every_iterations=null"]
+    overrides += [f"stop.training_iteration={num_iterations}", "stop.env_runners.episode_return_mean=10000"]
+    overrides += ["evaluation.evaluation_interval=null", f"learners.num_learners={num_learners}"]
     alone, disturbed = tmp_path / "alone", tmp_path / "disturbed"
     command = start(*RUNNER, *overrides, f"hydra.run.dir={alone}")
     assert command.wait() == 0, command.output
