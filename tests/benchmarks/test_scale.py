@@ -1,4 +1,4 @@
-"""The simulation of many env runners, against runs that were measured with 4 and 8."""
+"""The simulation of many env runners, against runs that were measured with 4, 8 and 16."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 
 from tests.conftest import ROOT
 
-# docs/benchmarks.md, Asynchronous sampling: env steps/s of one env runner, and shares of so many times as many of 4, 8.
-ONE = 190.0
+# docs/benchmarks.md, Asynchronous sampling: env steps/s of one env runner, and shares of so many of 4, 8, 16.
+ONE = 191.0
 MEASURED = {
-    (0.0, "rounds"): (0.98, 0.97),
-    (0.0, "free"): (0.99, 0.97),
-    (0.0, "deterministic"): (1.00, 0.97),
-    (1.0, "rounds"): (0.88, 0.81),
-    (1.0, "free"): (0.98, 0.98),
-    (1.0, "deterministic"): (0.93,),
+    (0.0, "rounds"): (0.99, 0.97, 0.95),
+    (0.0, "free"): (1.00, 0.99, 0.97),
+    (0.0, "deterministic"): (0.99, 0.98, 0.97),
+    (1.0, "rounds"): (0.84, 0.81, 0.76),
+    (1.0, "free"): (0.96, 1.02, 0.97),
+    (1.0, "deterministic"): (0.93, 0.98, 0.91),
 }
 
 
@@ -41,9 +41,10 @@ def share_of(scale: Any, num_runners: int, **fields: Any) -> float:
 @pytest.mark.parametrize(("sigma", "plan"), MEASURED)
 def test_the_simulation_has_the_speeds_that_were_measured(scale: Any, sigma: float, plan: str) -> None:
     shares = MEASURED[sigma, plan]
-    # The one run of 6 s with deterministic and sigma 1 is further off: chance alone moves it by 2 %.
-    most = 0.07 if (sigma, plan) == (1.0, "deterministic") else 0.05
-    for num_runners, measured in zip((4, 8), shares, strict=False):
+    # With deterministic and sigma 1 it is further off: it knows nothing of many processes on two cores, for which only
+    # a plan waits that takes samples in the order of requests. One run of 8 s; chance alone moves it by 2 %.
+    most = 0.08 if (sigma, plan) == (1.0, "deterministic") else 0.05
+    for num_runners, measured in zip((4, 8, 16), shares, strict=False):
         assert share_of(scale, num_runners, sigma=sigma, plan=plan) == pytest.approx(measured, rel=most)
 
 
