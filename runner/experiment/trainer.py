@@ -409,7 +409,7 @@ class Trainer:
         runners.set_weights(self.learners.get_weights())
         runners.use_shared_state(self.resources.shared_state)
         if self.resources.league is not None:
-            self.resources.league.seat(runners, is_evaluation=True)
+            self.resources.league.announce_lineup(runners, is_evaluation=True)
         if self.resources.curriculum is not None:
             self.resources.curriculum.announce(runners, is_evaluation=True)
         num_sampled = self._metrics.num_env_steps_sampled_lifetime

@@ -32,7 +32,7 @@ from runner.rows.matches import DRAW, LOSS, WIN, Match
 from runner.segments import Segment, SegmentFile
 
 # A module changes: each of its games against a player counts so much less than the next one.
-_FADING = 0.99
+_DECAY_PER_GAME = 0.99
 _COLUMNS = {WIN: 0, DRAW: 1, LOSS: 2}
 
 
@@ -121,7 +121,7 @@ class League:
 
     # -- who plays -------------------------------------------------------------------------------------------------
 
-    def seat(self, env_runners: EnvRunnerGroup, is_evaluation: bool = False) -> None:
+    def announce_lineup(self, env_runners: EnvRunnerGroup, is_evaluation: bool = False) -> None:
         """Tell env runners who plays in the episodes that they begin from now on."""
         named = evaluated_players(self._config) if is_evaluation else self._players
         for player_id in named:
@@ -133,13 +133,15 @@ class League:
 
     def lineup(self) -> Lineup:
         """Return who plays against modules that learn."""
-        odds = {home: {other: self._odds(home, other) for other in self._policies} for home in self._policies}
+        odds = {
+            learning: {other: self._odds(learning, other) for other in self._policies} for learning in self._policies
+        }
         return Lineup(odds, self._config.opponents_at_once, self._num_lineups)
 
-    def _odds(self, home: str, other: str) -> dict[str, float]:
-        """Return the probability of each player in the place of module `other`, against module `home`."""
+    def _odds(self, learning: str, other: str) -> dict[str, float]:
+        """Return the probability of each player in the place of module `other`, against module `learning`."""
         snapshots = self._snapshots_of(other)[-(self._config.max_snapshots or 0) :]
-        chances = np.array([1.0 - self._score(home, player_id) for player_id in snapshots])
+        chances = np.array([1.0 - self._score(learning, player_id) for player_id in snapshots])
         hardness = chances**self._config.prioritised_power
         fixed = self._config.train_against or self._config.fixed
         weights_of = {
@@ -166,7 +168,7 @@ class League:
     def _evaluation_lineup(self) -> Lineup:
         players = evaluated_players(self._config)
         odds = {player_id: 1 / len(players) for player_id in players}
-        return Lineup({home: dict.fromkeys(self._policies, odds) for home in self._policies} if players else {})
+        return Lineup(dict.fromkeys(self._policies, dict.fromkeys(self._policies, odds)) if players else {})
 
     # -- what games say --------------------------------------------------------------------------------------------
 
@@ -174,7 +176,7 @@ class League:
         """Count games of training."""
         for module_id, player_id, score in matches:
             faded = self._faded[module_id].setdefault(player_id, [0.0, 0.0, 0.0])
-            faded[:] = [count * _FADING for count in faded]
+            faded[:] = [count * _DECAY_PER_GAME for count in faded]
             for games in (faded, self._games[module_id].setdefault(player_id, [0.0, 0.0, 0.0])):
                 games[_COLUMNS[score]] += 1.0
             since = self._since_snapshot[module_id]

@@ -35,18 +35,18 @@ class Team:
 
 
 @dataclass
-class _Table:
+class _Seating:
     """Who plays in one sub-environment.
 
     Attributes:
-        home: place of the team that learns.
+        learning_team: place of the team that learns.
         players: place of a team -> the player that acts for it.
         seats: agent id -> its seat, of agents that players act for.
         running: agents that were observed and have not ended.
         returns: undiscounted, of each team.
     """
 
-    home: int = 0
+    learning_team: int = 0
     players: dict[int, str] = field(default_factory=dict)
     seats: dict[str, Seat] = field(default_factory=dict)
     running: set[str] = field(default_factory=set)
@@ -82,7 +82,7 @@ class SeatedEnvironments(MultiAgentEnvironments):
         self._make_player = make_player
         self._contents: dict[str, bytes] = {}
         self._players: dict[tuple[str, str], Player] = {}
-        self._tables = [_Table() for _ in range(num_envs)]
+        self._seatings = [_Seating() for _ in range(num_envs)]
         self._dealt: dict[tuple[int, str, str], list[str]] = {}
         self.lineup = Lineup()
 
@@ -109,17 +109,17 @@ class SeatedEnvironments(MultiAgentEnvironments):
         """Draw new episodes from this lineup; players that are neither in it nor at play are unloaded."""
         self.lineup = lineup
         drawn = {player_id for others in lineup.odds.values() for odds in others.values() for player_id in odds}
-        drawn |= {player_id for table in self._tables for player_id in table.players.values()}
+        drawn |= {player_id for seating in self._seatings for player_id in seating.players.values()}
         self._players = {key: player for key, player in self._players.items() if key[0] in drawn}
 
     def _let_opponents_act(self, actions: Sequence[AgentDict]) -> None:
         """Write the actions of opponents into the dict of their sub-environment, in one pass for each player."""
         acting: dict[tuple[str, str], list[tuple[int, Seat]]] = {}
-        for n, table in enumerate(self._tables):
-            for seat in table.seats.values():
+        for n, seating in enumerate(self._seatings):
+            for seat in seating.seats.values():
                 if seat.obs is not None:
                     place = self._team_of[seat.agent_id]
-                    acting.setdefault((table.players[place], self._teams[place].module_id), []).append((n, seat))
+                    acting.setdefault((seating.players[place], self._teams[place].module_id), []).append((n, seat))
         for key, places in acting.items():
             seats = [seat for _, seat in places]
             chosen = self._chosen(*key, seats)
@@ -148,54 +148,54 @@ class SeatedEnvironments(MultiAgentEnvironments):
     def _without_opponents(self, n: int, step: EnvStep) -> EnvStep:
         """Keep what opponents are told, and return what is left."""
         if step.is_reset:
-            self._tables[n] = self._drawn_table()
-        table = self._tables[n]
-        if not table.players:
+            self._seatings[n] = self._drawn_seating()
+        seating = self._seatings[n]
+        if not seating.players:
             return step
         for agent, reward in step.rewards.items():
             if agent in self._team_of:
-                table.returns[self._team_of[agent]] += float(reward)
-        for agent, seat in table.seats.items():
+                seating.returns[self._team_of[agent]] += float(reward)
+        for agent, seat in seating.seats.items():
             seat.obs = step.obs.get(agent)
             seat.reward += float(step.rewards.get(agent, 0.0))
         terminateds, truncateds = dict(step.terminateds), dict(step.truncateds)
-        table.running |= set(step.obs)
+        seating.running |= set(step.obs)
         ended = {agent for flags in (terminateds, truncateds) for agent, flag in flags.items() if flag}
         if ALL_AGENTS in ended:
-            ended |= table.running
-        for agent in ended & set(table.seats):
-            table.seats[agent].obs = None
-        table.running -= ended
+            ended |= seating.running
+        for agent in ended & set(seating.seats):
+            seating.seats[agent].obs = None
+        seating.running -= ended
         if ALL_AGENTS not in terminateds and ALL_AGENTS not in truncateds and not step.is_reset:
             # Whoever sees some of the agents cannot know whether the last one has ended.
-            (truncateds if any(truncateds.values()) else terminateds)[ALL_AGENTS] = not table.running
+            (truncateds if any(truncateds.values()) else terminateds)[ALL_AGENTS] = not seating.running
         return EnvStep(
             step.is_reset,
-            *(_hidden(part, table) for part in (step.obs, step.rewards, terminateds, truncateds, step.infos)),
+            *(_hidden(part, seating) for part in (step.obs, step.rewards, terminateds, truncateds, step.infos)),
         )
 
-    def _drawn_table(self) -> _Table:
-        home = int(self._rng.integers(len(self._teams)))
-        table = _Table(home, returns=[0.0] * len(self._teams))
-        odds_at_home = self.lineup.odds.get(self._teams[home].module_id, {})
+    def _drawn_seating(self) -> _Seating:
+        learning = int(self._rng.integers(len(self._teams)))
+        seating = _Seating(learning, returns=[0.0] * len(self._teams))
+        odds_against = self.lineup.odds.get(self._teams[learning].module_id, {})
         for place, team in enumerate(self._teams):
-            odds = odds_at_home.get(team.module_id)
-            if place != home and odds:
-                player_id = self._drawn(self._teams[home].module_id, team.module_id, odds)
+            odds = odds_against.get(team.module_id)
+            if place != learning and odds:
+                player_id = self._drawn(self._teams[learning].module_id, team.module_id, odds)
                 if player_id != ITSELF:
-                    table.players[place] = player_id
-                    table.seats |= {agent: Seat(agent) for agent in team.agents}
-        return table
+                    seating.players[place] = player_id
+                    seating.seats |= {agent: Seat(agent) for agent in team.agents}
+        return seating
 
-    def _drawn(self, home: str, other: str, odds: Mapping[str, float]) -> str:
+    def _drawn(self, learning: str, other: str, odds: Mapping[str, float]) -> str:
         """Draw a player from the odds, or from the ones that were dealt for this lineup."""
         lineup = self.lineup
         if lineup.num_at_once is None:
             return list(odds)[int(self._rng.choice(len(odds), p=list(odds.values())))]
-        key = (lineup.number, home, other)
+        key = (lineup.number, learning, other)
         if key not in self._dealt:
             role, *index = self._seed_name
-            dealing = random_stream(self._seed, f"{role}/league/{home}/{other}", *map(int, index), lineup.number)
+            dealing = random_stream(self._seed, f"{role}/league/{learning}/{other}", *map(int, index), lineup.number)
             places = dealing.choice(len(odds), lineup.num_at_once, p=list(odds.values()))
             self._dealt = {one: dealt for one, dealt in self._dealt.items() if one[0] == lineup.number}
             self._dealt[key] = [list(odds)[int(place)] for place in places]
@@ -204,28 +204,31 @@ class SeatedEnvironments(MultiAgentEnvironments):
     def end_episode(self, n: int) -> tuple[Match, ...]:
         """Note that the episode is over, and return its matches."""
         super().end_episode(n)
-        table = self._tables[n]
-        module_id, own = self._teams[table.home].module_id, table.returns[table.home] if table.returns else 0.0
+        seating = self._seatings[n]
+        module_id, own = (
+            self._teams[seating.learning_team].module_id,
+            seating.returns[seating.learning_team] if seating.returns else 0.0,
+        )
         return tuple(
-            Match(module_id, player_id, _score(own - table.returns[place]))
-            for place, player_id in table.players.items()
+            Match(module_id, player_id, _score(own - seating.returns[place]))
+            for place, player_id in seating.players.items()
         )
 
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of the sub-environments, of the draws, and of running episodes' opponents."""
-        tables = [
+        seatings = [
             {
-                "home": table.home,
-                "players": {str(place): player_id for place, player_id in table.players.items()},
-                "seats": {agent: deepcopy(vars(seat)) for agent, seat in table.seats.items()},
-                "running": sorted(table.running),
-                "returns": list(table.returns),
+                "learning_team": seating.learning_team,
+                "players": {str(place): player_id for place, player_id in seating.players.items()},
+                "seats": {agent: deepcopy(vars(seat)) for agent, seat in seating.seats.items()},
+                "running": sorted(seating.running),
+                "returns": list(seating.returns),
             }
-            for table in self._tables
+            for seating in self._seatings
         ]
-        return {**super().get_state(), "tables": tables, "draws": stream_state(self._rng)}
+        return {**super().get_state(), "seatings": seatings, "draws": stream_state(self._rng)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
@@ -234,20 +237,20 @@ class SeatedEnvironments(MultiAgentEnvironments):
         self._rng = random_stream(self._seed, f"{role}/league", *(int(i) for i in index))
         restore_stream(self._rng, state["draws"])
         self._dealt = {}
-        self._tables = [
-            _Table(
-                int(table["home"]),
-                {int(place): player_id for place, player_id in table["players"].items()},
-                {agent: Seat(**seat) for agent, seat in table["seats"].items()},
-                set(table["running"]),
-                list(table["returns"]),
+        self._seatings = [
+            _Seating(
+                int(seating["learning_team"]),
+                {int(place): player_id for place, player_id in seating["players"].items()},
+                {agent: Seat(**seat) for agent, seat in seating["seats"].items()},
+                set(seating["running"]),
+                list(seating["returns"]),
             )
-            for table in state["tables"]
+            for seating in state["seatings"]
         ]
 
 
-def _hidden(by_agent: AgentDict, table: _Table) -> AgentDict:
-    return {agent: value for agent, value in by_agent.items() if agent not in table.seats}
+def _hidden(by_agent: AgentDict, seating: _Seating) -> AgentDict:
+    return {agent: value for agent, value in by_agent.items() if agent not in seating.seats}
 
 
 def _score(lead: float) -> float:

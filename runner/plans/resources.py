@@ -249,7 +249,7 @@ class Resources:
         """Let the league, if there is one, begin with the learners' weights, and a curriculum with its first tasks."""
         if self.league is not None:
             self.league.begin(self.learners.get_weights(), self.shared_state)
-            self.league.seat(self.env_runners)
+            self.league.announce_lineup(self.env_runners)
         if self.curriculum is not None:
             self.curriculum.announce(self.env_runners)
 
@@ -267,7 +267,7 @@ class Resources:
         self.league.add_matches(matches)
         metrics = self.league.metrics(matches)
         self.league.end_iteration(num_env_steps, self.learners.get_weights, self.shared_state)
-        self.league.seat(self.env_runners)
+        self.league.announce_lineup(self.env_runners)
         return metrics
 
     def _metrics_of_resources(self) -> Result:
@@ -357,7 +357,7 @@ class Resources:
             if "league" in state:
                 self.league.set_state(state["league"])
             self.league.begin(self.learners.get_weights(), self.shared_state)  # modules that are new in it
-            self.league.seat(self.env_runners)
+            self.league.announce_lineup(self.env_runners)
         if self.curriculum is not None:
             if "curriculum" in state:
                 self.curriculum.set_state(state["curriculum"])

@@ -63,7 +63,7 @@ class Loop:
                 self.seen[n] = set()
             named = {*step.obs, *step.rewards, *step.terminateds, *step.truncateds, *step.infos} - {ALL_AGENTS}
             self.seen[n] |= named
-            self.hidden[n] = set(self.envs._tables[n].seats)
+            self.hidden[n] = set(self.envs._seatings[n].seats)
             assert not named & self.hidden[n]
             over = step.terminateds.get(ALL_AGENTS) or step.truncateds.get(ALL_AGENTS)
             ended = {agent for agent, flag in step.terminateds.items() if flag}
@@ -86,35 +86,35 @@ def test_whoever_is_seen_acts_and_scores_are_those_of_the_whole_episode(has_all_
     """Oracle: the environment itself, which checks who acts, and sums over its own transcript."""
     envs = seated(has_all_key, {"p1": 0.4, "p2": 0.4, ITSELF: 0.2} if has_all_key else {"p1": 0.4, "p2": 0.6})
     loop = Loop(envs)
-    homes: list[Any] = []
+    learning_teams: list[Any] = []
     end_episode = envs.end_episode
 
     def noting(n: int) -> tuple[Match, ...]:
-        table = envs._tables[n]
+        seating = envs._seatings[n]
         returns = dict.fromkeys(AGENTS, 0.0)
         last_reset = max(place for place, entry in enumerate(envs.environments[n].transcript) if entry == ("reset",))  # type: ignore[attr-defined]
         for _, rewards, _, _ in envs.environments[n].transcript[last_reset + 1 :]:  # type: ignore[attr-defined]
             for agent, reward in rewards.items():
                 returns[agent] += reward
         matches = end_episode(n)
-        own = returns[AGENTS[table.home]]
+        own = returns[AGENTS[seating.learning_team]]
         expected = [
             Match("main", player, 0.5 if own == returns[AGENTS[place]] else float(own > returns[AGENTS[place]]))
-            for place, player in table.players.items()
+            for place, player in seating.players.items()
         ]
         assert list(matches) == expected
-        homes.append((table.home, tuple(sorted(table.players.items()))))
+        learning_teams.append((seating.learning_team, tuple(sorted(seating.players.items()))))
         return matches
 
     envs.end_episode = noting  # type: ignore[method-assign]
     loop.run(NUM_STEPS)
-    assert len(homes) > 60
-    assert {home for home, _ in homes} == {0, 1, 2}
-    drawn = [player for _, players in homes for _, player in players]
-    assert 0.3 < drawn.count("p1") / (2 * len(homes)) < 0.5
-    assert any(not players for _, players in homes) is has_all_key, "without the key only the runner finds the end"
+    assert len(learning_teams) > 60
+    assert {home for home, _ in learning_teams} == {0, 1, 2}
+    drawn = [player for _, players in learning_teams for _, player in players]
+    assert 0.3 < drawn.count("p1") / (2 * len(learning_teams)) < 0.5
+    assert any(not players for _, players in learning_teams) is has_all_key, "without the key only the runner finds the end"
     ends = sum(entry[-1] is True for transcript in transcripts(envs) for entry in transcript if entry != ("reset",))
-    assert ends == len(homes)
+    assert ends == len(learning_teams)
 
 
 def test_a_player_acts_for_all_its_seats_in_one_pass() -> None:
@@ -146,5 +146,5 @@ def test_agents_of_a_team_have_one_opponent_and_one_return() -> None:
     loop = Loop(envs)
     loop.run(NUM_STEPS)
     assert all(len(matches) == 1 for matches in loop.matches)
-    for table in envs._tables:
-        assert set(table.seats) in ({"a", "c"}, {"b"})
+    for seating in envs._seatings:
+        assert set(seating.seats) in ({"a", "c"}, {"b"})
