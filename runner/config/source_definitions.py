@@ -57,8 +57,8 @@ def _resolve_in(module: SourceModule, names: list[str], depth: int) -> Definitio
         return _follow(module.exports[name], name, rest, depth)
     if node is not None or not module.is_complete:
         raise UnknowableError
-    options = module.submodules if rest and module.search_locations else module.public_names()
-    raise MissingNameError(f"{module.name} has no {name}", name, options)
+    submodules = [one for one in module.submodules if not one.startswith("_")] if rest else []
+    raise MissingNameError(f"{module.name} has no {name}", name, {*module.public_names(), *submodules})
 
 
 def _follow(module_name: str, name: str | None, rest: list[str], depth: int) -> Definition | SourceModule:

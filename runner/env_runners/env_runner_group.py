@@ -307,6 +307,8 @@ class EnvRunnerGroup:
         self.generations[index] = generation
         if self._recording is not None:
             self._recording.forget(index)
+        if index in self._handles:
+            self._told.pop(self._handles[index], None)
         self._handles[index] = self._make_handle(index, generation)
 
     def finish_recording(self) -> Recorded:

@@ -229,5 +229,10 @@ class RemoteHandle:
 
         with suppress(ray.exceptions.RayError):  # it may be gone already, or hang
             ray.get(self._actor.call.remote("close"), timeout=_CLOSE_TIMEOUT_S)
-        ray.kill(self._actor)
+        self._kill()
         self._placement.leave()
+
+    def _kill(self) -> None:
+        import ray
+
+        ray.kill(self._actor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
@@ -12,10 +13,10 @@ from runner.config.errors import RunnerError
 from runner.env_runners.handles import RemoteHandle, RunnerLost
 from runner.env_runners.tickets import Ticket
 
-# A snapshot costs about a tenth of a sample of CartPole, so that snapshots are less than one percent of the work.
-_CALLS_PER_SNAPSHOT = 16
+_UNKNOWN = object()
+_log = logging.getLogger(__name__)
 
-Announcement = tuple[Any, ...]
+Call = tuple[Any, ...]  # name of a method, and its arguments
 
 
 class RestorableHandle(RemoteHandle):
@@ -26,52 +27,61 @@ class RestorableHandle(RemoteHandle):
     of a run in which none is. Snapshots are in Ray's object store, where a lost node takes large ones with it.
 
     Args:
-        arguments, options: see `RemoteHandle`.
+        arguments: see `RemoteHandle`.
+        calls_per_snapshot: calls that are repeated at most, and a few more that have not been answered.
+        options: further ones of `RemoteHandle`.
     """
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
+    def __init__(self, *arguments: Any, calls_per_snapshot: int = 16, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self._announced: dict[str, Announcement] = {}
+        self._calls_per_snapshot = calls_per_snapshot
+        self._timeout_of_start_s = self._start_timeout_s
+        self._announced: dict[str, Call] = {}
         self._periods = [_Period(None)]
         self._restoring: Ticket | None = None
         self._has_answered = True
 
     def submit(self, method: str, *args: Any) -> Ticket:
-        """Send the call to the actor, and to the actors that take its place before the call is answered."""
+        """Send the call to the actor; until a later snapshot is there, also to an actor that takes its place."""
         period = self._periods[-1]
         claim = _Claim(super().submit(method, *args), lambda ticket: self._answer_of(ticket, period))
-        period.calls.append(_Call((method, *args), weakref.ref(claim)))
-        if len(period.calls) == _CALLS_PER_SNAPSHOT:
+        period.calls.append(_Repeatable((method, *args), weakref.ref(claim)))
+        if len(period.calls) >= self._calls_per_snapshot:
             self._periods.append(_Period(super().submit("get_state"), dict(self._announced)))
         return claim
 
     def announce(self, subject: str, method: str, *args: Any) -> None:
         """See `RunnerHandle`."""
+        self._announced[subject] = (method, *args)  # first: a snapshot that is taken after the call does not hold it
         super().announce(subject, method, *args)
-        self._announced[subject] = (method, *args)
 
     def restore(self) -> bool:
         """See `RunnerHandle`; false also where nothing was answered since the last time: its calls may be fatal."""
+        self._kill()  # one that is only silent would leave snapshots that are waited for
         period = self._newest_snapshot() if self._has_answered else None
         if period is None:
+            what = "env runner %d cannot be restored: another one, with other seeds, changes the numbers of the run"
+            _log.warning(what, self._index)
             return False
-        self.close()
+        self._placement.leave()
         self._start()
+        self._start_timeout_s = self._timeout_of_start_s + len(period.calls) * (self._timeout_s or 0.0)
         self._has_answered = False
         self._periods = [period]
+        self._restoring = None
         if period.snapshot is not None:
             self._restoring = super().submit("set_state", period.snapshot.result())
         for announcement in period.announced.values():
             super().submit(*announcement)
-        for call in period.calls:
-            ticket, claim = super().submit(*call.call), call.claim()
-            if claim is not None and not claim.is_answered:
+        for repeated in period.calls:
+            ticket, claim = super().submit(*repeated.call), repeated.claim()
+            if claim is not None:
                 claim.ticket = ticket
         return True
 
     def _newest_snapshot(self) -> _Period | None:
         """Return the period that began with the newest snapshot that there is, with all calls since."""
-        calls: list[_Call] = []
+        calls: list[_Repeatable] = []
         for period in reversed(self._periods):
             calls = [*period.calls, *calls]
             with suppress(RunnerLost, RunnerError):
@@ -81,11 +91,14 @@ class RestorableHandle(RemoteHandle):
         return None
 
     def _answer_of(self, ticket: Ticket, period: _Period) -> Any:
-        """Return an answer, and forget periods before its own: calls are in order, their snapshots are not needed."""
-        answer = ticket.result()
+        """Wait for an answer, and forget periods before its own: calls are in order, their snapshots are not needed."""
         if self._restoring is not None:
-            self._restoring.result()  # raises what `set_state` has raised
+            try:
+                self._restoring.result()
+            except RunnerError as error:
+                raise RunnerLost(f"{self._index} does not take a snapshot of its own state: {error}") from error
             self._restoring = None
+        answer = ticket.result()
         self._has_answered = True
         if period in self._periods:
             del self._periods[: self._periods.index(period)]
@@ -103,15 +116,15 @@ class _Period:
     """
 
     snapshot: Ticket | None
-    announced: dict[str, Announcement] = field(default_factory=dict)
-    calls: list[_Call] = field(default_factory=list)
+    announced: dict[str, Call] = field(default_factory=dict)
+    calls: list[_Repeatable] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
-class _Call:
-    """The name of a method with its arguments, and who claims the answer: perhaps nobody any more."""
+class _Repeatable:
+    """A call, and who claims its answer: perhaps nobody any more."""
 
-    call: tuple[Any, ...]
+    call: Call
     claim: Callable[[], _Claim | None]
 
 
@@ -125,20 +138,20 @@ class _Claim:
 
     def __init__(self, ticket: Ticket, take: Callable[[Ticket], Any]) -> None:
         self.ticket = ticket
-        self.is_answered = False
         self._take = take
+        self._answer: Any = _UNKNOWN
 
     @property
     def reference(self) -> Any:
         return self.ticket.reference
 
     def is_ready(self) -> bool:
-        return self.ticket.is_ready()
+        return self._answer is not _UNKNOWN or self.ticket.is_ready()
 
     def is_silent(self) -> bool:
-        return self.ticket.is_silent()
+        return self._answer is _UNKNOWN and self.ticket.is_silent()
 
     def result(self) -> Any:
-        answer = self._take(self.ticket)
-        self.is_answered = True
-        return answer
+        if self._answer is _UNKNOWN:
+            self._answer = self._take(self.ticket)
+        return self._answer

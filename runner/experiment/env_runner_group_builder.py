@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -72,9 +72,8 @@ def build_env_runner_group(
         )
     import ray
 
-    handle_class = RemoteHandle if is_evaluation or is_recording else _handle_class(config)
     make_remote = partial(
-        handle_class,
+        _handle_class(config, is_evaluation, is_recording),
         make_runner,
         placement=Placement(runners.resources_per_env_runner, num_remote, runners.scheduling_strategy),
         timeout_s=_sample_timeout_s(config, is_evaluation),
@@ -92,9 +91,11 @@ def build_env_runner_group(
     return EnvRunnerGroup(make_remote, num_remote, pipelines, max_restarts, title, ray.put, recording, settings)
 
 
-def _handle_class(config: ExperimentConfig) -> type[RemoteHandle]:
-    """Return the class of handles that keeps what the plan promises; simulators cannot be restored."""
-    return RestorableHandle if is_deterministic(config) and not config.env.is_external else RemoteHandle
+def _handle_class(config: ExperimentConfig, is_evaluation: bool, is_recording: bool) -> Callable[..., RemoteHandle]:
+    """Return a class of handles that keeps what the plan promises; files of recorded data would have rows twice."""
+    if is_recording or not is_deterministic(config):
+        return RemoteHandle
+    return partial(RestorableHandle, calls_per_snapshot=1) if is_evaluation else RestorableHandle
 
 
 def _sample_timeout_s(config: ExperimentConfig, is_evaluation: bool) -> float | None:

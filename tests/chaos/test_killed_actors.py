@@ -119,13 +119,15 @@ def test_killed_learners(
     scenario.ends("replaced, each iteration is there once")
 
 
-# Experiment -> what is killed, learners in actors, env steps of the run, and the metric that promises a return of 450.
+# Experiment -> what is killed, learners in actors, env steps of the run, the metric that promises a return of 450, and
+# iterations from one kill to the next. The ones of a3c are the shortest: an env runner that is killed while it starts
+# again, more than three times in a row, ends a run.
 RETURN = "env_runners/episode_return_mean"
 ASYNCHRONOUS = {
-    "impala_cartpole": ([RUNNER_ACTOR, LEARNER_ACTOR], 2, 1_200_000, RETURN),
-    "appo_cartpole": ([RUNNER_ACTOR, LEARNER_ACTOR], 1, 800_000, RETURN),
-    "a3c_cartpole": ([RUNNER_ACTOR], 0, 500_000, RETURN),
-    "apex_cartpole": ([RUNNER_ACTOR, SHARD_ACTOR, LEARNER_ACTOR], 1, 150_000, f"evaluation/{RETURN}"),
+    "impala_cartpole": ([RUNNER_ACTOR, LEARNER_ACTOR], 2, 1_200_000, RETURN, 2),
+    "appo_cartpole": ([RUNNER_ACTOR, LEARNER_ACTOR], 1, 800_000, RETURN, 2),
+    "a3c_cartpole": ([RUNNER_ACTOR], 0, 500_000, RETURN, 6),
+    "apex_cartpole": ([RUNNER_ACTOR, SHARD_ACTOR, LEARNER_ACTOR], 1, 150_000, f"evaluation/{RETURN}", 2),
 }
 NUM_KILLS = 20
 
@@ -136,13 +138,13 @@ def test_asynchronous_runs_learn_whatever_is_killed(
     experiment: str, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
 ) -> None:
     """Twenty times in a row a random actor dies; the run reaches its return, and ends by itself."""
-    killed, num_learners, num_env_steps, metric = ASYNCHRONOUS[experiment]
+    killed, num_learners, num_env_steps, metric, every = ASYNCHRONOUS[experiment]
     run_dir = tmp_path / "run"
     never = [f"stop.{metric.replace('/', '.')}=10000", f"stop.num_env_steps_sampled_lifetime={num_env_steps}"]
     overrides = [f"+experiment={experiment}", "tracking=none", *never, f"hydra.run.dir={run_dir}"]
     command = start(*RUNNER, *overrides, f"learners.num_learners={num_learners}")
     for number in range(NUM_KILLS):
-        kill_one(command, killed[number % len(killed)], run_dir, 2 * number + 1, chance)
+        kill_one(command, killed[number % len(killed)], run_dir, every * number + 1, chance)
         scenario.inject(f"SIGKILL of {killed[number % len(killed)].removeprefix('ray::_')}")
     assert command.wait() == 0, command.output
     lines = progress_of(run_dir)

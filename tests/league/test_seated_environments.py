@@ -112,7 +112,9 @@ def test_whoever_is_seen_acts_and_scores_are_those_of_the_whole_episode(has_all_
     assert {home for home, _ in learning_teams} == {0, 1, 2}
     drawn = [player for _, players in learning_teams for _, player in players]
     assert 0.3 < drawn.count("p1") / (2 * len(learning_teams)) < 0.5
-    assert any(not players for _, players in learning_teams) is has_all_key, "without the key only the runner finds the end"
+    assert any(not players for _, players in learning_teams) is has_all_key, (
+        "without the key only the runner finds the end"
+    )
     ends = sum(entry[-1] is True for transcript in transcripts(envs) for entry in transcript if entry != ("reset",))
     assert ends == len(learning_teams)
 

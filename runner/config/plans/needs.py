@@ -42,9 +42,14 @@ def samples_asynchronously(config: ExperimentConfig) -> bool:
 
 
 def is_deterministic(config: ExperimentConfig) -> bool:
-    """Return whether a step keeps requests in flight, and asks for the same numbers in each run."""
-    steps = steps_of(read_plan(config.algorithm.plan))
-    return any(isinstance(step.config, AsyncRequestsConfig) and step.config.deterministic for step in steps)
+    """Return whether a step takes answers in the order of its requests, for the same numbers in each run."""
+    return any(_takes_in_order(step) for step in steps_of(read_plan(config.algorithm.plan)))
+
+
+def _takes_in_order(step: Step) -> bool:
+    if isinstance(step.config, AsyncRequestsConfig):
+        return step.config.deterministic
+    return step.arguments.get("deterministic") is True  # of an operator of one's own
 
 
 def is_asynchronous(step: Step) -> bool:
