@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -203,3 +204,41 @@ def test_mlflow_store_that_is_locked_in_mid_run(start: Start, tmp_path: Path, sc
         other.close()
     assert_each_iteration_once(run_dir, 60)
     scenario.ends("training not stopped")
+
+
+@pytest.fixture
+def small_store() -> Iterator[Any]:
+    """Yield a Ray cluster whose object store has the least room that Ray allows, 75 MiB."""
+    from ray.cluster_utils import Cluster
+
+    room = 75 * 2**20
+    cluster = Cluster(
+        initialize_head=True, head_node_args={"num_cpus": 4, "include_dashboard": False, "object_store_memory": room}
+    )
+    yield cluster
+    cluster.shutdown()
+
+
+@pytest.mark.ray
+@pytest.mark.chaos
+def test_full_object_store(small_store: Any, start: Start, tmp_path: Path, scenario: Scenario) -> None:
+    """Samples of 29 MB, four of which are in flight: Ray writes some of them to the disk, and none is lost."""
+    flatten = "piece: {_target_: runner.pipelines.FlattenObservations}"
+    in_order = "[{ParallelRollouts: {mode: async, num_async: 2, deterministic: true}}, ConcatBatches, TrainOneStep]"
+    overrides = [
+        *("+experiment=impala_cartpole", "tracking=none", "evaluation=none", f"algorithm.plan={in_order}"),
+        *("env=catch", "env.env_config={rows: 84, columns: 84}", "module.fcnet_hiddens=[8]"),
+        f"connectors.env_to_module=[{{insert_before: NumpyToTensor, {flatten}}}]",
+        f"connectors.learner=[{{insert_before: AgentToModuleMapping, {flatten}}}]",
+        *("env_runners.num_env_runners=2", "env_runners.num_envs_per_env_runner=50", "stop.training_iteration=4"),
+        *("algorithm.train_batch_size_per_learner=8000", "algorithm.min_sample_timesteps_per_iteration=8000"),
+    ]
+    run_dirs = [tmp_path / "inline", tmp_path / "full"]
+    for run_dir, own in zip(run_dirs, ("engine=inline", f"ray.address={small_store.address}"), strict=True):
+        command = start(*RUNNER, *overrides, own, f"hydra.run.dir={run_dir}")
+        assert command.wait() == 0, command.output
+    logs = Path(small_store.head_node.get_session_dir_path(), "logs")
+    assert any("Spilled" in path.read_text() for path in logs.glob("raylet*.out")), "the store was full"
+    scenario.inject("an object store that is full")
+    assert_equal_ends(*run_dirs)
+    scenario.ends("Ray writes samples to the disk; the run has the numbers of one in a single process")
