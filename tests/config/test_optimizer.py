@@ -53,7 +53,7 @@ def test_a_mistake_is_told(optimizer: str, told: str) -> None:
         ("{name: sgd, alpha: 0.5}", r"p0\.optimizer\.alpha is set, and sgd has no such option"),
         ("{nam: sgd}", r"unknown key .*p0\.optimizer\.nam"),
         ("{name: adan}", r"p0\.optimizer\.name is not one of its choices"),
-        ("sgd", r"p0\.optimizer has the wrong type.*a block of keys"),
+        ("sgd", r"p0\.optimizer has the wrong type.*a block of the keys name, "),
     ],
 )
 def test_a_mistake_of_one_module_is_told(optimizer: str, told: str) -> None:
