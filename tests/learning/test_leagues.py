@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from runner.experiment.trainer import Trainer
 
-LOSS_RATE = "evaluation/league/{}/loss_rate"
+LOSS_RATE = "evaluation/league/perfect/loss_rate"
 
 
 @pytest.mark.learning
 @pytest.mark.parametrize("seed", range(10))
-def test_a_league_learns_tic_tac_toe(seed: int) -> None:
-    """At most 5 % losses against a perfect player within 1,000,000 env steps, of 1,000 greedy games on either seat."""
-    overrides = [f"seed={seed}", "evaluation.evaluation_interval=null"]
+def test_a_league_learns_tic_tac_toe(seed: int, tmp_path: Path) -> None:
+    """At most 5 % losses against a perfect player within 1,000,000 env steps, of 1,000 greedy games on either seat.
+
+    The run ends where about 200 games of an evaluation have at most 3 %; most of the games here are others.
+    """
+    overrides = [f"seed={seed}", "tracking=none", f"hydra.run.dir={tmp_path / 'run'}"]
     with Trainer.from_experiment("ppo_league_tictactoe", overrides) as one:
-        while one.last_result.get("num_env_steps_sampled_lifetime", 0) < 1_000_000:
-            one.train()
-        result = one.evaluate(1000)
-    assert result[LOSS_RATE.format("perfect")] <= 0.05  # type: ignore[operator]
+        one.fit()
+        assert one.last_result["num_env_steps_sampled_lifetime"] <= 1_001_000  # type: ignore[operator]
+        result = one.evaluate(2000)
+    assert result[LOSS_RATE] <= 0.05  # type: ignore[operator]
