@@ -18,6 +18,7 @@ _EXPORTS: dict[str, str] = {
     "MinAtar": "minatar",
     "MultiAgentCartPole": "cartpoles",
     "MultiAgentPendulum": "separate_agents",
+    "NewWorld": "new_world",
     "PettingZooEnv": "petting_zoo",
     "Pursuit": "pursuit",
     "StatelessCartPole": "cartpoles",
