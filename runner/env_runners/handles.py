@@ -45,19 +45,21 @@ class RunnerHandle(Protocol):
 
     def announce(self, subject: str, method: str, *args: Any) -> None:
         """Start a call whose answer nobody waits for; a later one about the same subject takes its place."""
+        self.submit(method, *args)
 
     def restore(self) -> bool:
         """Put a runner in the place of a lost one that goes on as if it were the same, and answers its calls.
 
         Returns:
-            Whether that can be done; if not, calls that have not been answered stay lost.
+            Whether that can be done: not here, and calls that have not been answered stay lost.
         """
+        return False
 
     def close(self) -> None:
         """Close the environments and free the runner."""
 
 
-class LocalHandle:
+class LocalHandle(RunnerHandle):
     """An env runner in this process; calls run in their order, each when its result or a later one is asked for."""
 
     def __init__(self, make_runner: MakeEnvRunner, index: int, generation: int) -> None:
@@ -67,14 +69,6 @@ class LocalHandle:
     def submit(self, method: str, *args: Any) -> Ticket:
         """Return the call, to be run."""
         return LocalTicket(partial(getattr(self.runner, method), *args), self._calls)
-
-    def announce(self, subject: str, method: str, *args: Any) -> None:
-        """See `RunnerHandle`."""
-        self.submit(method, *args)
-
-    def restore(self) -> bool:
-        """Return false: a runner in this process is lost with it."""
-        return False
 
     def close(self) -> None:
         """Close the environments."""
@@ -123,7 +117,7 @@ def serialised_bytes(value: Any) -> int:
     return len(pickled) + sum(int(array.raw().nbytes) for array in arrays)
 
 
-class RemoteHandle:
+class RemoteHandle(RunnerHandle):
     """An env runner in a Ray actor.
 
     Args:
@@ -160,14 +154,6 @@ class RemoteHandle:
     def submit(self, method: str, *args: Any) -> Ticket:
         """Send the call to the actor."""
         return self._ticket(method, self._actor.call.remote(method, *args))
-
-    def announce(self, subject: str, method: str, *args: Any) -> None:
-        """See `RunnerHandle`."""
-        self.submit(method, *args)
-
-    def restore(self) -> bool:
-        """Return false: what the lost runner knew is lost."""
-        return False
 
     def submit_function(self, function: Callable[[Any], Any]) -> Ticket:
         """Call a function in the actor's process, with what holds the runner there."""

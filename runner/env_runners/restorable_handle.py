@@ -75,7 +75,7 @@ class RestorableHandle(RemoteHandle):
             super().submit(*announcement)
         for repeated in period.calls:
             ticket, claim = super().submit(*repeated.call), repeated.claim()
-            if claim is not None:
+            if claim is not None and not claim.is_answered:
                 claim.ticket = ticket
         return True
 
@@ -142,16 +142,20 @@ class _Claim:
         self._answer: Any = _UNKNOWN
 
     @property
+    def is_answered(self) -> bool:
+        return self._answer is not _UNKNOWN
+
+    @property
     def reference(self) -> Any:
         return self.ticket.reference
 
     def is_ready(self) -> bool:
-        return self._answer is not _UNKNOWN or self.ticket.is_ready()
+        return self.is_answered or self.ticket.is_ready()
 
     def is_silent(self) -> bool:
-        return self._answer is _UNKNOWN and self.ticket.is_silent()
+        return not self.is_answered and self.ticket.is_silent()
 
     def result(self) -> Any:
-        if self._answer is _UNKNOWN:
+        if not self.is_answered:
             self._answer = self._take(self.ticket)
         return self._answer

@@ -205,10 +205,8 @@ class SeatedEnvironments(MultiAgentEnvironments):
         """Note that the episode is over, and return its matches."""
         super().end_episode(n)
         seating = self._seatings[n]
-        module_id, own = (
-            self._teams[seating.learning_team].module_id,
-            seating.returns[seating.learning_team] if seating.returns else 0.0,
-        )
+        module_id = self._teams[seating.learning_team].module_id
+        own = seating.returns[seating.learning_team] if seating.returns else 0.0
         return tuple(
             Match(module_id, player_id, _score(own - seating.returns[place]))
             for place, player_id in seating.players.items()
