@@ -8,6 +8,7 @@ from typing import Any
 
 from runner.config.errors import UserError
 from runner.config.stores import find_store_problem
+from runner.tracking.result_file import write_atomically
 
 
 class StoredFiles:
@@ -37,8 +38,11 @@ class StoredFiles:
         return content
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file, at once where the store is object storage."""
+        """Write a file, so that a kill leaves the old one or the new one where the store is object storage or local."""
         place = self._place(path)
+        if _is_local(self._file_system):
+            write_atomically(Path(place), content)
+            return
         try:
             self._file_system.pipe_file(place, content)
         except FileNotFoundError:  # of a store with folders
@@ -65,6 +69,12 @@ class StoredFiles:
 
     def _place(self, path: str) -> str:
         return f"{self._root}/{path}"
+
+
+def _is_local(file_system: Any) -> bool:
+    from fsspec.implementations.local import LocalFileSystem
+
+    return isinstance(file_system, LocalFileSystem)
 
 
 def open_store(url: str, key: str) -> StoredFiles:

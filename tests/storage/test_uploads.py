@@ -16,6 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from runner.checkpoints import read_manifest, save_checkpoint
 from runner.storage import uploads
 from runner.storage.layout import run_dir_of, url_of_run
+from runner.storage.stored_files import open_store
 from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, without_times
 
 Run = Callable[..., Outcome]
@@ -347,6 +348,17 @@ def test_a_kill_in_mid_upload_leaves_the_checkpoint_before(
     assert run_main(*START, "hydra.run.dir=straight", bound).code == 0
     expected = [without_times(line) for line in progress_of(tmp_path / "straight")]
     assert [without_times(line) for line in progress_of(tmp_path / "run")] == expected
+
+
+def test_a_local_store_has_the_old_record_until_it_has_the_new_one(tmp_path: Path) -> None:
+    """A kill in mid-write must not leave the cut beginning of a record where the whole one was."""
+    files = open_store(f"file://{tmp_path}/run", "checkpoint.upload_to")
+    files.write("progress.jsonl", b"one\n")
+    with (tmp_path / "run/progress.jsonl").open("rb") as old:
+        files.write("progress.jsonl", b"one\ntwo\n")
+        assert old.read() == b"one\n", "the file was written over"
+    assert files.read("progress.jsonl") == b"one\ntwo\n"
+    assert list(files.sizes()) == ["progress.jsonl"]
 
 
 def _named(manifest: Path) -> list[str]:
