@@ -345,7 +345,7 @@ class ApexDQNConfig(DQNConfig):
 class QMIXConfig(DQNConfig):
     """QMIX (Rashid et al., 2018, https://arxiv.org/abs/1803.11485), and VDN: DQN on a mix of several agents' Q.
 
-    The paper replays whole episodes to agents with memory; here each row is a step.
+    The paper replays whole episodes to agents with memory; here chunks of `batch_length_T` steps.
     """
 
     grad_clip: float | None = option(

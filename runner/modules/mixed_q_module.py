@@ -1,6 +1,7 @@
 """Q functions of the agents of a team, mixed to one of all: QMIX and VDN.
 
-Dimension letters: B batch rows, A agents, F width of an agent's observation, n actions of the agent with the most.
+Dimension letters: B batch rows, S sequences, L their length, A agents, F width of an agent's observation, H width of
+the memory, n actions of the agent with the most. `...` is (B,), or (S, L) where agents have a memory.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from runner.config.schemas import ModuleConfig
 from runner.modules.action_distribution import MASKED_LOGIT
 from runner.modules.actor_critic_module import without_mask
 from runner.modules.double_q_module import q_head
+from runner.modules.memory import Memory, State, memory_for
 from runner.modules.observation_encoder import ObservationEncoder
 from runner.modules.rl_module import RLModule
 from runner.modules.target_networks import target_of
@@ -63,17 +65,19 @@ class Sum(nn.Module):
 class MixedQModule(RLModule):
     """Q of each agent's actions by one network of its observation and its number, a mixer, and targets of both.
 
-    Each agent acts on what it observes: mixers are for learning. Agents that do not act (`mask` 0) count as q = 0.
+    Each agent acts on what it observes; with `use_lstm` or `use_gru` on what it has observed so far in the episode, and
+    has a state (H,) of its own. Mixers are for learning. Agents that do not act (`mask` 0) count as q = 0; memories of
+    agents that are not there see zeros.
 
     Args:
         observation_space: as `AgentsAsOne` gives it: a Dict of `agents` (A, F), `mask` (A,), and perhaps `state` (S,),
             for the mixer, which else sees `agents` and `mask`; with `action_mask_key` a mask.
         action_space: MultiDiscrete, the action of each agent.
-        config: widths, activations, dueling heads; `mixer` and `mixer_width`.
+        config: widths, activations, dueling heads, memory; `mixer` and `mixer_width`.
 
     Raises:
         TypeError: spaces that this module cannot use.
-        ValueError: options that it does not have: memory, noise, distributions of returns.
+        ValueError: options that it does not have: noise, distributions of returns.
     """
 
     train_outputs = ("action_dist_inputs", "qf_preds")
@@ -86,8 +90,8 @@ class MixedQModule(RLModule):
             raise TypeError(
                 f"MixedQModule reads the observations of several agents: got {observation_space}; {_ALLOWED}"
             )
-        if config.use_lstm or config.use_gru or config.noisy or config.q_distribution != "none":
-            raise ValueError("MixedQModule has neither memory, nor noisy layers, nor distributions of returns")
+        if config.noisy or config.q_distribution != "none":
+            raise ValueError("MixedQModule has neither noisy layers nor distributions of returns")
         super().__init__(observation_space, action_space, config)
         sizes = action_space.nvec
         num_agents, width = parts["agents"].shape
@@ -97,7 +101,10 @@ class MixedQModule(RLModule):
         num_inputs = parts["state"].shape[0] if self._reads_state else num_agents * (width + 1)
         seen = gym.spaces.Box(-float("inf"), float("inf"), (width + num_agents,))
         encoder = ObservationEncoder(seen, config)
-        self.qf = nn.Sequential(encoder, q_head(encoder.num_outputs, int(sizes.max()), 1, config))
+        self.memory = memory_for(encoder.num_outputs, config)
+        self.target_memory = None if self.memory is None else target_of(self.memory)
+        num_features = encoder.num_outputs if self.memory is None else self.memory.num_outputs
+        self.qf = nn.Sequential(encoder, q_head(num_features, int(sizes.max()), 1, config))
         self.mixer = MonotonicMixer(num_agents, num_inputs, config.mixer_width) if config.mixer == "qmix" else Sum()
         self.target_qf, self.target_mixer = target_of(self.qf), target_of(self.mixer)
         is_action = np.arange(sizes.max()) < sizes[:, None]  # (A, n)
@@ -105,20 +112,34 @@ class MixedQModule(RLModule):
         for name, table in tables.items():
             self.register_buffer(name, torch.from_numpy(table), persistent=False)
         self._padded_shape = is_action.shape
+        if self.memory is not None:
+            self.is_stateful = True
+            self.inputs = ("obs", "state_in")
+            self.outputs = ("action_dist_inputs", "state_out")
 
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute `qf_preds` (B, A, n) of `obs`, far below where there is no such action or a mask forbids it, also as
-        `action_dist_inputs` (B, sum of numbers of actions); and `mask`, `mixer_inputs` for `mix`.
+        """Compute `qf_preds` (..., A, n) of `obs`, far below where there is no such action or a mask forbids it.
+
+        Also as `action_dist_inputs` (..., sum of numbers of actions); and `mask`, `mixer_inputs` for `mix`. With memory
+        `obs` has sequences (S, L, ...), and `state_in` the states before them (S, A, H).
         """
-        return self._outputs(self.qf, batch)
+        return self._outputs(self.qf, self.memory, batch)[0]
 
     def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute `action_dist_inputs`."""
-        return {"action_dist_inputs": self._outputs(self.qf, batch)["action_dist_inputs"]}
+        """Compute `action_dist_inputs`; with memory (N, 1, ...) and `state_out`."""
+        outputs, state_out = self._outputs(self.qf, self.memory, batch)
+        acting = {"action_dist_inputs": outputs["action_dist_inputs"]}
+        return acting if self.memory is None else {**acting, "state_out": state_out}
 
     def forward_target(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Compute the same by the target, for `mix_target`."""
-        return self._outputs(self.target_qf, batch)
+        return self._outputs(self.target_qf, self.target_memory, batch)[0]
+
+    def get_initial_state(self) -> dict[str, Any]:
+        """Return {} without memory; else {"h": (A, H), "c": (A, H)} (a GRU has no "c")."""
+        if self.memory is None:
+            return {}
+        return {name: value.repeat(self._num_agents, 1) for name, value in self.memory.initial_state().items()}
 
     def mix(self, outputs: Mapping[str, Any], actions: Tensor) -> Tensor:
         """Return Q_tot (B,) of actions (B, A) of the agents, from outputs of `forward_train`."""
@@ -129,27 +150,35 @@ class MixedQModule(RLModule):
         return self._mixed(self.target_mixer, outputs, actions)
 
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Return the targets of Q and of the mixer, with the networks that they follow."""
+        """Return the targets of Q, of its memory and of the mixer, with the networks that they follow."""
+        memories = [] if self.memory is None or self.target_memory is None else [(self.target_memory, self.memory)]
         mixers = [] if isinstance(self.mixer, Sum) else [(self.target_mixer, self.mixer)]
-        return [(self.target_qf, self.qf), *mixers]
+        return [(self.target_qf, self.qf), *memories, *mixers]
 
-    def _outputs(self, qf: nn.Module, batch: Mapping[str, Any]) -> dict[str, Tensor]:
+    def _outputs(
+        self, qf: nn.Sequential, memory: Memory | None, batch: Mapping[str, Any]
+    ) -> tuple[dict[str, Tensor], State]:
+        """Return the outputs of `forward_train`, and the state after them."""
         obs = batch["obs"]
-        agents, mask = obs["agents"], obs["mask"].float()  # (B, A, F), (B, A)
-        numbers = self._numbers.expand(len(agents), -1, -1)
-        of_rows: Tensor = qf(torch.cat((agents, numbers), -1).flatten(0, 1))
-        q = torch.unflatten(of_rows, 0, (-1, self._num_agents))
+        agents, mask = obs["agents"], obs["mask"].float()  # (..., A, F), (..., A)
+        leading = mask.shape[:-1]
+        state_out: State = {}
+        numbers = self._numbers.expand(*leading, -1, -1)
+        features: Tensor = qf[0](torch.cat((agents, numbers), -1).flatten(0, -2))
+        if memory is not None:
+            features, state_out = _remembered(memory, torch.unflatten(features, 0, mask.shape), batch["state_in"])
+        q = torch.unflatten(qf[1](features), 0, mask.shape)  # (..., A, n)
         flat = q.flatten(-2).index_select(-1, self._columns)
         if self._mask_key is not None:
             flat = self.action_dist.masked(flat, obs[self._mask_key])
-        padded = q.new_full((len(q), math.prod(self._padded_shape)), MASKED_LOGIT).index_copy(-1, self._columns, flat)
-        state = obs["state"] if self._reads_state else torch.cat((agents.flatten(1), mask), -1)
-        return {
+        padded = q.new_full((*leading, math.prod(self._padded_shape)), MASKED_LOGIT)
+        outputs = {
             "action_dist_inputs": flat,
-            "qf_preds": torch.unflatten(padded, -1, self._padded_shape),
+            "qf_preds": torch.unflatten(padded.index_copy(-1, self._columns, flat), -1, self._padded_shape),
             "mask": mask,
-            "mixer_inputs": state,
+            "mixer_inputs": obs["state"] if self._reads_state else torch.cat((agents.flatten(-2), mask), -1),
         }
+        return outputs, state_out
 
     @staticmethod
     def _mixed(mixer: nn.Module, outputs: Mapping[str, Any], actions: Tensor) -> Tensor:
@@ -159,6 +188,16 @@ class MixedQModule(RLModule):
 
     _columns: Tensor
     _numbers: Tensor
+
+
+def _remembered(memory: Memory, features: Tensor, state_in: State) -> tuple[Tensor, State]:
+    """Return (S * L * A, H) of the agents' features (S, L, A, F) so far, and the state (S, A, H) after them."""
+    num_sequences, _, num_agents, _ = features.shape
+    of_each = features.transpose(1, 2).flatten(0, 1)  # (S * A, L, F): a sequence for each agent
+    outputs, state_out = memory.forward(of_each, {name: value.flatten(0, 1) for name, value in state_in.items()})
+    by_agent = (num_sequences, num_agents)
+    in_steps = torch.unflatten(outputs, 0, by_agent).transpose(1, 2).flatten(0, 2)
+    return in_steps, {name: torch.unflatten(value, 0, by_agent) for name, value in state_out.items()}
 
 
 _ALLOWED = "allowed: what runner.environments.AgentsAsOne gives"

@@ -42,8 +42,15 @@ def make(observation_space: Any = None, **config: Any) -> MixedQModule:
 
 @pytest.mark.parametrize(
     "config",
-    [{}, {"mixer": "sum"}, {"dueling": True}, {"action_mask_key": "action_mask", "observation_space": space(**MASKED)}],
-    ids=["qmix", "sum", "dueling", "masked"],
+    [
+        {},
+        {"mixer": "sum"},
+        {"dueling": True},
+        {"action_mask_key": "action_mask", "observation_space": space(**MASKED)},
+        {"use_lstm": True, "lstm_cell_size": 5},
+        {"use_gru": True, "lstm_cell_size": 5, "action_mask_key": "action_mask", "observation_space": space(**MASKED)},
+    ],
+    ids=["qmix", "sum", "dueling", "masked", "lstm", "gru"],
 )
 def test_module_contract(config: dict[str, Any]) -> None:
     observation_space = config.pop("observation_space", space(**STATE))
@@ -60,6 +67,29 @@ def test_module_contract(config: dict[str, Any]) -> None:
 def test_loss_contract(mixer: str, double_q: bool) -> None:
     config = QMIXConfig(double_q=double_q)
     check_loss(QMIXLoss, config, lambda: make(mixer=mixer), is_compiled=True)
+
+
+@pytest.mark.parametrize("kind", ["use_lstm", "use_gru"])
+def test_each_agent_remembers_what_it_saw_alone(kind: str) -> None:
+    """Sequences of all agents at once are torch's own recurrent layer, agent by agent, then the agent's head."""
+    module = make(**{kind: True}, lstm_cell_size=5)
+    num_sequences, length = 2, 4
+    obs = {
+        "agents": torch.randn(num_sequences, length, NUM_AGENTS, WIDTH),
+        "mask": torch.ones(num_sequences, length, NUM_AGENTS),
+    }
+    state = {name: torch.randn(num_sequences, *value.shape) for name, value in module.get_initial_state().items()}
+    outputs = module.forward_train({"obs": obs, "state_in": state})
+    layer = (torch.nn.LSTM if kind == "use_lstm" else torch.nn.GRU)(8, 5, batch_first=True)
+    for name, value in module.memory.named_parameters():  # type: ignore[union-attr]
+        getattr(layer, f"{name}_l0").data.copy_(value)
+    for agent in range(NUM_AGENTS):
+        seen = torch.cat((obs["agents"][:, :, agent], torch.eye(NUM_AGENTS)[agent].expand(2, length, -1)), -1)
+        before = tuple(value[:, agent].unsqueeze(0) for value in state.values())
+        encoded = module.qf[0](seen.flatten(0, 1)).view(2, length, -1)
+        features, _ = layer(encoded, before if kind == "use_lstm" else before[0])
+        q = module.qf[1](features)[..., : SIZES[agent]]
+        torch.testing.assert_close(outputs["qf_preds"][:, :, agent, : SIZES[agent]], q)
 
 
 def mixed_by_hand(mixer: Any, q: Any, state: Any) -> float:
@@ -166,7 +196,7 @@ def test_actions_that_are_not_there_are_never_best() -> None:
         (space(), gym.spaces.Discrete(3), {}, TypeError, "AgentsAsOne"),
         (gym.spaces.Box(-1, 1, (3,)), ACTIONS, {}, TypeError, "AgentsAsOne"),
         (space(), gym.spaces.MultiDiscrete([2, 2]), {}, TypeError, "of 3 agents, actions of 2"),
-        (space(), ACTIONS, {"use_lstm": True}, ValueError, "neither memory"),
+        (space(), ACTIONS, {"noisy": True}, ValueError, "neither noisy layers"),
     ],
 )
 def test_what_it_cannot_use_is_refused(
