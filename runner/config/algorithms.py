@@ -330,7 +330,7 @@ class ApexDQNConfig(DQNConfig):
     )
     epsilon_exponent: float = option(
         7.0,
-        "sub-environment i of N of a runner has epsilon^(1 + epsilon_exponent i / (N - 1)); a single one epsilon",
+        "sub-environment i of all N has epsilon^(1 + epsilon_exponent i / (N - 1)); a single one epsilon",
         minimum=0,
     )
     training_intensity: float | None = option(

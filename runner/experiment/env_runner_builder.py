@@ -91,10 +91,8 @@ def build_env_runner(
     is_evaluation = role == EVALUATION
     num_envs = (config.evaluation if is_evaluation else config.env_runners).num_envs_per_env_runner
     parts = join_modules(config, {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()})
-    if is_evaluation:
-        for module_parts in parts.values():
-            module_parts.env_to_module.freeze()
-            module_parts.module_to_env.freeze()
+    for module_parts in parts.values():
+        _place(module_parts, config, is_evaluation, index)
     seed_name = (role, index, 0 if is_evaluation else generation)  # evaluation always has the same seeds
     settings = (seed_name, config.seed, lookback_of(config, parts), config.env.observation_check)
     writer_id = f"{role}-{index}-{generation}"
@@ -121,6 +119,15 @@ def build_env_runner(
     if is_recording:
         runner.recorder = build_recorder(config, acting.plan, writer_id, index)
     return cast(EnvRunner, runner)
+
+
+def _place(parts: ActingParts, config: ExperimentConfig, is_evaluation: bool, index: int) -> None:
+    """Let pipelines know where they act: those of evaluations learn nothing, others are of one of the env runners."""
+    if is_evaluation:
+        parts.env_to_module.freeze()
+        parts.module_to_env.freeze()
+    else:
+        parts.module_to_env.use_env_runner(index, max(1, config.env_runners.max_env_runners))
 
 
 def _make_multi_agent_envs(

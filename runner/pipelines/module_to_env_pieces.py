@@ -84,8 +84,9 @@ class EpsilonGreedyActions(DrawsNoise, ModuleToEnvPiece):
 
     Args:
         epsilon: share of random actions; a number, or [[env steps, value], ...] over the env steps of all runners.
-        exponent: how differently the rows explore: row i of N with epsilon^(1 + exponent i / (N - 1)) (Horgan et al.,
-            2018, appendix C of https://arxiv.org/abs/1803.00933, have 7); 0: all alike.
+        exponent: how differently the rows of all env runners explore: number i of N with
+            epsilon^(1 + exponent i / (N - 1)) (Horgan et al., 2018, appendix C of https://arxiv.org/abs/1803.00933,
+            have 7), counted over env runners first, then over rows; 0: all alike.
 
     Raises:
         ValueError: a share below 0 or above 1, no schedule, or an exponent below 0.
@@ -101,11 +102,16 @@ class EpsilonGreedyActions(DrawsNoise, ModuleToEnvPiece):
         if not isinstance(exponent, (int, float)) or exponent < 0:
             raise ValueError(f"exponent must be a number of 0 or more, got {exponent!r}")
         self._schedule, self._exponent = epsilon, exponent
+        self._index, self._num_env_runners = 0, 1
         self.at_env_steps(0)
 
     def at_env_steps(self, num_env_steps: int) -> None:
         """Set epsilon for the next fragment."""
         self.epsilon = scheduled_value(self._schedule, num_env_steps)
+
+    def use_env_runner(self, index: int, num_env_runners: int) -> None:
+        """Explore as this env runner."""
+        self._index, self._num_env_runners = index, num_env_runners
 
     def __call__(
         self,
@@ -136,7 +142,8 @@ class EpsilonGreedyActions(DrawsNoise, ModuleToEnvPiece):
         """Return epsilon of all rows, or of each row (N, 1) where rows explore differently."""
         if not self._exponent:
             return self.epsilon
-        return self.epsilon ** (1 + self._exponent * np.arange(num_rows)[:, None] / max(1, num_rows - 1))
+        places = np.arange(num_rows)[:, None] * self._num_env_runners + self._index
+        return self.epsilon ** (1 + self._exponent * places / max(1, num_rows * self._num_env_runners - 1))
 
     def to_graph(self) -> PieceGraph | None:
         """Return the best action."""

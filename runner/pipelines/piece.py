@@ -170,6 +170,9 @@ class ConnectorPiece:
     def at_env_steps(self, num_env_steps: int) -> None:
         """Take how many env steps all runners have sampled; told before each fragment, for schedules."""
 
+    def use_env_runner(self, index: int, num_env_runners: int) -> None:
+        """Take which of the training env runners acts with this piece: number `index` (from 0) of at most so many."""
+
     def use_agents(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
         """Take the agents of a run with several: agent id -> space of the observations that its episodes hold."""
 

@@ -255,6 +255,11 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
         for piece in self._scheduled.values():
             piece.at_env_steps(num_env_steps)
 
+    def use_env_runner(self, index: int, num_env_runners: int) -> None:
+        """Let each piece know which env runner it acts in."""
+        for piece in self._pieces:
+            piece.use_env_runner(index, num_env_runners)
+
     def use_agents(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
         """Let each piece know the agents of the run."""
         for piece in self._pieces:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from runner import make_env_runner
 from runner.config.schemas import ModuleConfig
 from runner.modules.action_distribution import MASKED_LOGIT
 from runner.modules.rl_module import RLModule
@@ -102,6 +103,31 @@ def test_rows_explore_as_differently_as_the_exponent_says() -> None:
     np.testing.assert_allclose(others, expected, atol=0.03)
     with pytest.raises(ValueError, match="exponent must be a number of 0 or more, got -1"):
         EpsilonGreedyActions(0.5, exponent=-1)
+
+
+def test_the_rows_of_all_env_runners_explore_differently() -> None:
+    """Six places, 0 to 5: env runner 1 of 3 has places 1 and 4."""
+    piece = EpsilonGreedyActions(0.5, exponent=5.0)
+    piece.use_env_runner(1, 3)
+    piece.use_stream(random_stream(3, "env_runner/module_to_env", 0))
+    others = sum((act(piece, Q.expand(2, 4)) != 1).astype(float) for _ in range(6000)) / 6000
+    np.testing.assert_allclose(others, 0.75 * np.array([0.5**2, 0.5**5]), atol=0.02)
+
+
+def test_a_run_tells_each_env_runner_its_place() -> None:
+    """Ape-X with env runners of a single sub-environment each: one explores in half of its steps, one hardly ever."""
+    overrides = ["env_runners.num_env_runners=2", "env_runners.num_envs_per_env_runner=1", "algorithm.epsilon=0.5"]
+    different = []
+    for index in (0, 1):
+        runner = make_env_runner("apex_cartpole", [*overrides, "module.fcnet_hiddens=[4]"], index=index)
+        (block,) = runner.sample(4000, True).rollout.blocks.values()
+        obs = torch.from_numpy(np.concatenate([chunk.get_observations()[:-1] for chunk in block]))
+        best = runner.module.forward_train({"obs": obs})["qf_preds"].argmax(-1).numpy()
+        actions = np.concatenate([chunk.get_actions() for chunk in block])
+        different.append(float((actions != best).mean()))
+        runner.close()
+    np.testing.assert_allclose(different, [0.5 / 2, 0.5**8 / 2], atol=0.03)
+    assert different[1] < 0.01
 
 
 def test_each_number_of_an_action_explores_by_itself() -> None:
