@@ -37,8 +37,15 @@ class Nodes:
 
     def of_runners(self) -> list[str]:
         """Return the node of each env runner that is alive."""
+        return self._of("_RunnerActor")
+
+    def of_learners(self) -> list[str]:
+        """Return the node of each learner that is alive."""
+        return self._of("_LearnerActor")
+
+    def _of(self, actor_class: str) -> list[str]:
         actors = self.cluster.global_state.actor_table(None, None, "ALIVE").values()
-        return [actor["Address"]["NodeID"] for actor in actors if actor["ActorClassName"] == "_RunnerActor"]
+        return [actor["Address"]["NodeID"] for actor in actors if actor["ActorClassName"] == actor_class]
 
 
 def num_lines(folder: Path) -> int:

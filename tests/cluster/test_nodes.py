@@ -44,6 +44,19 @@ def test_runners_are_spread_over_nodes_or_packed_on_one(
     assert (len(used), len(set(used))) == (2, num_nodes)
 
 
+@pytest.mark.parametrize(("strategy", "num_cpus", "num_nodes"), [("SPREAD", 0.5, 2), ("PACK", 1, 1)])
+def test_learners_are_spread_over_nodes_or_packed_on_one(
+    strategy: str, num_cpus: float, num_nodes: int, nodes: Nodes, start_main: Start, tmp_path: Path
+) -> None:
+    """Their gradients are joined over what lies between them, too: lines are written."""
+    chosen = (f"learners.scheduling_strategy={strategy}", f"learners.num_cpus_per_learner={num_cpus}")
+    here = ("env_runners.num_env_runners=0", "learners.num_learners=2", "stop.training_iteration=100000")
+    run = start_on(nodes, start_main, *PPO, *chosen, *here)
+    wait_until(lambda: num_lines(tmp_path) > 0, run)
+    used = nodes.of_learners()
+    assert (len(used), len(set(used))) == (2, num_nodes)
+
+
 @pytest.mark.parametrize("experiment", [PPO, IMPALA], ids=["synchronous", "asynchronous"])
 def test_runners_of_a_lost_node_go_on_on_others_and_on_ones_that_join(
     experiment: tuple[str, ...], nodes: Nodes, start_main: Start, tmp_path: Path
