@@ -15,7 +15,7 @@ from typing import Any
 from runner.checkpoints.checkpoint import origin_of
 from runner.checkpoints.errors import naming_checkpoint
 from runner.checkpoints.release_0_1 import converted_config
-from runner.config.compose import Composed
+from runner.config.composed import Composed
 from runner.config.demands import Demand, find_demands, mask_resolvers
 from runner.config.errors import UserError
 from runner.config.overrides import parse_overrides

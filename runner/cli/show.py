@@ -11,7 +11,7 @@ from typing import Any
 from runner.cli.arguments import parse_arguments
 from runner.cli.validate import check_experiments
 from runner.config.algorithms import AlgorithmConfig
-from runner.config.compose import DEFAULT_SOURCE, Composed
+from runner.config.composed import DEFAULT_SOURCE, Composed
 from runner.config.errors import show_value
 from runner.config.plans import draw_plan, read_plan
 from runner.config.schemas import ExperimentConfig

@@ -13,7 +13,8 @@ from runner.checkpoints.module_source import module_sources
 from runner.cli.arguments import Arguments, UsageError, parse_arguments
 from runner.cli.conditions import check_assertions
 from runner.cli.github import error_commands
-from runner.config.compose import Composed, compose_experiment
+from runner.config.compose import compose_experiment
+from runner.config.composed import Composed
 from runner.config.errors import ConfigError, Problem, RunnerError, nearest_match
 from runner.config.overrides import expand_sweep, parse_overrides
 from runner.config.paths import search_dirs

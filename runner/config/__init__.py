@@ -10,14 +10,15 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from runner.config.compose import Composed, compose_experiment
+    from runner.config.compose import compose_experiment
+    from runner.config.composed import Composed
     from runner.config.errors import ConfigError, Problem, RunnerError, UserError
     from runner.config.schemas import ExperimentConfig
     from runner.config.validation import build_experiment_config
 
 # Public name -> submodule; imported on first use, because Hydra costs 0.2 s.
 _EXPORTS: dict[str, str] = {
-    "Composed": "compose",
+    "Composed": "composed",
     "ConfigError": "errors",
     "ExperimentConfig": "schemas",
     "Problem": "errors",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.config.compose import Composed
+from runner.config.composed import Composed
 from runner.config.errors import Problem
 from runner.config.module_ids import DEFAULT_MODULE_ID, declared_module_ids, trained_modules
 from runner.config.operators import (

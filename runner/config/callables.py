@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from runner.config.compose import Composed
+from runner.config.composed import Composed
 from runner.config.edits import describe_fault
 from runner.config.errors import ConfigError, Problem, show_value
 from runner.config.imports import import_target

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,10 @@ from omegaconf.errors import OmegaConfBaseException
 
 import hydra_plugins.runner_sweeper  # noqa: F401 (`hydra/sweeper=tune` of conf/config.yaml)
 from runner.config.algorithms import AlgorithmConfig
+from runner.config.composed import DEFAULT_SOURCE, Composed
+from runner.config.composed_edits import own_blocks
 from runner.config.defaults import SchemaError, core_groups, default_values, load_schema, register_defaults
 from runner.config.documents import TooLargeError, check_expansion
-from runner.config.edit_lists import own_blocks
 from runner.config.errors import Problem, nearest_match
 from runner.config.hydra_errors import describe_composition_error
 from runner.config.loader import make_loader
@@ -31,48 +31,8 @@ from runner.config.provenance import Provenance
 from runner.config.yaml_lines import YAMLError
 
 _MISSING_KEY = re.compile(r"Interpolation key '(.+)' not found")
-DEFAULT_SOURCE = "default"
 # Stands for the search space of a sweep in the name of its folder.
 SWEEP_DIGEST: ContextVar[str] = ContextVar("sweep_digest", default="sweep")
-
-
-@dataclass(frozen=True)
-class Composed:
-    """A composed configuration, not yet checked.
-
-    `sources`: dotted key -> `file:line`, `override key=value` or `default`. `unread`: groups whose
-    chosen file is missing or cannot be read, so that their keys cannot be checked. `unresolved`: the values
-    with their interpolations, for a checkpoint. `run_dir`: `hydra.run.dir`; None where only a run of Hydra knows it.
-    """
-
-    values: dict[str, Any]
-    sources: dict[str, str]
-    overrides: tuple[str, ...]
-    experiment: str | None
-    problems: tuple[Problem, ...] = ()
-    unread: frozenset[str] = frozenset()
-    config_dir: Path | None = None
-    block_sources: Mapping[str, str] = field(default_factory=dict)
-    unresolved: Mapping[str, Any] = field(default_factory=dict)
-    run_dir: str | None = None
-
-    def write_to(self, folder: Path) -> None:
-        """Write the unresolved values and the overrides as `config.yaml` and `overrides.yaml`, as Hydra does."""
-        folder.mkdir(exist_ok=True)
-        OmegaConf.save(OmegaConf.create(dict(self.unresolved)), folder / "config.yaml")
-        OmegaConf.save(OmegaConf.create(list(self.overrides)), folder / "overrides.yaml")
-
-    def where(self, key: str) -> str | None:
-        """Return the source of the value at `key`, else of a value inside or around it; None for a default."""
-        source = self.sources.get(key)
-        if source in (None, DEFAULT_SOURCE):
-            source = self.block_sources.get(key)
-        if source is None:
-            inside = (self.sources[name] for name in self.sources if name.startswith(f"{key}."))
-            source = next(inside, None)
-        if source is None and "." in key and key not in self.sources:
-            return self.where(key.rpartition(".")[0])
-        return None if source == DEFAULT_SOURCE else source
 
 
 def compose_experiment(overrides: Sequence[str], config_dir: Path | None = None) -> Composed:
@@ -90,6 +50,13 @@ def prepare_hydra(config_dir: Path | None) -> None:
     OmegaConf.register_new_resolver("first_given", _first_given, replace=True)
     OmegaConf.register_new_resolver("sweep_digest", lambda: SWEEP_DIGEST.get(), replace=True)
     setup_globals()
+
+
+def write_composed(composed: Composed, folder: Path) -> None:
+    """Write the unresolved values and the overrides as `config.yaml` and `overrides.yaml`, as Hydra does."""
+    folder.mkdir(exist_ok=True)
+    OmegaConf.save(OmegaConf.create(dict(composed.unresolved)), folder / "config.yaml")
+    OmegaConf.save(OmegaConf.create(list(composed.overrides)), folder / "overrides.yaml")
 
 
 def _first_given(*values: Any) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from runner.config.aggregator_checks import find_aggregator_problems
 from runner.config.algorithms import AlgorithmConfig, PPOConfig
 from runner.config.callback_checks import find_callback_problems
-from runner.config.compose import Composed
+from runner.config.composed import Composed
 from runner.config.curriculum_checks import find_curriculum_problems
 from runner.config.edit_lists import OF_ALGORITHM
 from runner.config.edits import describe_fault, find_edit_problems

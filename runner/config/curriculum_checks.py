@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from runner.config.compose import Composed
+from runner.config.composed import Composed
 from runner.config.curriculum import (
     ENV_CONFIG,
     EPISODE_RETURN,

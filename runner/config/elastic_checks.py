@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.config.compose import Composed
+from runner.config.composed import Composed
 from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.operators import ENV_RUNNERS, AsyncRequestsConfig
 from runner.config.plans import needs_of, read_plan, steps_of

@@ -6,7 +6,7 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from runner.config.compose import Composed
+from runner.config.composed import Composed
 from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.schemas import EnvConfig, ExperimentConfig
 from runner.config.targets import is_subclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from runner.config.compose import Composed
+from runner.config.composed import Composed
 from runner.config.edits import describe_fault
 from runner.config.env_backends import ALE_CLASS, DECIDED, find_backend_problems
 from runner.config.errors import Problem, list_names, nearest_match, show_value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from runner.config.compose import Composed
+from runner.config.composed import Composed
 from runner.config.edits import describe_fault
 from runner.config.errors import Problem, show_value
 from runner.config.kinds import VECTOR_ENV

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from runner.config.compose import Composed
+from runner.config.composed import Composed
 from runner.config.errors import Problem
 from runner.config.rllink import parse_records
 from runner.config.schemas import ExperimentConfig

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from runner.config.compose import Composed
+from runner.config.composed import Composed
 from runner.config.errors import Problem, nearest_match, show_value
 
 if TYPE_CHECKING:

@@ -21,7 +21,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.algorithms import AlgorithmConfig
-from runner.config.edit_lists import add_earlier, apply_edits, changes_edits, edit_list_of
+from runner.config.composed_edits import add_earlier, apply_edits, changes_edits
+from runner.config.edit_lists import edit_list_of
 from runner.config.own_block import OWN_BLOCK
 from runner.config.paths import conf_dir
 from runner.config.yaml_bounds import read_bounded

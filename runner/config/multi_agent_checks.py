@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.checks import check_value, find_unknown_keys
-from runner.config.compose import Composed
+from runner.config.composed import Composed
 from runner.config.edit_lists import OF_ALGORITHM, OF_MODULES, PIPELINES, added_up
 from runner.config.edits import describe_fault, find_edit_problems
 from runner.config.errors import Problem, nearest_match, show_value

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from runner.config.algorithms import algorithm_name
 from runner.config.callables import PARTIAL, TARGET, find_callable_faults
-from runner.config.compose import Composed
+from runner.config.composed import Composed
 from runner.config.edits import describe_fault
 from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.offline import OfflineConfig

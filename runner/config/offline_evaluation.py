@@ -5,15 +5,13 @@ from __future__ import annotations
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner.config.checks import check_value, convert
+from runner.config.composed import Composed
 from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.fields import names_of, option, option_of
 from runner.config.schemas import EvaluationConfig, ExperimentConfig, ModuleConfig
-
-if TYPE_CHECKING:
-    from runner.config.compose import Composed  # imports Hydra, which env runners do without
 
 EVAL_LOSS = "eval_loss"
 # Method -> its name; `runner.offline.evaluation.policy_evaluation.METHODS` implements each.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from runner.config.compose import Composed
+from runner.config.composed import Composed
 from runner.config.errors import Problem, show_value
 from runner.config.operators import ENV_RUNNERS
 from runner.config.plans import needs_of

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig, DQNConfig, SACConfig, TQCConfig
 from runner.config.checks import check_value
-from runner.config.compose import Composed
+from runner.config.composed import Composed
 from runner.config.errors import Problem, show_value
 from runner.config.fields import option_of
 from runner.config.schemas import ExperimentConfig, ModuleConfig

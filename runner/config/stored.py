@@ -12,10 +12,11 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.compose import Composed, compose_experiment
+from runner.config.compose import compose_experiment
+from runner.config.composed import Composed
+from runner.config.composed_edits import apply_edits, changes_edits, edits_in
 from runner.config.defaults import core_groups
 from runner.config.documents import TooLargeError, check_expansion
-from runner.config.edit_lists import apply_edits, changes_edits, edits_in
 from runner.config.errors import ConfigError, Problem, show_value
 from runner.config.overrides import OverrideLine, parse_overrides
 from runner.config.paths import search_dirs

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.checks import check_value, convert, find_unknown_keys
-from runner.config.compose import Composed
+from runner.config.composed import Composed
 from runner.config.cross_checks import find_cross_problems
 from runner.config.defaults import SchemaError, default_of, load_schema
 from runner.config.errors import ConfigError, Problem, list_names, show_value

@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from runner.config.compose import Composed, compose_experiment
+from runner.config.compose import compose_experiment
+from runner.config.composed import Composed
 from runner.config.overrides import OverrideLine, parse_overrides
 from runner.config.paths import search_dirs
 from runner.config.stored import compose_stored

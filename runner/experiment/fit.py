@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.checkpoints.folder import list_checkpoints
-from runner.config.compose import Composed
+from runner.config.composed import Composed
 from runner.config.errors import Problem, UserError
 from runner.experiment.run import Run
 from runner.experiment.run_folder import opened_run_folder

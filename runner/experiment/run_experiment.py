@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from runner.checkpoints import load_checkpoint, naming_checkpoint
 from runner.checkpoints.folder import naming_older
-from runner.config.compose import Composed
+from runner.config.composed import Composed
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.run import Run, own_errors_told
 from runner.experiment.run_folder import RunFolder

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from runner.config.compose import Composed
+from runner.config.compose import write_composed
+from runner.config.composed import Composed
 from runner.config.errors import RunFailure, UserError
 from runner.file_faults import describe_file_fault
 from runner.locks import FolderLock, held
@@ -41,7 +42,7 @@ class RunFolder:
 
     def write_configuration(self, composed: Composed) -> None:
         """Write the composed configuration and the overrides into `.hydra`, as Hydra does."""
-        composed.write_to(self.path / ".hydra")
+        write_composed(composed, self.path / ".hydra")
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from runner.checkpoints.checkpoint import origin_of
 from runner.checkpoints.folder import list_checkpoints
 from runner.checkpoints.module_source import module_sources
 from runner.config.algorithms import algorithm_name
-from runner.config.compose import Composed
+from runner.config.composed import Composed
 from runner.config.errors import RunFailure, RunnerError, UserError
 from runner.config.metrics import COMPILE_S, NUM_AGGREGATOR_RESTARTS, NUM_ENV_RESTARTS, NUM_HEALTHY, NUM_RESTARTS
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from runner.config.compose import Composed
+from runner.config.composed import Composed
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.config.variants import compose_variant

@@ -1,0 +1,45 @@
+"""What composition gives: plain values, where each comes from, and all problems; env runners start without Hydra."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from runner.config.errors import Problem
+
+DEFAULT_SOURCE = "default"
+
+
+@dataclass(frozen=True)
+class Composed:
+    """A composed configuration, not yet checked.
+
+    `sources`: dotted key -> `file:line`, `override key=value` or `default`. `unread`: groups whose
+    chosen file is missing or cannot be read, so that their keys cannot be checked. `unresolved`: the values
+    with their interpolations, for a checkpoint. `run_dir`: `hydra.run.dir`; None where only a run of Hydra knows it.
+    """
+
+    values: dict[str, Any]
+    sources: dict[str, str]
+    overrides: tuple[str, ...]
+    experiment: str | None
+    problems: tuple[Problem, ...] = ()
+    unread: frozenset[str] = frozenset()
+    config_dir: Path | None = None
+    block_sources: Mapping[str, str] = field(default_factory=dict)
+    unresolved: Mapping[str, Any] = field(default_factory=dict)
+    run_dir: str | None = None
+
+    def where(self, key: str) -> str | None:
+        """Return the source of the value at `key`, else of a value inside or around it; None for a default."""
+        source = self.sources.get(key)
+        if source in (None, DEFAULT_SOURCE):
+            source = self.block_sources.get(key)
+        if source is None:
+            inside = (self.sources[name] for name in self.sources if name.startswith(f"{key}."))
+            source = next(inside, None)
+        if source is None and "." in key and key not in self.sources:
+            return self.where(key.rpartition(".")[0])
+        return None if source == DEFAULT_SOURCE else source
