@@ -110,7 +110,8 @@ def describe_allowed(annotation: Any, option: Option | None) -> str:
         names.append(f"{kind} {bounds}" if is_number and bounds else kind)
     if option.choices:
         choices = ", ".join(str(choice) for choice in option.choices)
-        names = [choices if name == "text" else name for name in names]
+        of_choices = {"text": choices, "a block of keys": f"a block of the keys {choices}"}
+        names = [of_choices.get(name, name) for name in names]
     if option.is_schedule:
         names.append("a schedule [[0, value], [env_steps, value], ...]")
     return " or ".join(names)

@@ -16,7 +16,7 @@ class Option:
     `minimum`/`maximum` are inclusive bounds, `above`/`below` exclusive ones; they apply to the number itself, to
     every item of a list and to every value of a schedule. `is_schedule` marks a field that takes either a number or
     `[[env_steps, value], ...]`, interpolated linearly. `is_adapted`: training changes the value, so
-    that a checkpoint brings its own.
+    that a checkpoint brings its own. `choices` of a block are its keys.
     """
 
     meaning: str

@@ -405,7 +405,9 @@ class EvaluationConfig:
     )
     explore: bool = option(False, "sample actions from the policy's distribution (false: its mode)")
     video: dict[str, Any] = option(
-        {}, "film evaluations, {episodes: 1, every: 5}: so many episodes of every fifth one and the last; {}: none"
+        {},
+        "film evaluations, {episodes: 1, every: 5}: so many episodes of every fifth one and the last; {}: none",
+        choices=tuple(VIDEO),
     )
     offline_evaluation_input_: str | list[str] | None = option(
         None, "held-out recorded data, read with the options offline.input_...; null: none"

@@ -174,17 +174,25 @@ def check_reads(reads: tuple[str, ...], available: tuple[str, ...], reader: str,
         raise ConfigError([problem])
 
 
-def make_piece(block: Mapping[str, Any]) -> ConnectorPiece:
-    """Make a piece from a block `{_target_: dotted path, arguments}`; the `pieces` of a pipeline are such blocks."""
+def make_piece(block: Mapping[str, Any], where: str) -> ConnectorPiece:
+    """Make a piece from a block `{_target_: dotted path, arguments}`; the `pieces` of a pipeline are such blocks.
+
+    Args:
+        block: of the piece.
+        where: the dotted key of its pipeline.
+
+    Raises:
+        ConfigError: the piece cannot be made.
+    """
     arguments = dict(block)
     path = arguments.pop("_target_")
-    piece_class = import_target(path, "connectors", ConnectorPiece)
+    piece_class = import_target(path, where, ConnectorPiece)
     if issubclass(piece_class, ConnectorPipeline) and "pieces" in arguments:
-        arguments["pieces"] = [make_piece(piece) for piece in arguments["pieces"]]
+        arguments["pieces"] = [make_piece(piece, where) for piece in arguments["pieces"]]
     try:
         piece: ConnectorPiece = piece_class(**arguments)
     except (TypeError, ValueError) as error:
-        raise ConfigError([Problem(f"{path} cannot be made: {error}", "connectors", str(arguments))]) from error
+        raise ConfigError([Problem(f"{path} cannot be made: {error}", where, str(arguments))]) from error
     return piece
 
 

@@ -35,8 +35,8 @@ from runner.pipelines.pipeline import (
 )
 
 Space = gym.Space[Any]
-# Makes a piece of a YAML block {_target_: ..., arguments}.
-MakePiece = Callable[[Mapping[str, Any]], ConnectorPiece]
+# Makes a piece of a YAML block {_target_: ..., arguments} in the pipeline of this dotted key.
+MakePiece = Callable[[Mapping[str, Any], str], ConnectorPiece]
 Edit = Mapping[str, Any]
 P = TypeVar("P", bound=ConnectorPipeline)
 
@@ -119,12 +119,13 @@ def edited(pipeline: P, edits: Sequence[Edit], make_piece: MakePiece) -> P:
     """Apply edits in order: {prepend: piece}, {append: piece}, {insert_before | insert_after | replace: anchor,
     piece: piece}, {remove: anchor}.
     """
+    where = f"connectors.{pipeline.name}"
     for edit in edits:
         verb = next(key for key in edit if key != "piece")
         if verb in ("prepend", "append"):
-            getattr(pipeline, verb)(make_piece(edit[verb]))
+            getattr(pipeline, verb)(make_piece(edit[verb], where))
         elif verb == "remove":
             pipeline.remove(edit[verb])
         else:
-            getattr(pipeline, verb)(edit[verb], make_piece(edit["piece"]))
+            getattr(pipeline, verb)(edit[verb], make_piece(edit["piece"], where))
     return pipeline

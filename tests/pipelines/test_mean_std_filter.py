@@ -262,7 +262,7 @@ def places_of(env: Any, n: int) -> set[tuple[int, int, int]]:
 
 
 def test_blocks_without_the_filter_hold_raw_observations() -> None:
-    assert make_piece({"_target_": "runner.pipelines.MeanStdFilter"}).writes == ("obs",)
+    assert make_piece({"_target_": "runner.pipelines.MeanStdFilter"}, "connectors.learner").writes == ("obs",)
     env, _ = coded_envs("sync", 1, [9])
     module = coded_module()
     block = make_runner(env, module).sample(4, True, weights_of(module), {}).rollout.blocks["default_policy"]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from runner.config.errors import ConfigError
 from runner.module_parts import make_piece
 from runner.pipelines import (
     ConnectorPiece,
@@ -90,7 +91,7 @@ EDITS = [
 
 @pytest.mark.parametrize(("edit", "expected"), EDITS, ids=lambda value: str(value))
 def test_every_edit_by_name(edit: Mapping[str, Any], expected: str) -> None:
-    assert calls_of(edited(make_abc(), [edit], lambda block: New())) == expected
+    assert calls_of(edited(make_abc(), [edit], lambda block, where: New())) == expected
 
 
 def test_edits_by_class() -> None:
@@ -104,7 +105,7 @@ def test_edits_by_class() -> None:
 
 def test_edits_are_applied_in_order() -> None:
     edits = [{"insert_after": "A", "piece": {}}, {"remove": "A"}, {"insert_before": "New", "piece": {}}]
-    assert calls_of(edited(make_abc(), edits, lambda block: New())) == "new new b c"
+    assert calls_of(edited(make_abc(), edits, lambda block, where: New())) == "new new b c"
 
 
 def test_an_anchor_means_the_first_of_its_name() -> None:
@@ -125,7 +126,7 @@ def test_reading_a_pipeline() -> None:
 def test_unknown_anchor_leaves_the_pipeline_as_it_is(verb: str) -> None:
     pipeline = make_abc()
     with pytest.raises(PipelineError, match="pipeline has no piece Nowhere"):
-        edited(pipeline, [{verb: "Nowhere", "piece": {}}], lambda block: New())
+        edited(pipeline, [{verb: "Nowhere", "piece": {}}], lambda block, where: New())
     assert calls_of(pipeline) == "a b c"
 
 
@@ -147,9 +148,9 @@ class ReadsNothingThatIs(ConnectorPiece):
 def message_of(pipeline_name: str, edits: Sequence[Mapping[str, Any]]) -> str:
     makers = {"ReadsLogp": ReadsLogp, "ReadsNothingThatIs": ReadsNothingThatIs}
 
-    def make(block: Mapping[str, Any]) -> ConnectorPiece:
+    def make(block: Mapping[str, Any], where: str) -> ConnectorPiece:
         name = block["_target_"]
-        return makers[name]() if name in makers else make_piece(block)
+        return makers[name]() if name in makers else make_piece(block, where)
 
     def build() -> ConnectorPipeline:
         if pipeline_name == "env_to_module":
@@ -184,6 +185,13 @@ MESSAGES: dict[str, tuple[str, list[dict[str, Any]]]] = {
 @pytest.mark.parametrize("name", MESSAGES)
 def test_messages(name: str, assert_golden: AssertGolden) -> None:
     assert_golden(name, message_of(*MESSAGES[name]))
+
+
+def test_a_piece_that_cannot_be_made_is_told_with_its_pipeline() -> None:
+    with pytest.raises(ConfigError, match="num_frames must be at least 1, got 0") as caught:
+        message_of("learner", [{"append": piece_block("FrameStacking", num_frames=0)}])
+    (problem,) = caught.value.problems
+    assert problem.where == "connectors.learner"
 
 
 def test_default_pipelines_pass_the_order_check() -> None:

@@ -47,7 +47,7 @@ def filled(buffer: ReplayBuffer, num_lookback: int, lengths: list[int], fragment
 def batch_of(block: ColumnBlock, piece: ConnectorPiece) -> Any:
     pipeline = learner_pipeline(*SPACES, CPU, [ADD_ONE], make_piece, block.extra_columns)
     pipeline.insert_after("AddObservationsFromEpisodesToBatch", piece)
-    pipeline.insert_after(type(piece).__name__, make_piece(ADD_NEXT))
+    pipeline.insert_after(type(piece).__name__, make_piece(ADD_NEXT, "connectors.learner"))
     return pipeline(rl_module={ID: None}, batch={}, episodes=block)[ID]
 
 
