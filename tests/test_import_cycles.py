@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +19,13 @@ def test_runner_has_no_import_cycle() -> None:
     assert len(graph) > 300  # so that an empty folder does not pass
     cycle = shortest_cycle(graph)
     assert cycle is None, f"import cycle: {' -> '.join(cycle)}; move what both need into a module of its own"
+
+
+def test_env_runners_start_without_hydra() -> None:
+    builders = ", ".join(f"runner.experiment.{name}_builder" for name in ("env_runner", "league", "curriculum"))
+    code = f"import sys, {builders}; sys.exit(' '.join({{'hydra', 'omegaconf'}} & set(sys.modules)) or 0)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from runner.checkpoints.trust import ACTING, TRUST
 from runner.cli.arguments import UsageError, take_options
 from runner.config.documents import read_regular
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError, UserError, nearest_match
 from runner.config.paths import zoo_dir
+from runner.episodes import nested
 
 if TYPE_CHECKING:
     from runner.config.schemas import EnvConfig
@@ -138,10 +141,38 @@ def _rendering_env(config: EnvConfig, mode: str) -> Any:
     from runner.env_runners.env_makers import make_environment
 
     env = make_environment(replace(config, env_config={**config.env_config, "render_mode": mode}), mode="sync")
+    if isinstance(env, gym.vector.VectorEnv):
+        return _FirstOf(env)
     if not isinstance(env, gym.Env):
-        allowed = "a gymnasium.Env; play RUN_DIR shows environments that are stepped together"
-        raise ConfigError([Problem("a policy file plays one environment", "env", type(env).__name__, allowed)])
+        allowed = "an environment with one agent; play RUN_DIR shows several agents"
+        raise ConfigError([Problem("a policy file plays one agent", "env", type(env).__name__, allowed)])
     return env
+
+
+class _FirstOf:
+    """The first sub-environment of a `VectorEnv`, as an environment of its own for an episode at a time."""
+
+    def __init__(self, envs: Any) -> None:
+        self._envs, self.metadata, self.unwrapped = envs, envs.metadata, envs.unwrapped
+        self.observation_space, self.action_space = envs.single_observation_space, envs.single_action_space
+
+    def reset(self, seed: int) -> tuple[Any, Any]:
+        obs, infos = self._envs.reset(seed=seed)
+        return self._first(obs), infos
+
+    def step(self, action: Any) -> tuple[Any, ...]:
+        obs, *outcomes, infos = self._envs.step(nested.map_leaves(lambda leaf: np.asarray(leaf)[None], action))
+        return self._first(obs), *(outcome[0] for outcome in outcomes), infos
+
+    def render(self) -> Any:
+        return self._envs.render()
+
+    def close(self) -> None:
+        self._envs.close()
+
+    @staticmethod
+    def _first(obs: Any) -> Any:
+        return nested.map_leaves(lambda leaf: leaf[0], obs)
 
 
 def _check_fits(spaces: Sequence[Any], env: Any, path: Path) -> None:

@@ -10,6 +10,8 @@ import numpy.typing as npt
 
 Bits = npt.NDArray[np.int8]
 Observation = dict[str, Bits]
+# Of pictures: colours of ones and zeros, and the width of a bit.
+_DARK, _LIGHT, _PIXELS = (40, 60, 120), (235, 235, 235), 32
 
 
 class BitFlipping(gym.Env[Observation, Any]):
@@ -21,16 +23,19 @@ class BitFlipping(gym.Env[Observation, Any]):
 
     Args:
         num_bits: N.
+        render_mode: `rgb_array`, for pictures.
 
     Raises:
         ValueError: no bits.
     """
 
-    def __init__(self, num_bits: int = 15) -> None:
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012 - gymnasium's
+
+    def __init__(self, num_bits: int = 15, render_mode: str | None = None) -> None:
         if num_bits < 1:
             raise ValueError(f"num_bits must be 1 or more, got {num_bits}")
         bits = gym.spaces.MultiBinary(num_bits)
-        self._num_bits = num_bits
+        self._num_bits, self.render_mode = num_bits, render_mode
         self.observation_space: gym.spaces.Dict = gym.spaces.Dict(  # type: ignore[assignment]
             dict.fromkeys(("observation", "achieved_goal", "desired_goal"), bits)
         )
@@ -66,6 +71,13 @@ class BitFlipping(gym.Env[Observation, Any]):
         """Return whether bits (..., N) are the desired ones."""
         is_solved: npt.NDArray[np.bool_] = (np.asarray(achieved_goal) == desired_goal).all(-1)
         return is_solved
+
+    def render(self) -> npt.NDArray[np.uint8]:
+        """Return a picture of the bits, and below them the desired ones; ones are dark."""
+        cells = np.where(np.stack([self._bits, self._goal])[..., None], _DARK, _LIGHT).astype(np.uint8)
+        picture = cells.repeat(_PIXELS, 0).repeat(_PIXELS, 1)
+        picture[::_PIXELS], picture[:, ::_PIXELS] = 128, 128
+        return picture
 
     def _observe(self) -> Observation:
         bits, goal = self._bits, self._goal

@@ -25,12 +25,13 @@ class StatelessCartPole(CartPoleVectorEnv):
     Args:
         num_envs: sub-environments.
         max_episode_steps: an episode is truncated after so many steps.
+        render_mode: `rgb_array`, for pictures.
     """
 
     _SEEN = (0, 2)
 
-    def __init__(self, num_envs: int = 1, max_episode_steps: int = 500) -> None:
-        super().__init__(num_envs=num_envs, max_episode_steps=max_episode_steps)
+    def __init__(self, num_envs: int = 1, max_episode_steps: int = 500, render_mode: str | None = None) -> None:
+        super().__init__(num_envs=num_envs, max_episode_steps=max_episode_steps, render_mode=render_mode)
         box = self.single_observation_space
         assert isinstance(box, gym.spaces.Box)
         seen = list(self._SEEN)
@@ -48,12 +49,34 @@ class StatelessCartPole(CartPoleVectorEnv):
         return np.ascontiguousarray(obs[:, self._SEEN]), *rest
 
 
-class DictCartPole(gym.Env[dict[str, Any], Any]):
+class _AroundCartPole(gym.Env[dict[str, Any], Any]):
+    """CartPole with other observations or actions.
+
+    Args:
+        render_mode: gymnasium's.
+    """
+
+    metadata: dict[str, Any] = CartPoleEnv.metadata
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+        self._env = _make_cartpole(render_mode)
+
+    def render(self) -> Any:
+        """Return a picture of CartPole, or show a window, as `render_mode` says."""
+        return self._env.render()
+
+    def close(self) -> None:
+        """Close the window."""
+        self._env.close()
+
+
+class DictCartPole(_AroundCartPole):
     """CartPole whose observation is `{"cart": (2,), "pole": (angle (1,), is it left of upright (Discrete 2),
     velocity (1,))}`."""
 
-    def __init__(self) -> None:
-        self._env = _make_cartpole()
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
         self.action_space = self._env.action_space
         low, high = CartPoleEnv().observation_space.low, CartPoleEnv().observation_space.high  # type: ignore[attr-defined]
         angle, velocity = (gym.spaces.Box(low[i : i + 1], high[i : i + 1]) for i in (2, 3))
@@ -76,7 +99,7 @@ class DictCartPole(gym.Env[dict[str, Any], Any]):
         return self._nested(obs), float(reward), terminated, truncated, info
 
 
-class MaskedCartPole(gym.Env[dict[str, Any], Any]):
+class MaskedCartPole(_AroundCartPole):
     """CartPole with two buttons to each side, of which one a side works in each step; the mask says which.
 
     Actions 0 and 1 push left, 2 and 3 right. The observation is `{"observations": (4,), "action_mask": (4,) int8}`.
@@ -85,8 +108,8 @@ class MaskedCartPole(gym.Env[dict[str, Any], Any]):
         ValueError: (from `step`) a button that the mask forbids.
     """
 
-    def __init__(self) -> None:
-        self._env = _make_cartpole()
+    def __init__(self, render_mode: str | None = None) -> None:
+        super().__init__(render_mode)
         self._mask = np.zeros(4, np.int8)
         self.action_space = gym.spaces.Discrete(4)
         self.observation_space = gym.spaces.Dict(

@@ -123,11 +123,11 @@ def build_env_runner(
 
 def _place(parts: ActingParts, config: ExperimentConfig, is_evaluation: bool, index: int) -> None:
     """Let pipelines know where they act: those of evaluations learn nothing, others are of one of the env runners."""
-    if is_evaluation:
-        parts.env_to_module.freeze()
-        parts.module_to_env.freeze()
-    else:
-        parts.module_to_env.use_env_runner(index, max(1, config.env_runners.max_env_runners))
+    for pipeline in (parts.env_to_module, parts.module_to_env):
+        if is_evaluation:
+            pipeline.freeze()
+        else:
+            pipeline.use_env_runner(index, max(index + 1, config.env_runners.max_env_runners))
 
 
 def _make_multi_agent_envs(

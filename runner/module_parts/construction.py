@@ -179,7 +179,7 @@ def make_piece(block: Mapping[str, Any], where: str) -> ConnectorPiece:
 
     Args:
         block: of the piece.
-        where: the dotted key of its pipeline.
+        where: its pipeline, as messages name it.
 
     Raises:
         ConfigError: the piece cannot be made.

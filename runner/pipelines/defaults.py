@@ -35,7 +35,7 @@ from runner.pipelines.pipeline import (
 )
 
 Space = gym.Space[Any]
-# Makes a piece of a YAML block {_target_: ..., arguments} in the pipeline of this dotted key.
+# Makes a piece of a YAML block {_target_: ..., arguments}, in the pipeline `connectors.learner` or its like.
 MakePiece = Callable[[Mapping[str, Any], str], ConnectorPiece]
 Edit = Mapping[str, Any]
 P = TypeVar("P", bound=ConnectorPipeline)

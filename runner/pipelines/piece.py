@@ -171,7 +171,7 @@ class ConnectorPiece:
         """Take how many env steps all runners have sampled; told before each fragment, for schedules."""
 
     def use_env_runner(self, index: int, num_env_runners: int) -> None:
-        """Take which of the training env runners acts with this piece: number `index` (from 0) of at most so many."""
+        """Take which env runner acts with this piece, number `index` from 0 of at most so many; not in evaluations."""
 
     def use_agents(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
         """Take the agents of a run with several: agent id -> space of the observations that its episodes hold."""

@@ -102,6 +102,8 @@ class ExternalEnvRunner:
         self._acting_parts = {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()}
         for module_id, parts in self._acting_parts.items():
             _give_streams(config.seed, f"{role}/{module_id}", index, generation, parts)
+            for pipeline in (parts.env_to_module, parts.module_to_env):
+                pipeline.use_env_runner(index, sampling.num_runners)
             if parts.plan.agents is not None:
                 parts.module_to_env.remove("ModuleToAgentUnmapping")
         self._versions = Versions(

@@ -60,7 +60,7 @@ class Upload:
         for path, content in reversed(manifests.items()):
             self._write(path, content, stored)
         dropped = [manifest_path(name) for name in checkpoint_names(stored) if manifest_path(name) not in manifests]
-        unused = [path for path in stored if path.startswith(FILES) and path not in kept]
+        unused = [path for path in stored if _is_left_over(path) or (path.startswith(FILES) and path not in kept)]
         for path in (*dropped, *unused):  # manifests first: none may name a file that is gone
             self._files.remove(path)
             del stored[path]
@@ -93,6 +93,11 @@ class Upload:
 
     def _is_stored(self, path: str, content: bytes, stored: Mapping[str, int]) -> bool:
         return stored.get(path) == len(content) and self._files.read(path) == content
+
+
+def _is_left_over(path: str) -> bool:
+    """Return whether a path is of a write that was killed: no hidden file is sent."""
+    return path.rpartition("/")[2].startswith(".") and path.endswith(".tmp")
 
 
 def _record_paths(run_dir: Path) -> Iterator[str]:

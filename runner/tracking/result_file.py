@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,8 @@ def write_result(path: str | os.PathLike[str], result: Mapping[str, Any]) -> Non
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a temporary file in the same folder, fsync, rename, fsync the folder."""
+    """Write a temporary file in the same folder, fsync, rename, fsync the folder; the file's mode and links stay."""
+    path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -26,6 +28,8 @@ def write_atomically(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
+        if path.exists():
+            shutil.copymode(path, temporary)
         os.replace(temporary, path)
     except BaseException:
         temporary.unlink(missing_ok=True)

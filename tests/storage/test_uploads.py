@@ -361,6 +361,30 @@ def test_a_local_store_has_the_old_record_until_it_has_the_new_one(tmp_path: Pat
     assert list(files.sizes()) == ["progress.jsonl"]
 
 
+def test_a_local_store_keeps_modes_and_links(tmp_path: Path) -> None:
+    files = open_store(f"file://{tmp_path}/run", "checkpoint.upload_to")
+    files.write("result.json", b"old")
+    record, place = tmp_path / "run/result.json", tmp_path / "elsewhere.json"
+    record.chmod(0o664)
+    record.rename(place)
+    record.symlink_to(place)
+    files.write("result.json", b"new")
+    assert record.is_symlink()
+    assert place.read_bytes() == b"new"
+    assert place.stat().st_mode & 0o777 == 0o664
+
+
+def test_what_a_killed_write_left_is_removed(run_main: Run, tmp_path: Path) -> None:
+    left = tmp_path / "bucket/run/.progress.jsonl.999.tmp"
+    left.parent.mkdir(parents=True)
+    left.write_text("{")
+    upload = f"checkpoint.upload_to=file://{tmp_path}/bucket"
+    outcome = run_main(*START, "hydra.run.dir=run", upload, "stop.training_iteration=1")
+    assert outcome.code == 0, outcome.err
+    assert not left.exists()
+    assert (tmp_path / "bucket/run/progress.jsonl").read_bytes() == (tmp_path / "run/progress.jsonl").read_bytes()
+
+
 def _named(manifest: Path) -> list[str]:
     try:
         return list(json.loads(manifest.read_text())["files"].values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -181,6 +182,7 @@ def test_filming_changes_nothing_else() -> None:
     [
         (["evaluation.video={every: 0}"], "evaluation.video.every is a number of times"),
         (["evaluation.video={evry: 1}"], "nearest  every"),
+        (["evaluation.video=true"], "allowed  a block of the keys episodes, every"),
         (["evaluation.video={every: 1}", "evaluation.evaluation_interval=null"], "nothing is evaluated"),
         (["evaluation.video={every: often}"], "evaluation.video.every"),
     ],
@@ -203,10 +205,36 @@ def test_several_agents_are_filmed(tmp_path: Path) -> None:
 
 def test_what_cannot_be_filmed_is_told_before_training() -> None:
     with pytest.raises((ConfigError, RunFailure), match="render"):
-        Trainer.from_experiment("her_bit_flipping", ["evaluation.video={every: 1}"])
+        Trainer.from_experiment(
+            "qmix_two_step_game", ["evaluation.video={every: 1}", "evaluation.evaluation_interval=1"]
+        )
+
+
+@pytest.mark.parametrize(
+    "experiment", ["her_bit_flipping", "ppo_dict_cartpole", "ppo_masked_cartpole", "ppo_stateless_cartpole_lstm"]
+)
+def test_bundled_environments_are_filmed(experiment: str, tmp_path: Path) -> None:
+    with Trainer.from_experiment(experiment, ["tracking=none"]) as trainer:
+        episodes = trainer.film([tmp_path / "episode.mp4"], 1)
+    shown = decoded(tmp_path / "episode.mp4")
+    assert len(shown) == episodes.lengths[0] + 1
+    assert (shown[0] != shown[-1]).any()
 
 
 # -- play --------------------------------------------------------------------------------------------------------------
+
+
+def test_play_a_policy_file_in_an_environment_that_is_stepped_together(
+    run_main: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    """With a memory, which starts anew with each episode."""
+    outcome = run_main("play", "zoo:ppo_stateless_cartpole_lstm", "--output", "a.mp4", "--episodes", "2")
+    assert outcome.code == 0, outcome.err
+    found = re.search(r"return ([\d.]+), ([\d.]+)$", outcome.out, re.MULTILINE)
+    assert found is not None
+    returns = [float(found[1]), float(found[2])]
+    assert min(returns) > 100, "a policy that sees nothing of the past has about 50"
+    assert len(decoded(tmp_path / "a.mp4")) == sum(returns) + 2
 
 
 def test_play_a_run_and_its_policy_file(
