@@ -58,7 +58,7 @@ def edits_in(config: DictConfig) -> dict[str, list[Any]]:
 
 
 def add_earlier(config: DictConfig, earlier: dict[str, list[Any]]) -> None:
-    """Put the edits so far before those of `config`, and make `earlier` (key -> edits) hold the result."""
+    """Put the edits so far before the ones of `config`; `earlier` (key -> edits) holds the result from then on."""
     for key, edits in edits_in(config).items():
         earlier[key] = added_up(earlier.get(key, ()), edits)
         OmegaConf.update(config, key, earlier[key], merge=False)

@@ -122,7 +122,7 @@ def build_env_runner(
 
 
 def _place(parts: ActingParts, config: ExperimentConfig, is_evaluation: bool, index: int) -> None:
-    """Let pipelines know where they act: those of evaluations learn nothing, others are of one of the env runners."""
+    """Freeze the pipelines of an evaluation; tell the others which env runner they act in."""
     for pipeline in (parts.env_to_module, parts.module_to_env):
         if is_evaluation:
             pipeline.freeze()
