@@ -20,10 +20,20 @@ from learning_table import Interval, Run, read_runs, rliable_interval, with_rows
 from learning_table import row_of as table_row
 
 RESULTS, PAGE, POLICIES = Path("docs/zoo.jsonl"), Path("docs/zoo.md"), Path("zoo")
+COMMAND = (sys.executable, "-m", "runner")
 LARGEST_POLICY = 1_000_000  # bytes
 STEPS = "num_env_steps_sampled_lifetime"
+# Experiments with several agents have rows and no policies: a policy file is of one module.
+SEVERAL_AGENTS = {
+    **dict.fromkeys(("appo_multi_agent_cartpole", "dqn_multi_agent_cartpole", "impala_multi_agent_cartpole"), 10),
+    **dict.fromkeys(("ippo_investment_game", "ippo_speaker_listener", "mappo_investment_game"), 10),
+    **dict.fromkeys(("mappo_speaker_listener", "ppo_dqn_multi_agent_cartpole", "ppo_league_tictactoe"), 10),
+    **dict.fromkeys(("ppo_multi_agent_cartpole", "ppo_multi_agent_cartpole_shared", "ppo_speaker_listener"), 10),
+    **dict.fromkeys(("qmix_two_step_game", "sac_multi_agent_pendulum", "vdn_two_step_game"), 10),
+}
 # Ten seeds each, but three where a run takes more than five minutes on two cores.
 EXPERIMENTS = {
+    **SEVERAL_AGENTS,
     **dict.fromkeys(("a2c_cartpole", "dqn_cartpole", "pg_cartpole", "ppo_acrobot", "ppo_cartpole"), 10),
     **dict.fromkeys(("ppo_catch", "ppo_inverted_pendulum", "ppo_lunarlander", "ppo_minigrid_empty"), 10),
     **dict.fromkeys(("ppo_pendulum", "ppo_sb3_cartpole", "rainbow_cartpole", "sac_cartpole_discrete"), 10),
@@ -31,22 +41,23 @@ EXPERIMENTS = {
     **dict.fromkeys(("a2c_replay_cartpole", "her_bit_flipping", "ppo_dict_cartpole", "ppo_masked_cartpole"), 10),
     **dict.fromkeys(("a3c_cartpole", "apex_cartpole", "appo_cartpole", "appo_pendulum", "impala_cartpole"), 10),
     **dict.fromkeys(("appo_stateless_cartpole_lstm", "ppo_stateless_cartpole_lstm"), 10),
-    **dict.fromkeys(("dqn_lunarlander", "sac_lunarlander_continuous"), 3),
+    **dict.fromkeys(("dqn_minatar_breakout", "ppo_curriculum_goal_maze"), 10),
+    **dict.fromkeys(("dqn_lunarlander", "dqn_stateless_cartpole_lstm", "sac_lunarlander_continuous"), 3),
 }
-_ZOO, _RLLIB = "RL-Zoo, benchmark.md, one run", "RLlib, its examples' targets"
-# Mean returns that others state, at their number of env steps.
+# Mean returns that others state, at their number of env steps. Z: RL-Zoo, benchmark.md, one run; C: CleanRL, its docs;
+# R: RLlib, the targets of its examples.
 OTHERS = {
-    "a2c_cartpole": f"500 at 500,000 ({_ZOO})",
-    "dqn_cartpole": f"500 at 50,000 ({_ZOO}); 488.7±16.1 at 500,000 (CleanRL, its docs); 450 within 200,000 ({_RLLIB})",
-    "dqn_lunarlander": f"154±79 at 100,000 ({_ZOO})",
-    "ppo_cartpole": f"500 at 100,000 ({_ZOO})",
-    "ppo_lunarlander": f"242±32 at 1,000,000 ({_ZOO})",
-    "ppo_pendulum": f"-172 at 100,000 ({_ZOO})",
-    "ppo_sb3_cartpole": f"500 at 100,000 ({_ZOO})",
-    "rainbow_cartpole": "C51: 481.2±20.5 at 500,000 (CleanRL, its docs)",
-    "sac_lunarlander_continuous": f"260±65 at 500,000 ({_ZOO})",
-    "sac_pendulum": f"-157±89 at 20,000 ({_ZOO}); -250 within 20,000 ({_RLLIB})",
-    "tqc_pendulum": f"-151±88 at 20,000 ({_ZOO}); -200 within 200,000 ({_RLLIB})",
+    "a2c_cartpole": "500 at 500,000 (Z)",
+    "dqn_cartpole": "500 at 50,000 (Z); 488.7±16.1 at 500,000 (C); 450 within 200,000 (R)",
+    "dqn_lunarlander": "154±79 at 100,000 (Z)",
+    "ppo_cartpole": "500 at 100,000 (Z)",
+    "ppo_lunarlander": "242±32 at 1,000,000 (Z)",
+    "ppo_pendulum": "-172 at 100,000 (Z)",
+    "ppo_sb3_cartpole": "500 at 100,000 (Z)",
+    "rainbow_cartpole": "C51: 481.2±20.5 at 500,000 (C)",
+    "sac_lunarlander_continuous": "260±65 at 500,000 (Z)",
+    "sac_pendulum": "-157±89 at 20,000 (Z); -250 within 20,000 (R)",
+    "tqc_pendulum": "-151±88 at 20,000 (Z); -200 within 200,000 (R)",
 }
 HEAD = tuple(
     f"{line} {more}" for line, more in zip(TABLE_HEAD, ("configuration | others |", "--- | --- |"), strict=True)
@@ -54,14 +65,13 @@ HEAD = tuple(
 
 
 def train(experiment: str, num_seeds: int, folder: Path) -> list[dict[str, Any]]:
-    """Train the seeds that are missing, export the policy of the seed with the median return, and return all runs."""
+    """Train the seeds that are missing, keep a policy, and return all runs."""
     from runner.config import build_experiment_config, compose_experiment
 
     sweep = folder / experiment
-    command = [sys.executable, "-m", "runner"]
     seeds = f"seed=range({num_seeds})"
     subprocess.run(
-        [*command, "-m", f"+experiment={experiment}", seeds, f"hydra.sweep.dir={sweep}", "tracking=none"], check=True
+        [*COMMAND, "-m", f"+experiment={experiment}", seeds, f"hydra.sweep.dir={sweep}", "tracking=none"], check=True
     )
     composed = compose_experiment([f"+experiment={experiment}"])
     stop = build_experiment_config(composed).stop
@@ -81,14 +91,20 @@ def train(experiment: str, num_seeds: int, folder: Path) -> list[dict[str, Any]]
         }
         for seed, result in enumerate(trials)
     ]
-    by_return = sorted(range(num_seeds), key=lambda seed: runs[seed]["episode_return_mean"])
+    if experiment not in SEVERAL_AGENTS:
+        _keep_policy(experiment, runs, sweep)
+    return runs
+
+
+def _keep_policy(experiment: str, runs: Sequence[Run], sweep: Path) -> None:
+    """Export the policy of the seed with the median return, unless it is large."""
+    by_return = sorted(range(len(runs)), key=lambda seed: runs[seed]["episode_return_mean"])
     policy = POLICIES / f"{experiment}.onnx"
     POLICIES.mkdir(exist_ok=True)
-    middle = sweep / str(by_return[num_seeds // 2])
-    subprocess.run([*command, "export", str(middle), "--format", "onnx", "--force", str(policy)], check=True)
+    middle = sweep / str(by_return[len(runs) // 2])
+    subprocess.run([*COMMAND, "export", str(middle), "--format", "onnx", "--force", str(policy)], check=True)
     if policy.stat().st_size > LARGEST_POLICY:
         policy.unlink()
-    return runs
 
 
 def row_of(experiment: str, runs: Sequence[Run], interval: Interval) -> str:
