@@ -1,4 +1,4 @@
-"""Learners on a GPU, where there is one: they learn what they learn on the CPU; checkpoints go on anywhere."""
+"""Learners and env runners on a GPU, where there is one: they do what they do on the CPU; checkpoints go anywhere."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from runner.env_runners.acting_pass import ActingPass
+from runner.experiment.env_runner_builder import make_env_runner
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, ROOT, Outcome, without_times
 
@@ -128,3 +130,30 @@ def test_a_learner_in_an_actor_has_its_gpu(ray_cluster: None) -> None:
     assert_close(first_result("ppo_cartpole", *QUICK, *remote), first_result("ppo_cartpole", *QUICK))
     bc = (f"offline.input_={RECORDED}", *FEW)
     assert_close(first_result("bc_cartpole", *bc, *remote), first_result("bc_cartpole", *bc))
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("experiment", ["ppo_cartpole", "ppo_stateless_cartpole_lstm", "ppo_multi_agent_cartpole"])
+def test_env_runners_act_on_their_gpu(ray_cluster: None, experiment: str) -> None:
+    remote = ("env_runners.num_env_runners=1", "learners.device=cpu")
+    on_gpu = first_result(experiment, *QUICK, *remote, "env_runners.num_gpus_per_env_runner=0.5")
+    assert_close(on_gpu, first_result(experiment, *QUICK, *remote))
+
+
+@pytest.mark.ray
+def test_env_runners_compute_gradients_on_their_gpu(ray_cluster: None) -> None:
+    remote = ("env_runners.num_env_runners=1", "env_runners.num_gpus_per_env_runner=1")
+    result = first_result("a3c_cartpole", *remote, "evaluation.evaluation_interval=null", "tracking=none")
+    assert np.isfinite(result["learners/default_policy/total_loss"])
+
+
+@pytest.mark.parametrize("explore", [True, False])
+def test_acting_on_a_gpu_is_acting_on_the_cpu(explore: bool) -> None:
+    runner = make_env_runner("ppo_cartpole", ["module.fcnet_hiddens=[8]"])
+    batch = {"obs": torch.randn(3, 4)}
+    with torch.inference_mode():
+        expected = ActingPass(runner.module)(batch, explore)
+        got = ActingPass(runner.module.to("cuda"))(batch, explore)
+    assert {column: rows.device.type for column, rows in got.items()} == dict.fromkeys(expected, "cpu")
+    for column, rows in expected.items():
+        torch.testing.assert_close(got[column], rows)

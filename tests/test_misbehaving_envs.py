@@ -245,10 +245,13 @@ def test_a_stall_sleeps_within_its_range(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ("crash_rate_step: 1.5", "crash_rate_step must lie between 0 and 1, got 1.5"),
-        ("stall_rate_reset: -0.1", "stall_rate_reset must lie between 0 and 1, got -0.1"),
-        ("stall_seconds: [5, 2]", "stall_seconds must be [shortest, longest], got [5, 2]"),
-        ("stall_seconds: [5]", "stall_seconds must be [shortest, longest], got [5]"),
+        ("crash_rate_step: 1.5", "crash_rate_step must be a number from 0 to 1, got 1.5"),
+        ("crash_rate_step: often", "crash_rate_step must be a number from 0 to 1, got 'often'"),
+        ("stall_rate_reset: -0.1", "stall_rate_reset must be a number from 0 to 1, got -0.1"),
+        ("stall_seconds: [5, 2]", "stall_seconds must be [shortest, longest] in seconds, got [5, 2]"),
+        ("stall_seconds: [5]", "stall_seconds must be [shortest, longest] in seconds, got [5]"),
+        ("stall_seconds: 5", "stall_seconds must be [shortest, longest] in seconds, got 5"),
+        ("stall_seconds: [2, long]", "stall_seconds must be [shortest, longest] in seconds, got [2, 'long']"),
     ],
 )
 def test_wrong_rates(arguments: str, message: str) -> None:

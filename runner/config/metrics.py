@@ -28,6 +28,7 @@ WEIGHTS_LAG_MEAN, WEIGHTS_LAG_MAX = "env_runners/weights_lag_mean", "env_runners
 NUM_ENV_RESTARTS = "env_runners/num_env_restarts"
 SAMPLE_BYTES = "env_runners/sample_bytes_per_env_step"
 IDLE_S, NUM_READY = "timers/env_runner_idle", "env_runners/num_samples_ready"
+LEARNER_IDLE_S = "timers/learner_idle"
 _COMPILE_METRICS = {COMPILE_S: "seconds this iteration spent compiling updates; only where it did"}
 
 _RUN_METRICS: Mapping[str, str] = {
@@ -63,6 +64,7 @@ _ASYNC_METRICS: Mapping[str, str] = {
     "was taken",
     WEIGHTS_LAG_MAX: "largest number of such updates in this iteration",
     IDLE_S: "seconds that remote env runners waited to be asked, of all of them together, for what this iteration took",
+    LEARNER_IDLE_S: "seconds of this iteration in which nothing was updated",
     NUM_READY: "samples that were ready at the end of the iteration and had not been taken",
 }
 

@@ -97,6 +97,7 @@ class Provenance:
         name = join_keys(keys)
         if not is_leaf:
             self.blocks[name] = where
+            self.sources.pop(name, None)  # a value that the block replaces
             return
         self._forget(name)
         self.blocks = {key: source for key, source in self.blocks.items() if not key.startswith(f"{name}.")}

@@ -109,7 +109,9 @@ class EnvRunnersConfig:
     episode_lookback_horizon: int = option(1, "past steps an episode chunk can still see", unit="steps", minimum=0)
     metrics_num_episodes_for_smoothing: int = option(100, "finished episodes in the running means", minimum=1)
     num_cpus_per_env_runner: float = option(1.0, "logical CPUs asked of Ray for each remote runner", minimum=0)
-    num_gpus_per_env_runner: float = option(0.0, "GPUs asked of Ray for each remote runner", minimum=0)
+    num_gpus_per_env_runner: float = option(
+        0.0, "GPUs asked of Ray for each remote runner, whose modules act there if it is more than 0", minimum=0
+    )
     custom_resources_per_env_runner: dict[str, float] = option(
         {}, "more logical resources asked of Ray for each remote runner: {name: amount}, as nodes were started with"
     )

@@ -11,6 +11,7 @@ import torch
 
 from runner.config.errors import RunFailure
 from runner.config.schemas import EPISODES
+from runner.env_runners.acting_pass import ActingPass
 from runner.env_runners.episode_infos import EpisodeInfos
 from runner.env_runners.evaluation_quotas import EvaluationQuotas
 from runner.env_runners.fragment_checks import check_fragment
@@ -74,6 +75,7 @@ class SingleAgentEnvRunner:
         self.env_to_module = env_to_module
         self.module_to_env = module_to_env
         self._weights = FlatParameters(module)
+        self._forward = ActingPass(module)
         self._seed_name = seed_name
         self._seed = seed
         self._checks = ObservationChecks(
@@ -220,10 +222,9 @@ class SingleAgentEnvRunner:
         when the fragment is cut, and no observation passes it twice.
         """
         assert self._to_module is not None
-        forward = self.module.forward_exploration if explore else self.module.forward_inference
         batch = self.module_to_env(
             rl_module=self.module,
-            batch=forward(self._to_module),
+            batch=self._forward(self._to_module, explore),
             episodes=self._buffer,
             explore=explore,
             shared_data=self._shared_data,

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from runner.config.schemas import EPISODES
+from runner.env_runners.acting_pass import ActingPass
 from runner.env_runners.agent_episodes import AgentEpisodes
 from runner.env_runners.agent_infos import AgentInfos
 from runner.env_runners.env_runner import EVALUATION_FRAGMENT
@@ -74,6 +75,7 @@ class MultiAgentEnvRunner:
         self.module = MultiRLModule(by_id) if together is None else together
         networks: Mapping[str, nn.Module] = by_id if together is None else {ALL_MODULES: together}
         self._weights = {key: FlatParameters(network) for key, network in networks.items()}
+        self._forward = ActingPass(self.module)
         self._seed_name = seed_name
         self._seed = seed
         role, index, generation = seed_name
@@ -255,8 +257,7 @@ class MultiAgentEnvRunner:
         """Take one vector step; return whether (N,) sub-environments made an env step (the others were reset)."""
         actions: list[AgentDict] = [{} for _ in range(self.env.num_envs)]
         batches = {id_: runner.to_module for id_, runner in self._modules.items() if runner.to_module is not None}
-        forward = self.module.forward_exploration if explore else self.module.forward_inference
-        outputs = forward(batches) if batches else {}
+        outputs = self._forward(batches, explore) if batches else {}
         for module_id in batches:
             self._modules[module_id].act(outputs[module_id], explore, self._all_rows, actions)
         if self.callbacks is not None:

@@ -14,6 +14,11 @@ from runner.streams import random_stream
 _RATES = ("crash_rate_step", "crash_rate_reset", "stall_rate_step", "stall_rate_reset")
 
 
+def _is_range(seconds: Any) -> bool:
+    are_two = isinstance(seconds, Sequence) and len(seconds) == 2
+    return are_two and all(isinstance(bound, (int, float)) for bound in seconds) and 0.0 <= seconds[0] <= seconds[1]
+
+
 class Crash(RuntimeError):
     """What `CrashAndStall` raises."""
 
@@ -45,10 +50,10 @@ class CrashAndStall(gym.Wrapper[Any, Any, Any, Any]):
         self._stall_rates = {"step": stall_rate_step, "reset": stall_rate_reset}
         rates = (crash_rate_step, crash_rate_reset, stall_rate_step, stall_rate_reset)
         for name, rate in zip(_RATES, rates, strict=True):
-            if not 0.0 <= rate <= 1.0:
-                raise ValueError(f"{name} must lie between 0 and 1, got {rate}")
-        if len(stall_seconds) != 2 or not 0.0 <= stall_seconds[0] <= stall_seconds[1]:
-            raise ValueError(f"stall_seconds must be [shortest, longest], got {list(stall_seconds)}")
+            if not isinstance(rate, (int, float)) or not 0.0 <= rate <= 1.0:
+                raise ValueError(f"{name} must be a number from 0 to 1, got {rate!r}")
+        if not _is_range(stall_seconds):
+            raise ValueError(f"stall_seconds must be [shortest, longest] in seconds, got {stall_seconds!r}")
         self._shortest_s, self._longest_s = stall_seconds
         self._random = np.random.default_rng()
 

@@ -37,6 +37,7 @@ from runner.module_parts import (
     has_several_agents,
     join_modules,
     lookback_of,
+    networks_of,
     on_device,
     plan_modules,
 )
@@ -84,13 +85,16 @@ def build_env_runner(
     generation: int,
     is_recording: bool = False,
     run_dir: Path | None = None,
+    device: str = "cpu",
 ) -> EnvRunner:
-    """Make an env runner with its modules and pipelines, in the process that will step it."""
+    """Make an env runner with its modules, which act on a device, and pipelines, in the process that will step it."""
     if config.env.is_external and role == TRAINING:
         return _build_external_env_runner(config, plans, (role, index, generation), run_dir, is_recording)
     is_evaluation = role == EVALUATION
     num_envs = (config.evaluation if is_evaluation else config.env_runners).num_envs_per_env_runner
     parts = join_modules(config, {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()})
+    for network in networks_of(parts).values():
+        network.to(device)
     for module_parts in parts.values():
         _place(module_parts, config, is_evaluation, index)
     seed_name = (role, index, 0 if is_evaluation else generation)  # evaluation always has the same seeds
@@ -236,11 +240,17 @@ def _acting_module(parts: ActingParts) -> ActingModule:
 
 
 def build_gradient_runner(
-    config: ExperimentConfig, plans: Mapping[str, ModulePlan], role: str, index: int, generation: int, **options: Any
+    config: ExperimentConfig,
+    plans: Mapping[str, ModulePlan],
+    role: str,
+    index: int,
+    generation: int,
+    device: str = "cpu",
+    **options: Any,
 ) -> GradientRunner:
-    """Make an env runner that can compute gradients, from the arguments of `build_env_runner`."""
-    runner = build_env_runner(config, plans, role, index, generation, **options)
-    here = on_device(config, "cpu")
+    """Make an env runner that can compute gradients on its device, from the arguments of `build_env_runner`."""
+    runner = build_env_runner(config, plans, role, index, generation, device=device, **options)
+    here = on_device(config, device)
     return GradientRunner(runner, lambda: build_local_learner_group(here, build_parts(here, plans), Alone()))
 
 

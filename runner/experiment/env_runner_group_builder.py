@@ -72,9 +72,10 @@ def build_env_runner_group(
         )
     import ray
 
+    device = "cuda" if runners.num_gpus_per_env_runner and not config.env.is_external else "cpu"
     make_remote = partial(
         _handle_class(config, is_evaluation, is_recording),
-        make_runner,
+        partial(make_runner, device=device),
         placement=Placement(runners.resources_per_env_runner, num_remote, runners.scheduling_strategy),
         timeout_s=_sample_timeout_s(config, is_evaluation),
         start_timeout_s=config.ray.actor_start_timeout_s,

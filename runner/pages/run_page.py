@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from runner.config.errors import Problem, UserError, nearest_match
-from runner.config.metrics import IDLE_S, NUM_READY, WEIGHTS_LAG_MAX, WEIGHTS_LAG_MEAN
+from runner.config.metrics import IDLE_S, LEARNER_IDLE_S, NUM_READY, WEIGHTS_LAG_MAX, WEIGHTS_LAG_MEAN
 from runner.config.operators import QUEUES
 from runner.pages import charts
 from runner.pages.curriculum_page import CURRICULUM, curriculum
@@ -52,6 +52,7 @@ _ASYNCHRONY = {
     WEIGHTS_LAG_MAX: ("lag of the weights, in updates", "max"),
     NUM_READY: ("samples that wait for the learner", ""),
     IDLE_S: ("seconds that env runners wait, together", ""),
+    LEARNER_IDLE_S: ("seconds in which nothing is updated", ""),
 }
 _SHOWN = ("env_runners/", "evaluation/", _LEARNERS, _REPLAY, f"{QUEUES}/", "timers/", CURRICULUM)
 # Axes, and what only counts iterations in other words.

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from runner.config.errors import Problem
 from runner.config.info_metrics import PREFIX, InfoMetric
-from runner.config.metrics import IDLE_S, WEIGHTS_LAG_MAX, WEIGHTS_LAG_MEAN
+from runner.config.metrics import IDLE_S, LEARNER_IDLE_S, WEIGHTS_LAG_MAX, WEIGHTS_LAG_MEAN
 from runner.pipelines.piece_metrics import ConnectorMetrics, ReducedValue, merge_metrics
 from runner.plans.items import Item, TrainResult
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
@@ -203,8 +203,9 @@ class RunMetrics:
             )
             result |= reduced_infos("env_runners", self._of_infos, self.infos)
         result |= mean_returns_by_id("env_runners", self._returns_by_id)
-        lags = self._lags or self._lags_when_taken
-        result |= {**_lag_metrics(lags), IDLE_S: self._idle_s} if self.reports_lag else {}
+        if self.reports_lag:
+            result |= _lag_metrics(self._lags or self._lags_when_taken)
+            result |= {IDLE_S: self._idle_s, LEARNER_IDLE_S: max(0.0, seconds - self._timers["learner_update"])}
         result |= _means_by_module(self._updates)
         result |= {name: reduced.result for name, reduced in self._reported.items()}
         result |= {f"timers/{name}": value for name, value in self._timers.items()}

@@ -9,13 +9,15 @@ from runner.config import build_experiment_config, compose_experiment
 from runner.config.metrics import producible_metrics
 
 PAGE = Path(__file__).parent.parent.parent / "docs" / "metrics.md"
+RESTARTS = "env_runners.restart_failed_sub_environments=true"
 
 
 def test_the_page_lists_every_metric_with_its_meaning() -> None:
     in_rounds = metrics_of("ppo_cartpole")
-    asynchronously = metrics_of("impala_cartpole", "learners.num_aggregator_actors=1")
+    asynchronously = metrics_of("impala_cartpole", "learners.num_aggregator_actors=1", RESTARTS)
     own = ("fault_tolerance/num_aggregator_restarts", "env_runners/weights_lag_mean", "env_runners/weights_lag_max")
-    own = (*own, "timers/env_runner_idle", "env_runners/num_samples_ready", "env_runners/sample_bytes_per_env_step")
+    own = (*own, "timers/env_runner_idle", "timers/learner_idle", "env_runners/num_samples_ready")
+    own = (*own, "env_runners/sample_bytes_per_env_step", "env_runners/num_env_restarts")
     lags = {name: asynchronously[name] for name in own}
     rows = dict(re.findall(r"^\| `(.+?)` \| (.+) \|$", PAGE.read_text(), flags=re.MULTILINE))
     assert rows == in_rounds | lags

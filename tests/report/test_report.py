@@ -245,7 +245,8 @@ def test_uniform_replay_of_a_full_buffer(tmp_path: Path) -> None:
 
 def test_asynchronous_sampling(tmp_path: Path) -> None:
     names = ("env_runners__weights_lag_mean", "env_runners__weights_lag_max", "env_runners__num_samples_ready")
-    names += ("timers__env_runner_idle", "queues__fresh__num_items", "queues__stale__num_items")
+    names += ("timers__env_runner_idle", "timers__learner_idle")
+    names += ("queues__fresh__num_items", "queues__stale__num_items")
     lines = [progress_line(number, **dict.fromkeys(names, float(number))) for number in (1, 2)]
     page = page_of(write_run(tmp_path, lines))
     found = {block.title: block.points["points"] for block in blocks(page, "Asynchrony") if isinstance(block, Figure)}
@@ -253,6 +254,7 @@ def test_asynchronous_sampling(tmp_path: Path) -> None:
         "lag of the weights, in updates": {"mean", "max"},
         "samples that wait for the learner": {""},
         "seconds that env runners wait, together": {""},
+        "seconds in which nothing is updated": {""},
         "items in the queue": {"fresh", "stale"},
     }
     elsewhere = {getattr(block, "title", "") for name in ("Episodes", "Other metrics") for block in blocks(page, name)}
