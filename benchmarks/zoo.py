@@ -41,7 +41,7 @@ EXPERIMENTS = {
     **dict.fromkeys(("a2c_replay_cartpole", "her_bit_flipping", "ppo_dict_cartpole", "ppo_masked_cartpole"), 10),
     **dict.fromkeys(("a3c_cartpole", "apex_cartpole", "appo_cartpole", "appo_pendulum", "impala_cartpole"), 10),
     **dict.fromkeys(("appo_stateless_cartpole_lstm", "ppo_stateless_cartpole_lstm"), 10),
-    **dict.fromkeys(("dqn_minatar_breakout", "ppo_curriculum_goal_maze"), 10),
+    **dict.fromkeys(("appo_misbehaving_cartpole", "dqn_minatar_breakout", "ppo_curriculum_goal_maze"), 10),
     **dict.fromkeys(("dqn_lunarlander", "dqn_stateless_cartpole_lstm", "sac_lunarlander_continuous"), 3),
 }
 # Mean returns that others state, at their number of env steps. Z: RL-Zoo, benchmark.md, one run; C: CleanRL, its docs;

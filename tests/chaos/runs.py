@@ -108,6 +108,7 @@ SAMPLED = {
     ),
     "apex_cartpole": (*_REPLAY, _APEX),
     "appo_cartpole": (*_SHORT_FRAGMENTS, _APPO),
+    "appo_misbehaving_cartpole": (*_SHORT_FRAGMENTS, _APPO),
     "appo_pendulum": (*_SHORT_FRAGMENTS, "algorithm.minibatch_size=null", _APPO),
     "appo_stateless_cartpole_lstm": (
         *_SHORT_FRAGMENTS,

@@ -29,6 +29,7 @@ TRAIN = (
 )
 RAY_IS_GONE_S = 10.0
 RUNNER_ACTOR, LEARNER_ACTOR, SHARD_ACTOR = "ray::_RunnerActor", "ray::_LearnerActor", "ray::_ReplayShard"
+AGGREGATOR_ACTOR = "ray::_AggregatorActor"
 
 
 def actors(command: Command, name: str) -> list[Process]:
@@ -119,37 +120,49 @@ def test_killed_learners(
     scenario.ends("replaced, each iteration is there once")
 
 
-# Experiment -> what is killed, learners in actors, env steps of the run, the metric that promises a return of 450, and
-# iterations from one kill to the next. The ones of a3c are the shortest: an env runner that is killed while it starts
-# again, more than three times in a row, ends a run.
+# Run -> its overrides, what is killed, env steps in which it promises a return of 450, by which metric, and iterations
+# from one kill to the next. The ones of a3c are the shortest: an env runner that is killed while it starts again, more
+# than three times in a row, ends a run.
 RETURN = "env_runners/episode_return_mean"
 ASYNCHRONOUS = {
-    "impala_cartpole": ([RUNNER_ACTOR, LEARNER_ACTOR], 2, 1_200_000, RETURN, 2),
-    "appo_cartpole": ([RUNNER_ACTOR, LEARNER_ACTOR], 1, 800_000, RETURN, 2),
-    "a3c_cartpole": ([RUNNER_ACTOR], 0, 500_000, RETURN, 6),
-    "apex_cartpole": ([RUNNER_ACTOR, SHARD_ACTOR, LEARNER_ACTOR], 1, 150_000, f"evaluation/{RETURN}", 2),
+    "impala": (
+        ["+experiment=impala_cartpole", "learners.num_learners=2"],
+        *([RUNNER_ACTOR, LEARNER_ACTOR], 1_000_000, RETURN, 2),
+    ),
+    "impala with aggregators": (
+        ["+experiment=impala_cartpole", "learners.num_aggregator_actors=2"],
+        *([RUNNER_ACTOR, AGGREGATOR_ACTOR], 1_000_000, RETURN, 2),
+    ),
+    "appo": (
+        ["+experiment=appo_cartpole", "learners.num_learners=1"],
+        *([RUNNER_ACTOR, LEARNER_ACTOR], 400_000, RETURN, 2),
+    ),
+    "a3c": (["+experiment=a3c_cartpole"], [RUNNER_ACTOR], 800_000, RETURN, 6),
+    "apex": (
+        ["+experiment=apex_cartpole", "learners.num_learners=1"],
+        *([RUNNER_ACTOR, SHARD_ACTOR, LEARNER_ACTOR], 250_000, f"evaluation/{RETURN}", 2),
+    ),
 }
 NUM_KILLS = 20
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("experiment", ASYNCHRONOUS)
+@pytest.mark.parametrize("run", ASYNCHRONOUS)
 def test_asynchronous_runs_learn_whatever_is_killed(
-    experiment: str, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
+    run: str, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
 ) -> None:
     """Twenty times in a row a random actor dies; the run reaches its return, and ends by itself."""
-    killed, num_learners, num_env_steps, metric, every = ASYNCHRONOUS[experiment]
+    overrides, killed, num_env_steps, metric, every = ASYNCHRONOUS[run]
     run_dir = tmp_path / "run"
     never = [f"stop.{metric.replace('/', '.')}=10000", f"stop.num_env_steps_sampled_lifetime={num_env_steps}"]
-    overrides = [f"+experiment={experiment}", "tracking=none", *never, f"hydra.run.dir={run_dir}"]
-    command = start(*RUNNER, *overrides, f"learners.num_learners={num_learners}")
+    command = start(*RUNNER, *overrides, "tracking=none", *never, f"hydra.run.dir={run_dir}")
     for number in range(NUM_KILLS):
         kill_one(command, killed[number % len(killed)], run_dir, every * number + 1, chance)
         scenario.inject(f"SIGKILL of {killed[number % len(killed)].removeprefix('ray::_')}")
     assert command.wait() == 0, command.output
     lines = progress_of(run_dir)
     assert max(line.get(metric) or 0 for line in lines) >= 450
-    restarts = [name for name in lines[-1] if name.endswith(("worker_restarts", "shard_restarts", "learner_restarts"))]
+    restarts = [name for name in lines[-1] if name.endswith("_restarts")]
     assert sum(lines[-1][name] for name in restarts) == NUM_KILLS
     scenario.ends(f"all replaced, a return of 450 within {num_env_steps:,} env steps")
 
@@ -172,6 +185,14 @@ DETERMINISTIC = {
         [RUNNER_ACTOR],
         0,
         "[{AsyncGradients: {num_async: 2, deterministic: true}}, {ApplyGradients: {update_all: false}}]",
+    ),
+    "apex_cartpole": (  # not its shards, which begin anew empty
+        [RUNNER_ACTOR, LEARNER_ACTOR],
+        1,
+        "[{Concurrently: {output_indexes: [1], round_robin_weights: auto, plans: [[{ParallelRollouts: "
+        f"{IN_ORDER}}}, StoreToReplayBuffer], "
+        "[{Replay: {learning_starts: 1000}}, TrainOneStep, UpdatePriorities, "
+        "UpdateTargetNetwork]]}}]",
     ),
 }
 OF_LOSSES = ("fault_tolerance/num_remote_worker_restarts", "fault_tolerance/num_learner_restarts")

@@ -69,15 +69,16 @@ def test_killed_plan(plan: str, start: Start, tmp_path: Path, chance: random.Ran
     assert_killed_is_straight(["+experiment=a2c_cartpole", *PLANS[plan]], start, tmp_path, chance, scenario)
 
 
-OFF_POLICY = (
+KILLED_TWENTY_TIMES = (
+    *("a3c_cartpole", "apex_cartpole", "appo_cartpole", "impala_cartpole"),
     *("dqn_cartpole", "her_bit_flipping", "rainbow_cartpole", "sac_cartpole_discrete", "sac_pendulum"),
     *("td3_pendulum", "tqc_pendulum"),
 )
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("experiment", OFF_POLICY)
-def test_replay_killed_twenty_times(
+@pytest.mark.parametrize("experiment", KILLED_TWENTY_TIMES)
+def test_killed_twenty_times(
     experiment: str, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
 ) -> None:
     """Every second kill is within a checkpoint's write: of a segment, of a link, of the rest."""
@@ -96,6 +97,30 @@ def test_replay_killed_twenty_times(
     assert_equal_ends(tmp_path / "straight", run.run_dir)
     assert scenario.num_injections == num_kills
     scenario.ends("resumed each time; weights, replay, priorities and the last checkpoint equal bit for bit")
+
+
+RETURN = "env_runners/episode_return_mean"
+# Experiment -> env steps in which it promises a return of 450.
+FREE = {"a3c_cartpole": 800_000, "appo_cartpole": 400_000, "impala_cartpole": 1_000_000}
+
+
+@pytest.mark.ray
+@pytest.mark.chaos
+@pytest.mark.parametrize("experiment", FREE)
+def test_free_runs_learn_whenever_they_are_killed(
+    experiment: str, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
+) -> None:
+    """The driver dies twenty times, with samples in flight; each iteration is there once at the end."""
+    num_kills, num_iterations = 20, FREE[experiment] // 4000
+    stop = (f"stop.training_iteration={num_iterations}", f"stop.{RETURN.replace('/', '.')}=10000")
+    begin = [f"+experiment={experiment}", "tracking=none", "checkpoint.every_iterations=3", *stop]
+    run = KilledRun(start, tmp_path / "run", begin, chance, scenario, num_iterations=num_iterations)
+    for _ in range(num_kills):
+        run.kill_at_any_moment()
+    run.finish()
+    assert scenario.num_injections == num_kills
+    assert max(line[RETURN] or 0 for line in progress_of(run.run_dir)) >= 450
+    scenario.ends(f"resumed each time; a return of 450 within {FREE[experiment]:,} env steps")
 
 
 @pytest.fixture(scope="session")

@@ -53,6 +53,7 @@ PROMISES = {
     "a3c_cartpole": (450, 800_000),
     "apex_cartpole": (450, 250_000),
     "appo_cartpole": (450, 400_000),
+    "appo_misbehaving_cartpole": (400, 250_000),
     "appo_pendulum": (-300, 1_000_000),
     "appo_stateless_cartpole_lstm": (350, 1_000_000),
     "impala_multi_agent_cartpole": (950, 1_500_000),  # the sum of two agents, of at most 500 each: each has 450
@@ -90,7 +91,7 @@ PROMISES = {
 }
 # These promise the mean of an evaluation of 20 greedy episodes, the others of what they sample.
 EVALUATED = {
-    "apex_cartpole",
+    *("apex_cartpole", "appo_misbehaving_cartpole"),
     *("dqn_lunarlander", "dqn_minatar_breakout", "dqn_stateless_cartpole_lstm", "ppo_acrobot", "ppo_lunarlander"),
     *("ppo_sb3_cartpole", "rainbow_cartpole", "sac_cartpole_discrete", "sac_lunarlander_continuous"),
     *("ppo_inverted_pendulum", "ppo_minigrid_empty", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
@@ -138,7 +139,8 @@ TEN_SEEDS = (
         "her_bit_flipping",
         "impala_cartpole",
     ),
-    *("a3c_cartpole", "apex_cartpole", "appo_cartpole", "appo_pendulum", "appo_stateless_cartpole_lstm"),
+    *("a3c_cartpole", "apex_cartpole", "appo_cartpole", "appo_misbehaving_cartpole"),
+    *("appo_pendulum", "appo_stateless_cartpole_lstm"),
     *("appo_multi_agent_cartpole", "dqn_multi_agent_cartpole", "impala_multi_agent_cartpole"),
     "sac_multi_agent_pendulum",
     *("pg_cartpole", "ppo_acrobot", "ppo_cartpole", "ppo_dqn_multi_agent_cartpole", "ppo_stateless_cartpole_lstm"),
@@ -149,7 +151,7 @@ TEN_SEEDS = (
 )
 # These reach their returns on some seeds only: docs/learning.md.
 SOME_SEEDS = ("dqn_stateless_cartpole_lstm",)
-SLOW_SEEDS = {**dict.fromkeys(TEN_SEEDS, 10), **dict.fromkeys(SOME_SEEDS, 0), "ppo_speaker_listener": 1}
+SLOW_SEEDS = {**dict.fromkeys(TEN_SEEDS, 10), "ppo_speaker_listener": 1}
 IN_CI = {"ppo_cartpole": 1, "ppo_catch": 1, "ppo_masked_cartpole": 1, "ppo_multi_agent_cartpole": 1}
 
 
@@ -194,13 +196,17 @@ def test_experiment_learns_what_it_promises(experiment: str, seed: int) -> None:
 
 
 @pytest.mark.learning
-@pytest.mark.parametrize(
-    ("experiment", "seed"), [(name, seed) for name in PROMISES for seed in range(SLOW_SEEDS.get(name, 3))]
-)
-def test_experiment_learns_with_every_seed(experiment: str, seed: int) -> None:
-    learned = _learn(experiment, seed)
-    _record(learned)
-    assert learned.keeps_promise, learned
+@pytest.mark.parametrize("experiment", [name for name in PROMISES if name not in SOME_SEEDS])
+def test_nine_of_ten_seeds_keep_the_promise(experiment: str) -> None:
+    """Of three seeds, all do."""
+    num_seeds = SLOW_SEEDS.get(experiment, 3)
+    missed = []
+    for seed in range(num_seeds):
+        learned = _learn(experiment, seed)
+        _record(learned)
+        if not learned.keeps_promise:
+            missed.append(learned)
+    assert len(missed) <= num_seeds // 10, missed
 
 
 @pytest.mark.learning
