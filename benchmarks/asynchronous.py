@@ -1,9 +1,9 @@
 """Asynchronous sampling: against RLlib, against sampling in rounds, and with many env runners whose steps take time.
 
 Parts: `speed` (IMPALA and APPO, ours and RLlib's, two env runners of 16 sub-environments, batches of 500), `slow`
-(IMPALA in rounds and not, with steps of 2 ms, of each sub-environment or of all together), `scaling` (100 env steps a
-runner and update, steps of 5 ms, constant or lognormal with sigma 1; linear is so many times what one runner makes of
-steps of 5 ms), `bytes` (what a sample takes on its way).
+(IMPALA in rounds and not, APPO, and PPO, with steps of 2 ms, of each sub-environment or of all together), `scaling`
+(100 env steps a runner and update, steps of 5 ms, constant or lognormal with sigma 1; linear is so many times what one
+runner makes of steps of 5 ms), `bytes` (what a sample takes on its way).
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ def scaling_settings(runners: Sequence[int]) -> list[dict[str, object]]:
 
 def slow_settings() -> list[dict[str, object]]:
     shared = {"runners": 2, "envs": 16, "batch": 500, "seconds": 0.002}
-    systems = [{"plan": "rounds"}, {"plan": "free"}, {"experiment": "ppo_cartpole", "plan": "rounds"}]
+    systems: list[dict[str, object]] = [{"plan": "rounds"}, {"plan": "free"}]
+    systems += [{"experiment": "appo_cartpole", "plan": "free"}, {"experiment": "ppo_cartpole", "plan": "rounds"}]
     return [{**shared, "env": env, **system} for env in SLOW_ENVS for system in systems]
 
 
@@ -104,10 +105,11 @@ def shown(results: Sequence[bc.Result]) -> str:
         for env, sleeps in SLOW_ENVS.items():
             of_env = [one for one in of_part["slow"] if one["env"] == env]
             free, rounds = (median_of(of_env, plan=plan, experiment=None) for plan in ("free", "rounds"))
-            ppo = median_of(of_env, experiment="ppo_cartpole")
-            speeds = [f"{speed:,.0f}" for speed in (free, rounds, ppo)]
-            rows.append([sleeps, *speeds, f"{free / rounds:.2f}", f"{free / ppo:.2f}"])
-        header = ["2 ms", "IMPALA free (steps/s)", "IMPALA in rounds", "PPO in rounds", "free/rounds", "free/PPO"]
+            appo, ppo = (median_of(of_env, experiment=name) for name in ("appo_cartpole", "ppo_cartpole"))
+            speeds = [f"{speed:,.0f}" for speed in (free, rounds, appo, ppo)]
+            rows.append([sleeps, *speeds, f"{free / rounds:.2f}", f"{free / ppo:.2f}", f"{appo / ppo:.2f}"])
+        header = ["2 ms", "IMPALA free (steps/s)", "IMPALA in rounds", "APPO free", "PPO in rounds"]
+        header += ["IMPALA free/rounds", "IMPALA/PPO", "APPO/PPO"]
         texts.append(bc.markdown_table(header, rows))
     if of_part["scaling"]:
         rows = []

@@ -18,6 +18,7 @@ PLANS = {
     "free": "{ParallelRollouts: {mode: async, num_async: 2}}",
     "deterministic": "{ParallelRollouts: {mode: async, num_async: 2, deterministic: true}}",
 }
+UPDATES = {"appo_cartpole": "{MixInReplay: {replay_proportion: 0.5}}, TrainOneStep, UpdateTargetNetwork"}
 
 
 def main() -> None:
@@ -38,7 +39,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-ours-") as run_dir:
         overrides = [
             f"seed={args.seed}",
-            f"algorithm.plan=[{PLANS[args.plan]}, ConcatBatches, TrainOneStep]",
+            f"algorithm.plan=[{PLANS[args.plan]}, ConcatBatches, {UPDATES.get(args.experiment, 'TrainOneStep')}]",
             f"algorithm.train_batch_size_per_learner={batch}",
             f"algorithm.min_sample_timesteps_per_iteration={batch}",
             f"env_runners.num_env_runners={args.runners}",

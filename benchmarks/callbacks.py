@@ -1,0 +1,85 @@
+"""Microseconds of a vector step without callbacks, with the code of the hooks cut out, and with hooks.
+
+CartPole, eight sub-environments in one process; processor time, the variants take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import statistics
+import textwrap
+import time
+from typing import Any
+
+from runner.callbacks import Callback
+from runner.env_runners import env_runner as module
+from runner.env_runners.env_runner import SingleAgentEnvRunner
+from runner.experiment.env_runner_builder import make_env_runner
+
+NUM_ENVS = 8
+OVERRIDES = [f"env_runners.num_envs_per_env_runner={NUM_ENVS}", "evaluation=none"]
+
+
+class EpisodeEnds(Callback):
+    """Is called at the end of each episode, and does nothing."""
+
+    def on_episode_end(self, **kwargs: Any) -> None:
+        """Do nothing."""
+
+
+class EpisodeSteps(Callback):
+    """Is called after each step of each sub-environment, and does nothing."""
+
+    def on_episode_step(self, **kwargs: Any) -> None:
+        """Do nothing."""
+
+
+class _WithoutHooks(ast.NodeTransformer):
+    """Cuts out what depends on `self.callbacks`."""
+
+    def visit_If(self, node: ast.If) -> ast.AST | None:
+        self.generic_visit(node)
+        return None if "self.callbacks" in ast.unparse(node.test) else node
+
+
+def without_hooks() -> type[SingleAgentEnvRunner]:
+    """Return the env runner without the lines that call hooks."""
+    methods: dict[str, Any] = {}
+    for name in ("sample", "_step"):
+        tree = ast.parse(textwrap.dedent(inspect.getsource(getattr(SingleAgentEnvRunner, name))))
+        exec(compile(_WithoutHooks().visit(tree), name, "exec"), vars(module), methods)  # our own source
+    return type("WithoutHooks", (SingleAgentEnvRunner,), methods)
+
+
+def main() -> None:
+    """Measure, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=2000, help="vector steps of a repeat")
+    parser.add_argument("--quick", action="store_true", help="a smoke run: the numbers mean nothing")
+    arguments = parser.parse_args()
+    repeats, steps = (1, 50) if arguments.quick else (arguments.repeats, arguments.steps)
+    bare = make_env_runner("ppo_cartpole", OVERRIDES)
+    bare.__class__ = without_hooks()
+    runners = {"hooks cut out of the code": bare, "callbacks: []": make_env_runner("ppo_cartpole", OVERRIDES)}
+    for callback in (EpisodeEnds, EpisodeSteps):
+        block = f"callbacks=[{{_target_: {callback.__module__}.{callback.__name__}}}]"
+        runners[callback.__name__] = make_env_runner("ppo_cartpole", [*OVERRIDES, block])
+    seconds: dict[str, list[float]] = {name: [] for name in runners}
+    for _ in range(repeats + 1):  # the first one warms up
+        for name, runner in runners.items():
+            begun = time.process_time()
+            runner.sample(steps * NUM_ENVS)
+            seconds[name].append(time.process_time() - begun)
+    of_bare = seconds["hooks cut out of the code"][1:]
+    print("| runner | us a vector step | times the one without hooks, median of pairs (min-max) |\n| --- | --- | --- |")
+    for name, measured in seconds.items():
+        ratios = [ours / theirs for ours, theirs in zip(measured[1:], of_bare, strict=True)]
+        spread = f"{statistics.median(ratios):.3f} ({min(ratios):.3f}-{max(ratios):.3f})"
+        print(f"| {name} | {1e6 * statistics.median(measured[1:]) / steps:.1f} | {spread} |")
+
+
+if __name__ == "__main__":
+    main()
