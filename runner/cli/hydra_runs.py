@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hydra.core.override_parser.types import Quote, QuotedString
+
 from runner.cli.arguments import Arguments
 from runner.cli.ci import Verdict
 from runner.cli.main import EXIT_INTERRUPTED, report_error
@@ -39,7 +41,8 @@ def run_with_hydra(arguments: Arguments, checked: Checked | None, verdict: Verdi
 
     prepare_hydra(arguments.config_dir)
     run: Callable[[], None] = hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(job)
-    with _hydra_command_line(arguments), _overrides_as_typed(), hydra_with_this_loader():
+    run_dir = None if checked is None else checked[0].run_dir
+    with _hydra_command_line(arguments, run_dir), _overrides_as_typed(), hydra_with_this_loader():
         try:
             run()
         except OSError as error:  # the job turns its own into messages: this is Hydra making the folder
@@ -97,10 +100,12 @@ def _overrides_as_typed() -> Iterator[None]:
 
 
 @contextmanager
-def _hydra_command_line(arguments: Arguments) -> Iterator[None]:
-    """Put the overrides into `sys.argv`, which Hydra reads, in its spelling."""
+def _hydra_command_line(arguments: Arguments, run_dir: str | None) -> Iterator[None]:
+    """Put the overrides into `sys.argv`, which Hydra reads, in its spelling; `run_dir` is local, whatever they say."""
     lines, _ = parse_overrides(arguments.overrides, search_dirs(arguments.config_dir))
     texts = [line.hydra_text for line in lines]
+    if run_dir is not None:
+        texts.append(f"hydra.run.dir={QuotedString(run_dir, Quote.single).with_quotes()}")
     if arguments.is_multirun:
         texts.append("--multirun")
     if arguments.config_dir is not None:

@@ -43,7 +43,7 @@ overrides
   algorithm.lr=1e-3  any key that `show` prints
   stop.env_runners.episode_return_mean=450
                      a metric, with dots where progress.jsonl has slashes
-  hydra.run.dir=DIR  where the run writes its files; outputs/EXPERIMENT/DATE/TIME by default
+  hydra.run.dir=DIR  where the run writes its files; outputs/EXPERIMENT/DATE/TIME by default; a URL: uploaded to there
 
 exit codes
   0 finished   1 failed   2 a mistake of yours, nothing was run   130 interrupted, after a checkpoint

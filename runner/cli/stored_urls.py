@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from runner.cli.verbs import VERBS
+from runner.config.errors import Problem, UserError
+from runner.config.stores import is_url
 
 _TARGET = "hydra.run.dir="
 
@@ -15,11 +17,15 @@ def with_local_runs(verb: str | None, argv: Sequence[str]) -> list[str]:
     """Return the arguments with a local path in the place of each URL of a run.
 
     Raises:
-        UserError: the store has no such run.
+        UserError: the store has no such run, or `hydra.run.dir` is a URL.
     """
     if VERBS[verb].arguments.split(" ")[0] not in ("RUN_DIR", "DIR"):
         return list(argv)
     named = [text.removeprefix(_TARGET) for text in argv if text.startswith(_TARGET)]
+    if named and is_url(named[-1]):
+        what, store = "the run dir of a stored run is a local folder", named[-1].rstrip("/").rpartition("/")[0]
+        allowed = f"hydra.run.dir=FOLDER; with checkpoint.upload_to={store} `resume` uploads it"
+        raise UserError(Problem(what, "override hydra.run.dir", named[-1], allowed).render_alone())
     target = Path(named[-1]).absolute() if named else None
     return [_local(text, target, verb == "resume") if _is_url(text) else text for text in argv]
 

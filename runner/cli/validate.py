@@ -78,12 +78,20 @@ def check_experiments(arguments: Arguments) -> list[Checked]:
             for source in module_sources(config, composed.where).values():
                 check_intact(source.checkpoint)
             check_assertions(arguments.assertions, config)
+            if arguments.is_multirun and composed.run_url is not None:
+                raise ConfigError([_describe_run_url_of_sweep(composed.run_url)])
             checked.append((composed, config))
         except ConfigError as error:
             problems |= dict.fromkeys(error.problems)
     if problems:
         raise ConfigError(list(problems))
     return checked
+
+
+def _describe_run_url_of_sweep(url: str) -> Problem:
+    what = "hydra.run.dir is the URL of one run, and a sweep (-m) has many"
+    allowed = f"checkpoint.upload_to={url} instead: each trial uploads its run dir"
+    return Problem(what, "hydra.run.dir", url, allowed)
 
 
 def check_memory(configs: Iterable[ExperimentConfig]) -> None:

@@ -28,9 +28,11 @@ from runner.config.overrides import OverrideLine, describe_sweep, find_unknown_o
 from runner.config.own_block import OWN_BLOCK
 from runner.config.paths import display_path, find_config, search_dirs
 from runner.config.provenance import Provenance
+from runner.config.stores import find_run_url_problem, is_url, local_copy_of
 from runner.config.yaml_lines import YAMLError
 
 _MISSING_KEY = re.compile(r"Interpolation key '(.+)' not found")
+_RUN_DIR, _SWEEP_DIR, _UPLOAD_TO = "hydra.run.dir", "hydra.sweep.dir", "checkpoint.upload_to"
 # Stands for the search space of a sweep in the name of its folder.
 SWEEP_DIGEST: ContextVar[str] = ContextVar("sweep_digest", default="sweep")
 
@@ -82,7 +84,12 @@ class _Composition:
         if config is None:
             unread = frozenset({*core_groups(), "experiment"})
             return Composed({}, {}, self.texts, None, tuple(self.problems), unread, self.config_dir)
-        experiment, run_dir = self._chosen_experiment(config), _run_dir(config)
+        experiment, run_dir, run_url = self._chosen_experiment(config), _hydra_value(config, _RUN_DIR), None
+        if run_dir is not None and is_url(run_dir):
+            run_url = run_dir.rstrip("/")
+            run_dir = str(local_copy_of(run_url))
+            self._upload_to(config, run_url)
+        self._check_sweep_dir(_hydra_value(config, _SWEEP_DIR))
         with open_dict(config):
             del config["hydra"]
         for key in ["algorithm", *own_blocks(config)]:
@@ -104,7 +111,32 @@ class _Composition:
             self.provenance.blocks,
             unresolved,
             run_dir,
+            run_url,
         )
+
+    def _upload_to(self, config: DictConfig, url: str) -> None:
+        """Set `checkpoint.upload_to` so that the run is uploaded to this URL, its `hydra.run.dir`."""
+        where, given = self._where_in_hydra(_RUN_DIR), _value(config, _UPLOAD_TO)
+        problem, store = find_run_url_problem(_RUN_DIR, url, where), url.rpartition("/")[0]
+        if problem is None and given is not None and str(given).rstrip("/") not in (url, store):
+            what = f"{_RUN_DIR} and {_UPLOAD_TO} name two places for the files of the run"
+            places = ", ".join(dict.fromkeys([where, self.provenance.sources.get(_UPLOAD_TO, _UPLOAD_TO)]))
+            allowed = f"{_RUN_DIR}={url} without {_UPLOAD_TO}; or {_RUN_DIR}=FOLDER"
+            problem = Problem(what, places, f"{url} and {given}", allowed)
+        if problem is not None:
+            self.problems.append(problem)
+        elif isinstance(config.get("checkpoint"), DictConfig):  # else it is a mistake, and told as one
+            OmegaConf.update(config, _UPLOAD_TO, store, force_add=True)
+            self.provenance.sources[_UPLOAD_TO] = where
+
+    def _check_sweep_dir(self, sweep_dir: str | None) -> None:
+        if sweep_dir is not None and is_url(sweep_dir):
+            what = f"{_SWEEP_DIR} is a URL, and a sweep writes to a local folder"
+            allowed = f"{_SWEEP_DIR}=FOLDER; with {_UPLOAD_TO}={sweep_dir} each trial uploads its run dir"
+            self.problems.append(Problem(what, self._where_in_hydra(_SWEEP_DIR), sweep_dir, allowed))
+
+    def _where_in_hydra(self, key: str) -> str:
+        return next((line.where for line in reversed(self.lines) if line.key == key), key)
 
     def _all_keys(self, values: dict[str, Any]) -> list[str]:
         names = dict.fromkeys(_leaf_names(values, ""))
@@ -249,9 +281,15 @@ class _Composition:
                     del node[key]
 
 
-def _run_dir(config: DictConfig) -> str | None:
+def _hydra_value(config: DictConfig, key: str) -> str | None:
+    """The value of a key of Hydra; None where only a run of Hydra knows it."""
+    value = _value(config, key)
+    return None if value is None else str(value)
+
+
+def _value(config: DictConfig, key: str) -> Any:
     try:
-        return str(config.hydra.run.dir)
+        return OmegaConf.select(config, key)
     except OmegaConfBaseException:
         return None
 

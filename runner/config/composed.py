@@ -19,6 +19,7 @@ class Composed:
     `sources`: dotted key -> `file:line`, `override key=value` or `default`. `unread`: groups whose
     chosen file is missing or cannot be read, so that their keys cannot be checked. `unresolved`: the values
     with their interpolations, for a checkpoint. `run_dir`: `hydra.run.dir`; None where only a run of Hydra knows it.
+    `run_url`: the URL that `hydra.run.dir` is, if it is one; then `run_dir` is the folder of the local copy.
     """
 
     values: dict[str, Any]
@@ -31,6 +32,7 @@ class Composed:
     block_sources: Mapping[str, str] = field(default_factory=dict)
     unresolved: Mapping[str, Any] = field(default_factory=dict)
     run_dir: str | None = None
+    run_url: str | None = None
 
     def where(self, key: str) -> str | None:
         """Return the source of the value at `key`, else of a value inside or around it; None for a default."""

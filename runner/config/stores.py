@@ -3,8 +3,35 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from pathlib import Path
 
 from runner.config.errors import Problem, list_names, nearest_match
+
+
+def is_url(place: str) -> bool:
+    """Return whether a place is named by a URL, `scheme://...`, and not by a path."""
+    return "://" in place
+
+
+def local_copy_of(url: str) -> Path:
+    """Return the run dir, relative to the working folder, of a run at a URL: `outputs/s3/bucket/runs/one`."""
+    names = url.replace("://", "/").split("/")
+    return Path("outputs", *(name for name in names if name not in ("", ".", "..")))
+
+
+def find_run_url_problem(key: str, url: str, where: str | None = None) -> Problem | None:
+    """Return what is wrong with the URL of a run: with its store, or that it names no run there.
+
+    Args:
+        key: of the configuration, for the message.
+        url: of a run.
+        where: place of the value.
+    """
+    names = [name for name in url.partition("://")[2].split("/") if name]
+    if len(names) < 2 or ".." in names:
+        what, allowed = f"{key} names no run in a store", "STORE/NAME, such as s3://bucket/run or file:///mnt/runs/run"
+        return Problem(what, where, url, allowed)
+    return find_store_problem(key, url, where)
 
 
 def find_store_problem(key: str, url: str, where: str | None = None) -> Problem | None:

@@ -98,7 +98,8 @@ class _Fetch:
         """
         local = [folder.name for folder in list_checkpoints(run_dir / "checkpoints")]
         is_ahead = any(name > newest for name in local)
-        if not (run_dir / LOCK_FILE).exists() and not is_ahead:  # nobody has trained here: at most an earlier copy
+        is_empty = not local and not (run_dir / "progress.jsonl").exists()  # of a run that was refused
+        if is_empty or not ((run_dir / LOCK_FILE).exists() or is_ahead):  # nobody has trained here
             return False
         manifest = run_dir / "checkpoints" / newest / MANIFEST
         if manifest.is_file() and manifest.read_bytes() == self._files.read(manifest_path(newest)):

@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from runner.checkpoints.checkpoint import MANIFEST
+from runner.config.stores import local_copy_of
 
 CHECKPOINTS = "checkpoints/"
 FILES = f"{CHECKPOINTS}files/"
@@ -40,20 +41,31 @@ def iteration_of(name: str) -> int:
 
 
 def url_of_run(store: str, run_dir: Path) -> str:
-    """Return the URL of a run in a store: below it as the run dir is below `outputs`; elsewhere by its last name."""
-    parts = run_dir.parts
-    after = len(parts) - parts[::-1].index(_OUTPUTS) if _OUTPUTS in parts else len(parts) - 1
+    """Return the URL of a run in a store: below it as the run dir is below `outputs`; elsewhere by its last name.
+
+    A run dir that is the local copy of a URL in the store has this URL.
+    """
+    parts, by_name = run_dir.parts, f"{store.rstrip('/')}/{run_dir.name}"
+    copy = local_copy_of(by_name).parts
+    if _OUTPUTS not in parts or parts[-len(copy) :] == copy:
+        return by_name
+    after = len(parts) - parts[::-1].index(_OUTPUTS)
     return "/".join([store.rstrip("/"), *parts[after:]])
 
 
 def run_dir_of(url: str, store: str | None) -> Path:
     """Return the run dir that `url_of_run` gives this URL, in `outputs` of the working folder.
 
+    For a URL right below the store it is the local copy, whichever other folder of this name there may be.
+
     Args:
         url: of the run.
         store: that the run was uploaded to; None: not known.
     """
     base = f"{store.rstrip('/')}/" if store else ""
-    below = url.removeprefix(base) if base and url.startswith(base) else url.rpartition("/")[2]
+    is_below = bool(base) and url.startswith(base)
+    below = url.removeprefix(base) if is_below else url.rpartition("/")[2]
+    if is_below and "/" not in below:
+        return Path.cwd() / local_copy_of(url)
     parts = [part for part in below.split("/") if part not in ("", ".", "..")]
     return Path.cwd().joinpath(_OUTPUTS, *parts)

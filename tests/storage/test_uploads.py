@@ -13,7 +13,9 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
+from runner import Trainer
 from runner.checkpoints import read_manifest, save_checkpoint
+from runner.config.stores import local_copy_of
 from runner.storage import uploads
 from runner.storage.layout import run_dir_of, url_of_run
 from runner.storage.stored_files import open_store
@@ -372,6 +374,98 @@ def test_a_local_store_keeps_modes_and_links(tmp_path: Path) -> None:
     assert record.is_symlink()
     assert place.read_bytes() == b"new"
     assert place.stat().st_mode & 0o777 == 0o664
+
+
+def test_a_run_dir_at_a_url_and_its_local_copy() -> None:
+    url = "s3://bucket/outputs/runs/one"
+    copy = Path.cwd() / local_copy_of(url)
+    assert copy == Path.cwd() / "outputs/s3/bucket/outputs/runs/one"
+    assert url_of_run("s3://bucket/outputs/runs", copy) == url
+    assert run_dir_of(url, "s3://bucket/outputs/runs") == copy
+    assert url_of_run("s3://bucket/outputs/runs", Path("/scratch/one")) == url
+    assert local_copy_of("file:///mnt/../one/") == Path("outputs/file/mnt/one")
+
+
+def test_a_run_dir_at_a_url_is_a_local_copy_and_an_upload(
+    run_main: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    store: type[FaultyStore],
+    assert_golden: Callable[[str, str], None],
+) -> None:
+    started = run_main(*START, "hydra.run.dir=faulty://runs/run/", "stop.training_iteration=2")
+    copy = tmp_path / "outputs/faulty/runs/run"
+    assert (started.code, started.err) == (0, "")
+    assert f"  run dir      {copy}" in started.out.splitlines()
+    assert "  upload to    faulty://runs/run" in started.out.splitlines()
+    assert not (tmp_path / "faulty:").exists()
+    assert _stored_checkpoints() == checkpoints_of(copy) == ["iteration_000002"]
+    _assert_whole()
+    resumed = run_main("resume", "faulty://runs/run", "stop.training_iteration=4")
+    assert resumed.code == 0, resumed.err
+    assert f"is here already, in {copy}" in resumed.err
+    other_machine = tmp_path / "other"
+    other_machine.mkdir()
+    monkeypatch.chdir(other_machine)
+    refused = run_main(*START, "hydra.run.dir=faulty://runs/run", "stop.training_iteration=2")
+    assert refused.code == 2
+    assert_golden("store_holds_run_of_url", refused.err)
+    resumed = run_main("resume", "faulty://runs/run", "stop.training_iteration=6")
+    assert resumed.code == 0, resumed.err
+    assert f"into {other_machine / 'outputs/faulty/runs/run'}" in resumed.err
+    assert _stored_checkpoints()[-1] == "iteration_000006"
+    _assert_whole()
+    assert all(path.startswith("/runs/run/") for path in store.store)
+
+
+def test_a_run_dir_at_a_url_from_a_file_and_from_python(
+    run_main: Run, tmp_path: Path, store: type[FaultyStore]
+) -> None:
+    (tmp_path / "conf/experiment").mkdir(parents=True)
+    (tmp_path / "conf/experiment/mine.yaml").write_text(
+        "# @package _global_\ndefaults: [ppo_cartpole]\nhydra: {run: {dir: 'faulty://runs/${experiment_name}/a b'}}\n"
+        "experiment_name: mine\n"
+    )
+    outcome = run_main("--config-dir", "conf", "+experiment=mine", *QUICK, "stop.training_iteration=1")
+    assert outcome.code == 0, outcome.err
+    assert checkpoints_of(tmp_path / "outputs/faulty/runs/mine/a b") == ["iteration_000001"]
+    assert _stored("mine/a b")["progress.jsonl"]
+    url = "hydra.run.dir=faulty://runs/run"
+    with Trainer.from_experiment("ppo_cartpole", [*QUICK, url, "stop.training_iteration=1"]) as trainer:
+        run = trainer.fit()
+    assert run.path == tmp_path / "outputs/faulty/runs/run"
+    assert _stored_checkpoints() == ["iteration_000001"]
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides"),
+    [
+        ("two_places", ["hydra.run.dir=file:///runs/run", "checkpoint.upload_to=file:///others"]),
+        ("no_run", ["hydra.run.dir=file:///run"]),
+        ("no_package", ["hydra.run.dir=tos://bucket/run"]),
+        ("sweep_dir", ["-m", "seed=1,2", "hydra.sweep.dir=file:///sweeps/sweep"]),
+        ("run_of_sweep", ["-m", "seed=1,2", "hydra.run.dir=file:///runs/run"]),
+    ],
+)
+def test_mistakes_of_run_dirs_at_urls_are_found_by_validate(
+    run_main: Run, name: str, overrides: list[str], assert_golden: Callable[[str, str], None]
+) -> None:
+    outcome = run_main("validate", "+experiment=ppo_cartpole", *overrides)
+    assert outcome.code == 2
+    assert_golden(f"run_url_{name}", outcome.err)
+
+
+@pytest.mark.parametrize("same", ["file:///runs/run", "file:///runs"])
+def test_the_same_place_twice_is_no_mistake(run_main: Run, same: str) -> None:
+    overrides = ("hydra.run.dir=file:///runs/run", f"checkpoint.upload_to={same}")
+    outcome = run_main("validate", "+experiment=ppo_cartpole", *overrides)
+    assert outcome.code == 0, outcome.err
+
+
+def test_a_stored_run_goes_on_in_a_local_folder(run_main: Run, assert_golden: Callable[[str, str], None]) -> None:
+    outcome = run_main("resume", "run", "hydra.run.dir=file:///runs/run")
+    assert outcome.code == 2
+    assert_golden("run_url_resume", outcome.err)
 
 
 def test_what_a_killed_write_left_is_removed(run_main: Run, tmp_path: Path) -> None:
