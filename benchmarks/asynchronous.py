@@ -3,7 +3,8 @@
 Parts: `speed` (IMPALA and APPO, ours and RLlib's, two env runners of 16 sub-environments, batches of 500), `slow`
 (IMPALA in rounds and not, APPO, and PPO, with steps of 2 ms, of each sub-environment or of all together), `scaling`
 (100 env steps a runner and update, steps of 5 ms, constant or lognormal with sigma 1; linear is so many times what one
-runner makes of steps of 5 ms), `bytes` (what a sample takes on its way).
+runner makes of steps of 5 ms), `bytes` (what samples take on their way, for requests of the sizes that plans make),
+`broadcast` (what sending weights of 10 MB to 1 and to 16 env runners takes of the time between two updates).
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from collections.abc import Sequence
 
 import bench_common as bc
 
-PARTS = ("speed", "slow", "scaling", "bytes")
 RUNNERS = (4, 8, 16)
 SLOW_ENVS = {"SleepingCartPole": "each sub-environment", "SleepingCartPoles": "all 16 together"}
 KINDS = ("rounds", "free", "deterministic")
+# With two env runners a request is half of a train batch: A3C's of 80, IMPALA's and APPO's of 256, the one of 500 in
+# `speed`.
+REQUESTS = (40, 128, 250, 500)
 
 
 def speed(repeats: int, seconds: float, python_rllib: str) -> list[bc.Result]:
@@ -45,6 +48,15 @@ def many(part: str, repeats: int, seconds: float, settings: Sequence[dict[str, o
     return results
 
 
+def broadcast(repeats: int, runners: Sequence[int]) -> list[bc.Result]:
+    results = []
+    for _ in range(repeats):
+        for number in runners:
+            result = bc.run_peer(bc.Peer(bc.OURS, "ours_broadcast.py", sys.executable), ["--runners", str(number)])
+            results.append({**result, "part": "broadcast", "runners": number})
+    return results
+
+
 def scaling_settings(runners: Sequence[int]) -> list[dict[str, object]]:
     one = [{"runners": 1, "plan": "free", "sigma": 0.0}]
     return one + [
@@ -67,70 +79,97 @@ def median_of(results: Sequence[bc.Result], **setting: object) -> float:
     return statistics.median(found)
 
 
-def measured_bytes() -> bc.Result:
-    """Return the bytes of a pickled sample, and of its columns, for each env step."""
-    from ray import cloudpickle
-
-    from runner import Trainer
+def measured_bytes(request: int, num_samples: int = 20) -> bc.Result:
+    """Return the mean env steps of a sample, and for each the bytes of its columns and of the pickled sample."""
+    from runner import make_env_runner
+    from runner.env_runners.handles import serialised_bytes
     from runner.episodes import nested
 
-    overrides = ["engine=inline", "tracking=none", "evaluation=none"]
-    with Trainer.from_experiment("impala_cartpole", overrides=overrides) as trainer:
-        sample = trainer.env_runners.sample(500, True)[0]
-    columns = [leaf for block in sample.rollout.blocks.values() for leaf in nested.leaves(dict(block.columns))]
-    num_steps = sample.rollout.num_env_steps
-    buffers: list[object] = []
-    header = cloudpickle.dumps(sample, protocol=5, buffer_callback=buffers.append)
-    sent = len(header) + sum(buffer.raw().nbytes for buffer in buffers)  # type: ignore[attr-defined]
+    env_runner = make_env_runner("impala_cartpole")
+    env_runner.sample(request)  # all episodes begin with it
+    samples = [env_runner.sample(request) for _ in range(num_samples)]
+    env_runner.close()
+    blocks = [block for sample in samples for block in sample.rollout.blocks.values()]
+    num_env_steps = sum(sample.rollout.num_env_steps for sample in samples)
+    num_bytes = sum(leaf.nbytes for block in blocks for leaf in nested.leaves(dict(block.columns)))
     return {
         "part": "bytes",
-        "sent_per_env_step": sent / num_steps,
-        "columns_per_env_step": sum(leaf.nbytes for leaf in columns) / num_steps,
+        "env_steps": num_env_steps / num_samples,
+        "sent_per_env_step": sum(map(serialised_bytes, samples)) / num_env_steps,
+        "columns_per_env_step": num_bytes / num_env_steps,
     }
 
 
-def shown(results: Sequence[bc.Result]) -> str:
-    texts = []
-    of_part = {part: [one for one in results if one["part"] == part] for part in PARTS}
-    if of_part["speed"]:
-        rows = []
-        for algorithm in ("impala", "appo"):
-            ours, theirs = (median_of(of_part["speed"], algorithm=algorithm, peer=name) for name in ("ours", "rllib"))
-            lags = [one["lag"] for one in of_part["speed"] if one["algorithm"] == algorithm and one["peer"] == "ours"]
-            cells = [f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.1f}", f"{statistics.median(lags):.1f}"]
-            rows.append([algorithm, *cells])
-        texts.append(bc.markdown_table(["algorithm", "ours (steps/s)", "RLlib", "ratio", "mean lag (updates)"], rows))
-    if of_part["slow"]:
-        rows = []
-        for env, sleeps in SLOW_ENVS.items():
-            of_env = [one for one in of_part["slow"] if one["env"] == env]
-            free, rounds = (median_of(of_env, plan=plan, experiment=None) for plan in ("free", "rounds"))
-            appo, ppo = (median_of(of_env, experiment=name) for name in ("appo_cartpole", "ppo_cartpole"))
-            speeds = [f"{speed:,.0f}" for speed in (free, rounds, appo, ppo)]
-            rows.append([sleeps, *speeds, f"{free / rounds:.2f}", f"{free / ppo:.2f}", f"{appo / ppo:.2f}"])
-        header = ["2 ms", "IMPALA free (steps/s)", "IMPALA in rounds", "APPO free", "PPO in rounds"]
-        header += ["IMPALA free/rounds", "IMPALA/PPO", "APPO/PPO"]
-        texts.append(bc.markdown_table(header, rows))
-    if of_part["scaling"]:
-        rows = []
-        one = median_of(of_part["scaling"], runners=1)
-        numbers = sorted({result["runners"] for result in of_part["scaling"]} - {1})
-        for sigma in (0.0, 1.0):
-            for plan in KINDS:
-                speeds = [median_of(of_part["scaling"], runners=n, plan=plan, sigma=sigma) for n in numbers]
-                of_linear = [f"{value / (n * one):.2f}" for value, n in zip(speeds, numbers, strict=True)]
-                rows.append([f"{sigma:g}", plan, *of_linear])
-        texts.append(bc.markdown_table(["sigma", "plan", *(f"{n} runners" for n in numbers)], rows))
-        texts.append(f"One env runner: {one:,.0f} env steps/s.")
-    for one in of_part["bytes"]:
+def shown_speed(results: Sequence[bc.Result]) -> str:
+    rows = []
+    for algorithm in ("impala", "appo"):
+        ours, theirs = (median_of(results, algorithm=algorithm, peer=name) for name in ("ours", "rllib"))
+        lags = [one["lag"] for one in results if one["algorithm"] == algorithm and one["peer"] == "ours"]
+        cells = [f"{ours:,.0f}", f"{theirs:,.0f}", f"{ours / theirs:.1f}", f"{statistics.median(lags):.1f}"]
+        rows.append([algorithm, *cells])
+    return bc.markdown_table(["algorithm", "ours (steps/s)", "RLlib", "ratio", "mean lag (updates)"], rows)
+
+
+def shown_slow(results: Sequence[bc.Result]) -> str:
+    rows = []
+    for env, sleeps in SLOW_ENVS.items():
+        of_env = [one for one in results if one["env"] == env]
+        free, rounds = (median_of(of_env, plan=plan, experiment=None) for plan in ("free", "rounds"))
+        appo, ppo = (median_of(of_env, experiment=name) for name in ("appo_cartpole", "ppo_cartpole"))
+        speeds = [f"{speed:,.0f}" for speed in (free, rounds, appo, ppo)]
+        rows.append([sleeps, *speeds, f"{free / rounds:.2f}", f"{free / ppo:.2f}", f"{appo / ppo:.2f}"])
+    header = ["2 ms", "IMPALA free (steps/s)", "IMPALA in rounds", "APPO free", "PPO in rounds"]
+    return bc.markdown_table([*header, "IMPALA free/rounds", "IMPALA/PPO", "APPO/PPO"], rows)
+
+
+def shown_scaling(results: Sequence[bc.Result]) -> str:
+    rows = []
+    one = median_of(results, runners=1)
+    numbers = sorted({result["runners"] for result in results} - {1})
+    for sigma in (0.0, 1.0):
+        for plan in KINDS:
+            speeds = [median_of(results, runners=n, plan=plan, sigma=sigma) for n in numbers]
+            of_linear = [f"{value / (n * one):.2f}" for value, n in zip(speeds, numbers, strict=True)]
+            rows.append([f"{sigma:g}", plan, *of_linear])
+    table = bc.markdown_table(["sigma", "plan", *(f"{n} runners" for n in numbers)], rows)
+    return f"{table}\n\nOne env runner: {one:,.0f} env steps/s."
+
+
+def shown_bytes(results: Sequence[bc.Result]) -> str:
+    rows = []
+    for one in results:
         sent, columns = one["sent_per_env_step"], one["columns_per_env_step"]
-        texts.append(f"Bytes for each env step: {sent:.1f} sent, {columns:.1f} of columns, ratio {sent / columns:.2f}.")
-    return "\n\n".join(texts)
+        rows.append([f"{one['env_steps']:.0f}", f"{columns:.1f}", f"{sent:.1f}", f"{sent / columns:.2f}"])
+    return bc.markdown_table(["env steps of a sample", "bytes of columns for each", "bytes sent", "ratio"], rows)
+
+
+def shown_broadcast(results: Sequence[bc.Result]) -> str:
+    rows = []
+    for number in sorted({one["runners"] for one in results}):
+        of_number = [one for one in results if one["runners"] == number]
+        keys = ("mb", "update_ms", "put_ms", "submit_ms")
+        rows.append([str(number), *(f"{statistics.median(one[key] for one in of_number):.1f}" for key in keys)])
+    header = ["env runners", "weights (MB)", "an update (ms)", "to put its weights (ms)", "to send requests (ms)"]
+    return bc.markdown_table(header, rows)
+
+
+SHOWN = {
+    "speed": shown_speed,
+    "slow": shown_slow,
+    "scaling": shown_scaling,
+    "bytes": shown_bytes,
+    "broadcast": shown_broadcast,
+}
+
+
+def shown(results: Sequence[bc.Result]) -> str:
+    of_part = {part: [one for one in results if one["part"] == part] for part in SHOWN}
+    return "\n\n".join(SHOWN[part](found) for part, found in of_part.items() if found)
 
 
 def main() -> None:
     parser = bc.parser(__doc__, "asynchronous.json")
-    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--parts", default=",".join(SHOWN))
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--measured-s", type=float, default=12.0)
     parser.add_argument("--runners", type=int, nargs="+", default=list(RUNNERS))
@@ -144,8 +183,10 @@ def main() -> None:
             results += many(part, repeats, seconds, slow_settings())
         elif part == "scaling":
             results += many(part, repeats, seconds, scaling_settings(args.runners))
+        elif part == "broadcast":
+            results += broadcast(repeats, (1, max(args.runners)))
         elif part == "bytes":
-            results.append(measured_bytes())
+            results += [measured_bytes(request) for request in REQUESTS]
     machine = bc.machine_facts([bc.Peer("ours", "ours_async.py", sys.executable)])
     bc.write_json(args.out, {"machine": machine, "repeats": repeats, "seconds": seconds, "asynchronous": results})
     print(f"Medians of {repeats} runs of {seconds:g} s, which take turns.\n")

@@ -13,6 +13,7 @@ from runner.config.errors import Problem
 from runner.env_runners.sample_recording import ToRecord
 from runner.episodes.block_state import rollout_from_state, rollout_to_state
 from runner.episodes.columns import Rollout
+from runner.episodes.lean_pickle import LeanPickle
 from runner.pipelines.piece_metrics import ConnectorMetrics, metrics_from_state, metrics_to_state
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 from runner.rows.matches import Match
@@ -23,7 +24,7 @@ Weights = Mapping[str, npt.NDArray[np.float32]]
 
 
 @dataclass(frozen=True)
-class Sample:
+class Sample(LeanPickle):
     """What one call of `sample` yields.
 
     Attributes:

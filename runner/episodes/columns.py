@@ -11,12 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import nested
+from runner.episodes.lean_pickle import LeanPickle
 from runner.episodes.single_agent_episode import SingleAgentEpisode
 
 Array = npt.NDArray[Any]
@@ -121,7 +122,7 @@ class Agents:
 
 
 @dataclass(frozen=True, eq=False)
-class ColumnBlock(Sequence[SingleAgentEpisode]):
+class ColumnBlock(LeanPickle, Sequence[SingleAgentEpisode]):
     """E episode chunks, columns first; as a sequence, its items are `SingleAgentEpisode` views made on demand.
 
     Attributes:
@@ -138,6 +139,13 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
         module_id: the module that acted.
         agents: whose chunks these are, in runs with several agents.
     """
+
+    VECTOR_DTYPES: ClassVar[Mapping[str, Any]] = {
+        "lengths": np.int64,
+        "is_terminated": np.bool_,
+        "is_truncated": np.bool_,
+        "t_started": np.int64,
+    }
 
     columns: Mapping[str, Column]
     lengths: npt.NDArray[np.int64]
@@ -289,7 +297,7 @@ class ColumnBlock(Sequence[SingleAgentEpisode]):
 
 
 @dataclass(frozen=True)
-class Rollout:
+class Rollout(LeanPickle):
     """What was sampled: a block for each module that acted, and the env steps that it took.
 
     Attributes:

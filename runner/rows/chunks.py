@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import nested
 from runner.episodes.columns import Column, Lookback
+from runner.episodes.lean_pickle import LeanPickle
 from runner.rows.array_namespace import Array, ArrayNamespace
 
 BoolArray = npt.NDArray[np.bool_]
@@ -90,12 +92,14 @@ def flattened(array: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class PastRows(Lookback):
+class PastRows(LeanPickle, Lookback):
     """The lookback of a cut fragment: `columns` are (H, S, ...), the newest past step last.
 
     Attributes:
         slot, num_before: (E,) slot of each chunk, and how many steps before it can be seen; numpy arrays.
     """
+
+    VECTOR_DTYPES: ClassVar[Mapping[str, Any]] = {"slot": np.int64, "num_before": np.int64}
 
     columns: Mapping[str, Column]
     slot: IntArray

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import Problem
 from runner.episodes.columns import REWARDS, ColumnBlock
+from runner.episodes.lean_pickle import LeanPickle
 from runner.rows.matches import Match
 from runner.rows.task_outcomes import TaskOutcome
 
 
 @dataclass(frozen=True)
-class OutsideObservations:
+class OutsideObservations(LeanPickle):
     """Observations with a value outside of the bounds of their space: how many, and the first one."""
 
     count: int = 0
@@ -32,7 +33,7 @@ NONE_OUTSIDE = OutsideObservations()
 
 
 @dataclass(frozen=True)
-class FinishedEpisodes:
+class FinishedEpisodes(LeanPickle):
     """Episodes that ended in a fragment, in the order of their ends: (F,) returns, lengths, sub-environments.
 
     With several agents a return is the sum over the agents; `by_agent` and `by_module` (agent or module id ->
@@ -43,6 +44,8 @@ class FinishedEpisodes:
     `matches`: of the episodes in which players of a league took part.
     `tasks`: of each episode, where there is a curriculum; else empty.
     """
+
+    VECTOR_DTYPES: ClassVar[Mapping[str, Any]] = {"returns": np.float64, "lengths": np.int64, "env_of": np.int64}
 
     returns: npt.NDArray[np.float64]
     lengths: npt.NDArray[np.int64]

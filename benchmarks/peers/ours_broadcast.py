@@ -1,0 +1,94 @@
+"""Milliseconds that sending weights of 10 MB to env runners takes of the driver, beside those of an update."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from typing import Any
+
+import ray
+import torch
+
+from runner import Trainer
+from runner.cluster import connected
+from runner.config import build_experiment_config, compose_experiment
+from runner.env_runners.handles import RemoteHandle
+
+HIDDEN = 1550  # two layers of it on CartPole: 2.4 million parameters
+STEPS = 10  # env steps of a request
+
+
+class Clocked:
+    """A function whose seconds are added up."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function, self.seconds = function, 0.0
+
+    def __call__(self, *args: Any) -> Any:
+        begun = time.perf_counter()
+        try:
+            return self.function(*args)
+        finally:
+            self.seconds += time.perf_counter() - begun
+
+    def take_ms(self) -> float:
+        """Return the milliseconds since the last call."""
+        taken, self.seconds = 1000 * self.seconds, 0.0
+        return taken
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--runners", type=int, required=True)
+    parser.add_argument("--updates", type=int, default=30)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    put = ray.put = Clocked(ray.put)
+    submit = Clocked(RemoteHandle.submit)
+    RemoteHandle.submit = lambda *arguments: submit(*arguments)  # type: ignore[method-assign]
+    batch = STEPS * args.runners
+    with tempfile.TemporaryDirectory(prefix="bench-ours-") as run_dir:
+        overrides = [
+            f"algorithm.train_batch_size_per_learner={batch}",
+            f"algorithm.min_sample_timesteps_per_iteration={batch}",
+            f"module.fcnet_hiddens=[{HIDDEN}, {HIDDEN}]",
+            f"env_runners.num_env_runners={args.runners}",
+            "env_runners.num_envs_per_env_runner=1",
+            "env_runners.num_cpus_per_env_runner=0.01",
+            "env.env=null",
+            "env._target_=sleeping.SleepingCartPole",
+            "+env.env_config.seconds=0.1",
+            "evaluation.evaluation_interval=null",
+            "tracking=none",
+            f"hydra.run.dir={run_dir}",
+        ]
+        config = build_experiment_config(compose_experiment(["+experiment=impala_cartpole", *overrides]))
+        with (
+            connected(config.ray, {"CPU": 1}, "the benchmark", lambda note: None),
+            Trainer.from_experiment("impala_cartpole", overrides=overrides) as trainer,
+        ):
+            for _ in range(5):
+                trainer.train()
+            put.take_ms(), submit.take_ms()
+            rows = []
+            for _ in range(args.updates):
+                result = trainer.train()
+                updates = result["learners/default_policy/num_minibatch_updates"]
+                rows.append(
+                    (
+                        1000 * result["timers/learner_update"] / updates,
+                        put.take_ms() / updates,
+                        submit.take_ms() / updates,
+                    )
+                )
+            num_bytes = trainer.learners.get_weights()["default_policy"].nbytes
+    update_ms, put_ms, submit_ms = (statistics.median(column) for column in zip(*rows, strict=True))
+    print(json.dumps({"mb": num_bytes / 1e6, "update_ms": update_ms, "put_ms": put_ms, "submit_ms": submit_ms}))
+
+
+if __name__ == "__main__":
+    main()
