@@ -43,7 +43,7 @@ def connected(
         wanted: what the job cannot run without, in all, by Ray's names of resources.
         asked_by: the options that ask for them, for the message.
         note: told what is joined or started, and which actors wait for resources.
-        actors: what each single actor asks of its node.
+        actors: what each single actor or task asks of its node.
 
     Raises:
         ConfigError: nothing answers at the address, or the cluster can never give what is asked.

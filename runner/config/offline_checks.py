@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from runner.config.algorithms import algorithm_name
 from runner.config.callables import PARTIAL, TARGET, find_callable_faults
+from runner.config.checks import check_value
 from runner.config.composed import Composed
 from runner.config.edits import describe_fault
 from runner.config.errors import Problem, nearest_match, show_value
+from runner.config.fields import Option
 from runner.config.offline import OfflineConfig
 from runner.config.operators import RECORDED_DATA
+from runner.config.placement_checks import find_resource_problems
 from runner.config.plans import names_recorded_data, needs_of, recorded_buffers
-from runner.config.schemas import ExperimentConfig
+from runner.config.schemas import DEFAULT_STRATEGY, SPREAD, ExperimentConfig
 from runner.config.targets import Given, find_target_fault
 
 DEFAULT_BUFFER = "runner.replay.EpisodeReplayBuffer"
@@ -44,6 +48,13 @@ _REMOTE_OPTIONS = (
     "object_store_memory",
     "scheduling_strategy",
 )
+# Option -> its type and bounds; Ray Data knows no group that packs its actors.
+_PLACING: dict[str, tuple[Any, Option]] = {
+    "num_cpus": (float, Option("", minimum=0)),
+    "num_gpus": (float, Option("", minimum=0)),
+    "resources": (dict[str, float], Option("")),
+    "scheduling_strategy": (str, Option("", choices=(DEFAULT_STRATEGY, SPREAD))),
+}
 _ITER_OPTIONS = ("prefetch_batches", "local_shuffle_buffer_size", "local_shuffle_seed", "drop_last")
 _SET_ELSEWHERE = {
     "batch_size": "; see offline.input_read_batch_size and algorithm.train_batch_size_per_learner",
@@ -85,8 +96,7 @@ def find_offline_problems(config: ExperimentConfig, composed: Composed) -> Itera
                 where = composed.where(f"offline.{key}.{option}") or composed.where(f"offline.{key}")
                 what = f"offline.{key} has no {option}" + _SET_ELSEWHERE.get(option, "")
                 yield Problem(what, where, show_value(value), ", ".join(known), nearest_match(option, known))
-    yield from _check_concurrency(offline, composed)
-    yield from _check_remote_args(offline, composed)
+    yield from _check_workers(offline, composed)
 
 
 def _check_input(offline: OfflineConfig, composed: Composed) -> Iterator[Problem]:
@@ -148,6 +158,13 @@ def _check_prelearner_arguments(offline: OfflineConfig, composed: Composed) -> I
         yield Problem(what, where, got, f"other names than {', '.join(_RUNNER_ARGUMENTS)}")
 
 
+def _check_workers(offline: OfflineConfig, composed: Composed) -> Iterator[Problem]:
+    """Yield what is wrong with number, resources and places of pre-learners."""
+    yield from _check_concurrency(offline, composed)
+    yield from _check_remote_args(offline, composed)
+    yield from _check_placement(offline, composed)
+
+
 def _check_remote_args(offline: OfflineConfig, composed: Composed) -> Iterator[Problem]:
     """Yield what is no option of a pre-learner's actor, and what is given twice."""
     key, given = "offline.map_batches_kwargs.ray_remote_args", offline.map_batches_kwargs.get("ray_remote_args", {})
@@ -162,6 +179,23 @@ def _check_remote_args(offline: OfflineConfig, composed: Composed) -> Iterator[P
         elif option in offline.map_batches_kwargs:
             what = f"{option} is in offline.map_batches_kwargs and in its ray_remote_args"
             yield Problem(what, where, show_value(value), "one of them")
+
+
+def _check_placement(offline: OfflineConfig, composed: Composed) -> Iterator[Problem]:
+    block = "offline.map_batches_kwargs"
+    remote_args = offline.map_batches_kwargs.get("ray_remote_args")
+    own_keys = {"CPU": f"{block}.num_cpus", "GPU": f"{block}.num_gpus"}
+    for key, given in ((block, offline.map_batches_kwargs), (f"{block}.ray_remote_args", remote_args)):
+        if not isinstance(given, dict):
+            continue
+        for option, (kind, bounds) in _PLACING.items():
+            if option in given:
+                name = f"{key}.{option}"
+                problem = check_value(name, given[option], kind, bounds, composed.where(name))
+                if problem is not None:
+                    yield problem
+                elif option == "resources":
+                    yield from find_resource_problems(name, given[option], own_keys, composed)
 
 
 def _check_concurrency(offline: OfflineConfig, composed: Composed) -> Iterator[Problem]:

@@ -186,6 +186,14 @@ class LearnersConfig:
         "an asynchronous plan, while the learner updates on earlier ones; 0: the learner calls them",
         minimum=0,
     )
+    custom_resources_per_aggregator_actor: dict[str, float] = option(
+        {}, "more logical resources asked of Ray for each aggregator: {name: amount}, as nodes were started with"
+    )
+    aggregator_scheduling_strategy: str = option(
+        DEFAULT_STRATEGY,
+        "nodes of aggregators: DEFAULT as Ray likes, SPREAD over as many as possible, PACK onto as few as possible",
+        choices=STRATEGIES,
+    )
     device: str = option("auto", "torch device of each learner; auto takes a GPU where it has one")
     torch_num_threads: int = option(
         1, "threads of one torch operation, in the driver and in a remote learner; small nets want 1", minimum=1
@@ -207,7 +215,7 @@ class LearnersConfig:
     @property
     def resources_per_aggregator_actor(self) -> dict[str, float]:
         """What an aggregator asks for, by Ray's names."""
-        return {"CPU": 1.0}
+        return {"CPU": 1.0} | self.custom_resources_per_aggregator_actor
 
 
 @dataclass(frozen=True)

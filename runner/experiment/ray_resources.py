@@ -31,8 +31,7 @@ def ray_cluster(config: ExperimentConfig, note: Callable[[str], None]) -> Iterat
     if RECORDED_DATA in needs_of(config):
         from runner.offline.training.workers import resources_asked_for
 
-        for_data = resources_asked_for(config.offline)
-        wanted.append({"CPU": for_data.num_cpus, "GPU": for_data.num_gpus})
+        wanted += resources_asked_for(config.offline)
         asked_by.append("offline.map_batches_kwargs (pre-learners, and one CPU to read)")
     elif is_held_out_read_by_ray(config):
         wanted.append({"CPU": 1.0})
@@ -43,7 +42,7 @@ def ray_cluster(config: ExperimentConfig, note: Callable[[str], None]) -> Iterat
     if config.offline.is_written_by_ray:
         wanted.append({"CPU": 1.0})
         asked_by.append("offline.output_write_method (one CPU to write)")
-    with connected(config.ray, total(wanted), ", ".join(asked_by), note, actors):
+    with connected(config.ray, total(wanted), ", ".join(asked_by), note, wanted):
         yield
 
 
@@ -75,6 +74,8 @@ def _asked_by_actors(config: ExperimentConfig) -> list[str]:
         keys.append("learners.num_aggregator_actors (one CPU each)")
     if config.learners.custom_resources_per_learner:
         keys.append("learners.custom_resources_per_learner")
+    if config.learners.custom_resources_per_aggregator_actor:
+        keys.append("learners.custom_resources_per_aggregator_actor")
     return keys
 
 
@@ -92,16 +93,20 @@ def tasks_on_data(config: ExperimentConfig) -> list[dict[str, float]]:
     if RECORDED_DATA in needs_of(config):
         from runner.offline.training.workers import resources_asked_for  # imports Ray Data's libraries
 
-        for_data = resources_asked_for(config.offline)
-        bundles.append({"CPU": for_data.num_cpus, "GPU": for_data.num_gpus})
+        bundles += resources_asked_for(config.offline)
     if config.offline.is_written_by_ray:
         bundles.append({"CPU": 1.0, "GPU": 0.0})
     return bundles
 
 
 def strategy_of(config: ExperimentConfig) -> str:
-    """Return the strategy of the placement group of a trial: SPREAD where its runners or its learners ask for it."""
-    strategies = (config.env_runners.scheduling_strategy, config.learners.scheduling_strategy)
+    """Return the strategy of the placement group of a trial: SPREAD where actors of one kind ask for it."""
+    runners, learners = config.env_runners, config.learners
+    strategies = (
+        runners.scheduling_strategy,
+        learners.scheduling_strategy,
+        learners.aggregator_scheduling_strategy,
+    )
     return SPREAD if SPREAD in strategies else PACK
 
 

@@ -105,7 +105,7 @@ class Aggregators:
 
     Args:
         make_pipelines: makes the learner pipelines of one actor.
-        config: number of aggregators, and how often lost ones are replaced.
+        config: number, resources and places of aggregators, and how often lost ones are replaced.
         start_timeout_s: until all are there.
 
     Raises:
@@ -114,7 +114,9 @@ class Aggregators:
 
     def __init__(self, make_pipelines: MakePipelines, config: LearnersConfig, start_timeout_s: float) -> None:
         self._make_pipelines = make_pipelines
-        self._placement = Placement(config.resources_per_aggregator_actor)
+        self._placement = Placement(
+            config.resources_per_aggregator_actor, config.num_aggregator_actors, config.aggregator_scheduling_strategy
+        )
         self._restarts = Restarts(config.max_restarts, "learners.max_restarts")
         self._num_asked = 0
         self._starting: dict[Any, Any] = {}  # actor -> Ray's reference that is ready once it has started

@@ -21,7 +21,7 @@ def cluster() -> Iterator[Nodes]:
 @pytest.fixture
 def nodes(cluster: Nodes) -> Nodes:
     """Two nodes on which nothing runs."""
-    wait_until(lambda: not cluster.of_runners() and not cluster.of_learners())
+    wait_until(lambda: not cluster.of_runs())
     cluster.kill_idle(2)
     cluster.make(2)
     return cluster

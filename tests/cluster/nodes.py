@@ -23,8 +23,13 @@ class Nodes:
     def make(self, num_nodes: int) -> None:
         """Have so many nodes beside the head, or more."""
         while len(self.workers) < num_nodes:
-            node = self.cluster.add_node(num_cpus=CPUS_PER_NODE)
-            self.workers[node.node_id] = node
+            self.add()
+
+    def add(self, **resources: float) -> str:
+        """Have one more node, with these custom resources; returns its id."""
+        node = self.cluster.add_node(num_cpus=CPUS_PER_NODE, resources=resources)
+        self.workers[node.node_id] = node
+        return str(node.node_id)
 
     def kill(self, node_id: str) -> None:
         """Kill a node's processes."""
@@ -43,9 +48,21 @@ class Nodes:
         """Return the node of each learner that is alive."""
         return self._of("_LearnerActor")
 
+    def of_aggregators(self) -> list[str]:
+        """Return the node of each aggregator that is alive."""
+        return self._of("_AggregatorActor")
+
+    def of_prelearners(self) -> list[str]:
+        """Return the node of each pre-learner that is alive."""
+        return self._of("MapWorker")
+
+    def of_runs(self) -> list[str]:
+        """Return the nodes of all of these."""
+        return [*self.of_runners(), *self.of_learners(), *self.of_aggregators(), *self.of_prelearners()]
+
     def _of(self, actor_class: str) -> list[str]:
         actors = self.cluster.global_state.actor_table(None, None, "ALIVE").values()
-        return [actor["Address"]["NodeID"] for actor in actors if actor["ActorClassName"] == actor_class]
+        return [actor["Address"]["NodeID"] for actor in actors if actor["ActorClassName"].startswith(actor_class)]
 
 
 def num_lines(folder: Path) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.nodes import Nodes, num_lines
-from tests.conftest import QUICK, WAIT_S, progress_of, result_of, wait_until
+from tests.conftest import QUICK, ROOT, WAIT_S, progress_of, result_of, wait_until
 
 pytestmark = pytest.mark.ray
 Start = Callable[..., subprocess.Popen[str]]
@@ -24,6 +24,18 @@ IMPALA = (
     "evaluation=none",
     "tracking=none",
     "stop.env_runners.episode_return_mean=1000",
+)
+BC = (
+    "+experiment=bc_cartpole",
+    f"offline.input_={ROOT / 'tests' / 'data' / 'rllib_cartpole_episodes'}",
+    "offline.materialize_mapped_data=false",
+    "offline.dataset_num_iters_per_learner=3",
+    "module.fcnet_hiddens=[16]",
+    "evaluation.evaluation_interval=null",
+    "tracking=none",
+    "checkpoint.metric=training_iteration",
+    "~stop.evaluation.env_runners.episode_return_mean",
+    "stop.training_iteration=100000",
 )
 RESTARTS = "fault_tolerance/num_remote_worker_restarts"
 
@@ -55,6 +67,39 @@ def test_learners_are_spread_over_nodes_or_packed_on_one(
     wait_until(lambda: num_lines(tmp_path) > 0, run)
     used = nodes.of_learners()
     assert (len(used), len(set(used))) == (2, num_nodes)
+
+
+@pytest.mark.parametrize(("strategy", "num_nodes"), [("SPREAD", 2), ("PACK", 1)])
+def test_aggregators_are_spread_over_nodes_or_packed_on_one(
+    strategy: str, num_nodes: int, nodes: Nodes, start_main: Start, tmp_path: Path
+) -> None:
+    chosen = ("learners.num_aggregator_actors=2", f"learners.aggregator_scheduling_strategy={strategy}")
+    run = start_on(nodes, start_main, *IMPALA, *chosen, "env_runners.num_cpus_per_env_runner=0")
+    wait_until(lambda: num_lines(tmp_path) > 0, run)
+    used = nodes.of_aggregators()
+    assert (len(used), len(set(used))) == (2, num_nodes)
+
+
+def test_aggregators_are_where_their_custom_resources_are(nodes: Nodes, start_main: Start, tmp_path: Path) -> None:
+    rack = nodes.add(rack=2)
+    chosen = ("learners.num_aggregator_actors=2", "learners.custom_resources_per_aggregator_actor={rack: 1}")
+    run = start_on(nodes, start_main, *IMPALA, *chosen, "env_runners.num_cpus_per_env_runner=0")
+    wait_until(lambda: num_lines(tmp_path) > 0, run)
+    assert nodes.of_aggregators() == [rack, rack]
+
+
+def test_prelearners_are_spread_over_nodes(nodes: Nodes, start_main: Start, tmp_path: Path) -> None:
+    spread = "ray_remote_args: {scheduling_strategy: SPREAD}"
+    run = start_on(nodes, start_main, *BC, f"offline.map_batches_kwargs={{concurrency: 2, num_cpus: 0.5, {spread}}}")
+    wait_until(lambda: num_lines(tmp_path) > 0, run)
+    assert len(set(nodes.of_prelearners())) == 2
+
+
+def test_prelearners_are_where_their_custom_resources_are(nodes: Nodes, start_main: Start, tmp_path: Path) -> None:
+    reader = nodes.add(reader=2)
+    run = start_on(nodes, start_main, *BC, "offline.map_batches_kwargs={concurrency: 2, resources: {reader: 1}}")
+    wait_until(lambda: num_lines(tmp_path) > 0, run)
+    assert nodes.of_prelearners() == [reader, reader]
 
 
 @pytest.mark.parametrize("experiment", [PPO, IMPALA], ids=["synchronous", "asynchronous"])

@@ -13,13 +13,17 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.experiment.ray_resources import bundles_of, strategy_of, total
 from runner.experiment.trainer import Trainer
-from tests.conftest import QUICK, WAIT_S
+from tests.conftest import QUICK, ROOT, WAIT_S
+
+RECORDED = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
 
 TWO_RUNNERS = ("env_runners.num_env_runners=2", "env_runners.num_cpus_per_env_runner=0.5")
+TWO_AGGREGATORS = ("+experiment=impala_cartpole", "learners.num_aggregator_actors=2")
 
 
 def config_of(*overrides: str) -> ExperimentConfig:
-    return build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", "evaluation=none", *overrides]))
+    experiment = [] if "+experiment=impala_cartpole" in overrides else ["+experiment=ppo_cartpole"]
+    return build_experiment_config(compose_experiment([*experiment, "evaluation=none", *overrides]))
 
 
 def test_a_trial_asks_for_custom_resources_too() -> None:
@@ -31,6 +35,11 @@ def test_a_trial_asks_for_custom_resources_too() -> None:
     assert total(bundles) == {"CPU": 3.0, "GPU": 0.0, "license": 1.0, "rack": 2.0}
 
 
+def test_a_trial_asks_for_custom_resources_of_aggregators() -> None:
+    config = config_of(*TWO_AGGREGATORS, "learners.custom_resources_per_aggregator_actor={rack: 0.5}")
+    assert bundles_of(config)[-2:] == [{"CPU": 1.0, "rack": 0.5}] * 2
+
+
 def test_a_trial_that_learns_in_its_process_asks_for_its_gpu() -> None:
     assert bundles_of(config_of("learners.num_gpus_per_learner=0.5")) == [{"CPU": 1.0, "GPU": 0.5}]
 
@@ -40,6 +49,7 @@ def test_a_trial_that_learns_in_its_process_asks_for_its_gpu() -> None:
     [
         (["env_runners.scheduling_strategy=SPREAD"], "SPREAD"),
         (["learners.num_learners=1", "learners.scheduling_strategy=SPREAD"], "SPREAD"),
+        ([*TWO_AGGREGATORS, "learners.aggregator_scheduling_strategy=SPREAD"], "SPREAD"),
         (["env_runners.scheduling_strategy=PACK"], "PACK"),
         ([], "PACK"),
     ],
@@ -53,6 +63,23 @@ def test_custom_resources_that_are_not_there_are_refused(ray_cluster: None) -> N
     overrides = [*QUICK, *TWO_RUNNERS, "env_runners.custom_resources_per_env_runner={license: 1}"]
     with pytest.raises(ConfigError, match=r"can never give[\s\S]*got +license 2[\s\S]*allowed +license 0"):
         Trainer.from_experiment("ppo_cartpole", overrides)
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(
+    ("experiment", "overrides"),
+    [
+        (
+            "impala_cartpole",
+            ["learners.num_aggregator_actors=2", "learners.custom_resources_per_aggregator_actor={license: 1}"],
+        ),
+        ("bc_cartpole", [f"offline.input_={RECORDED}", "offline.map_batches_kwargs={resources: {license: 2}}"]),
+    ],
+    ids=["aggregators", "pre-learners"],
+)
+def test_resources_that_no_node_has_are_refused(experiment: str, overrides: list[str], ray_cluster: None) -> None:
+    with pytest.raises(ConfigError, match=r"can never give[\s\S]*got +license 2[\s\S]*allowed +license 0"):
+        Trainer.from_experiment(experiment, overrides)
 
 
 class Occupant:

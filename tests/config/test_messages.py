@@ -47,6 +47,16 @@ MISTAKES: dict[str, list[str]] = {
         "learners.scheduling_strategy=PACK",
         "learners.custom_resources_per_learner={rack: 1}",
     ],
+    "placement_of_no_aggregators": [
+        "experiment=impala_cartpole",
+        "learners.aggregator_scheduling_strategy=SPREAD",
+        "learners.custom_resources_per_aggregator_actor={rack: 1}",
+    ],
+    "misspelt_placement_of_aggregators": [
+        "experiment=impala_cartpole",
+        "learners.num_aggregator_actors=2",
+        "learners.aggregator_scheduling_strategy=SPRED",
+    ],
     "placement_inline": ["engine=inline", "env_runners.num_env_runners=2", "env_runners.scheduling_strategy=SPREAD"],
     "placement_of_nothing": [
         "env_runners.num_env_runners=2",
@@ -56,6 +66,16 @@ MISTAKES: dict[str, list[str]] = {
     "odd_custom_resources": [
         "env_runners.num_env_runners=2",
         "env_runners.custom_resources_per_env_runner={CPU: 2, memory: 1, simulator: 1.5, license: 0}",
+    ],
+    "odd_custom_resources_of_aggregators": [
+        "experiment=impala_cartpole",
+        "learners.num_aggregator_actors=2",
+        "learners.custom_resources_per_aggregator_actor={CPU: 2, simulator: 1.5}",
+    ],
+    "text_for_custom_resources": [
+        "env_runners.custom_resources_per_env_runner={license: 1, simulator: many}",
+        "learners.custom_resources_per_learner={simulator: null}",
+        "learners.custom_resources_per_aggregator_actor=simulator",
     ],
     "gpus_of_a_learner": ["learners.num_learners=2", "learners.num_gpus_per_learner=4"],
     "stop_at_text": ["stop.training_iteration=many"],

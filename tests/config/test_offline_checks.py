@@ -6,6 +6,8 @@ import pytest
 
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError
+from runner.experiment.ray_resources import tasks_on_data
+from runner.offline.training.workers import pool_options
 
 BC = ("+experiment=bc_cartpole", "offline.input_=data")
 
@@ -39,6 +41,17 @@ BC = ("+experiment=bc_cartpole", "offline.input_=data")
             [*BC, "offline.map_batches_kwargs={num_cpus: 1, ray_remote_args: {num_cpus: 2}}"],
             "num_cpus is in offline.map_batches_kwargs and in its ray_remote_args",
         ),
+        ([*BC, "offline.map_batches_kwargs={num_cpus: two}"], "map_batches_kwargs.num_cpus has the wrong type"),
+        ([*BC, "offline.map_batches_kwargs={resources: {reader: many}}"], "resources.reader has the wrong type"),
+        ([*BC, "offline.map_batches_kwargs={resources: {reader: 1.5}}"], "resources.reader is no amount"),
+        (
+            [*BC, "offline.map_batches_kwargs={ray_remote_args: {resources: {CPU: 1}}}"],
+            "ray_remote_args.resources names CPU",
+        ),
+        (
+            [*BC, "offline.map_batches_kwargs={ray_remote_args: {scheduling_strategy: PACK}}"],
+            "ray_remote_args.scheduling_strategy is not one of its choices",
+        ),
         ([*BC, "offline.iter_batches_kwargs={prefetch: 1}"], "offline.iter_batches_kwargs has no prefetch"),
         ([*BC, "engine=inline", "learners.num_learners=2"], "engine inline has one learner"),
         ([*BC, "offline.prelearner_class=nowhere.Thing"], "nowhere"),
@@ -50,6 +63,16 @@ def test_a_contradiction(overrides: list[str], what: str) -> None:
         build_experiment_config(compose_experiment(overrides))
     (problem,) = caught.value.problems
     assert what in str(problem)
+
+
+@pytest.mark.parametrize("strategy", ["DEFAULT", "SPREAD"])
+def test_places_of_prelearners(strategy: str) -> None:
+    remote_args = f"ray_remote_args: {{scheduling_strategy: {strategy}}}"
+    placed = f"offline.map_batches_kwargs={{concurrency: 2, resources: {{reader: 0.5}}, {remote_args}}}"
+    config = build_experiment_config(compose_experiment([*BC, placed]))
+    prelearner = {"CPU": 1, "GPU": 0, "reader": 0.5}
+    assert tasks_on_data(config) == [prelearner, prelearner, {"CPU": 1.0, "GPU": 0.0}]
+    assert pool_options(config.offline)["scheduling_strategy"] == strategy
 
 
 def test_recorded_data_for_an_algorithm_that_learns_from_them() -> None:

@@ -9,7 +9,6 @@ import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -92,14 +91,6 @@ def native_messages_to_log() -> Iterator[None]:
                 _log.warning("%s", line)
 
 
-@dataclass(frozen=True)
-class Resources:
-    """Logical resources of a cluster."""
-
-    num_cpus: float
-    num_gpus: float
-
-
 def pool_size(offline: OfflineConfig) -> tuple[int, int]:
     """Return least and greatest number of pre-learners; one, unless `map_batches_kwargs.concurrency` is set."""
     concurrency = offline.map_batches_kwargs.get("concurrency", 1)
@@ -136,10 +127,11 @@ def remote_args_allowed() -> Iterator[None]:
         yield
 
 
-def resources_asked_for(offline: OfflineConfig) -> Resources:
-    """Return what the pipeline cannot run without: its least number of pre-learners, and a CPU to read."""
+def resources_asked_for(offline: OfflineConfig) -> list[dict[str, float]]:
+    """Return what the pipeline cannot run without, by Ray's names: its least number of pre-learners, a CPU to read."""
     options, (least, _) = actor_options(offline), pool_size(offline)
-    return Resources(least * options.get("num_cpus", 1) + _CPUS_FOR_READING, least * options.get("num_gpus", 0))
+    standard = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus", 0)}
+    return [standard | options.get("resources", {})] * least + [{"CPU": _CPUS_FOR_READING, "GPU": 0.0}]
 
 
 class ModuleBoard:
