@@ -102,11 +102,15 @@ def tasks_on_data(config: ExperimentConfig) -> list[dict[str, float]]:
 def strategy_of(config: ExperimentConfig) -> str:
     """Return the strategy of the placement group of a trial: SPREAD where actors of one kind ask for it."""
     runners, learners = config.env_runners, config.learners
-    strategies = (
+    strategies = [
         runners.scheduling_strategy,
         learners.scheduling_strategy,
         learners.aggregator_scheduling_strategy,
-    )
+    ]
+    if RECORDED_DATA in needs_of(config):
+        from runner.offline.training.workers import actor_options  # imports Ray Data's libraries
+
+        strategies.append(actor_options(config.offline).get("scheduling_strategy", PACK))
     return SPREAD if SPREAD in strategies else PACK
 
 

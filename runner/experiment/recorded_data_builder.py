@@ -97,13 +97,13 @@ def _build_pipeline(
     config: ExperimentConfig, parts: ModuleParts, recorded: Source | None, num_pipelines: int = 1
 ) -> OfflineData:
     """Make the pipeline of one module."""
-    from runner.offline.files.ray_logging import quiet_ray_data
+    from runner.offline.files.ray_settings import set_up_ray_data
     from runner.offline.training.offline_data import OfflineData
     from runner.offline.training.recorded_statistics import statistics_of
     from runner.offline.training.workers import ModuleBoard
 
     readers = _pieces_that_read_the_module(parts)
-    quiet_ray_data()
+    set_up_ray_data()
     if config.offline.offline_data_class is None:
         data = OfflineData(config, recorded, parts.plan.module_id, num_pipelines)
     else:

@@ -17,13 +17,13 @@ from tests.conftest import QUICK, ROOT, WAIT_S
 
 RECORDED = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
 
+SPREAD_PRELEARNERS = "offline.map_batches_kwargs={ray_remote_args: {scheduling_strategy: SPREAD}}"
 TWO_RUNNERS = ("env_runners.num_env_runners=2", "env_runners.num_cpus_per_env_runner=0.5")
-TWO_AGGREGATORS = ("+experiment=impala_cartpole", "learners.num_aggregator_actors=2")
 
 
-def config_of(*overrides: str) -> ExperimentConfig:
-    experiment = [] if "+experiment=impala_cartpole" in overrides else ["+experiment=ppo_cartpole"]
-    return build_experiment_config(compose_experiment([*experiment, "evaluation=none", *overrides]))
+def config_of(*overrides: str, experiment: str = "ppo_cartpole") -> ExperimentConfig:
+    not_evaluated = [] if experiment == "bc_cartpole" else ["evaluation=none"]  # its stop is one of evaluations
+    return build_experiment_config(compose_experiment([f"+experiment={experiment}", *not_evaluated, *overrides]))
 
 
 def test_a_trial_asks_for_custom_resources_too() -> None:
@@ -36,7 +36,8 @@ def test_a_trial_asks_for_custom_resources_too() -> None:
 
 
 def test_a_trial_asks_for_custom_resources_of_aggregators() -> None:
-    config = config_of(*TWO_AGGREGATORS, "learners.custom_resources_per_aggregator_actor={rack: 0.5}")
+    of_aggregators = ("learners.num_aggregator_actors=2", "learners.custom_resources_per_aggregator_actor={rack: 0.5}")
+    config = config_of(*of_aggregators, experiment="impala_cartpole")
     assert bundles_of(config)[-2:] == [{"CPU": 1.0, "rack": 0.5}] * 2
 
 
@@ -45,17 +46,23 @@ def test_a_trial_that_learns_in_its_process_asks_for_its_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("overrides", "strategy"),
+    ("experiment", "overrides", "strategy"),
     [
-        (["env_runners.scheduling_strategy=SPREAD"], "SPREAD"),
-        (["learners.num_learners=1", "learners.scheduling_strategy=SPREAD"], "SPREAD"),
-        ([*TWO_AGGREGATORS, "learners.aggregator_scheduling_strategy=SPREAD"], "SPREAD"),
-        (["env_runners.scheduling_strategy=PACK"], "PACK"),
-        ([], "PACK"),
+        ("ppo_cartpole", ["env_runners.scheduling_strategy=SPREAD"], "SPREAD"),
+        ("ppo_cartpole", ["learners.num_learners=1", "learners.scheduling_strategy=SPREAD"], "SPREAD"),
+        (
+            "impala_cartpole",
+            ["learners.num_aggregator_actors=2", "learners.aggregator_scheduling_strategy=SPREAD"],
+            "SPREAD",
+        ),
+        ("bc_cartpole", [f"offline.input_={RECORDED}", SPREAD_PRELEARNERS], "SPREAD"),
+        ("bc_cartpole", [f"offline.input_={RECORDED}"], "PACK"),
+        ("ppo_cartpole", ["env_runners.scheduling_strategy=PACK"], "PACK"),
+        ("ppo_cartpole", [], "PACK"),
     ],
 )
-def test_the_group_of_a_trial_spreads_where_its_actors_do(overrides: list[str], strategy: str) -> None:
-    assert strategy_of(config_of(*TWO_RUNNERS, *overrides)) == strategy
+def test_the_group_of_a_trial_spreads_where_its_actors_do(experiment: str, overrides: list[str], strategy: str) -> None:
+    assert strategy_of(config_of(*TWO_RUNNERS, *overrides, experiment=experiment)) == strategy
 
 
 @pytest.mark.ray
@@ -130,5 +137,35 @@ def test_actors_of_a_trial_take_the_places_of_its_group(strategy: str, ray_clust
         assert ray.get(
             ray.remote(trial).options(num_cpus=2, scheduling_strategy=in_group).remote(strategy), timeout=WAIT_S
         )
+    finally:
+        ray.util.remove_placement_group(group)
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
+def test_prelearners_of_a_trial_take_the_places_of_its_group(ray_cluster: None) -> None:
+    """The group has all four CPUs: what leaves it waits for ever."""
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    def trial(overrides: list[str]) -> int:
+        with Trainer.from_experiment("bc_cartpole", overrides) as trainer:
+            return int(trainer.train()["num_env_steps_sampled"] or 0)
+
+    overrides = [
+        f"offline.input_={RECORDED}",
+        SPREAD_PRELEARNERS,
+        "offline.dataset_num_iters_per_learner=1",
+        "algorithm.train_batch_size_per_learner=64",
+        "module.fcnet_hiddens=[16]",
+        "evaluation.evaluation_interval=null",
+        "checkpoint.metric=training_iteration",
+        "~stop.evaluation.env_runners.episode_return_mean",
+    ]
+    group = ray.util.placement_group([{"CPU": 2}, {"CPU": 1}, {"CPU": 1}])
+    in_group = PlacementGroupSchedulingStrategy(group, 0, placement_group_capture_child_tasks=True)
+    try:
+        call = ray.remote(trial).options(num_cpus=2, scheduling_strategy=in_group).remote(overrides)
+        assert ray.get(call, timeout=WAIT_S) == 64
     finally:
         ray.util.remove_placement_group(group)

@@ -7,7 +7,7 @@ import pytest
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError
 from runner.experiment.ray_resources import tasks_on_data
-from runner.offline.training.workers import pool_options
+from runner.offline.training.workers import actor_options
 
 BC = ("+experiment=bc_cartpole", "offline.input_=data")
 
@@ -72,7 +72,7 @@ def test_places_of_prelearners(strategy: str) -> None:
     config = build_experiment_config(compose_experiment([*BC, placed]))
     prelearner = {"CPU": 1, "GPU": 0, "reader": 0.5}
     assert tasks_on_data(config) == [prelearner, prelearner, {"CPU": 1.0, "GPU": 0.0}]
-    assert pool_options(config.offline)["scheduling_strategy"] == strategy
+    assert actor_options(config.offline)["scheduling_strategy"] == strategy
 
 
 def test_recorded_data_for_an_algorithm_that_learns_from_them() -> None:

@@ -107,11 +107,16 @@ def actor_options(offline: OfflineConfig) -> dict[str, Any]:
 
 
 def pool_options(offline: OfflineConfig, num_pools: int = 1) -> dict[str, Any]:
-    """Return options of `map_batches`; without `num_cpus` among them, as many pools share what one would have."""
+    """Return options of `map_batches`; without `num_cpus` among them, as many pools share what one would have.
+
+    In a trial of a sweep pre-learners are in its placement group, whatever their strategy: it has made the group.
+    """
     from ray.data import ActorPoolStrategy
+    from ray.util.placement_group import get_current_placement_group
 
     least, most = pool_size(offline)
-    others = {name: value for name, value in actor_options(offline).items() if name != "concurrency"}
+    not_passed = ("concurrency",) if get_current_placement_group() is None else ("concurrency", "scheduling_strategy")
+    others = {name: value for name, value in actor_options(offline).items() if name not in not_passed}
     return {
         "num_cpus": 1 if num_pools == 1 else int(1000 / num_pools) / 1000,
         **others,

@@ -20,7 +20,7 @@ from runner.config.offline import OfflineConfig
 from runner.offline.files.data_error import first_line
 from runner.offline.files.filesystems import Location
 from runner.offline.files.ray_functions import RayFunction, missing_package
-from runner.offline.files.ray_logging import quiet_ray_data
+from runner.offline.files.ray_settings import set_up_ray_data
 from runner.offline.writing.output_files import Written, give_name
 from runner.offline.writing.text_tables import lists_as_text
 from runner.offline.writing.write_functions import COLUMNS, KWARGS, METHOD
@@ -139,7 +139,7 @@ def _call(config: OfflineConfig, found: RayFunction, table: pa.Table, place: Any
     ensure_connected()
     named = {name: value for name, value in config.output_write_method_kwargs.items() if name != COLUMNS}
     arguments = with_callables(named, KWARGS) | dict(given)
-    quiet_ray_data()
+    set_up_ray_data()
     try:
         write: Callable[..., Any] = found.function
         dataset: Dataset = ray.data.from_arrow(table)
