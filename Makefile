@@ -89,7 +89,7 @@ peers: .peers/sb3/.installed .peers/rllib/.installed .peers/d3rlpy/.installed
 
 # All benchmarks, one after the other: `make bench`, an hour; `make --keep-going bench` goes on after a failed
 # one; `make bench BENCH_ARGS=--quick` only shows that they run. One alone: `make bench-memory`.
-BENCHES := $(addprefix bench-,throughput asynchronous callbacks many_environments a2c multi_agent memory pipelines vector_backends episodes startup replay dqn rainbow soft_actor_critic offline offline_q rllink sweeps)
+BENCHES := $(addprefix bench-,throughput asynchronous callbacks many_environments a2c multi_agent several_agents league memory pipelines vector_backends episodes startup replay dqn rainbow soft_actor_critic offline offline_q rllink sweeps)
 BENCH_ARGS ?=
 
 bench: $(BENCHES)

@@ -1,6 +1,6 @@
-"""What many opponents of the past cost: env steps a second of tic-tac-toe against 50 snapshots, and against one.
+"""What many opponents of the past cost: env steps a second of tic-tac-toe against 50 snapshots, one, and itself alone.
 
-`python benchmarks/league.py` trains so many iterations of each by turns, several times, in this process.
+It trains so many iterations of each by turns, several times, in this process.
 """
 
 from __future__ import annotations
@@ -13,14 +13,22 @@ from collections.abc import Sequence
 from runner.experiment.trainer import Trainer
 
 _EXPERIMENT = "ppo_league_tictactoe"
-_OVERRIDES = ("evaluation.evaluation_interval=null", "league.snapshot_every=1", "league.prioritised_power=0")
+_OVERRIDES = (
+    "evaluation.evaluation_interval=null",
+    "~stop.evaluation.league.perfect.draw_rate",
+    "league.snapshot_every=1",
+    "league.prioritised_power=0",
+)
 # The same opponents in the same share of episodes; only how many of them there are differs.
-_MANY = "league.opponents={latest: 0.5, uniform: 0.5, prioritised: 0}"
+_HALF = "league.opponents={latest: 0.5, uniform: 0.5, prioritised: 0}"
+_ITSELF = "league.opponents={latest: 1, uniform: 0, prioritised: 0}"
 
 
 def _trainer(num_snapshots: int) -> Trainer:
-    """Return a trainer whose env runners draw from the newest so many snapshots, which all have been made."""
-    trainer = Trainer.from_experiment(_EXPERIMENT, [*_OVERRIDES, _MANY, f"league.max_snapshots={num_snapshots}"])
+    """Return a trainer whose env runners draw from the newest so many snapshots, which all have been made; 0: whose
+    policy plays against itself."""
+    opponents = [_HALF, f"league.max_snapshots={num_snapshots}"] if num_snapshots else [_ITSELF]
+    trainer = Trainer.from_experiment(_EXPERIMENT, [*_OVERRIDES, *opponents])
     for _ in range(num_snapshots + 2):
         trainer.train()
     return trainer
@@ -34,21 +42,24 @@ def _env_steps_per_s(trainer: Trainer, iterations: int) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the medians and their ratio."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Print the medians and their ratios."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--snapshots", type=int, default=50)
     parser.add_argument("--iterations", type=int, default=5)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="a smoke run: the numbers mean nothing")
     options = parser.parse_args(arguments)
-    speeds: dict[int, list[float]] = {1: [], options.snapshots: []}
+    many, iterations, repeats = (3, 1, 1) if options.quick else (options.snapshots, options.iterations, options.repeats)
+    speeds: dict[int, list[float]] = {0: [], 1: [], many: []}
     trainers = {number: _trainer(number) for number in speeds}
-    for _ in range(options.repeats):
+    for _ in range(repeats):
         for number, trainer in trainers.items():
-            speeds[number].append(_env_steps_per_s(trainer, options.iterations))
+            speeds[number].append(_env_steps_per_s(trainer, iterations))
     medians = {number: statistics.median(values) for number, values in speeds.items()}
     for number, median in medians.items():
-        print(f"{number:3d} snapshots  {median:8,.0f} env steps/s")
-    print(f"cost of {options.snapshots} snapshots: {medians[1] / medians[options.snapshots]:.2f} times one's")
+        name = f"half of the episodes against {number} snapshots" if number else "against itself alone"
+        print(f"{name:45} {median:8,.0f} env steps/s, {medians[0] / median:.2f} times the cost of itself alone")
+    print(f"{many} snapshots cost {medians[1] / medians[many]:.2f} times what one does")
 
 
 if __name__ == "__main__":

@@ -30,13 +30,15 @@ STATE = (
     "connectors.learner=[{replace: AddObservationsOfAllAgentsToTrainBatch, "
     "piece: {_target_: runner.pipelines.AddStatesFromInfosToTrainBatch}}]",
 )
+MEMORY = ("module.use_gru=true", "module.lstm_cell_size=4", "module.max_seq_len=8")
 GAME, LISTENER = "mappo_investment_game", "mappo_speaker_listener"
 RUNS = {
     "observations": (GAME, ()),
     "state": (GAME, STATE),
     "state of PettingZoo": (LISTENER, ("env.env_config.state=true", *STATE)),
     "teams": (GAME, ("multi_agent.teams={a: [agent_0], b: [agent_1]}",)),
-    "agents that end": ("ppo_multi_agent_cartpole", ("algorithm=mappo", "multi_agent.agent_to_module=null")),
+    "agents that end": ("ppo_multi_agent_cartpole_shared", ("algorithm=mappo",)),
+    "agents that end, with memory": ("ppo_multi_agent_cartpole_shared", ("algorithm=mappo", *MEMORY)),
 }
 Run = tuple[str, tuple[str, ...]]
 
@@ -50,7 +52,7 @@ def train(trainer: Trainer, iterations: int) -> list[dict[str, Any]]:
     return [without_times(trainer.train()) for _ in range(iterations)]
 
 
-@pytest.mark.parametrize("run", [run for name, run in RUNS.items() if name != "agents that end"], ids=list(RUNS)[:-1])
+@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
 def test_a_checkpoint_goes_on_bit_for_bit(run: Run, tmp_path: Path) -> None:
     with trainer_of(run) as trainer:
         expected = train(trainer, 3)
@@ -65,7 +67,7 @@ def test_a_checkpoint_goes_on_bit_for_bit(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("name", ["state", "teams"])
+@pytest.mark.parametrize("name", ["state", "teams", "agents that end, with memory"])
 def test_two_ray_actors_make_the_numbers_of_two_inline_runners(ray_cluster: None, name: str) -> None:
     results = []
     for engine in ("inline", "ray"):

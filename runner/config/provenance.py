@@ -44,7 +44,7 @@ class Provenance:
         if line.parsed.is_delete():
             self._forget(join_keys(keys))
             self._num_edits.pop(line.key, None)
-            self._ranks[keys] = len(self._ranks)
+            self._rank_last(keys)
             return
         self._record_value(keys, line.parsed.value(), line.where)
 
@@ -102,7 +102,9 @@ class Provenance:
         self._forget(name)
         self.blocks = {key: source for key, source in self.blocks.items() if not key.startswith(f"{name}.")}
         self.sources[name] = where
-        self._ranks.pop(keys, None)
+        self._rank_last(keys)
+
+    def _rank_last(self, keys: Keys) -> None:
         self._ranks[keys] = max(self._ranks.values(), default=0) + 1
 
     def _forget(self, name: str) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.nodes import Nodes, num_lines
-from tests.conftest import QUICK, ROOT, WAIT_S, progress_of, result_of, wait_until
+from tests.conftest import QUICK, ROOT, WAIT_S, progress_of, result_of, wait_until, without_times
 
 pytestmark = pytest.mark.ray
 Start = Callable[..., subprocess.Popen[str]]
@@ -54,6 +54,27 @@ def test_runners_are_spread_over_nodes_or_packed_on_one(
     wait_until(lambda: num_lines(tmp_path) > 0, run)
     used = nodes.of_runners()
     assert (len(used), len(set(used))) == (2, num_nodes)
+
+
+def test_a_deterministic_run_has_the_same_numbers_in_one_process_and_on_three_nodes(
+    nodes: Nodes, start_main: Start, tmp_path: Path
+) -> None:
+    in_order = "{ParallelRollouts: {mode: async, num_async: 2, deterministic: true}}"
+    train = (
+        *IMPALA,
+        f"algorithm.plan=[{in_order},ConcatBatches,TrainOneStep]",
+        "env_runners.num_env_runners=2",
+        "stop.training_iteration=4",
+    )
+    inline = start_main(*train, "engine=inline", "hydra.run.dir=inline")
+    spread = ("env_runners.scheduling_strategy=SPREAD", f"ray.address={nodes.cluster.address}", "hydra.run.dir=spread")
+    run = start_main(*train, *spread)
+    wait_until(lambda: len(set(nodes.of_runners())) == 2, run)
+    for process in (inline, run):
+        _, err = process.communicate(timeout=WAIT_S)
+        assert process.returncode == 0, err
+    one, other = (progress_of(tmp_path / name) for name in ("inline", "spread"))
+    assert [without_times(line) for line in other] == [without_times(line) for line in one]
 
 
 @pytest.mark.parametrize(("strategy", "num_cpus", "num_nodes"), [("SPREAD", 0.5, 2), ("PACK", 1, 1)])

@@ -140,6 +140,14 @@ def test_a_metric_on_the_command_line_replaces_that_of_the_file(plus: str, slash
     assert where == "override stop.env_runners.episode_return_mean=9"
 
 
+@pytest.mark.parametrize("experiment", ["ppo_acrobot", "ppo_league_tictactoe", "sac_pendulum"])
+def test_a_metric_of_a_stop_block_on_one_line_is_removed(experiment: str) -> None:
+    """Files of other groups, which are merged before it, have as many keys."""
+    metric = next(name for name in compose_experiment([f"+experiment={experiment}"]).values["stop"] if "/" in name)
+    for spelling in (metric, metric.replace("/", ".")):
+        assert metric not in compose_experiment([f"+experiment={experiment}", f"~stop.{spelling}"]).values["stop"]
+
+
 @pytest.mark.parametrize(
     "override", ["~stop.env_runners.episode_return_mean", "stop.env_runners.episode_return_mean=null"]
 )

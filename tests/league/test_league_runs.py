@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import gymnasium as gym
@@ -224,6 +226,38 @@ def league_of(**fields: Any) -> League:
     league = League(config, {"main": _Template()}, dict.fromkeys(config.fixed, b""))  # type: ignore[dict-item, return-value]
     league.begin({"main": np.zeros(1)}, {})  # type: ignore[dict-item, return-value]
     return league
+
+
+def skill_after(one: tuple[float, float], other: tuple[float, float], score: float) -> tuple[float, float]:
+    """Return mean and deviation of a player after a game, by Weng and Lin (2011), algorithm 3, with a draw margin."""
+    beta, tau, margin, least = 25 / 6, 25 / 300, 0.1, 1e-4
+    normal = NormalDist()
+    variance, other_variance = one[1] ** 2 + tau**2, other[1] ** 2 + tau**2
+    c = math.sqrt(variance + other_variance + 2 * beta**2)
+    t, e = (one[0] - other[0]) / c, margin / c
+    if score == 0.5:
+        z = normal.cdf(e - t) - normal.cdf(-e - t)
+        v = (normal.pdf(-e - t) - normal.pdf(e - t)) / z
+        w = v * v + ((e - t) * normal.pdf(e - t) + (e + t) * normal.pdf(e + t)) / z
+    else:
+        sign = 2 * score - 1
+        v = sign * normal.pdf(sign * t - e) / normal.cdf(sign * t - e)
+        w = v * (v + t - sign * e)
+    shrink = math.sqrt(variance) / c * variance / c**2 * w
+    return one[0] + variance / c * v, math.sqrt(variance * max(1 - shrink, least))
+
+
+@pytest.mark.parametrize("score", [1.0, 0.5, 0.0])
+def test_skills_are_those_of_the_closed_form(score: float) -> None:
+    league = league_of(opponents={"uniform": 1.0})
+    games = [Match("main", "main-0", 1.0), Match("main", "main-0", score)]
+    league.add_matches(games)
+    main = opponent = (25.0, 25 / 3)
+    for game in games:
+        main, opponent = skill_after(main, opponent, game.score), skill_after(opponent, main, 1 - game.score)
+    skills = {row["player"]: (row["skill"]["mu"], row["skill"]["sigma"]) for row in league.standings()}
+    assert skills["main"] == pytest.approx(main)
+    assert skills["main-0"] == pytest.approx(opponent)
 
 
 def test_opponents_that_are_hard_to_beat_are_drawn_more_often() -> None:

@@ -108,7 +108,7 @@ COMPARED = {
     "ippo_speaker_listener": "mappo_speaker_listener",
     "vdn_two_step_game": "qmix_two_step_game",
 }
-# test_leagues.py has this one; the others' ends have not been measured.
+# test_leagues.py has these.
 LEAGUES = {"ppo_league_connect_four", "ppo_league_pursuit", "ppo_league_tictactoe"}
 OFFLINE_TO_ONLINE = {"sac_rlpd_pendulum"}  # test_offline_learning.py has these, whose data it makes
 SAMPLED = (
@@ -155,11 +155,11 @@ SLOW_SEEDS = {**dict.fromkeys(TEN_SEEDS, 10), "ppo_speaker_listener": 1}
 IN_CI = {"ppo_cartpole": 1, "ppo_catch": 1, "ppo_masked_cartpole": 1, "ppo_multi_agent_cartpole": 1}
 
 
-def _learn(experiment: str, seed: int) -> Learned:
+def _learn(experiment: str, seed: int, *overrides: str) -> Learned:
     target, max_env_steps = PROMISES[COMPARED.get(experiment, experiment)]
     metric = _metric(experiment)
     others = [] if metric == EVALUATION else ["evaluation.evaluation_interval=null"]
-    with Trainer.from_experiment(experiment, [f"seed={seed}", *others]) as trainer:
+    with Trainer.from_experiment(experiment, [f"seed={seed}", *others, *overrides]) as trainer:
         curve: list[tuple[float, float]] = []
         while True:
             result = trainer.train()
@@ -217,6 +217,13 @@ def test_experiment_falls_behind_with_every_seed(experiment: str, seed: int) -> 
     assert not learned.keeps_promise, learned
     if experiment == "vdn_two_step_game":
         assert learned.episode_return_mean == 7, "where the paper has it end"
+
+
+@pytest.mark.learning
+@pytest.mark.parametrize("seed", range(10))
+def test_without_a_curriculum_the_end_of_the_maze_is_never_reached(seed: int) -> None:
+    learned = _learn("ppo_curriculum_goal_maze", seed, "curriculum.rule=last")
+    assert learned.episode_return_mean == 0, learned
 
 
 def test_promises_are_those_of_the_experiments() -> None:
