@@ -12,11 +12,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from runner.config.algorithms import AlgorithmConfig
 from runner.config.errors import Problem, UserError, nearest_match
+from runner.config.schemas import ConnectorsConfig, EnvRunnersConfig, ModuleConfig
 from runner.importing.imported import Imported
 from runner.importing.rllib_algorithms import ALGORITHMS
 from runner.importing.rllib_blocks import take_blocks
 from runner.importing.rllib_config import RLlibConfig, own_keys, rename, rllib_defaults
+from runner.importing.rllib_names import CONVERTED
 
 # Keys that say nothing that an experiment could: the API stack, how RLlib explored before it, and whether RLlib's
 # checkpoints hold replay buffers, which they do here.
@@ -27,11 +30,10 @@ _SILENT = (
 _MOST_DIGITS = 19
 _HINTS: Mapping[str, str] = {
     "callbacks": "callbacks have RLlib's hook names, see docs/callbacks.md",
-    "_env_to_module_connector": "its pieces go into connectors.env_to_module",
-    "_module_to_env_connector": "its pieces go into connectors.module_to_env",
-    "_learner_connector": "its pieces go into connectors.learner",
-    "_learner_class": "a loss of your own goes into algorithm.loss",
-    "_rl_module_spec": "a module class of your own goes into module._target_, its settings into module",
+    **{key: f"its pieces go into connectors.{name}" for name, key in CONVERTED[ConnectorsConfig].items()},
+    CONVERTED[AlgorithmConfig]["loss"]: "a loss of your own goes into algorithm.loss",
+    CONVERTED[ModuleConfig]["_target_"]: "a class of your own goes into module._target_, its settings into module",
+    CONVERTED[EnvRunnersConfig]["env_runner_class"]: "a runner of your own goes into env_runners.env_runner_class",
     "model": "RLlib ignores it on its new API stack, where model_config counts",
     "clip_rewards": "put the piece ClipRewards into connectors.learner",
     "action_mask_key": "see module.action_mask_key",

@@ -23,8 +23,9 @@ from runner.config.algorithms import (
 from runner.config.optimizer import OptimizerConfig
 from runner.config.schemas import ModuleConfig
 from runner.importing.rllib_config import RLlibConfig, find_fault
+from runner.importing.rllib_names import CONVERTED
 
-_REPLAY = "replay_buffer_config"
+_REPLAY = CONVERTED[AlgorithmConfig]["replay_buffers"]
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ def take_algorithm(config: RLlibConfig, counterpart: Counterpart) -> None:
         _take_replay(config, counterpart.schema)
         _put_intensity(config)
     counterpart.prepare(config)
-    config.copy_fields("algorithm", counterpart.schema, {"lambda_": "lambda"}, not_copied=("optimizer",))
+    config.copy_fields("algorithm", counterpart.schema, not_copied=("optimizer",))
 
 
 def counterpart_of(name: str, config: RLlibConfig) -> Counterpart:
@@ -89,7 +90,7 @@ def _take_replay(config: RLlibConfig, schema: type[AlgorithmConfig]) -> None:
     if "ReplayBuffer" not in kind:
         config.leave_out(f"{_REPLAY}.type", kind, "a buffer of your own goes into algorithm.replay_buffers")
     capacity = replay.pop("capacity")
-    config.write("algorithm", schema, "replay_capacity", capacity, f"{_REPLAY}.capacity")
+    config.write("algorithm", schema, "replay_capacity", capacity, CONVERTED[AlgorithmConfig]["replay_capacity"])
     old = {name: replay.pop(f"prioritized_replay_{name}", None) for name in ("alpha", "beta")}
     new = {name: replay.pop(name) for name in ("alpha", "beta")}
     buffer: dict[str, Any] = {"_target_": "runner.replay.ReplayBuffer"}
@@ -125,7 +126,7 @@ def _prepare_nothing(config: RLlibConfig) -> None:
 
 
 def _prepare_ppo(config: RLlibConfig) -> None:
-    if config.take("shuffle_batch_per_epoch") is False:
+    if config.take(CONVERTED[AlgorithmConfig]["minibatching"]) is False:
         config.imported.set("algorithm", minibatching="time_ordered")
 
 
@@ -142,14 +143,14 @@ def _prepare_appo(config: RLlibConfig) -> None:
         config.leave_out("replay_proportion", proportion, "RLlib's APPO does not read it")
     rows = config.count("train_batch_size_per_learner", 1) * config.count("num_learners", 1)
     is_used = config.take("use_circular_buffer") is not False
-    numbers = {name: config.take(f"circular_buffer_{name}") for name in ("num_batches", "iterations_per_batch")}
-    for name, number in numbers.items():
+    for name, key in CONVERTED[APPOConfig].items():
+        number = config.take(key)
         if not isinstance(number, int) or number < 1:
-            config.leave_out(f"circular_buffer_{name}", number, "a whole number of 1 or more")
-        elif name == "num_batches":
-            config.values["replay_capacity"] = number * rows
+            config.leave_out(key, number, "a whole number of 1 or more")
+        elif name == "replay_capacity":
+            config.values[name] = number * rows
         else:
-            config.values["replay_proportion"] = number - 1 if is_used else 0
+            config.values[name] = number - 1 if is_used else 0
     fragment = config.values.get("rollout_fragment_length")
     if isinstance(fragment, int):
         config.values["replay_fragment_length"] = fragment
@@ -171,9 +172,10 @@ def _prepare_dqn(config: RLlibConfig) -> None:
     if config.is_old_stack:
         for key, name in {"noisy": "noisy", "sigma0": "sigma0", "hiddens": "head_fcnet_hiddens"}.items():
             config.write("module", ModuleConfig, name, config.take(key), key)
-    epsilon = config.values["adam_epsilon"]
-    if epsilon != config.defaults["adam_epsilon"] and find_fault(OptimizerConfig, "epsilon", epsilon) is None:
-        config.imported.set("algorithm", optimizer={"epsilon": config.take("adam_epsilon")})
+    key = CONVERTED[OptimizerConfig]["epsilon"]
+    epsilon = config.values[key]
+    if epsilon != config.defaults[key] and find_fault(OptimizerConfig, "epsilon", epsilon) is None:
+        config.imported.set("algorithm", optimizer={"epsilon": config.take(key)})
 
 
 def _prepare_critics(config: RLlibConfig) -> None:
@@ -198,7 +200,8 @@ def _put_target_updates(config: RLlibConfig) -> None:
 def _prepare_tqc(config: RLlibConfig) -> None:
     _put_old_rates(config)
     _put_target_updates(config)
-    for key, name in {"n_critics": "num_critics", "n_quantiles": "num_atoms"}.items():
+    for name in ("num_critics", "num_atoms"):
+        key = CONVERTED[ModuleConfig][name]
         config.write("module", ModuleConfig, name, config.take(key), key, is_needed=True)
 
 

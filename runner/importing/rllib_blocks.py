@@ -20,6 +20,7 @@ from runner.config.schemas import (
 from runner.importing.rllib_algorithms import Counterpart, counterpart_of, take_algorithm
 from runner.importing.rllib_config import RLlibConfig, find_fault
 from runner.importing.rllib_module import take_module
+from runner.importing.rllib_names import CONVERTED, RENAMED
 
 _CLASS = re.compile(r"<class '((?!__main__\.)[A-Za-z_][\w.]*\.\w+)'>")
 _GYM_ID = re.compile(r".*-v\d+|.*[/:].*|[^.]*")
@@ -76,10 +77,11 @@ def _take_env(config: RLlibConfig, env: str | None, path: Path) -> None:
 def _take_policies(config: RLlibConfig, counterpart: Counterpart) -> None:
     policies = config.take("policies")
     overrides = config.take("algorithm_config_overrides_per_module")
-    to_train = config.take("policies_to_train")
+    key_of_mapping, key_of_trained = CONVERTED[MultiAgentConfig].values()
+    to_train = config.take(key_of_trained)
     specs = dict.fromkeys(map(str, policies)) if isinstance(policies, list) else policies
     if not isinstance(specs, dict) or list(specs) == _DEFAULT_POLICIES:
-        left = {"policies": policies, "policies_to_train": to_train, "algorithm_config_overrides_per_module": overrides}
+        left = {"policies": policies, key_of_trained: to_train, "algorithm_config_overrides_per_module": overrides}
         config.values |= left
         return
     names = list(specs)
@@ -88,14 +90,14 @@ def _take_policies(config: RLlibConfig, counterpart: Counterpart) -> None:
         config.leave_out("policies", policies)
         return
     config.imported.set("multi_agent", agent_to_module=mapping)
-    mapping_fn = config.take("policy_mapping_fn")
+    mapping_fn = config.take(key_of_mapping)
     if len(mapping) > 1:
         why = "agents have the policies of their names; write the others into multi_agent.agent_to_module"
-        config.leave_out("policy_mapping_fn", mapping_fn, why)
+        config.leave_out(key_of_mapping, mapping_fn, why)
     if isinstance(to_train, list) and to_train and all(str(name) in specs for name in to_train):
         config.imported.set("multi_agent", modules_to_train=[str(name) for name in to_train])
     elif to_train is not None:
-        config.leave_out("policies_to_train", to_train, "see multi_agent.modules_to_train")
+        config.leave_out(key_of_trained, to_train, "see multi_agent.modules_to_train")
     for name, spec in specs.items():
         *parts, of_policy = spec if isinstance(spec, list) and len(spec) == 4 else (spec, None)
         if any(part is not None for part in parts):
@@ -133,10 +135,10 @@ def _take_evaluation(config: RLlibConfig) -> None:
     for key, value in overrides.items():
         config.leave_out(f"evaluation_config.{key}", value)
     if config.values.get("evaluation_interval") is not None:
-        config.write("evaluation", EvaluationConfig, "explore", explore, "evaluation_config.explore")
+        config.write("evaluation", EvaluationConfig, "explore", explore, CONVERTED[EvaluationConfig]["explore"])
     if num_envs is not None:
         name = "num_envs_per_env_runner"
-        config.write("evaluation", EvaluationConfig, name, num_envs, f"evaluation_config.{name}")
+        config.write("evaluation", EvaluationConfig, name, num_envs, CONVERTED[EvaluationConfig][name])
     offline = [name for name in EvaluationConfig.__dataclass_fields__ if name.startswith("offline_")]
     not_copied = ["explore", "num_envs_per_env_runner", "video", "evaluation_duration_unit", *offline]
     name = "evaluation_duration_unit"
@@ -157,9 +159,8 @@ def _take_env_runners(config: RLlibConfig, counterpart: Counterpart) -> None:
 
 def _take_learners(config: RLlibConfig, counterpart: Counterpart) -> None:
     num_learners = config.count("num_learners", 1)
-    renamed = {"compile": "torch_compile_learner"}
-    config.copy_fields("learners", LearnersConfig, renamed, not_copied=("num_aggregator_actors",))
-    key = "num_aggregator_actors_per_learner"
+    config.copy_fields("learners", LearnersConfig, not_copied=("num_aggregator_actors",))
+    key = RENAMED[LearnersConfig]["num_aggregator_actors"]
     value = config.take(key)
     is_asynchronous = counterpart.option in ("impala", "appo")
     has_env_runners = config.imported.values.get("env_runners", {}).get("num_env_runners", 0) != 0
@@ -184,7 +185,7 @@ def _take_offline(config: RLlibConfig, counterpart: Counterpart) -> None:
     code = ["offline_data_class", "prelearner_class"]
     if "." in str(config.values.get("input_read_method")):  # a function
         code.append("input_read_method")
-    config.copy_fields("offline", OfflineConfig, {"input_": "input"}, not_copied=code, unless_default=guessed)
+    config.copy_fields("offline", OfflineConfig, not_copied=code, unless_default=guessed)
 
 
 def _prepare_recorded(config: RLlibConfig) -> None:

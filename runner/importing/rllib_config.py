@@ -17,34 +17,13 @@ from runner.config.defaults import default_values
 from runner.config.errors import show_value
 from runner.config.fields import option_of
 from runner.importing.imported import Imported
+from runner.importing.rllib_names import ARGUMENTS, OLDER_NAMES, renamed_fields
 
-# Name of an older RLlib, or of a method's argument -> the key in `to_dict()` of RLlib 2.60.
-_OTHER_NAMES = {
-    "lambda_": "lambda",
-    "input_": "input",
-    "model_config": "_model_config",
-    "model_config_dict": "_model_config",
-    "rl_module_spec": "_rl_module_spec",
-    "train_batch_size_per_learner": "_train_batch_size_per_learner",
-    "sgd_minibatch_size": "minibatch_size",
-    "num_sgd_iter": "num_epochs",
-    "lr_schedule": "lr",
-    "entropy_coeff_schedule": "entropy_coeff",
-    "num_workers": "num_env_runners",
-    "num_rollout_workers": "num_env_runners",
-    "num_envs_per_worker": "num_envs_per_env_runner",
-    "num_cpus_per_worker": "num_cpus_per_env_runner",
-    "num_gpus_per_worker": "num_gpus_per_env_runner",
-    "custom_resources_per_worker": "custom_resources_per_env_runner",
-    "evaluation_num_workers": "evaluation_num_env_runners",
-    "recreate_failed_workers": "restart_failed_env_runners",
-    "recreate_failed_env_runners": "restart_failed_env_runners",
-    "max_num_worker_restarts": "max_num_env_runner_restarts",
-}
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 # Texts of Python objects, interpolations of Hydra, and blocks that make an object: a configuration's values have none.
 _NO_VALUE = re.compile(r'"<[^"]*>"|object at 0x|\$\{|"\?\?\?"|"_target_"')
 _LONGEST_VALUE = 80
+_OTHER_NAMES = ARGUMENTS | OLDER_NAMES
 
 
 @cache
@@ -119,7 +98,6 @@ class RLlibConfig:
         self,
         block: str,
         schema: type,
-        renamed: Mapping[str, str] | None = None,
         not_copied: Collection[str] = (),
         unless_default: Collection[str] = (),
     ) -> None:
@@ -128,12 +106,12 @@ class RLlibConfig:
         Args:
             block: its name.
             schema: its dataclass.
-            renamed: field -> RLlib's key, where they differ.
             not_copied: fields that mean something else.
             unless_default: fields that stay at runner's default where RLlib's key is at RLlib's.
         """
+        renamed = renamed_fields(schema)
         for field in dataclasses.fields(schema):
-            key = (renamed or {}).get(field.name, field.name)
+            key = renamed.get(field.name, field.name)
             if field.name in not_copied or key not in self.values:
                 continue
             value = self.take(key)

@@ -276,6 +276,14 @@ def test_module_specs(tmp_path: Path) -> None:
     assert "_rl_module_spec" in partial(tmp_path, "PPO", _rl_module_spec=own)[1].missing
 
 
+def test_code_is_told_with_its_place(tmp_path: Path) -> None:
+    code = ("env_runner_cls", "env_to_module_connector", "learner_class")
+    _, imported = partial(tmp_path, "PPO", **dict.fromkeys(code, "<class 'mine.Own'>"))
+    assert imported.missing["env_runner_cls"].endswith("goes into env_runners.env_runner_class")
+    assert imported.missing["_env_to_module_connector"].endswith("go into connectors.env_to_module")
+    assert imported.missing["_learner_class"].endswith("goes into algorithm.loss")
+
+
 def test_discrete_actions_and_targets(tmp_path: Path) -> None:
     given = {"env": "CartPole-v1", "action_space": "Discrete(2)", "target_network_update_freq": 4, "twin_q": False}
     config, imported = partial(tmp_path, "SAC", **given)
