@@ -17,12 +17,16 @@ from sphinx.util.docutils import SphinxDirective
 
 from runner.config.fields import Option, option_of
 from runner.config.operators import OperatorConfig
+from runner.importing.rllib_names import names_in_rllib
 
-_HEAD = ["| field | default | values | meaning |", "| --- | --- | --- | --- |"]
+_HEAD = ("field", "default", "values", "meaning")
+_HEAD_OF_NAMES = "RLlib"
 
 
 class Configuration(SphinxDirective):
     """A table of a dataclass's fields: default, values that are admitted, meaning; of operators also their items.
+
+    Where RLlib calls one of them otherwise, it has a column of RLlib's names.
 
     The argument is the dataclass's dotted path. `beyond` names a base whose fields are left out.
     """
@@ -32,18 +36,29 @@ class Configuration(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         schema = _class_at(self.arguments[0])
-        left_out = _options_of(_class_at(self.options["beyond"])) if "beyond" in self.options else {}
-        rows = [
-            _row(name, default, option)
-            for name, (default, option) in _options_of(schema).items()
-            if left_out.get(name) != (default, option)
-        ]
+        base = _class_at(self.options["beyond"]) if "beyond" in self.options else None
         parts = [inspect.cleandoc(schema.__doc__ or "")]
         if issubclass(schema, OperatorConfig):
             parts.append(_items(schema))
-        if rows:
-            parts.append("\n".join([*_HEAD, *rows]))
-        return self.parse_text_to_nodes("\n\n".join(parts))
+        parts.append(table_of(schema, base))
+        parsed = self.parse_text_to_nodes("\n\n".join(parts))
+        for table in parsed:
+            if isinstance(table, nodes.table):
+                table["classes"].append("fields")
+        return parsed
+
+
+def table_of(schema: type, beyond: type | None = None) -> str:
+    """Return a Markdown table of the fields of `schema` that are not those of `beyond`; without fields nothing."""
+    left_out = {} if beyond is None else _options_of(beyond)
+    shown = {name: found for name, found in _options_of(schema).items() if left_out.get(name) != found}
+    others = {name: other for name, other in names_in_rllib(schema).items() if name in shown}
+    head = [*_HEAD, _HEAD_OF_NAMES] if others else [*_HEAD]
+    rows = [head, ["---"] * len(head)]
+    for name, (default, option) in shown.items():
+        row = [f"`{name}`", f"`{_as_yaml(default)}`", _values(option), _as_text(option.meaning)]
+        rows.append([*row, f"`{others[name]}`" if name in others else ""] if others else row)
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) if shown else ""
 
 
 def _class_at(path: str) -> Any:
@@ -65,10 +80,6 @@ def _items(schema: type[OperatorConfig]) -> str:
     taken = " or ".join(f"`{item}`" for item in schema.takes) or "nothing"
     given = "what it takes" if schema.gives is None else " or ".join(f"`{item}`" for item in schema.gives) or "nothing"
     return f"Takes {taken}, gives {given}."
-
-
-def _row(name: str, default: Any, option: Option) -> str:
-    return f"| `{name}` | `{_as_yaml(default)}` | {_values(option)} | {_as_text(option.meaning)} |"
 
 
 def _as_text(meaning: str) -> str:
