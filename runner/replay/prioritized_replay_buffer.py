@@ -29,7 +29,7 @@ Floats = npt.NDArray[np.float64]
 class PrioritizedReplayBuffer(ReplayBuffer):
     """Samples transitions in proportion to their priorities (Schaul et al., 2016, https://arxiv.org/abs/1511.05952).
 
-    Priorities are p^alpha with p = |TD error| (3.3, proportional); new transitions have the highest priority so far.
+    Priorities are p^alpha, p the absolute TD error (3.3, proportional); new transitions have the highest so far.
     Samples have a column `weights` (B,) float32: (N P(i))^-beta over the largest one of the sample (3.4).
 
     A chunk of several steps is drawn by the priority of its first trained step, which an update sets by
