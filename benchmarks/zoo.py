@@ -45,7 +45,7 @@ EXPERIMENTS = {
     **dict.fromkeys(("dqn_lunarlander", "dqn_stateless_cartpole_lstm", "sac_lunarlander_continuous"), 3),
 }
 # Mean returns that others state, at their number of env steps. Z: RL-Zoo, benchmark.md, one run; C: CleanRL, its docs;
-# R: RLlib, the targets of its examples.
+# R: RLlib, the targets of its examples. docs/zoo.md has the links.
 OTHERS = {
     "a2c_cartpole": "500 at 500,000 (Z)",
     "dqn_cartpole": "500 at 50,000 (Z); 488.7±16.1 at 500,000 (C); 450 within 200,000 (R)",
