@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import bench_common as bc
 from learning_table import HEAD as TABLE_HEAD
 from learning_table import Interval, Run, read_runs, rliable_interval, with_rows
 from learning_table import row_of as table_row
@@ -77,6 +78,8 @@ def train(experiment: str, num_seeds: int, folder: Path) -> list[dict[str, Any]]
     stop = build_experiment_config(composed).stop
     metric = next(name for name in stop if name != STEPS)
     digest = hashlib.sha256(json.dumps(composed.values, sort_keys=True, default=str).encode()).hexdigest()[:12]
+    facts = bc.machine_facts([])
+    machine = f"{facts['cores']} cores, {facts['memory_gib']} GiB, {facts['cpu']}"
     trials = [json.loads((sweep / str(seed) / "result.json").read_text()) for seed in range(num_seeds)]
     runs = [
         {
@@ -88,6 +91,7 @@ def train(experiment: str, num_seeds: int, folder: Path) -> list[dict[str, Any]]
             "target": stop[metric],
             "max_env_steps": int(stop[STEPS]),
             "configuration": digest,
+            "machine": machine,
         }
         for seed, result in enumerate(trials)
     ]
