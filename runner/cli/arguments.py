@@ -41,6 +41,13 @@ _OPTIONS_OF_FEW: Mapping[str, tuple[str | None, ...]] = {
     **dict.fromkeys(("--assert", "--budget", "--junit"), (None, "resume")),
     "--format": ("validate", "export"),
 }
+# Word -> what it may be.
+_WORDS: Mapping[str, str] = {
+    "RUN_DIR": "the folder or URL of a run",
+    "FILE": "the file to write",
+    "DATA": "a folder or file of recorded data",
+    "ENV": "an option of env (cartpole), a dotted path (my_package.Maze), or an id of Gymnasium (CartPole-v1)",
+}
 _INSTEAD = {"--module-only": "module.load_state_path=RUN_DIR"}
 
 
@@ -145,13 +152,14 @@ def _describe_unknown_option(text: str, options: Sequence[str]) -> str:
 
 
 def parse_arguments(argv: Sequence[str], word_names: Sequence[str] = ()) -> Arguments:
-    """Parse options, overrides and the words named `word_names`, all required; raises `UsageError`."""
+    """Parse options, overrides and the words named `word_names` (of `_WORDS`), all required; raises `UsageError`."""
     arguments = Arguments()
     rest = list(argv)
     while rest:
         arguments = _take_argument(arguments, rest)
     if len(arguments.words) < len(word_names):
-        raise UsageError(f"{word_names[len(arguments.words)]} is missing")
+        name = word_names[len(arguments.words)]
+        raise UsageError(f"{name} is missing\n   allowed  {_WORDS[name]}")
     if len(arguments.words) > len(word_names):
         extra = arguments.words[len(word_names)]
         raise UsageError(f"{extra} is no override\n   allowed  key=value, group=option, ~key")

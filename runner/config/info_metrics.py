@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.config.composed import Composed
 from runner.config.errors import Problem, nearest_match, show_value
+from runner.config.reductions import find_reduction_fault
 
 if TYPE_CHECKING:
     from runner.config.schemas import ExperimentConfig
@@ -25,10 +26,10 @@ OF_EPISODE = {
     "episode_max": "largest of its steps",
 }
 REDUCTIONS = ("mean", "median", "std", "min", "max", "sum")
-_PERCENTILE = re.compile(r"p[1-9]\d?")
 _GROUP = re.compile(r"[\w-]+", re.ASCII)
 _NAME = re.compile(r"env_runners/\w+(/\w+)*", re.ASCII)
 _KEYS = ("info", "at", "reduce", "by", "histogram")
+_FORM = "{info: key, at: episode_end, reduce: mean}"
 _BY_ID = ("agent", "module")
 # Values that infos may be grouped by.
 _Value = str | int | float | bool
@@ -169,25 +170,28 @@ def find_info_metric_problems(config: ExperimentConfig, composed: Composed, take
         yield Problem(what, composed.where("metrics"), "simulators that connect", "no metrics")
 
 
-def _fault(name: str, block: dict[str, Any]) -> Problem | None:
+def _fault(name: str, block: Any) -> Problem | None:
     """Return what is wrong with a metric; None: nothing."""
     if not _NAME.fullmatch(str(name)):
         what = "the name of a metric out of infos begins with env_runners/"
         return Problem(what, None, str(name), "env_runners/is_success and its like")
+    if not isinstance(block, dict):
+        return Problem("a metric out of infos is a block", None, show_value(block), _FORM)
     unknown = next((str(key) for key in block if key not in _KEYS), None)
     if unknown is not None:
         return Problem(f"{unknown} is not known", None, unknown, ", ".join(_KEYS), nearest_match(unknown, _KEYS))
     if not isinstance(block.get("info"), str) or not block["info"]:
         what = "info is the key of the number in infos; slashes lead into nested ones"
-        return Problem(what, None, show_value(block), "{info: key, at: episode_end, reduce: mean}")
+        return Problem(what, None, show_value(block), _FORM)
     at, reduce = str(block.get("at", "episode_end")), str(block.get("reduce", "mean"))
     if at not in OF_EPISODE:
         what = "at says what an episode's number is"
         return Problem(what, None, at, ", ".join(OF_EPISODE), nearest_match(at, OF_EPISODE))
-    if reduce not in REDUCTIONS and not _PERCENTILE.fullmatch(reduce):
-        what, allowed = "reduce says how the numbers of episodes become one", f"{', '.join(REDUCTIONS)}, p1 to p99"
-        return Problem(what, None, reduce, allowed, nearest_match(reduce, REDUCTIONS))
-    return _fault_of_edges(block.get("histogram", [])) or _fault_of_groups(block.get("by", {}))
+    return (
+        find_reduction_fault("reduce says how the numbers of episodes become one", reduce, REDUCTIONS)
+        or _fault_of_edges(block.get("histogram", []))
+        or _fault_of_groups(block.get("by", {}))
+    )
 
 
 def _fault_of_edges(edges: Any) -> Problem | None:

@@ -529,7 +529,7 @@ class ExperimentConfig:
     callbacks: list[dict[str, Any]] = option(
         [], "called at events of the run and its episodes: {_target_: dotted path, its keyword arguments, ...}"
     )
-    metrics: dict[str, dict[str, Any]] = option(
+    metrics: dict[str, Any] = option(
         {}, "env_runners/name: {info: key in infos, at: episode_end, reduce: mean}, a metric of finished episodes"
     )
     sweep: SweepConfig = field(default_factory=SweepConfig)

@@ -130,6 +130,7 @@ MISTAKES: dict[str, list[str]] = {
         "metrics={env_runners/won: {info: won, at: episode_ends}}",
         "stop.env_runners.won=1",
     ],
+    "metric_that_is_no_block": ["metrics={env_runners/won: won}", "stop.env_runners.won=1"],
     "option_of_an_own_module": ["module.width=3"],
     "missing_loss": [
         "algorithm.schema=runner.config.algorithms.A2CConfig",

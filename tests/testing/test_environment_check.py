@@ -255,7 +255,7 @@ def test_command(arguments: list[str], code: int, text: str, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([], "ENV is missing"),
+        ([], "ENV is missing\n   allowed  an option of env (cartpole), a dotted path"),
         (["CartPole-v1", "seed=3"], "got      seed=3"),
         (["CartPol-v1"], "nearest  CartPole-v1"),
         (["CartPole-v1", "env.env_config={rendr_mode: human}"], "nearest  render_mode"),
