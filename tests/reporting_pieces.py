@@ -18,6 +18,8 @@ class CartPositions(EnvToModulePiece):
         "num_observed": ("sum", "observations that passed"),
         "rightmost": ("max", "largest position of a cart"),
         "newest_position": ("last", "position of the first cart"),
+        "middle_position": ("median", "median of the first cart's positions"),
+        "far_position": ("p95", "95th percentile of the first cart's positions"),
     }
 
     def __call__(self, *, batch: dict[str, Any], metrics: PieceMetrics | None = None, **_: Any) -> dict[str, Any]:
@@ -26,7 +28,8 @@ class CartPositions(EnvToModulePiece):
             metrics.report("left_fraction", (positions < 0).mean(), len(positions))
             metrics.report("num_observed", len(positions))
             metrics.report("rightmost", positions.max())
-            metrics.report("newest_position", positions[0])
+            for name in ("newest_position", "middle_position", "far_position"):
+                metrics.report(name, positions[0])
         return batch
 
 
@@ -46,11 +49,15 @@ class RewardSum(LearnerPiece):
     """Reports the rewards that are learned from."""
 
     reads = ("rewards",)
-    reports = {"reward_sum": ("sum", "rewards that are learned from")}  # noqa: RUF012
+    reports = {  # noqa: RUF012
+        "reward_sum": ("sum", "rewards that are learned from"),
+        "rows_p90": ("p90", "90th percentile of the rows of a call"),
+    }
 
     def __call__(self, *, batch: dict[str, Any], metrics: PieceMetrics | None = None, **_: Any) -> dict[str, Any]:
         if metrics is not None:
             metrics.report("reward_sum", batch["rewards"].sum())
+            metrics.report("rows_p90", len(batch["rewards"]))
         return batch
 
 

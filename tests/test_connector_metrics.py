@@ -58,7 +58,7 @@ def test_pieces_of_ours_report_what_they_clip() -> None:
 def test_metrics_of_pieces_do_not_change_a_run() -> None:
     reporting, silent = train(*REPORTING), train()
     names = {*of_pieces(reporting[0])} - {*of_pieces(silent[0])}
-    assert len(names) == 6
+    assert len(names) == 9
     assert [{name: value for name, value in one.items() if name not in names} for one in reporting] == silent
 
 
@@ -94,7 +94,7 @@ def test_several_modules_report_under_their_ids() -> None:
 def test_the_same_numbers_inline_and_on_ray() -> None:
     two_runners = ["env_runners.num_env_runners=2", "connectors=mean_std_filter"]
     inline = train(*two_runners, *REPORTING, "engine=inline")
-    assert len(of_pieces(inline[0])) == 9
+    assert len(of_pieces(inline[0])) == 12
     assert None not in of_pieces(inline[1]).values()
     assert train(*two_runners, *REPORTING) == inline
 

@@ -21,8 +21,8 @@ class Callback:
     all of them.
 
     Attributes:
-        reports: metric -> (reduction, meaning), as for connector pieces: `mean`, `sum`, `max` or `last` over an
-            iteration and all env runners.
+        reports: metric -> (reduction, meaning), as for connector pieces: `mean`, `sum`, `min`, `max`, `median`, `last`
+            or a percentile `p1` to `p99`, over an iteration and all env runners.
     """
 
     reports: ClassVar[Reports] = {}

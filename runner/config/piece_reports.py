@@ -1,4 +1,4 @@
-"""Metrics that connector pieces and callbacks declare in their class attribute `reports`.
+"""Metrics that connector pieces, callbacks and operators declare in their class attribute `reports`.
 
 Declarations are read from source files, so that a check of metric names imports none of them.
 """
@@ -8,10 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from runner.config.errors import Problem
+from runner.config.reductions import find_reduction_fault
 from runner.config.source_definitions import MAX_DEPTH, Definition, read_class_attribute, resolve
 from runner.config.source_modules import MissingNameError, UnknowableError
 
-REDUCTIONS = ("mean", "sum", "max", "last")
+# Beside percentiles.
+REDUCTIONS = ("mean", "sum", "min", "max", "median", "last")
+REPORTS_FORM = 'reports = {"clipped_fraction": ("mean", "share of the values that were clipped")}'
 _PIECE = "runner.pipelines.piece.ConnectorPiece"
 
 # Metric -> its reduction over the calls, runners and learners of an iteration, and its meaning.
@@ -24,16 +28,19 @@ def meaning_of(reports: Reports, name: str) -> str:
     return f"{meaning} ({reduction} over the iteration)"
 
 
-def find_report_fault(reports: Any) -> str | None:
+def find_report_fault(reports: Any) -> Problem | None:
     """Return what is wrong with the value of an attribute `reports`; None if nothing is."""
     if not isinstance(reports, Mapping):
-        return f"reports is {reports!r}, not a dict of name: (reduction, meaning)"
+        return Problem("reports is not a dict of name: (reduction, meaning)", None, repr(reports), REPORTS_FORM)
     for name, report in reports.items():
         if not (isinstance(name, str) and name.isidentifier()):
-            return f"reports has the name {name!r}, which is no identifier"
-        is_pair = isinstance(report, tuple) and len(report) == 2 and all(isinstance(part, str) for part in report)
-        if not is_pair or report[0] not in REDUCTIONS:
-            return f"reports[{name!r}] is {report!r}, not a pair of {', '.join(REDUCTIONS)} and the meaning"
+            return Problem("a name in reports is no identifier", None, repr(name), REPORTS_FORM)
+        if not (isinstance(report, tuple) and len(report) == 2 and all(isinstance(part, str) for part in report)):
+            what = f"reports[{name!r}] is not a pair of reduction and meaning"
+            return Problem(what, None, repr(report), REPORTS_FORM)
+        fault = find_reduction_fault(f"reports[{name!r}] names no reduction", report[0], REDUCTIONS)
+        if fault is not None:
+            return fault
     return None
 
 

@@ -100,7 +100,7 @@ class ConnectorPiece:
     # Names of the pipelines that this piece works in; None: all.
     belongs_in: tuple[str, ...] | None = None
     # Metric -> (reduction, meaning) of what this piece reports; the reduction over calls, runners and learners is
-    # `mean`, `sum`, `max` or `last`.
+    # `mean`, `sum`, `min`, `max`, `median`, `last`, or a percentile `p1` to `p99`.
     reports: Mapping[str, tuple[str, str]] = {}
 
     is_training: bool = True

@@ -1,13 +1,34 @@
-"""What pieces and callbacks report while they run: each metric one number, over calls, runners and learners."""
+"""What pieces, callbacks and operators report: each metric one number, over calls, runners and learners."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from operator import add
 from typing import Any, SupportsFloat
+
+import numpy as np
+import numpy.typing as npt
 
 from runner.config.errors import Problem, RunFailure, nearest_match
 from runner.config.piece_reports import Reports
+from runner.config.reductions import is_percentile
+
+# How two reduced values become one, the earlier one first; other reductions keep all values.
+_JOIN: Mapping[str, Callable[[float, float], float]] = {
+    "mean": add,
+    "sum": add,
+    "min": min,
+    "max": max,
+    "last": lambda _, later: later,
+}
+
+
+def reduce_numbers(numbers: Sequence[float] | npt.NDArray[np.float64], reduction: str) -> float:
+    """Return the number that several become by a percentile, `p1` to `p99`, or a function of numpy."""
+    if is_percentile(reduction):
+        return float(np.percentile(numbers, int(reduction[1:])))
+    return float(getattr(np, reduction)(numbers))
 
 
 @dataclass
@@ -15,30 +36,33 @@ class ReducedValue:
     """The values of one metric so far, reduced.
 
     Attributes:
-        reduction: `mean`, `sum`, `max` or `last`.
-        value: the weighted sum of the values of a mean; the sum, the largest or the newest value.
+        reduction: of `runner.config.piece_reports.REDUCTIONS`, or a percentile.
+        value: the weighted sum of the values of a mean; the sum, the smallest, the largest or the newest value.
         weight: the sum of the weights; 0 as long as nothing is reported.
+        values: all values of a median or a percentile, each once; empty for other reductions.
     """
 
     reduction: str
     value: float = 0.0
     weight: float = 0.0
+    values: list[float] = field(default_factory=list)
 
     def add(self, value: float, weight: float) -> None:
         """Count one value; a mean counts it `weight` times, and one of weight 0 is not counted at all."""
         if weight > 0.0:
-            self._count(value * weight if self.reduction == "mean" else value, weight)
+            self._count(value * weight if self.reduction == "mean" else value, weight, [value])
 
     def merge(self, later: ReducedValue) -> None:
         """Count all values that another place has reduced, which come after the values here."""
         if later.weight > 0.0:
-            self._count(later.value, later.weight)
+            self._count(later.value, later.weight, later.values)
 
-    def _count(self, value: float, weight: float) -> None:
-        if self.reduction in ("mean", "sum"):
-            self.value += value
-        elif self.reduction == "last" or self.weight == 0.0 or value > self.value:
-            self.value = value
+    def _count(self, value: float, weight: float, values: Iterable[float]) -> None:
+        join = _JOIN.get(self.reduction)
+        if join is None:
+            self.values.extend(values)
+        else:
+            self.value = value if self.weight == 0.0 else join(self.value, value)
         self.weight += weight
 
     @property
@@ -46,6 +70,8 @@ class ReducedValue:
         """The metric; None if nothing was reported."""
         if self.weight == 0.0:
             return None
+        if self.reduction not in _JOIN:
+            return reduce_numbers(self.values, self.reduction)
         return self.value / self.weight if self.reduction == "mean" else self.value
 
 
@@ -54,20 +80,24 @@ ConnectorMetrics = dict[str, ReducedValue]
 
 
 class PieceMetrics:
-    """What a piece or a callback gets as `metrics`: takes the values of the metrics that it declares in `reports`.
+    """What a piece, a callback or an operator has as `metrics`: takes values of the metrics that it declares.
 
     Args:
         owner: its class name.
         where: its place in the configuration, for messages.
         reports: what it declares.
         reduced: name -> where values are reduced, for all owners in that place.
+        prefix: of the names in `reduced`.
     """
 
-    def __init__(self, owner: str, where: str, reports: Reports, reduced: Mapping[str, ReducedValue]) -> None:
+    def __init__(
+        self, owner: str, where: str, reports: Reports, reduced: Mapping[str, ReducedValue], prefix: str = ""
+    ) -> None:
         self._owner = owner
         self._where = where
         self._reports = reports
         self._reduced = reduced
+        self._prefix = prefix
 
     def report(self, name: str, value: SupportsFloat, weight: SupportsFloat = 1.0) -> None:
         """Report a value of a declared metric.
@@ -75,7 +105,8 @@ class PieceMetrics:
         Args:
             name: key of `reports`.
             value: a number, array of one number, or tensor of one number.
-            weight: how often a mean counts the value: number of the rows that it is a mean of; 0 leaves it out.
+            weight: how often a mean counts the value: number of the rows that it is a mean of. Other reductions count
+                it once; 0 leaves it out of all.
 
         Raises:
             RunFailure: the name is not declared, or the value is no number.
@@ -83,7 +114,7 @@ class PieceMetrics:
         if name not in self._reports:
             raise self._undeclared(name)
         try:
-            self._reduced[name].add(float(value), float(weight))
+            self._reduced[self._prefix + name].add(float(value), float(weight))
         except (TypeError, ValueError):
             what = f"{self._owner} reports {name}, which is no number"
             raise RunFailure(Problem(what, self._where, repr(value), "one number")) from None

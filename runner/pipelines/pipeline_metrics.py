@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from runner.config.errors import Problem
-from runner.config.piece_reports import Reports, find_report_fault
+from runner.config.own_code import place_of
+from runner.config.piece_reports import REPORTS_FORM, Reports, find_report_fault
 from runner.pipelines.piece import Batch, ConnectorPiece
 from runner.pipelines.piece_list import PieceList, PipelineError
 from runner.pipelines.piece_metrics import ConnectorMetrics, PieceMetrics, ReducedValue
@@ -51,7 +53,7 @@ class PipelineMetrics:
 
 
 class Reporting(Protocol):
-    """A piece, or a callback: an object that declares metrics."""
+    """A piece, a callback or an operator: an object that declares metrics."""
 
     @property
     def reports(self) -> Reports:
@@ -59,7 +61,7 @@ class Reporting(Protocol):
 
 
 def joined_reports(owners: Iterable[Reporting], where: str) -> Reports:
-    """Return the metrics that pieces of a pipeline, or callbacks, declare together.
+    """Return the metrics that pieces of a pipeline, callbacks or operators declare together.
 
     Args:
         owners: in order.
@@ -73,13 +75,12 @@ def joined_reports(owners: Iterable[Reporting], where: str) -> Reports:
         fault = find_report_fault(owner.reports)
         for metric, report in {} if fault else owner.reports.items():
             if joined.setdefault(metric, report) != report:
-                fault = f"reports[{metric!r}] is {report}, but one before it declares {joined[metric]}"
+                what = f"reports[{metric!r}] is {report}, but one before it declares {joined[metric]}"
+                fault = Problem(what, allowed=REPORTS_FORM)
         if fault is not None:
-            raise PipelineError([Problem(f"{type(owner).__name__}.{fault}", where, allowed=_FORM)])
+            name, place = type(owner).__name__, place_of(type(owner))
+            raise PipelineError([replace(fault, what=f"{name}.{fault.what}", where=f"{where}, {place}")])
     return joined
-
-
-_FORM = 'reports = {"clipped_fraction": ("mean", "share of the values that were clipped")}'
 
 
 def _asks_for_metrics(piece: ConnectorPiece) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -269,7 +270,7 @@ class _PieceContract:
         """It declares its metrics as metrics need it, reports each, and writes the same without."""
         fault = find_report_fault(self._place.make().reports)
         if fault is not None:
-            yield Problem(fault, "reports", allowed='{"name": ("mean", "meaning")}, for example')
+            yield replace(fault, where="reports")
             return
         stage, silent = self._stage(), self._stage()
         silent.reports_nothing = True

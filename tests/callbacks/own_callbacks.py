@@ -38,6 +38,9 @@ class Returns(Callback):
         "own_return": ("mean", "undiscounted return, summed up step by step"),
         "episodes": ("sum", "episodes that have ended"),
         "error": ("max", "largest difference from what the run says"),
+        "worst": ("min", "smallest return"),
+        "median": ("median", "median of the returns"),
+        "tail": ("p95", "95th percentile of the returns"),
         "iterations": ("last", "results that the driver has heard"),
     }
 
@@ -58,7 +61,8 @@ class Returns(Callback):
         rewards = custom_data["rewards"]
         assert episode.is_done
         assert len(rewards) == episode.t_started + len(episode)
-        metrics.report("own_return", self._scale * rewards.sum())
+        for name in ("own_return", "worst", "median", "tail"):
+            metrics.report(name, self._scale * rewards.sum())
         metrics.report("episodes", 1)
         metrics.report("error", abs(rewards.sum() - episode_return))
 
@@ -153,6 +157,12 @@ class Undeclared(Callback):
 
     def on_episode_end(self, *, metrics: Any, **kwargs: Any) -> None:
         metrics.report("is_succes", 1.0)
+
+
+class NoReduction(Callback):
+    """Declares a reduction that there is not."""
+
+    reports: ClassVar = {"is_success": ("medain", "share of the episodes that reached the goal")}
 
 
 class AgentReturns(Callback):

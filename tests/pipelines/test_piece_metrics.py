@@ -12,9 +12,16 @@ import pytest
 import torch
 
 from runner.config.errors import RunFailure
+from runner.config.own_code import line_of
 from runner.pipelines import ConnectorPiece, ConnectorPipeline, LearnerConnectorPipeline, ModuleToEnvPipeline
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
-from runner.pipelines.piece_metrics import PieceMetrics, ReducedValue, merged_metrics
+from runner.pipelines.piece_metrics import (
+    PieceMetrics,
+    ReducedValue,
+    merged_metrics,
+    metrics_from_state,
+    metrics_to_state,
+)
 from runner.pipelines.pipeline import PipelineError
 
 SPACES = gym.spaces.Box(-1.0, 1.0, (2,), np.float32), gym.spaces.Discrete(3)
@@ -28,6 +35,9 @@ class Counts(ConnectorPiece):
         "total": ("sum", "sum of the values"),
         "largest": ("max", "largest value"),
         "newest": ("last", "newest value"),
+        "smallest": ("min", "smallest value"),
+        "middle": ("median", "median of the values"),
+        "tail": ("p25", "value that a quarter is below"),
     }
 
     def __call__(self, *, batch: dict[str, Any], metrics: PieceMetrics | None = None, **_: Any) -> dict[str, Any]:
@@ -58,7 +68,7 @@ def test_values_are_reduced_over_calls_and_taken_once() -> None:
     pipeline = ConnectorPipeline([Silent(), Counts()], *SPACES)
     pass_values(pipeline, -2.0, -5.0, -4.0)
     names = [f"connectors/pipeline/{name}" for name in Counts.reports]
-    assert results(pipeline) == dict(zip(names, [-11 / 3, -11.0, -2.0, -4.0], strict=True))
+    assert results(pipeline) == dict(zip(names, [-11 / 3, -11.0, -2.0, -4.0, -5.0, -4.0, -4.5], strict=True))
     assert results(pipeline) == dict.fromkeys(names), "an iteration without a value has the name and no number"
     pass_values(pipeline, 3.0)
     assert set(results(pipeline).values()) == {3.0}
@@ -69,7 +79,7 @@ def test_a_mean_counts_weights_and_nothing_of_weight_0() -> None:
     pass_values(pipeline, 1.0, weight=3)
     pass_values(pipeline, 5.0, weight=1)
     pass_values(pipeline, float("nan"), weight=0)
-    assert list(results(pipeline).values()) == [2.0, 6.0, 5.0, 5.0]
+    assert list(results(pipeline).values()) == [2.0, 6.0, 5.0, 5.0, 1.0, 3.0, 2.0]
 
 
 def test_reports_of_runners_merge_as_if_one_had_made_them_all() -> None:
@@ -82,6 +92,20 @@ def test_reports_of_runners_merge_as_if_one_had_made_them_all() -> None:
     assert merged_metrics(sent) == one.take_metrics("p")
     silent, loud = ReducedValue("last"), ReducedValue("last", 2.0, 1.0)
     assert merged_metrics([{"x": silent}, {"x": loud}, {"x": silent}])["x"].result == 2.0
+
+
+@pytest.mark.parametrize(("reduction", "rank"), [("median", 50), ("p1", 1), ("p99", 99)])
+def test_percentiles_are_exact_however_values_are_shared_out(reduction: str, rank: int) -> None:
+    values = np.random.default_rng(0).normal(size=101)
+    parts = [ReducedValue(reduction) for _ in range(7)]
+    for number, value in enumerate(values):
+        parts[number % 7].add(value, 1.0)
+    merged = merged_metrics({"x": part} for part in parts)["x"]
+    assert merged.result == np.percentile(values, rank)
+    restored = metrics_from_state(metrics_to_state({"x": merged}))["x"]
+    restored.add(1e6, 1.0)
+    assert restored.result == np.percentile([*values, 1e6], rank)
+    assert merged.result == np.percentile(values, rank), "a state has values of its own"
 
 
 def test_names_have_the_module_unless_it_is_the_default_one() -> None:
@@ -157,17 +181,19 @@ def test_a_value_is_one_number() -> None:
 @pytest.mark.parametrize(
     ("reports", "message"),
     [
-        (["x"], r"reports is \['x'\], not a dict"),
-        ({"x": "mean"}, r"reports\['x'\] is 'mean', not a pair of mean, sum, max, last and the meaning"),
-        ({"x": ("median", "middle")}, r"reports\['x'\] is \('median', 'middle'\), not a pair"),
-        ({"x/y": ("mean", "ratio")}, "reports has the name 'x/y', which is no identifier"),
+        (["x"], r"reports is not a dict of name(.*\n)+.*got +\['x'\]"),
+        ({"x": "mean"}, r"reports\['x'\] is not a pair of reduction and meaning(.*\n)+.*got +'mean'"),
+        ({"x": ("p100", "largest")}, r"reports\['x'\] names no reduction(.*\n)+.*got +p100\n.*, last, p1 to p99"),
+        ({"x": ("medain", "middle")}, r"reports\['x'\] names no reduction(.*\n)+.*nearest +median"),
+        ({"x/y": ("mean", "ratio")}, r"a name in reports is no identifier(.*\n)+.*got +'x/y'"),
     ],
 )
 def test_a_malformed_declaration_is_refused(reports: Any, message: str) -> None:
     piece = Silent()
     piece.reports = reports
-    with pytest.raises(PipelineError, match=message):
+    with pytest.raises(PipelineError, match=message) as caught:
         ConnectorPipeline([piece], *SPACES)
+    assert f"connectors.pipeline, {line_of(Silent)}, Silent" == caught.value.problems[0].where
 
 
 def test_two_pieces_may_share_a_metric_but_not_declare_it_differently() -> None:

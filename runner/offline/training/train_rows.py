@@ -1,7 +1,7 @@
 """Rows of a train batch as flat columns, which is what Ray Data carries, and back.
 
 A nested column is one flat column a leaf: `obs/position` for a dict's key, `obs/#0` for a tuple's place. What pieces
-have reported for these rows goes with them, in a column `#<reduction>#<metric>` for each metric.
+have reported for these rows goes with them, in a column `#<reduction>#<metric>` of bytes for each metric.
 """
 
 from __future__ import annotations
@@ -65,11 +65,12 @@ def _with_tuples(column: Any) -> Any:
 
 
 def metric_columns(metrics: ConnectorMetrics, num_rows: int) -> Rows:
-    """Return columns (B, 2) float64 of what was reported: value and weight in the first row, zeros in the others."""
+    """Return columns (B,) of what was reported, float64 as bytes in the first row: value, weight and kept values."""
     columns: Rows = {}
     for name, reduced in metrics.items():
-        column = columns[f"{_METRIC}{reduced.reduction}{_METRIC}{name}"] = np.zeros((num_rows, 2))
-        column[:1] = reduced.value, reduced.weight
+        column = columns[f"{_METRIC}{reduced.reduction}{_METRIC}{name}"] = np.full(num_rows, b"", object)
+        if num_rows:
+            column[0] = np.array([reduced.value, reduced.weight, *reduced.values]).tobytes()
     return columns
 
 
@@ -83,6 +84,6 @@ def without_metrics(rows: Mapping[str, npt.NDArray[Any]]) -> tuple[dict[str, npt
             continue
         _, reduction, name = key.split(_METRIC, 2)
         metrics[name] = ReducedValue(reduction)
-        for value, weight in column[column[:, 1] > 0].tolist():
-            merge_metrics(metrics, {name: ReducedValue(reduction, value, weight)})
+        for value, weight, *values in (np.frombuffer(one).tolist() for one in column if one):
+            merge_metrics(metrics, {name: ReducedValue(reduction, value, weight, values)})
     return others, metrics

@@ -96,6 +96,7 @@ def test_what_pieces_report_on_recorded_data(ray_cluster: None) -> None:
     with Trainer.from_experiment("bc_cartpole", [*overrides, "+stop.connectors.learner.reward_sum=1e9"]) as trainer:
         for line in trained(trainer, 2):
             assert line["connectors/learner/reward_sum"] == line["num_env_steps_sampled"], "CartPole pays 1 a step"
+            assert line["connectors/learner/rows_p90"] > 0, "values that are kept travel with the rows, too"
 
 
 def test_env_pieces_report_nothing_on_recorded_data() -> None:
