@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from runner.plans import (
     ApplyGradients,
@@ -67,6 +67,7 @@ class RandomShare(Operator):
 
     takes = ("Experiences",)
     gives = ("Experiences",)
+    reports: ClassVar = {"given_share": ("mean", "share of the items that are given on")}
 
     def __init__(self, resources: Resources, share: float = 0.5) -> None:
         super().__init__(resources)
@@ -75,7 +76,9 @@ class RandomShare(Operator):
 
     def transform(self, item: Experiences) -> Iterator[Experiences]:
         """Give the item, or nothing."""
-        if self._stream.random() < self._share:
+        is_given = self._stream.random() < self._share
+        self.metrics.report("given_share", is_given)
+        if is_given:
             yield item
 
     def get_state(self) -> dict[str, Any]:

@@ -16,6 +16,8 @@ from runner.config.module_ids import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
 from runner.config.module_ids import declared_module_ids, is_mapping_complete, trained_modules
 from runner.config.offline_evaluation import PREFIX as OFFLINE
 from runner.config.offline_evaluation import offline_evaluation_metrics
+from runner.config.operator_metrics import PREFIX as PLAN
+from runner.config.operator_metrics import may_be_of_operator, operator_metrics
 from runner.config.operators import ENV_RUNNERS, QUEUES, RECORDED_DATA, REPLAY_BUFFERS, EnqueueConfig
 from runner.config.plans import needs_of, read_plan, samples_asynchronously, steps_of
 from runner.config.schemas import ExperimentConfig
@@ -162,7 +164,7 @@ def producible_metrics(
         agents_by_module: module id -> its agents, in environments with several; None: not known (yet).
         reported: metric -> meaning of what connector pieces report; None: read it from the source of the pieces.
 
-    What callbacks report is read from their source.
+    What callbacks and operators report is read from their source.
     """
     has_evaluation = config.evaluation.evaluation_interval is not None
     needs = needs_of(config)
@@ -196,7 +198,7 @@ def producible_metrics(
     of_pieces = connector_metrics(config, module_ids) if reported is None else reported
     names |= {name: meaning for name, meaning in of_pieces.items() if samples or is_of_learner(name)}
     names |= league_metrics(config) | curriculum_metrics(config)
-    names |= callback_metrics(config)
+    names |= callback_metrics(config) | operator_metrics(config)
     for module_id in trained_modules(config, module_ids):
         for name, meaning in _learner_metrics(config.algorithm_of(module_id)).items():
             names[f"learners/{module_id}/{name}"] = meaning
@@ -229,7 +231,7 @@ def may_be_produced(name: str, config: ExperimentConfig) -> bool:
     """Return whether the metric may end with the id of an agent or module that only the environment knows."""
     if name.startswith(f"{CONNECTORS}/"):
         return may_be_reported(name, config) and (ENV_RUNNERS in needs_of(config) or is_of_learner(name))
-    if may_be_of_callback(name, config):
+    if may_be_of_callback(name, config) or may_be_of_operator(name, config):
         return True
     if config.env._target_ is None:
         return False
@@ -251,7 +253,9 @@ def check_metric_names(
     reported: Mapping[str, str],
     of_callbacks: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    """Check the block `metrics`, and what `stop`, the checkpoint rule and sweeps name, once agents are known.
+    """Check what `stop`, the checkpoint rule and sweeps name, once agents are known.
+
+    Metrics of operators that cannot be read are left to `check_operator_metrics`.
 
     Args:
         config: the experiment.
@@ -263,8 +267,33 @@ def check_metric_names(
         ConfigError: no part of the run produces a metric.
     """
     known = producible_metrics(config, agents_by_module, reported) | dict(of_callbacks)
+    _refuse_unknown([one for one in _named_metrics(config) if not may_be_of_operator(one[1], config)], known)
+
+
+def check_operator_metrics(config: ExperimentConfig, of_operators: Mapping[str, str]) -> None:
+    """Check what `stop`, the checkpoint rule and sweeps name of the plan, once its operators are made.
+
+    Args:
+        config: the experiment.
+        of_operators: metric -> meaning of what they report.
+
+    Raises:
+        ConfigError: no operator reports a metric.
+    """
+    _refuse_unknown([one for one in _named_metrics(config) if one[1].startswith(PLAN)], of_operators)
+
+
+def _named_metrics(config: ExperimentConfig) -> list[tuple[str, str]]:
+    """Return key and metric of all that is named."""
     named = [(f"stop.{name}", name) for name in config.stop]
-    named += [("checkpoint.metric", config.checkpoint.metric), *(("sweep.metric", name) for name in config.objectives)]
+    return [
+        *named,
+        ("checkpoint.metric", config.checkpoint.metric),
+        *(("sweep.metric", name) for name in config.objectives),
+    ]
+
+
+def _refuse_unknown(named: Sequence[tuple[str, str]], known: Mapping[str, str]) -> None:
     problems = [
         Problem(f"no part of this run produces the metric {name}", key, name, nearest=nearest_match(name, known))
         for key, name in named

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from runner.config.errors import Problem, RunFailure
 from runner.config.operators import OPERATORS
 from runner.config.own_code import is_own, place_of
+from runner.config.piece_reports import Reports
 from runner.config.plans import read_options
+from runner.pipelines.piece_metrics import PieceMetrics
 from runner.plans.items import Item
 
 if TYPE_CHECKING:
@@ -63,7 +65,9 @@ class Operator:
     """One step of a plan. A subclass overrides `transform`; called with items, it gives the flow of what it makes.
 
     Subclasses of one's own name the items that they take and give, and the resources that they need; they are made
-    with the resources and their arguments in the plan.
+    with the resources and their arguments in the plan. `metrics.report(name, value, weight=1.0)` counts a value of a
+    metric that `reports` declares; it is `plan/<class>/<name>` in the run, of the second operator of a class
+    `plan/<class>_2/<name>`.
 
     Args:
         resources: that it works with.
@@ -72,6 +76,8 @@ class Operator:
     Attributes:
         takes, gives, needs: see `runner.config.operators.OperatorConfig`.
         is_counted: whether the metrics of the run count the items that it gives.
+        reports: metric -> (reduction, meaning), as for connector pieces, over an iteration.
+        metrics: that it reports to.
         rest: what `transform` made of the newest item and nobody has taken; it is in checkpoints, too.
         held: an item that was taken, and that `transform` gets in a resumed run only; in checkpoints, too.
     """
@@ -80,8 +86,10 @@ class Operator:
     gives: ClassVar[tuple[str, ...] | None] = None
     needs: ClassVar[tuple[str, ...]] = ()
     is_counted: ClassVar[bool] = False
+    reports: ClassVar[Reports] = {}
 
     options: Any
+    metrics: PieceMetrics
     held: Item | None = None
 
     def __init__(self, resources: Resources, **options: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
+from runner.config.metrics import check_operator_metrics
 from runner.config.operators import BranchesConfig, DuplicateConfig, options_of
 from runner.config.own_code import place_of
 from runner.config.plans import KEY, Plan, Step, read_plan
@@ -21,10 +22,13 @@ def make_plan(resources: Resources) -> Iterator[Result]:
     """Make the operators of `algorithm.plan`, and return the results of its iterations.
 
     Raises:
-        ConfigError: an operator or function of one's own cannot be made, or gives no items.
+        ConfigError: an operator or function of one's own cannot be made, or gives no items; or no operator reports a
+            metric that is named. A generator of one's own makes operators later; their metrics are not checked.
     """
     plan = read_plan(resources.config.algorithm.plan)
     flow = _flow_of_function(plan[0], resources) if plan[0].is_function else _flow_of(plan, None, resources)
+    if resources.operators:
+        check_operator_metrics(resources.config, resources.reported_metrics)
     ends = [isinstance(operator, StandardMetricsReporting) for operator in resources.operators.values()]
     return flow if any(ends) else StandardMetricsReporting(resources)(flow)
 

@@ -12,12 +12,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from runner.callbacks import Callbacks
 from runner.config.errors import ConfigError, Problem, RunFailure, show_value
 from runner.config.metrics import NUM_READY
+from runner.config.operator_metrics import free_name, operator_metric
 from runner.config.operators import ENV_RUNNERS, LEARNERS, QUEUES, RECORDED_DATA, REPLAY_BUFFERS
+from runner.config.own_code import place_of
+from runner.config.piece_reports import meaning_of
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.episodes.columns import Rollout
 from runner.interrupts import BrokenOff, is_overdue
 from runner.learners.remote_learner_group import Learners
+from runner.pipelines.pipeline_metrics import joined_reports
 from runner.pipelines.raw_observations import Standardisation
 from runner.plans.aggregators import Aggregators
 from runner.plans.async_requests import AsyncRequests
@@ -86,7 +90,7 @@ class Resources:
         curriculum: whose tasks env runners draw; None: there is none.
         aggregators: that begin the train batches of samples; None: learners do.
         queues: by name, between plans.
-        operators: by name, in the order in which the plan makes them.
+        operators: by name, in the order in which the plan makes them; the second one of a class is `Name#2`.
         may_break_off: whether an iteration may end within, with a checkpoint of the part that is done.
     """
 
@@ -168,15 +172,28 @@ class Resources:
     # -- the plan --------------------------------------------------------------------------------------------------
 
     def add_operator(self, operator: Operator) -> None:
-        """Keep an operator that was made for these resources; the second of a class is `Name#2`."""
-        name, number = type(operator).__name__, 1
-        key = name
-        while key in self.operators:
-            number += 1
-            key = f"{name}#{number}"
+        """Keep an operator that was made for these resources, and give it its `metrics`.
+
+        Raises:
+            ConfigError: it declares metrics that cannot be.
+        """
+        part = type(operator)
+        key = free_name(part.__name__, self.operators)
         self.operators[key] = operator
+        reports = joined_reports([operator], "algorithm.plan")
+        where = f"algorithm.plan, {place_of(part, 'transform', 'make_items', 'flow')}"
+        operator.metrics = self.metrics.reporter(part.__name__, where, reports, operator_metric(key, ""))
         if ENV_RUNNERS in operator.needed:
             self.metrics.counts_recorded = False
+
+    @property
+    def reported_metrics(self) -> dict[str, str]:
+        """Metric of the run -> meaning, of what the operators report."""
+        return {
+            operator_metric(key, name): meaning_of(operator.reports, name)
+            for key, operator in self.operators.items()
+            for name in operator.reports
+        }
 
     def queue(self, name: str, capacity: int | None = None) -> Queue:
         """Return the queue of this name, with this capacity from now on."""

@@ -16,7 +16,8 @@ import numpy.typing as npt
 from runner.config.errors import Problem
 from runner.config.info_metrics import PREFIX, InfoMetric
 from runner.config.metrics import IDLE_S, LEARNER_IDLE_S, WEIGHTS_LAG_MAX, WEIGHTS_LAG_MEAN
-from runner.pipelines.piece_metrics import ConnectorMetrics, ReducedValue, merge_metrics
+from runner.config.piece_reports import Reports
+from runner.pipelines.piece_metrics import ConnectorMetrics, PieceMetrics, ReducedValue, merge_metrics, reduce_numbers
 from runner.plans.items import Item, TrainResult
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 from runner.rows.matches import Match
@@ -80,6 +81,7 @@ class RunMetrics:
         self.infos: dict[str, deque[float]] = {metric.name: deque(maxlen=smoothing) for metric in of_infos}
         self._smoothing = smoothing
         self._reported: ConnectorMetrics = {}
+        self._reductions: dict[str, str] = {}  # of what operators of this run report
         self.training_iteration = 0
         self.num_env_steps_sampled_lifetime = 0
         self.num_env_steps_trained_lifetime = 0
@@ -103,7 +105,30 @@ class RunMetrics:
         self._num_outside = 0
         self.matches = []
         self.tasks = []
-        self._reported = {name: ReducedValue(reduced.reduction) for name, reduced in self._reported.items()}
+        self._report_anew({name: reduced.reduction for name, reduced in self._reported.items()})
+
+    def _report_anew(self, reductions: Mapping[str, str]) -> None:
+        """Begin with these metrics and those of operators, which go on reporting to the same dict."""
+        self._reported.clear()
+        self._reported |= {name: ReducedValue(one) for name, one in {**reductions, **self._reductions}.items()}
+
+    def reporter(self, owner: str, where: str, reports: Reports, prefix: str) -> PieceMetrics:
+        """Return what an operator reports its metrics to, which are in the result of each iteration.
+
+        Args:
+            owner: its class name.
+            where: its place, for messages.
+            reports: what it declares.
+            prefix: of its metrics' names in the run.
+        """
+        self._reductions |= {f"{prefix}{name}": reduction for name, (reduction, _) in reports.items()}
+        self._reported |= {f"{prefix}{name}": ReducedValue(reduction) for name, (reduction, _) in reports.items()}
+        return PieceMetrics(owner, where, reports, self._reported, prefix)
+
+    @property
+    def reported(self) -> Result:
+        """Metric -> its value so far in this iteration, of what pieces, env runners' callbacks and operators report."""
+        return {name: reduced.result for name, reduced in self._reported.items()}
 
     def break_off(self) -> None:
         """Stop the iteration, which goes on with the next `begin_iteration`."""
@@ -207,7 +232,7 @@ class RunMetrics:
             result |= _lag_metrics(self._lags or self._lags_when_taken)
             result |= {IDLE_S: self._idle_s, LEARNER_IDLE_S: max(0.0, seconds - self._timers["learner_update"])}
         result |= _means_by_module(self._updates)
-        result |= {name: reduced.result for name, reduced in self._reported.items()}
+        result |= self.reported
         result |= {f"timers/{name}": value for name, value in self._timers.items()}
         return result | dict(more)
 
@@ -247,7 +272,9 @@ class RunMetrics:
             "matches": [list(match) for match in self.matches],
             "tasks": [list(outcome) for outcome in self.tasks],
             "counts": [self.num_env_steps_sampled, self._num_episodes, self._num_outside],
-            "reported": {name: [one.reduction, one.value, one.weight] for name, one in self._reported.items()},
+            "reported": {
+                name: [one.reduction, one.value, one.weight, list(one.values)] for name, one in self._reported.items()
+            },
         }
 
     def _set_state_of_iteration(self, state: Mapping[str, Any]) -> None:
@@ -261,7 +288,9 @@ class RunMetrics:
         self.matches = [Match(*match) for match in state["matches"]]
         self.tasks = [TaskOutcome(*outcome) for outcome in state["tasks"]]
         self.num_env_steps_sampled, self._num_episodes, self._num_outside = map(int, state["counts"])
-        self._reported = {name: ReducedValue(*one) for name, one in state["reported"].items()}
+        for name, reduced in state["reported"].items():
+            if reduced[0] == self._reported[name].reduction:
+                self._reported[name].merge(ReducedValue(*reduced))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
@@ -272,7 +301,7 @@ class RunMetrics:
             self.infos[name] = deque(state["infos"][name], maxlen=self._smoothing)
         for kind, returns in state["own_returns"].items():
             self._returns_by_id[kind] = {id_: deque(values, maxlen=self._smoothing) for id_, values in returns.items()}
-        self._reported = {name: ReducedValue(reduction) for name, reduction in state.get("reported", {}).items()}
+        self._report_anew(state.get("reported", {}))
         self.training_iteration = int(state["training_iteration"])
         self.num_env_steps_sampled_lifetime = int(state["num_env_steps_sampled_lifetime"])
         self.num_env_steps_trained_lifetime = int(state["num_env_steps_trained_lifetime"])
@@ -340,9 +369,7 @@ def _reduced(metric: InfoMetric, numbers: npt.NDArray[np.float64]) -> float | No
     if metric.bin is not None:
         low, high = metric.bin
         return float(np.mean((known >= low) & (known < high)))
-    if metric.reduce.startswith("p"):
-        return float(np.percentile(known, int(metric.reduce[1:])))
-    return float(getattr(np, metric.reduce)(known))
+    return reduce_numbers(known, metric.reduce)
 
 
 def episode_metrics(

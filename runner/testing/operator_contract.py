@@ -20,6 +20,7 @@ from runner.experiment.learner_builder import build_learner_group
 from runner.module_parts import build_parts
 from runner.plans import Experiences, Flow, Item, Operator, Origin, Resources, RunMetrics, Source, TrainResult, Waiting
 from runner.plans.item_state import item_to_state
+from runner.plans.run_metrics import Result
 from runner.testing.rules import Rule, are_equal, check_rules, find_difference, through_checkpoint
 
 Make = Callable[[Resources], Operator]
@@ -43,7 +44,7 @@ def check_operator(
 
     Raises:
         BrokenContract: the operator breaks rules; it lists all of them.
-        ConfigError: it takes items that have to be given.
+        ConfigError: it takes items that have to be given, or declares metrics that cannot be.
     """
     contract = _OperatorContract(make, items, resources or small_resources)
     check_rules(contract.name, contract.rules())
@@ -131,7 +132,7 @@ class _OperatorContract:
         if not self._is_source:
             yield from (self.waits_to_be_asked, self.ends_with_its_items, self.lets_waiting_pass)
             yield from (self.gives_what_it_declares, self.leaves_items_alone, self.repeats_itself)
-            yield self.goes_on_from_its_state
+            yield from (self.reports_what_it_declares, self.goes_on_from_its_state)
 
     def _run(self, items: Iterable[Any], resources: Resources | None = None) -> tuple[_Given, Operator, Flow]:
         resources = resources or self._make_resources()
@@ -223,13 +224,28 @@ class _OperatorContract:
             what = "two new operators give different items for the same ones"
             yield Problem(what, "transform", allowed="randomness from runner.streams.random_stream(seed, name)")
 
+    def reports_what_it_declares(self) -> Iterator[Problem]:
+        """It reports each metric that it declares, a finite number."""
+        for metric, value in self._straight()[1].items():
+            if value is None:
+                yield Problem(f"{metric} is declared and not reported", "reports", allowed="items that it reports of")
+            elif not np.isfinite(value):
+                yield Problem(f"{metric} is not finite", "metrics.report", str(value))
+
+    def _straight(self) -> tuple[list[dict[str, Any]], Result]:
+        """Return what it gives without a checkpoint, and what it has reported."""
+        source, _, flow = self._run(self._items)
+        given = [_comparable_fields(item) for item in islice(flow.items, _MOST_ITEMS)]
+        return given, _reported_to(source.resources)
+
     def goes_on_from_its_state(self) -> Iterator[Problem]:
-        """After each of its items, a new operator with its state gives what would have come."""
-        expected = [_comparable_fields(item) for item in self._all(self._items)]
+        """After each of its items, a new operator with its state gives what would have come, and reports the same."""
+        expected, expected_metrics = self._straight()
         for number in range(1, len(expected)):
             items = self._items
             source, _, flow = self._run(items)
             given = [_comparable_fields(next(flow.items)) for _ in range(number)]
+            source.resources.metrics.break_off()  # the state has what was reported so far
             state = through_checkpoint(source.resources.get_state(), self.name)
             resources = self._make_resources()
             _, _, others = self._run(items[source.num_asked :], resources)
@@ -241,6 +257,18 @@ class _OperatorContract:
                 allowed = "a get_state of all that later items depend on, counters and random streams"
                 yield Problem(what, "get_state, set_state", f"{len(given)} items", f"{len(expected)} items; {allowed}")
                 return
+            reported = _reported_to(resources)
+            if not are_equal(reported, expected_metrics):
+                what = f"an operator with the state after {number} items reports other values than the one it is of"
+                allowed = f"{expected_metrics}; a get_state of all that later values depend on"
+                yield Problem(what, "get_state, set_state", str(reported), allowed)
+                return
+
+
+def _reported_to(resources: Resources) -> Result:
+    """Return what operators have reported so far."""
+    reported = resources.metrics.reported
+    return {metric: reported[metric] for metric in resources.reported_metrics}
 
 
 def _comparable_fields(item: Any) -> dict[str, Any]:

@@ -25,6 +25,11 @@ class EverySecond(Operator):
 
     takes = ("Experiences",)
     gives = ("Experiences",)
+    reports = {  # noqa: RUF012
+        "num_items": ("sum", "items that have come"),
+        "given_share": ("mean", "share of the items that are given on"),
+        "episodes_p90": ("p90", "90th percentile of the chunks of episodes in an item"),
+    }
 
     def __init__(self, resources: Resources, first: int = 0) -> None:
         super().__init__(resources)
@@ -33,6 +38,9 @@ class EverySecond(Operator):
     def transform(self, item: Experiences) -> Iterator[Experiences]:
         """Give the item if its number is even."""
         self.num_seen += 1
+        self.metrics.report("num_items", 1)
+        self.metrics.report("given_share", self.num_seen % 2)
+        self.metrics.report("episodes_p90", sum(len(block) for block in item.rollout.blocks.values()))
         if self.num_seen % 2:
             yield item
 
@@ -75,6 +83,29 @@ class Unknown(Operator):
         yield item
 
 
+class Computed(EverySecond):
+    """Declares the same in a way that its source does not tell."""
+
+    reports = dict(EverySecond.reports)  # noqa: RUF012
+
+
+class Misspelt(Unknown):
+    """Reports what it does not declare."""
+
+    reports = {"num_items": ("sum", "items")}  # noqa: RUF012
+
+    def transform(self, item: Any) -> Iterator[Any]:
+        """Give the item on."""
+        self.metrics.report("num_item", 1)
+        yield item
+
+
+class NoReduction(Unknown):
+    """Declares a reduction that there is not."""
+
+    reports = {"num_items": ("summ", "items")}  # noqa: RUF012
+
+
 def two_batches(resources: Resources, every: int = 1) -> Iterator[Any]:
     """The plan of PPO, on experiences of which one of two is dropped, in Python."""
     rollouts = ParallelRollouts(resources).for_each(EverySecond(resources, every))
@@ -89,6 +120,11 @@ def gradients(resources: Resources) -> Iterator[Any]:
 def reported(resources: Resources) -> Iterator[Any]:
     """A plan that reports by itself."""
     return StandardMetricsReporting(resources)(TrainOneStep(resources)(ParallelRollouts(resources)))
+
+
+def made_late(resources: Resources) -> Iterator[Any]:
+    """A plan whose operators are made when its first result is asked for."""
+    yield from TrainOneStep(resources)(EverySecond(resources)(ParallelRollouts(resources)))
 
 
 def no_flow(resources: Resources) -> list[int]:

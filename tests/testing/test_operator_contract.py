@@ -64,6 +64,22 @@ class Own(Operator):
         return [item]
 
 
+class ReportsNothing(Own):
+    reports = {"num_items": ("sum", "items that were given")}  # noqa: RUF012
+
+
+class ReportsInfinity(ReportsNothing):
+    def transform(self, item: Any) -> Iterable[Any]:
+        self.metrics.report("num_items", float("inf"))
+        return super().transform(item)
+
+
+class ReportsWhatItForgets(ReportsNothing):
+    def transform(self, item: Any) -> Iterable[Any]:
+        self.metrics.report("num_items", self.num_seen)
+        return super().transform(item)
+
+
 class NamesNoTuple(Own):
     takes = ["Experiences"]  # type: ignore[assignment]  # noqa: RUF012
 
@@ -154,6 +170,9 @@ class Fails(Own):
         (WritesIntoItems, "the operator writes into its items: rollout of item 0 is another one afterwards"),
         (DrawsFromElsewhere, "two new operators give different items for the same ones"),
         (CountsInSecret, "an operator with the state after 1 items does not go on as the one it is of"),
+        (ReportsNothing, "plan/ReportsNothing/num_items is declared and not reported"),
+        (ReportsInfinity, "plan/ReportsInfinity/num_items is not finite"),
+        (ReportsWhatItForgets, "an operator with the state after 1 items reports other values than the one it is of"),
         (Fails, "KeyError: 'goal'"),
         (OddSteps, "gives names no item"),
     ],
