@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from runner.config import compose_experiment
 from tests.chaos.conftest import Scenario
 from tests.chaos.processes import RUNNER, Command, Process
 from tests.chaos.runs import assert_each_iteration_once, lines_of, newest_state, num_lines
@@ -207,7 +208,8 @@ def test_deterministic_runs_have_the_same_numbers_whatever_is_killed(
     killed, num_learners, plan = DETERMINISTIC[experiment]
     num_iterations = 2 * NUM_KILLS + 5
     overrides = [f"+experiment={experiment}", "tracking=none", f"algorithm.plan={plan}"]
-    overrides += [f"stop.training_iteration={num_iterations}", "stop.env_runners.episode_return_mean=10000"]
+    stop = compose_experiment([f"+experiment={experiment}"]).values["stop"]
+    overrides += [f"~stop.{metric}" for metric in stop] + [f"stop.training_iteration={num_iterations}"]
     overrides += ["evaluation.evaluation_interval=null", f"learners.num_learners={num_learners}"]
     alone, disturbed = tmp_path / "alone", tmp_path / "disturbed"
     command = start(*RUNNER, *overrides, f"hydra.run.dir={alone}")
