@@ -7,6 +7,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 project = html_title = "runner"
 extensions = [
+    "algorithm_pages",
     "configuration_reference",
     "myst_parser",
     "sphinx.ext.autodoc",
