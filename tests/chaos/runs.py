@@ -117,6 +117,7 @@ SAMPLED = {
         _APPO,
     ),
     "appo_multi_agent_cartpole": (*_SHORT_FRAGMENTS, "algorithm.minibatch_size=null", _APPO),
+    "ddpg_pendulum": _CONTINUOUS_REPLAY,
     "dqn_atari_breakout": (*_REPLAY, *_SMALL_IMAGES),
     "dqn_cartpole": _REPLAY,
     "dqn_cartpole_compiled": _REPLAY,

@@ -64,6 +64,7 @@ PROMISES = {
     "sac_cartpole_discrete": (400, 100_000),
     "sac_lunarlander_continuous": (200, 150_000),
     "sac_pendulum": (-200, 20_000),
+    "ddpg_pendulum": (-200, 20_000),
     "td3_pendulum": (-200, 20_000),
     "tqc_pendulum": (-200, 20_000),
     "pg_cartpole": (400, 500_000),
@@ -91,7 +92,7 @@ PROMISES = {
 }
 # These promise the mean of an evaluation of 20 greedy episodes, the others of what they sample.
 EVALUATED = {
-    *("apex_cartpole", "appo_misbehaving_cartpole"),
+    *("apex_cartpole", "appo_misbehaving_cartpole", "ddpg_pendulum"),
     *("dqn_lunarlander", "dqn_minatar_breakout", "dqn_stateless_cartpole_lstm", "ppo_acrobot", "ppo_lunarlander"),
     *("ppo_sb3_cartpole", "rainbow_cartpole", "sac_cartpole_discrete", "sac_lunarlander_continuous"),
     *("ppo_inverted_pendulum", "ppo_minigrid_empty", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
@@ -116,6 +117,7 @@ SAMPLED = (
     "a3c_",
     "apex_",
     "appo_",
+    "ddpg_",
     "dqn_",
     "her_",
     "impala_",
@@ -145,7 +147,7 @@ TEN_SEEDS = (
     "sac_multi_agent_pendulum",
     *("pg_cartpole", "ppo_acrobot", "ppo_cartpole", "ppo_dqn_multi_agent_cartpole", "ppo_stateless_cartpole_lstm"),
     *("ppo_inverted_pendulum", "ppo_lunarlander", "ppo_minigrid_empty", "ppo_sb3_cartpole", "rainbow_cartpole"),
-    *("sac_cartpole_discrete", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
+    *("ddpg_pendulum", "sac_cartpole_discrete", "sac_pendulum", "td3_pendulum", "tqc_pendulum"),
     *("mappo_investment_game", "mappo_speaker_listener", "qmix_two_step_game"),
     "ppo_curriculum_goal_maze",
 )
