@@ -202,6 +202,7 @@ RECORDED = {
     "iql_pendulum": (_RECORDED, "ppo_pendulum"),
     "sac_rlpd_pendulum": (_CONTINUOUS_REPLAY, "ppo_pendulum"),
     "cql_pendulum": ((*_RECORDED, "algorithm.bc_iters=10"), "ppo_pendulum"),
+    "cql_discrete_cartpole": (_RECORDED, "ppo_cartpole"),
 }
 # Experiments of GPUs, and of recorded data that are not at hand or are another form of what RECORDED has.
 NOT_KILLED = {

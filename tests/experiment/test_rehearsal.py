@@ -29,6 +29,7 @@ CARTPOLE = "+experiment=ppo_cartpole"
 RECORDED = {
     "bc_cartpole": "CartPole-v1",
     "marwil_cartpole": "CartPole-v1",
+    "cql_discrete_cartpole": "CartPole-v1",
     "cql_pendulum": "Pendulum-v1",
     "sac_rlpd_pendulum": "Pendulum-v1",
     "iql_pendulum": "Pendulum-v1",
