@@ -382,16 +382,16 @@ class _StepReader:
             for column in self.table.column_names
             if column.startswith(f"{name}/")
         }
-        return _nest(parts)
+        return nest_columns(parts)
 
 
-def _nest(parts: Mapping[str, Array]) -> Column:
-    """Nest `{"a": x, "b/0": y, "b/1": z}` -> `{"a": x, "b": (y, z)}`."""
+def nest_columns(parts: Mapping[str, Any]) -> Any:
+    """Nest arrays, or what describes them, by the names of columns: `{"a": x, "b/0": y}` -> `{"a": x, "b": (y,)}`."""
     heads = top_level_names(parts)
-    branches: dict[str, Column] = {}
+    branches: dict[str, Any] = {}
     for head in heads:
         inner = {name.partition("/")[2]: part for name, part in parts.items() if name.startswith(f"{head}/")}
-        branches[head] = _nest(inner) if inner else parts[head]
+        branches[head] = nest_columns(inner) if inner else parts[head]
     if heads == [str(index) for index in range(len(heads))]:
         return tuple(branches.values())
     return {_unescape(head): branch for head, branch in branches.items()}

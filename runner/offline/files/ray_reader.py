@@ -70,6 +70,10 @@ class RayReader:
             reader._held = self._dataset.materialize().to_arrow_refs()
         return reader
 
+    def dataset(self, columns: Sequence[str] | None = None) -> Dataset:
+        """Return the rows as a Ray data set, in the process that has opened them."""
+        return _narrowed(self._dataset, self._config.input_read_method_kwargs.get("filter"), columns)
+
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
         """See `RawReader`."""
         row = 0
@@ -170,9 +174,11 @@ def read_rows(config: OfflineConfig, known: Sequence[FileKind]) -> Dataset:
     if config.input_read_method == "auto":
         config = replace(config, input_read_method=f"read_{find_files(config, known).kind.name}")
     check_ray_options(config)
-    dataset, given = read_with_ray(config), config.input_read_method_kwargs
-    if (row_filter := given.get("filter")) is not None:
+    given = config.input_read_method_kwargs
+    return _narrowed(read_with_ray(config), given.get("filter"), given.get("columns"))
+
+
+def _narrowed(dataset: Dataset, row_filter: Any, columns: Sequence[str] | None) -> Dataset:
+    if row_filter is not None:
         dataset = dataset.filter(expr=ray_expression(row_filter))
-    if (columns := given.get("columns")) is not None:
-        dataset = dataset.select_columns(columns)
-    return dataset
+    return dataset if columns is None else dataset.select_columns(list(columns))

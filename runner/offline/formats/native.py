@@ -20,6 +20,7 @@ from runner.offline.codecs.episode_format import (
     read_layout,
     table_to_block,
 )
+from runner.offline.codecs.inferred_layout import are_columns_of_episodes, infer_layout
 from runner.offline.codecs.layout import Layout, Spaces
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files.data_error import DataError, Place, data_error, first_line
@@ -34,7 +35,7 @@ from runner.offline.formats.selection import Selection
 
 @dataclass(frozen=True)
 class EpisodeFormat(RowFormat):
-    """Episodes of `runner`, whose layout is in the files' metadata."""
+    """Episodes of `runner`, whose layout is in the files' metadata; where these are lost the columns' types say it."""
 
     name = "episodes"
     kinds = (PARQUET,)
@@ -43,7 +44,7 @@ class EpisodeFormat(RowFormat):
     @classmethod
     def recognises(cls, data: RawData) -> bool:
         """See `RecordedFormat`."""
-        found = [is_episodes(schema) for schema in data.schemas]
+        found = [is_episodes(schema) or are_columns_of_episodes(schema) for schema in data.schemas]
         if len(set(found)) > 1:
             odd = data.paths[found.index(not found[0])]
             raise data_error(f"some files hold episodes, others do not: {data.where} and this one", Place(odd))
@@ -52,7 +53,12 @@ class EpisodeFormat(RowFormat):
     @classmethod
     def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
         """See `RecordedFormat`."""
-        layout = common_layout(data, selection, read_layout, KEYS)
+        inferred = None if all(map(is_episodes, data.schemas)) else infer_layout(data.first_rows, Place(data.where))
+
+        def read(schema: pa.Schema) -> Layout | None:
+            return read_layout(schema) if is_episodes(schema) else inferred
+
+        layout = common_layout(data, selection, read, KEYS)
         assert layout is not None
         return cls(selection, completed(spaces, layout.spaces), layout.env_name, layout)
 

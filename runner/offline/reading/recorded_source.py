@@ -233,14 +233,18 @@ class Source:
     def dataset(self, **options: Any) -> Dataset:
         """Return the data as a Ray data set, whose blocks `decode` takes: rows are episodes wherever there are any.
 
-        Files whose rows stand alone are read in parallel by Ray, columns and filter pushed down. Rows of steps are put
-        together to whole trajectories first, in one task that streams; so is all that has no rows.
+        Rows that stand alone are read in parallel by Ray, columns and filter pushed down: of files, and of a function's
+        data set, whose blocks stay as they are. Rows of steps are put together to whole trajectories first, in one task
+        that streams; so is all that has no rows.
 
         Args:
-            options: of `ray.data.read_parquet`, or `override_num_blocks`, `ray_remote_args`, ... of `read_datasource`.
+            options: of `ray.data.read_parquet`, or `override_num_blocks`, `ray_remote_args`, ... of `read_datasource`; a
+                function's data set has its own.
         """
         if self.format.has_whole_rows and isinstance(self.reader, ParquetReader):
             return parquet_dataset(self.config, self.reader, self._file_columns(), options)
+        if self.format.has_whole_rows and isinstance(self.reader, RayReader):
+            return self.reader.dataset(self._file_columns())
         size = None if self.files is None else self.files.num_bytes
         return streamed_dataset(self.config, self.for_other_processes().episode_tables, size, options)
 

@@ -6,16 +6,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from runner.config.errors import ConfigError
 from runner.config.offline import OfflineConfig
 from runner.experiment.trainer import Trainer
+from runner.offline.codecs.episode_format import episodes_to_table
 from runner.offline.codecs.layout import Spaces
 from runner.offline.reading.source import open_source
 from runner.offline.writing.conversion import convert
 from tests.conftest import without_times
 from tests.offline import own_sources
+from tests.offline.blocks import flat_block
 from tests.offline.own_sources import write_steps
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")]
@@ -137,6 +140,21 @@ def test_rows_of_a_database(ray_cluster: None, tmp_path: Path) -> None:
         pytest.raises(ConfigError, match="these data do not begin as they did"),
     ):
         third.set_state(state)
+
+
+@pytest.mark.parametrize("more", [[], ["offline.input_read_episodes=true"]])
+def test_our_episodes_through_a_function_are_the_ones_of_the_folder(
+    ray_cluster: None, tmp_path: Path, more: list[str]
+) -> None:
+    """Ray Data leaves the metadata of the files out, so that the columns themselves say what they hold."""
+    pq.write_table(episodes_to_table(flat_block([40, 50, 60])), tmp_path / "episodes.parquet")
+    folder = [*SMALL, f"offline.input_={tmp_path}", "offline.dataset_num_iters_per_learner=2"]
+    with Trainer.from_experiment("bc_cartpole", folder) as trainer:
+        expected = trained(trainer, 2)
+    with Trainer.from_experiment(
+        "bc_cartpole", [*folder, f"offline.input_read_method={MODULE}.read_episodes_of", *more]
+    ) as trainer:
+        assert trained(trainer, 2) == expected
 
 
 @pytest.mark.parametrize(
