@@ -84,11 +84,19 @@ def read_rows_of(path: str, stop: int) -> Dataset:
     return ray.data.read_sql(query, lambda: sqlite3.connect(path))
 
 
-def read_episodes_of(path: str, without: list[str] | None = None) -> Dataset:
+def read_episodes_of(path: str) -> Dataset:
     """The rows of Parquet files as Ray Data reads them, which leaves out the metadata of our format."""
     import ray.data
 
-    return ray.data.read_parquet(path).drop_columns(without or [])
+    return ray.data.read_parquet(path)
+
+
+def read_single_steps(count: str) -> Dataset:
+    """Steps that belong to no episode; the observation holds the step's number."""
+    import ray.data
+
+    steps = [{"obs": [step, 0.5, 0, 0], "actions": step % 2, "rewards": 1.0} for step in range(int(count))]
+    return ray.data.from_items(steps)
 
 
 def returns_no_dataset(path: str) -> str:

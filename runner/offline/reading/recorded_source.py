@@ -238,8 +238,8 @@ class Source:
         that streams; so is all that has no rows.
 
         Args:
-            options: of `ray.data.read_parquet`, or `override_num_blocks`, `ray_remote_args`, ... of `read_datasource`; a
-                function's data set has its own.
+            options: of `ray.data.read_parquet`, or `override_num_blocks`, `ray_remote_args`, ... of `read_datasource`;
+                a function's data set has its own.
         """
         if self.format.has_whole_rows and isinstance(self.reader, ParquetReader):
             return parquet_dataset(self.config, self.reader, self._file_columns(), options)

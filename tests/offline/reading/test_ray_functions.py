@@ -72,6 +72,15 @@ def test_a_function_of_ones_own(ray_cluster: None, database: Path) -> None:
         read(str(database), f"{MODULE}.read_rows_of", stopp=2)
 
 
+def test_rows_that_stand_alone_are_trained_on_as_they_are_read(ray_cluster: None) -> None:
+    options: dict[str, Any] = {"input_": "6", "input_read_method": f"{MODULE}.read_single_steps"}
+    source = open_source(OfflineConfig(**options, input_read_method_kwargs={"filter": "actions == 1"}))
+    tables = source.dataset().iter_batches(batch_size=None, batch_format="pyarrow")
+    block = concat_blocks([source.decode(table) for table in tables if table.num_rows])
+    assert block.lengths.tolist() == [1, 1, 1]
+    assert block.columns["obs"][::2, 0].tolist() == [1, 3, 5]
+
+
 def rows_of(config: OfflineConfig) -> list[dict[str, Any]]:
     """The rows that a pre-learner with its own `_map_to_episodes` gets."""
     rows: list[dict[str, Any]] = read_rows(config, (JSON,)).take_all()
