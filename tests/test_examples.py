@@ -15,6 +15,8 @@ from xml.etree import ElementTree
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from runner.config.offline import OfflineConfig
+from runner.offline.writing.conversion import convert
 from tests.conftest import QUICK, ROOT, WAIT_S, result_of
 
 CI = ROOT / "examples" / "ci"
@@ -125,16 +127,27 @@ def test_agents_that_hear_or_see_each_other_know_the_lamp(tmp_path: Path, experi
     assert result_of(run_dir)["stop_reason"].startswith("env_runners/episode_return_mean")
 
 
+SCRIPTS = {
+    "pictures": "pictures.py",
+    "read_pictures": "pictures.py",
+    "archived_pictures": "pictures.py",
+    "database": "sources.py",
+}
+OF_RECORDED_EPISODES = ("mirrored", "equal_actions", "first_episodes")
+
+
 @pytest.mark.ray
-@pytest.mark.parametrize("experiment", ["sentences", "stacked_sentences", "pictures", "mirrored", "stream", "database"])
+@pytest.mark.parametrize("experiment", ["sentences", "stacked_sentences", "stream", *SCRIPTS, *OF_RECORDED_EPISODES])
 def test_recorded_data_through_parts_of_ones_own(tmp_path: Path, experiment: str) -> None:
     folder, run_dir = tmp_path / "example", tmp_path / "run"
     shutil.copytree(RECORDED_DATA, folder)
-    if script := {"pictures": "pictures.py", "database": "sources.py"}.get(experiment):
+    if script := SCRIPTS.get(experiment):
         subprocess.run([sys.executable, script], cwd=folder, env=ENVIRONMENT, check=True, timeout=WAIT_S)
     arguments = [f"+experiment={experiment}", "--config-dir", "my_conf", "tracking=none", f"hydra.run.dir={run_dir}"]
-    if experiment == "mirrored":
-        arguments.append(f"offline.input_={ROOT / 'tests' / 'data' / 'rllib_cartpole_episodes'}")
+    if experiment in OF_RECORDED_EPISODES:
+        recorded = str(ROOT / "tests" / "data" / "rllib_cartpole_episodes")
+        convert(OfflineConfig(input_=recorded, output=str(tmp_path / "episodes")))
+        arguments.append(f"offline.input_={tmp_path / 'episodes'}")
     command = [sys.executable, "-m", "runner", *arguments]
     result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
     assert result.returncode == 0, result.stderr

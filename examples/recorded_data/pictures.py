@@ -1,8 +1,12 @@
-"""Learning from picture files: the whole pipeline is one's own, from files to rows and from rows to episodes."""
+"""Learning from picture files: the whole pipeline is one's own, from files to rows and from rows to episodes.
+
+Or Ray Data reads the files, or an archive of them, and the pre-learner alone is one's own.
+"""
 
 from __future__ import annotations
 
 import io
+import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -43,13 +47,15 @@ class WhichSide(gym.Env[np.ndarray, int]):
         return self._picture, float(action == self._side), True, False, {}
 
 
+def label_of(path: str) -> int:
+    """What a person called a picture, by the name of its file (left_003.png)."""
+    return SIDES.index(Path(path).stem.partition("_")[0])
+
+
 def decode(row: dict[str, Any]) -> dict[str, Any]:
-    """A file's bytes as an array; its name (left_003.png) says what a person called it."""
-    return {
-        "name": Path(row["path"]).stem,
-        "array": np.asarray(Image.open(io.BytesIO(row["bytes"]))),
-        "label": SIDES.index(Path(row["path"]).stem.partition("_")[0]),
-    }
+    """A file's bytes as an array."""
+    picture = np.asarray(Image.open(io.BytesIO(row["bytes"])))
+    return {"name": Path(row["path"]).stem, "array": picture, "label": label_of(row["path"])}
 
 
 class ImageOfflineData(OfflineData):
@@ -85,13 +91,42 @@ class ImageOfflinePreLearner(OfflinePreLearner):
         return {"episodes": episodes}
 
 
+class ReadImagePreLearner(ImageOfflinePreLearner):
+    """Rows as `ray.data.read_images` reads them, with the paths."""
+
+    @staticmethod
+    def _map_to_episodes(
+        is_multi_agent: bool, batch: Mapping[str, np.ndarray], *args: Any, **kwargs: Any
+    ) -> dict[str, list[SingleAgentEpisode]]:
+        labels = np.array([label_of(path) for path in batch["path"]])
+        pictures = {"name": batch["path"], "array": batch["image"], "label": labels}
+        return ImageOfflinePreLearner._map_to_episodes(is_multi_agent, pictures, *args, **kwargs)
+
+
+class ArchivedImagePreLearner(ImageOfflinePreLearner):
+    """Rows as `ray.data.read_webdataset` reads them: a column for each ending of a sample's files."""
+
+    @staticmethod
+    def _map_to_episodes(
+        is_multi_agent: bool, batch: Mapping[str, np.ndarray], *args: Any, **kwargs: Any
+    ) -> dict[str, list[SingleAgentEpisode]]:
+        pictures = {"name": batch["__key__"], "array": batch["png"], "label": batch["cls"]}
+        return ImageOfflinePreLearner._map_to_episodes(is_multi_agent, pictures, *args, **kwargs)
+
+
 def main() -> None:
-    """Draw the pictures that the experiment learns from."""
+    """Draw the pictures that the experiments learn from, and pack them into a WebDataset archive with their labels."""
     generator, folder = np.random.default_rng(0), Path("pictures")
     folder.mkdir(exist_ok=True)
-    for number in range(60):
-        for side in SIDES:
-            Image.fromarray(draw(side, generator)).save(folder / f"{side}_{number:03}.png")
+    with tarfile.open("pictures.tar", "w") as archive:
+        for number in range(60):
+            for side in SIDES:
+                path = folder / f"{side}_{number:03}.png"
+                Image.fromarray(draw(side, generator)).save(path)
+                archive.add(path, path.name)
+                label = tarfile.TarInfo(f"{path.stem}.cls")
+                label.size = 1
+                archive.addfile(label, io.BytesIO(str(label_of(path.name)).encode()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Data that are in no files: episodes that a function yields without end, and the steps of a database."""
+"""Functions that data come from: episodes without end, the steps of a database, a Ray data set made by hand."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ import itertools
 import json
 import sqlite3
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import gymnasium as gym
 
 from runner.episodes import SingleAgentEpisode
+
+if TYPE_CHECKING:
+    from ray.data import Dataset
 
 
 def balanced(seed: int = 0) -> Iterator[SingleAgentEpisode]:
@@ -34,6 +38,13 @@ def balanced(seed: int = 0) -> Iterator[SingleAgentEpisode]:
 def connect(path: str) -> sqlite3.Connection:
     """What `ray.data.read_sql` reads from."""
     return sqlite3.connect(path)
+
+
+def first_episodes(folder: str, num_episodes: int) -> Dataset:
+    """The first episodes that `python -m runner record` has written there."""
+    import ray.data
+
+    return ray.data.read_parquet(folder).limit(num_episodes)
 
 
 def main() -> None:
