@@ -19,7 +19,7 @@ decoding.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -39,7 +39,8 @@ INFOS = "infos"
 _ENV_T = "env_t"
 # Columns that every reader needs, whatever an algorithm reads.
 KEYS = ("eps_id", "t_started", "length", "terminated", "truncated")
-_OF_AGENTS = ("agent_id", "module_id", "multi_agent_episode_id")
+_MODULE_ID = "module_id"
+_OF_AGENTS = ("agent_id", _MODULE_ID, "multi_agent_episode_id")
 _INFO_TYPE = pa.list_(not_null("item", pa.string()))
 _ENV_T_TYPE = pa.list_(not_null("item", pa.int64()))
 
@@ -169,6 +170,17 @@ def present_columns(layout: Layout, names: Iterable[str]) -> Layout:
 
     kept = {name for name, tree in layout.columns.items() if all(is_present(leaf) for leaf in nested.leaves(tree))}
     return layout.selected(kept)
+
+
+def rows_by_module(table: pa.Table) -> Iterator[tuple[str | None, pa.Table]]:
+    """Yield the rows of each module that acted, in the order of their first rows; None: of rows that do not say it."""
+    found = table[_MODULE_ID] if _MODULE_ID in table.column_names else pa.nulls(table.num_rows, pa.string())
+    modules = pc.unique(found).to_pylist()
+    if len(modules) == 1:
+        yield modules[0], table
+        return
+    for module_id in modules:
+        yield module_id, table.filter(pc.is_in(found, pa.array([module_id], pa.string())))
 
 
 def file_columns(layout: Layout, schema: pa.Schema, with_infos: bool = True) -> list[str]:

@@ -76,7 +76,7 @@ class Layout:
         columns: name of a block's column -> `Leaf`, nested as the column is.
         spaces: of the environment, as recorded.
         env_name: its name.
-        module_id: the module that acted.
+        module_id: the module that acted; None: it is not known, or there are several.
     """
 
     columns: Mapping[str, Any]
@@ -95,11 +95,11 @@ class Layout:
     def merged_with(self, other: Layout) -> Layout:
         """Make a layout that holds the data of both: columns are equal, text is as wide as the wider one.
 
+        Where other modules acted, it has no `module_id`: rows say which of them did.
+
         Raises:
             ValueError: columns differ; the text names one and how.
         """
-        if self.module_id != other.module_id:
-            raise ValueError(f"module {self.module_id}, module {other.module_id}; name the files of one with a pattern")
         if self.columns.keys() != other.columns.keys():
             odd = sorted(self.columns.keys() ^ other.columns.keys())
             raise ValueError(f"only some have {', '.join(odd)}")
@@ -109,7 +109,8 @@ class Layout:
                 merged[name] = nested.map_leaves(_wider_leaf, tree, other.columns[name])
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from None
-        return replace(self, columns=merged)
+        module_id = self.module_id if self.module_id == other.module_id else None
+        return replace(self, columns=merged, module_id=module_id)
 
     def bytes_per_step(self) -> int:
         """Return bytes of one step in memory."""

@@ -93,24 +93,37 @@ def recognises(schema: pa.Schema) -> bool:
     return bool(pa.types.is_binary(type_) or pa.types.is_large_binary(type_))
 
 
-def decode(table: pa.Table, place: Place | None = None, counts: ReadCounts | None = None) -> ColumnBlock:
+def decode_by_module(
+    table: pa.Table, place: Place | None = None, counts: ReadCounts | None = None
+) -> list[ColumnBlock]:
     """Return the episode chunks in the rows of `table`, with their time steps, lookback, infos and ids.
+
+    A block for each module that acted, in the order of their first rows.
 
     Chunks without a step are left out and counted.
 
     Raises:
-        DataError: a row cannot be read, or does not fit the others; it names file, row and field.
+        DataError: a row cannot be read, or does not fit the others of its module; it names file, row and field.
     """
     place = place or Place(row=0)
     counts = counts if counts is not None else ReadCounts()
     rows = [(row, _read_episode(_unpack(item, place.at(row)), place.at(row))) for row, item in _items(table, place)]
-    episodes = [episode for _, episode in rows if episode.length]
-    counts.trajectories_dropped += len(rows) - len(episodes)
-    if not episodes:
+    by_module: dict[str | None, list[tuple[int, _Episode]]] = {}
+    for row, episode in rows:
+        if episode.length:
+            by_module.setdefault(episode.module_id, []).append((row, episode))
+    counts.trajectories_dropped += len(rows) - sum(map(len, by_module.values()))
+    if not by_module:
         raise data_error("there is no episode with a step in these rows", place)
+    return [_block(of_module, module_id or DEFAULT_MODULE_ID, place) for module_id, of_module in by_module.items()]
+
+
+def _block(rows: Sequence[tuple[int, _Episode]], module_id: str, place: Place) -> ColumnBlock:
+    """Return the episodes of one module; `rows` are their numbers and what they hold."""
+    episodes = [episode for _, episode in rows]
     names = list(episodes[0].columns)
     for row, episode in rows:
-        if episode.length and set(episode.columns) != set(names):
+        if set(episode.columns) != set(names):
             odd = ", ".join(sorted(set(episode.columns) ^ set(names)))
             raise data_error(f"only some episodes have {odd}", place.at(row))
     return ColumnBlock(
@@ -122,7 +135,8 @@ def decode(table: pa.Table, place: Place | None = None, counts: ReadCounts | Non
         episode_ids=[episode.id_ for episode in episodes],
         lookback=_lookback_of(episodes),
         infos=_infos_of(episodes),
-        **_agents_of(episodes, place),
+        module_id=module_id,
+        agents=_agents_of(episodes),
     )
 
 
@@ -291,8 +305,8 @@ def _as_text(value: Any) -> str | None:
 
 
 def _concatenate(rows: Sequence[tuple[int, _Episode]], name: str, place: Place) -> Column:
-    parts = [(row, episode.columns[name]) for row, episode in rows if episode.length]
-    _, first = parts[0]
+    parts = [(row, episode.columns[name]) for row, episode in rows]
+    first_row, first = parts[0]
     for row, part in parts:
         try:
             same = all(nested.leaves(nested.map_leaves(_is_like, first, part)))
@@ -300,7 +314,9 @@ def _concatenate(rows: Sequence[tuple[int, _Episode]], name: str, place: Place) 
             raise data_error(f"episodes differ: {error}", place.at(row).of(name)) from None
         if not same:
             got, expected = (", ".join(f"{a.dtype} {a.shape[1:]}" for a in nested.leaves(c)) for c in (part, first))
-            raise data_error("episodes differ", place.at(row).of(name), got=got, allowed=f"{expected}, as in row 0")
+            raise data_error(
+                "episodes differ", place.at(row).of(name), got=got, allowed=f"{expected}, as in row {first_row}"
+            )
     return nested.concatenate([part for _, part in parts])
 
 
@@ -321,17 +337,13 @@ def _infos_of(episodes: Sequence[_Episode]) -> InfoRows | None:
     return EpisodeInfos(infos) if any(rows is not None for rows in infos) else None
 
 
-def _agents_of(episodes: Sequence[_Episode], place: Place) -> dict[str, Any]:
-    """Return `agents` and `module_id` of the block, where the states name them."""
-    modules = sorted({episode.module_id for episode in episodes if episode.module_id is not None})
-    if len(modules) > 1:
-        raise data_error("episodes of several modules in one file are not read", place, got=", ".join(modules))
+def _agents_of(episodes: Sequence[_Episode]) -> Agents | None:
+    """Return whose episodes these are; None where a state names no agent."""
     if any(episode.agent_id is None for episode in episodes):
-        return {"module_id": modules[0]} if modules else {}
+        return None
     env_t = [np.arange(episode.length + 1) + episode.t_started for episode in episodes]
-    agents = Agents(
+    return Agents(
         agent_ids=[episode.agent_id or "" for episode in episodes],
         multi_agent_episode_ids=[episode.multi_agent_episode_id or episode.id_ for episode in episodes],
         env_t=np.concatenate(env_t),
     )
-    return {"agents": agents, "module_id": modules[0] if modules else DEFAULT_MODULE_ID}

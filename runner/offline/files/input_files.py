@@ -62,9 +62,10 @@ class InputFiles:
             with self.filesystem.open_input_file(path) as file:
                 yield file
 
-    def only(self, number: int) -> InputFiles:
-        """Return the file with this number alone."""
-        return replace(self, paths=(self.paths[number],), sizes=(self.sizes[number],))
+    def only(self, *numbers: int) -> InputFiles:
+        """Return the files with these numbers alone."""
+        paths = tuple(self.paths[number] for number in numbers)
+        return replace(self, paths=paths, sizes=tuple(self.sizes[number] for number in numbers))
 
     @property
     def is_local(self) -> bool:

@@ -47,7 +47,8 @@ def common_layout(
         except ValueError as error:
             what = f"the files do not hold the same columns: {error}"
             allowed = (
-                f"the columns of {data.where}; or offline.input_read_method_kwargs.columns=[obs,actions,rewards,...]"
+                f"the columns of {data.where}; or a pattern that names the files of one module; or "
+                "offline.input_read_method_kwargs.columns=[obs,actions,rewards,...]"
             )
             raise DataError([Problem(what, path, allowed=allowed)]) from None
     return layout

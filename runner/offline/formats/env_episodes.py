@@ -29,6 +29,7 @@ from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files.data_error import DataError, Place, data_error
 from runner.offline.files.file_kinds import PARQUET
 from runner.offline.files.parquet_reader import ParquetReader
+from runner.offline.formats.module_agents import several_agents
 from runner.offline.formats.native import decode_episodes
 from runner.offline.formats.raw_data import RawData
 from runner.offline.formats.recorded_format import Row, RowFormat, completed
@@ -71,9 +72,7 @@ class EnvEpisodeFormat(RowFormat):
         """See `RecordedFormat`."""
         every = layouts_of(data)
         if selection.of_module is None:
-            what = "these data are of several agents, and the experiment has one"
-            allowed = "an experiment with several agents: env._target_ is a MultiAgentEnv"
-            raise data_error(what, Place(data.where), got=list_names(every), allowed=allowed)
+            raise several_agents(every, Place(data.where))
         module, place = selection.of_module, Place(data.where)
         module.check_known(every, place)
         agents = {agent: every[agent] for agent in module.agents if agent in every}

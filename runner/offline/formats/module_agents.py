@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from runner.config.errors import nearest_match
+from runner.config.errors import list_names, nearest_match
 from runner.episodes.chosen_chunks import take_chunks
-from runner.episodes.columns import ColumnBlock
+from runner.episodes.columns import ColumnBlock, concat_blocks
 from runner.offline.files.data_error import DataError, Place, data_error
 
 MAPPING = "multi_agent.agent_to_module"
@@ -55,6 +55,31 @@ class ModuleAgents:
         self.check_known(dict.fromkeys(block.agents.agent_ids), place)
         mine = [chunk for chunk, agent in enumerate(block.agents.agent_ids) if agent in self.agents]
         return replace(take_chunks(block, mine), module_id=self.module_id)
+
+    def joined(self, blocks: Sequence[ColumnBlock], place: Place) -> ColumnBlock:
+        """Return the episodes of the module's agents in blocks of whichever modules acted; see `chosen`.
+
+        Raises:
+            DataError: what `chosen` raises, or columns of these agents differ.
+        """
+        chosen = [self.chosen(block, place) for block in blocks]
+        kept = [block for block in chosen if len(block)] or chosen[:1]
+        odd = sorted({name for block in kept for name in block.columns.keys() ^ kept[0].columns.keys()})
+        try:
+            if odd:
+                raise ValueError(f"only some have {', '.join(odd)}")
+            return concat_blocks(kept)
+        except ValueError as error:
+            what = f"the agents {_listed(self.agents)} act by one module, and their columns differ: {error}"
+            allowed = "agents with equal spaces; others need a module of their own"
+            raise data_error(what, place, allowed=allowed) from None
+
+
+def several_agents(agents: Iterable[str], place: Place) -> DataError:
+    """Return the error for data of these agents in an experiment with a single one."""
+    what = "these data are of several agents, and the experiment has one"
+    allowed = "an experiment with several agents: env._target_ is a MultiAgentEnv"
+    return data_error(what, place, got=list_names(agents), allowed=allowed)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -18,6 +18,7 @@ from runner.offline.codecs.episode_format import (
     is_episodes,
     present_columns,
     read_layout,
+    rows_by_module,
     table_to_block,
 )
 from runner.offline.codecs.inferred_layout import are_columns_of_episodes, infer_layout
@@ -25,7 +26,9 @@ from runner.offline.codecs.layout import Layout, Spaces
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files.data_error import DataError, Place, data_error, first_line
 from runner.offline.files.file_kinds import PARQUET
+from runner.offline.files.input_files import InputFiles
 from runner.offline.files.parquet_reader import ParquetReader
+from runner.offline.files.raw_rows import RawTable
 from runner.offline.formats.common_layout import common_layout
 from runner.offline.formats.raw_data import RawData
 from runner.offline.formats.recorded_format import Row, RowFormat, completed
@@ -61,6 +64,13 @@ class EpisodeFormat(RowFormat):
         layout = common_layout(data, selection, read, KEYS)
         assert layout is not None
         return cls(selection, completed(spaces, layout.spaces), layout.env_name, layout)
+
+    def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
+        """See `RecordedFormat`: a block for each module that acted."""
+        for table, place in tables:
+            for block in decode_by_module(table, self.layout, place, counts):
+                if len(block):
+                    yield block
 
     def decode(self, table: pa.Table, place: Place, counts: ReadCounts) -> ColumnBlock:
         """See `RecordedFormat`."""
@@ -111,6 +121,13 @@ def decode_episodes(table: pa.Table, layout: Layout | None, place: Place, counts
     if isinstance(rewards, np.ndarray) and rewards.dtype.kind == "f" and not np.isfinite(rewards).all():
         raise _not_finite(block, rewards, place)
     return block
+
+
+def decode_by_module(table: pa.Table, layout: Layout | None, place: Place, counts: ReadCounts) -> Iterator[ColumnBlock]:
+    """Yield the episodes in the rows of a table, a block for each module that acted; see `decode_episodes`."""
+    for module_id, rows in rows_by_module(table):
+        block = decode_episodes(rows, layout, place, counts)
+        yield block if module_id is None else replace(block, module_id=module_id)
 
 
 def _not_finite(block: ColumnBlock, rewards: Any, place: Place) -> DataError:

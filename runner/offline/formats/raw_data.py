@@ -7,9 +7,13 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from runner.config.errors import list_names
 from runner.config.offline import OfflineConfig
+from runner.episodes.nested import StateError
+from runner.offline.codecs.episode_format import is_episodes, read_layout
+from runner.offline.codecs.table_format import read_steps_layout
 from runner.offline.files.data_error import Place, data_error
 from runner.offline.files.file_kinds import JSON, PARQUET
 from runner.offline.files.input_files import InputFiles, read_head
@@ -18,7 +22,9 @@ from runner.offline.files.raw_rows import RawReader
 from runner.offline.files.ray_reader import RayReader
 from runner.offline.files.row_filters import read_filter
 from runner.offline.files.text_readers import TEXT_OPTIONS, TextReader
+from runner.offline.formats.module_agents import ModuleAgents
 
+_AGENT_ID = "agent_id"
 _HEAD_BYTES = 2**16
 _OPTIONAL = {"infos", "new_infos"}  # only in files with infos
 _EXTENSION, _PICKLED = b"ARROW:extension:name", "ray.data.arrow_pickled_object"
@@ -94,10 +100,50 @@ class RawData:
         tables: Iterator[Any] = self.reader.tables()
         return next((table for table, _ in tables), self.reader.schema.empty_table())
 
+    def of_module(self, module: ModuleAgents) -> RawData:
+        """Return the data without files that have no row of the module's agents.
+
+        Where files are of several modules, each of one, as others may have other columns; else all data.
+
+        Raises:
+            DataError: files are damaged, no module acts for an agent, or none of these agents has a row.
+        """
+        if self.files is None or self.files.kind != PARQUET:
+            return self
+        modules = {_module_in(schema) for schema in self.schemas}
+        if None in modules or len(modules) < 2:
+            return self
+        assert isinstance(self.reader, ParquetReader)
+        agents = [_agents_in(self.reader.only(number)) for number in range(len(self.files.paths))]
+        found, place = dict.fromkeys(agent for of_file in agents for agent in of_file), Place(self.where)
+        module.check_known(found, place)
+        numbers = [number for number, of_file in enumerate(agents) if not of_file.keys().isdisjoint(module.agents)]
+        if not numbers:
+            raise module.no_rows(found, place)
+        return RawData(self.config, self.files.only(*numbers))
+
     @property
     def paths(self) -> Sequence[str]:
         """A name for each of `schemas`, for messages."""
         return [self.where] if len(self.schemas) == 1 or self.files is None else self.files.paths
+
+
+def _module_in(schema: pa.Schema) -> str | None:
+    """Return the module that acted in a file of agents' episodes or steps; None: it does not say it."""
+    if _AGENT_ID not in schema.names:
+        return None
+    try:
+        layout = read_layout(schema) if is_episodes(schema) else read_steps_layout(schema)
+    except StateError:  # whoever opens the file says so
+        return None
+    return None if layout is None else layout.module_id
+
+
+def _agents_in(reader: ParquetReader) -> dict[str, None]:
+    """Return the agents of all rows, in the order of their first ones."""
+    return dict.fromkeys(
+        agent for table, _ in reader.tables([_AGENT_ID]) for agent in pc.unique(table[_AGENT_ID]).to_pylist()
+    )
 
 
 def _check_same_columns(paths: Sequence[str], schemas: Sequence[pa.Schema]) -> None:

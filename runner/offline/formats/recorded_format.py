@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import ClassVar, Self
@@ -112,6 +112,18 @@ class RecordedFormat(ABC):
     def decode(self, table: pa.Table, place: Place, counts: ReadCounts) -> ColumnBlock:
         """Return the episodes in raw rows; trajectories of steps are cut at the table's ends; raises `DataError`."""
         raise NotImplementedError(f"data of the format {self.name} have no rows")
+
+    def one_block(self, blocks: Sequence[ColumnBlock], place: Place) -> ColumnBlock:
+        """Return the episodes of `selection.of_module` in blocks of several modules; without it there is one block.
+
+        Raises:
+            DataError: there are several blocks and nobody says which episodes are read, or see `ModuleAgents.joined`.
+        """
+        if self.selection.of_module is not None:
+            return self.selection.of_module.joined(blocks, place)
+        if len(blocks) != 1:
+            raise data_error(f"expected the rows of one module, got rows of {len(blocks)}", place)
+        return blocks[0]
 
     def file_columns(self, schema: pa.Schema) -> list[str] | None:
         """Return the columns of the files that are read; None: all."""

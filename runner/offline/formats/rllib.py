@@ -41,9 +41,17 @@ class RLlibEpisodeFormat(RowFormat):
             spaces = completed(spaces, rllib_episodes.read_spaces(data.first_rows, Place(data.where, 0)))
         return cls(selection, spaces)
 
+    def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
+        """See `RecordedFormat`: a block for each module that acted."""
+        for table, place in tables:
+            yield from self._by_module(table, place, counts)
+
     def decode(self, table: pa.Table, place: Place, counts: ReadCounts) -> ColumnBlock:
         """See `RecordedFormat`."""
-        return self.selection.block(rllib_episodes.decode(table, place, counts))
+        return self.one_block(self._by_module(table, place, counts), place)
+
+    def _by_module(self, table: pa.Table, place: Place, counts: ReadCounts) -> list[ColumnBlock]:
+        return [self.selection.block(block) for block in rllib_episodes.decode_by_module(table, place, counts)]
 
 
 @dataclass(frozen=True)

@@ -96,9 +96,7 @@ class TableFormat(RecordedFormat):
         """See `RecordedFormat`."""
         assembler = TrajectoryAssembler(self.schema)
         blocks = [*assembler.add(self._read(table, place), place), *assembler.finish()]
-        if len(blocks) != 1:
-            raise data_error(f"expected the rows of one module, got rows of {len(blocks)}", place)
-        return blocks[0]
+        return self.one_block(blocks, place)
 
     def _read(self, table: pa.Table, place: Place) -> StepRows:
         if self.packed is not None:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from runner.config.offline import OfflineConfig
-from runner.episodes.chosen_chunks import take_chunks
-from runner.episodes.columns import DEFAULT_MODULE_ID, ColumnBlock
+from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs.env_episode_format import EPS_ID, LENGTH, MODULE_ID, EnvEpisodes, agent_prefix, agent_rows
 from runner.offline.codecs.layout import Layout, Spaces
 from runner.offline.codecs.trajectories import ReadCounts
@@ -19,7 +18,7 @@ from runner.offline.files.input_files import InputFiles
 from runner.offline.files.parquet_reader import ParquetReader
 from runner.offline.formats.env_episodes import EnvEpisodeFormat, layouts_of
 from runner.offline.formats.module_agents import ModuleAgents
-from runner.offline.formats.native import decode_episodes
+from runner.offline.formats.native import decode_by_module
 from runner.offline.reading.recorded_source import Source
 from runner.offline.reading.source import open_raw_data, open_source
 
@@ -67,7 +66,7 @@ class RecordedEnvEpisodes:
             blocks = [
                 block
                 for agent, layout in self.layouts.items()
-                for block in _blocks_of(agent_rows(table, agent), layout, place.of(f"agent {agent}"), counts)
+                for block in decode_by_module(agent_rows(table, agent), layout, place.of(f"agent {agent}"), counts)
             ]
             yield _env_episodes(table, blocks, place)
 
@@ -106,15 +105,3 @@ def _env_episodes(table: pa.Table, blocks: list[ColumnBlock], place: Place) -> E
     lengths, is_terminated, is_truncated = (table[name].to_numpy() for name in _OF_ENV[1:])
     flags = is_terminated.astype(np.bool_), is_truncated.astype(np.bool_)
     return EnvEpisodes(table[EPS_ID].to_pylist(), lengths.astype(np.int64), *flags, blocks)
-
-
-def _blocks_of(rows: pa.Table, layout: Layout, place: Place, counts: ReadCounts) -> Iterator[ColumnBlock]:
-    """Yield an agent's episodes, a block for each module that has acted for it."""
-    if not rows.num_rows:
-        return
-    block = decode_episodes(rows, layout, place, counts)
-    modules = rows[MODULE_ID].to_pylist()
-    for module_id in dict.fromkeys(modules):
-        chunks = [chunk for chunk, name in enumerate(modules) if name == module_id]
-        part = take_chunks(block, chunks)
-        yield replace(part, module_id=module_id or DEFAULT_MODULE_ID)

@@ -49,6 +49,8 @@ def open_source(
         ConfigError: options that do not go together, an unknown file system or function.
     """
     data = open_raw_data(config)
+    if of_module is not None:
+        data = data.of_module(of_module)
     selection = replace(Selection.of(config).narrowed(columns, with_infos), of_module=of_module)
     source = _source_of(data, selection, spaces or Spaces())
     source.first_block()

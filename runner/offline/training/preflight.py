@@ -14,9 +14,9 @@ from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
 from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.space_checks import describe_space
-from runner.offline.files.data_error import DataError
+from runner.offline.files.data_error import DataError, Place
 from runner.offline.files.ray_reader import check_readable
-from runner.offline.formats.module_agents import ModuleAgents
+from runner.offline.formats.module_agents import ModuleAgents, several_agents
 from runner.offline.reading.recorded_source import Source
 from runner.offline.reading.source import is_read_by_ray, open_source
 from runner.offline.training.prelearner import OfflinePreLearner
@@ -63,6 +63,8 @@ def check_recorded_data(
         return None
     spaces = Spaces(parts.plan.observation_space, parts.plan.action_space)
     source = open_source(offline, spaces, of_module=of_module)
+    if of_module is None:
+        _check_single_agent(source)
     check_trajectories(source, parts.learner, parts.module)
     _check_action_units(config, source, parts.plan.action_space)
     _check_rows(source)
@@ -90,6 +92,13 @@ def _check_read_here(config: ExperimentConfig) -> None:
     ]
     if problems:
         raise ConfigError(problems)
+
+
+def _check_single_agent(source: Source) -> None:
+    """Refuse episodes of several agents in an experiment with one."""
+    agents = source.first_block().agents
+    if agents is not None:
+        raise several_agents(dict.fromkeys(agents.agent_ids), Place(source.where))
 
 
 def check_trajectories(source: Source, pipeline: Iterable[ConnectorPiece], module: RLModule) -> None:

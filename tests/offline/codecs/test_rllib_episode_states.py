@@ -37,7 +37,8 @@ def states_of(path: Path) -> list[dict[str, Any]]:
 
 
 def through_items(block: ColumnBlock, spaces: Spaces | None = None) -> ColumnBlock:
-    return rllib_episodes.decode(episodes_to_items(block, layout_of(block, spaces, None)))
+    [again] = rllib_episodes.decode_by_module(episodes_to_items(block, layout_of(block, spaces, None)))
+    return again
 
 
 def assert_same_episodes(got: ColumnBlock, expected: ColumnBlock) -> None:
@@ -61,7 +62,7 @@ def test_a_recording_of_rllib_is_written_as_it_was() -> None:
     for path in sorted(RECORDED.glob("*.parquet")):
         table = pq.read_table(path)
         spaces = rllib_episodes.read_spaces(table)
-        block = rllib_episodes.decode(table)
+        [block] = rllib_episodes.decode_by_module(table)
         written = episodes_to_items(block, layout_of(block, spaces, None))
         assert written.schema == table.schema.remove_metadata()
         theirs = states_of(path)
@@ -79,7 +80,7 @@ def test_a_recording_of_rllib_is_written_as_it_was() -> None:
 def test_there_and_back(data: st.DataObject) -> None:
     block = data.draw(blocks(simple=True))
     items = episodes_to_items(block, layout_of(block, None, None))
-    again = rllib_episodes.decode(items)
+    [again] = rllib_episodes.decode_by_module(items)
     assert_same_episodes(again, block)
     states = [msgpack.unpackb(item, strict_map_key=False) for item in items["item"].to_pylist()]
     assert [state["t"] for state in states] == (block.t_started + block.lengths).tolist()

@@ -18,8 +18,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from runner.episodes import nested
+from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs import rllib_episodes
-from runner.offline.codecs.rllib_episodes import decode, read_spaces, recognises
+from runner.offline.codecs.rllib_episodes import decode_by_module, read_spaces, recognises
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files.data_error import DataError, Place
 
@@ -171,7 +172,8 @@ def test_agents_and_modules() -> None:
     assert block.agents is not None
     assert (block.module_id, list(block.agents.agent_ids)) == ("m", ["a0", "1"])
     assert list(block.agents.multi_agent_episode_ids) == ["whole", "whole"]
-    assert_refused(table(one, one | {"module_id": "other"}), "several modules")
+    theirs = decode_by_module(table(one, one | {"module_id": "other"}, one))
+    assert [(block.module_id, len(block)) for block in theirs] == [("m", 2), ("other", 1)]
 
 
 def test_chunks_without_a_step_are_left_out_and_counted() -> None:
@@ -181,6 +183,12 @@ def test_chunks_without_a_step_are_left_out_and_counted() -> None:
     assert len(block) == 1
     assert counts == ReadCounts(trajectories_dropped=2)
     assert_refused(table(empty), "no episode with a step")
+
+
+def decode(rows: pa.Table, *arguments: Any, **named: Any) -> ColumnBlock:
+    """Return the episodes of the only module."""
+    [block] = decode_by_module(rows, *arguments, **named)
+    return block
 
 
 def assert_refused(rows: pa.Table, *words: str) -> None:

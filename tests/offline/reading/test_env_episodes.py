@@ -15,7 +15,7 @@ import pytest
 from runner.config.offline import OfflineConfig
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock, concat_blocks
-from runner.offline.files.data_error import DataError
+from runner.offline.files.data_error import DataError, Place
 from runner.offline.formats.module_agents import ModuleAgents
 from runner.offline.reading.inspection import AgentsInspection, inspect_data
 from runner.offline.reading.inspection_report import plain_report
@@ -27,6 +27,7 @@ from tests.conftest import ROOT, Outcome
 RECORDED = ROOT / "tests" / "data" / "env_episodes"
 TABLE = pq.read_table(RECORDED)
 AGENTS = ("agent_0", "agent_1")
+CONVERTED: list[dict[str, Any]] = [{"output_write_episodes": False}, {"output_episode_format": "rllib"}]
 Run = Callable[..., Outcome]
 
 
@@ -86,7 +87,7 @@ def test_env_episodes_are_converted_to_env_episodes(run_main: Run, tmp_path: Pat
         assert_same_rows(rows_of(tmp_path / "out", agent), rows_of(RECORDED, agent))
 
 
-@pytest.mark.parametrize("options", [{"output_write_episodes": False}, {"output_episode_format": "rllib"}])
+@pytest.mark.parametrize("options", CONVERTED)
 def test_agents_are_converted_to_rows_of_their_own(tmp_path: Path, options: dict[str, Any]) -> None:
     report = convert(OfflineConfig(input_=str(RECORDED), output=str(tmp_path), **options))
     assert (report.num_rows, report.episodes) == (68, 136)
@@ -94,6 +95,71 @@ def test_agents_are_converted_to_rows_of_their_own(tmp_path: Path, options: dict
     for agent, path in zip(AGENTS, sorted(tmp_path.iterdir()), strict=True):
         assert f"-p{agent[-1]}-" in path.name
         assert_same_rows(rows_of(path, agent), rows_of(RECORDED, agent))
+
+
+@pytest.mark.parametrize("options", CONVERTED)
+def test_what_several_modules_are_converted_to_is_read_for_each_of_them(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """Of env episodes, and of rows that are converted once more."""
+    convert(OfflineConfig(input_=str(RECORDED), output=str(tmp_path / "once"), **options))
+    convert(OfflineConfig(input_=str(tmp_path / "once"), output=str(tmp_path / "twice")))
+    for folder in ("once", "twice"):
+        found = inspect_data(OfflineConfig(input_=str(tmp_path / folder)))
+        assert (found.episodes, found.steps) == (136, 2543)
+        blocks = open_source(OfflineConfig(input_=str(tmp_path / folder))).blocks()
+        assert [block.module_id for block in blocks] == ["p0", "p1"]
+        for agent in AGENTS:
+            assert_same_rows(rows_of(tmp_path / folder, agent), rows_of(RECORDED, agent))
+        source = open_source(OfflineConfig(input_=str(tmp_path / folder)), of_module=ModuleAgents("both", AGENTS))
+        assert sum(block.num_rows for block in source.blocks()) == 2543
+        assert {block.module_id for block in source.blocks()} == {"both"}
+
+
+@pytest.mark.parametrize("options", CONVERTED)
+def test_rows_of_several_agents_are_refused_for_a_single_one(
+    run_main: Run, tmp_path: Path, options: dict[str, Any]
+) -> None:
+    convert(OfflineConfig(input_=str(RECORDED), output=str(tmp_path / "data"), **options))
+    outcome = run_main("+experiment=bc_cartpole", "tracking=none", "hydra.run.dir=run", "offline.input_=data")
+    assert outcome.code == 2
+    assert "these data are of several agents, and the experiment has one" in outcome.err
+
+
+@pytest.mark.parametrize("options", [*CONVERTED, {}])
+def test_modules_may_have_other_observations(tmp_path: Path, options: dict[str, Any]) -> None:
+    """Files of other modules are not read for a module."""
+    blocks = {agent: rows_of(RECORDED, agent) for agent in AGENTS}
+    narrow = blocks["agent_1"]
+    blocks["agent_1"] = narrow.with_columns({"obs": {"x": narrow.columns["obs"][:, :3]}})
+    with EpisodeWriter(OfflineConfig(output=str(tmp_path), **options)) as writer:
+        for block in blocks.values():
+            writer.add(block)
+    for agent in AGENTS:
+        assert_same_rows(rows_of(tmp_path, agent), blocks[agent])
+    with pytest.raises(DataError, match="agent agent_1 is in the data, and the experiment has no such agent"):
+        list(open_source(OfflineConfig(input_=str(tmp_path)), of_module=ModuleAgents("m", ("agent_0",))).blocks())
+    with pytest.raises(DataError, match="module m has no rows: no step of agent_2 is in the data"):
+        open_source(OfflineConfig(input_=str(tmp_path)), of_module=ModuleAgents("m", ("agent_2",), AGENTS))
+
+
+def test_rows_of_several_modules_in_one_table_are_read_for_each_of_them(tmp_path: Path) -> None:
+    """As Ray Data puts the rows of small files together."""
+    convert(OfflineConfig(input_=str(RECORDED), output=str(tmp_path), output_episode_format="rllib"))
+    rows = pq.read_table(tmp_path)
+    for agent, other in (AGENTS, AGENTS[::-1]):
+        module = ModuleAgents("m", (agent,), (other,))
+        source = open_source(OfflineConfig(input_=str(tmp_path)), of_module=module)
+        assert_same_rows(source.decode(rows), rows_of(RECORDED, agent))
+    with pytest.raises(DataError, match="expected the rows of one module, got rows of 2"):
+        open_source(OfflineConfig(input_=str(tmp_path))).decode(rows)
+    blocks = {agent: rows_of(RECORDED, agent) for agent in AGENTS}
+    narrow = blocks["agent_1"].with_columns({"obs": blocks["agent_1"].columns["obs"][:, :3]})
+    both = ModuleAgents("both", AGENTS)
+    assert len(both.joined(list(blocks.values()), Place())) == 136
+    for odd in (narrow, blocks["agent_1"].with_columns({"value": np.zeros(narrow.num_rows)})):
+        with pytest.raises(DataError, match="the agents agent_0, agent_1 act by one module, and their columns differ"):
+            both.joined([blocks["agent_0"], odd], Place())
 
 
 def test_a_table_of_several_agents_is_read_for_one_of_them(tmp_path: Path) -> None:

@@ -13,10 +13,12 @@ import pytest
 import torch
 
 from runner.config.errors import ConfigError
+from runner.config.offline import OfflineConfig
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.experiment.trainer import Trainer
 from runner.learners.train_batch import TrainBatch
 from runner.offline.training.data_of_modules import ReaderOfModules
+from runner.offline.writing.conversion import convert
 from tests.conftest import ROOT, Outcome, without_times
 
 RECORDED = ROOT / "tests" / "data" / "env_episodes"  # 68 episodes of two agents, 1,591 env steps
@@ -63,16 +65,41 @@ def test_batches_have_the_rows_of_a_modules_agents(
     ray_cluster: None, mapping: tuple[str, ...], agents: dict[str, int]
 ) -> None:
     with trainer_of(*mapping) as trainer:
-        [reader] = trainer.resources.recorded_data.readers(0)
-        stream = reader.batches(torch.device("cpu"))
-        batch = next(stream)
-        stream.close()
+        assert_rows_of_agents(trainer, agents)
+
+
+def assert_rows_of_agents(trainer: Trainer, agents: dict[str, int]) -> None:
+    """Each module has rows of its agent, and none of the other one."""
+    [reader] = trainer.resources.recorded_data.readers(0)
+    stream = reader.batches(torch.device("cpu"))
+    batch = next(stream)
+    stream.close()
     assert batch.columns.keys() == agents.keys()
     for module_id, agent in agents.items():
         rows = {tuple(row) for row in batch.columns[module_id]["obs"].tolist()}
         assert rows <= recorded_rows(f"agent_{agent}", "obs")
         assert not rows & recorded_rows(f"agent_{1 - agent}", "obs")
     assert batch.num_env_steps == 256
+
+
+@pytest.mark.ray
+@quiet
+def test_modules_learn_from_rllibs_episodes_as_from_the_recording(ray_cluster: None, tmp_path: Path) -> None:
+    convert(OfflineConfig(input_=str(RECORDED), output=str(tmp_path), output_episode_format="rllib"))
+    with trainer_of() as original:
+        expected = without_times(original.train())
+    with trainer_of(input_=tmp_path) as trainer:
+        assert without_times(trainer.train()) == expected
+
+
+@pytest.mark.ray
+@quiet
+def test_modules_learn_from_tables_of_steps(ray_cluster: None, tmp_path: Path) -> None:
+    """Episodes come in blocks of other sizes than from the recording, so that batches are drawn otherwise."""
+    convert(OfflineConfig(input_=str(RECORDED), output=str(tmp_path), output_write_episodes=False))
+    with trainer_of(input_=tmp_path) as trainer:
+        assert_rows_of_agents(trainer, {"p0": 0, "p1": 1})
+        assert modules_in(trainer.train()) == {"p0", "p1"}
 
 
 def modules_in(result: dict[str, Any]) -> set[str]:
