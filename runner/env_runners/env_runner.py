@@ -346,5 +346,19 @@ class SingleAgentEnvRunner:
 
 
 def raw_block(fragment: EnvFragment) -> ColumnBlock:
-    """Return the fragment's block with observations as the environment returned them, whatever the pipeline made."""
-    return fragment.block.with_columns({OBS: fragment.raw_obs})
+    """Return the fragment's block with observations as the environment returned them, whatever the pipeline made.
+
+    With a curriculum, it has the tasks of the episodes that ended.
+    """
+    block = fragment.block.with_columns({OBS: fragment.raw_obs})
+    return replace(block, tasks=_tasks_of(fragment)) if fragment.finished.tasks else block
+
+
+def _tasks_of(fragment: EnvFragment) -> list[str | None]:
+    """Return the task of each chunk that ends an episode; None: it goes on."""
+    finished, block = fragment.finished, fragment.block
+    ended: dict[int, list[str]] = {}  # sub-environment -> tasks of its episodes, the newest first
+    for n, outcome in zip(finished.env_of.tolist()[::-1], finished.tasks[::-1], strict=True):
+        ended.setdefault(n, []).append(outcome.task)
+    is_done = (block.is_terminated | block.is_truncated).tolist()
+    return [ended[n].pop() if done else None for n, done in zip(fragment.env_of.tolist(), is_done, strict=True)]

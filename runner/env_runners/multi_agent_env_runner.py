@@ -214,7 +214,13 @@ class MultiAgentEnvRunner:
 
     def _recorded_ends(self, finished: Sequence[FinishedEpisode]) -> list[EndedEpisode]:
         return [
-            EndedEpisode(self._env_episode_id(one.env, one.number), one.length, one.is_terminated) for one in finished
+            EndedEpisode(
+                self._env_episode_id(one.env, one.number),
+                one.length,
+                one.is_terminated,
+                None if one.task is None else one.task.task,
+            )
+            for one in finished
         ]
 
     def _env_episode_id(self, env: int, number: int) -> str:

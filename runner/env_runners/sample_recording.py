@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -39,6 +39,8 @@ class ToRecord:
         broken_off: ids of episodes that have turned out to be not whole since the last sample.
         ended: env episodes that are over; with a single agent, chunks say so.
         waiting: env episodes that are over if nobody else comes to them.
+        tasks: with a single agent, module id -> E tasks of a curriculum, None where a client has not said it; env
+            episodes of several agents have theirs.
     """
 
     raw_obs: Mapping[str, Column]
@@ -46,6 +48,7 @@ class ToRecord:
     broken_off: Sequence[str]
     ended: Sequence[EndedEpisode] = ()
     waiting: Sequence[EndedEpisode] = ()
+    tasks: Mapping[str, Sequence[str | None]] = field(default_factory=dict)
 
 
 class SampleRecorder(Protocol):

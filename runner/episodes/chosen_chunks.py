@@ -49,6 +49,7 @@ def take_chunks(block: ColumnBlock, chunks: Sequence[int] | IntArray) -> ColumnB
         last_lookback=None,
         infos=None if block.infos is None else _ChosenInfos(block.infos, chosen),
         agents=agents,
+        tasks=None if block.tasks is None else [block.tasks[chunk] for chunk in chosen],
     )
 
 

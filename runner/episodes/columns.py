@@ -138,6 +138,8 @@ class ColumnBlock(LeanPickle, Sequence[SingleAgentEpisode]):
         infos: what the environment returned as info, where that was not empty.
         module_id: the module that acted.
         agents: whose chunks these are, in runs with several agents.
+        tasks: E names of the tasks of a curriculum that the chunks' episodes are of, None where it is not known; of
+            recorded episodes only.
     """
 
     VECTOR_DTYPES: ClassVar[Mapping[str, Any]] = {
@@ -158,6 +160,7 @@ class ColumnBlock(LeanPickle, Sequence[SingleAgentEpisode]):
     module_id: str = DEFAULT_MODULE_ID
     agents: Agents | None = None
     last_lookback: Lookback | None = None
+    tasks: Sequence[str | None] | None = None
 
     def __len__(self) -> int:
         return len(self.lengths)
@@ -364,7 +367,14 @@ def concat_blocks(blocks: Sequence[ColumnBlock]) -> ColumnBlock:
         infos=_ConcatenatedInfos(infos, lengths) if any(infos) else None,
         module_id=blocks[0].module_id,
         agents=_concatenated_agents(blocks),
+        tasks=_concatenated_tasks(blocks),
     )
+
+
+def _concatenated_tasks(blocks: Sequence[ColumnBlock]) -> list[str | None] | None:
+    if all(block.tasks is None for block in blocks):
+        return None
+    return [task for block in blocks for task in block.tasks or [None] * len(block)]
 
 
 def _concatenated_agents(blocks: Sequence[ColumnBlock]) -> Agents | None:

@@ -56,7 +56,7 @@ class _SampledEnvEpisode:
 
     @property
     def end(self) -> EndedEpisode:
-        return EndedEpisode(self.env.id, self.num_steps, self.is_terminated)
+        return EndedEpisode(self.env.id, self.num_steps, self.is_terminated, _task_of(self.agents))
 
 
 @dataclass(frozen=True)
@@ -257,8 +257,13 @@ def _finished(groups: Sequence[Sequence[OpenEpisode]]) -> FinishedEpisodes:
 
 
 def _outcomes(groups: Sequence[Sequence[OpenEpisode]]) -> Iterator[TaskOutcome]:
-    """Yield the outcomes of env episodes whose clients have said their task: the first one that an agent has."""
+    """Yield the outcomes of env episodes whose clients have said their task."""
     for group in groups:
-        task = next((episode.task for episode in group if episode.task is not None), None)
+        task = _task_of(group)
         if task is not None:
             yield TaskOutcome(task, sum(episode.return_ for episode in group))
+
+
+def _task_of(agents: Sequence[OpenEpisode]) -> str | None:
+    """Return the task of an env episode: the first one that an agent has."""
+    return next((episode.task for episode in agents if episode.task is not None), None)

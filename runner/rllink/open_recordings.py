@@ -50,7 +50,8 @@ class OpenRecordings:
         broken_off, self._broken_off = self._broken_off, []
         raw_obs = nested.concatenate([one.raw_obs for one in sampled]) if len(sampled) > 1 else sampled[0].raw_obs
         module_id = sampled[0].block.module_id
-        return ToRecord({module_id: raw_obs}, {module_id: np.array(is_whole, np.bool_)}, broken_off)
+        tasks = {module_id: [episode.task for one in sampled for episode in one.episodes]}
+        return ToRecord({module_id: raw_obs}, {module_id: np.array(is_whole, np.bool_)}, broken_off, tasks=tasks)
 
     def _note_chunk(self, episode: OpenEpisode, is_whole: bool, is_done: bool) -> None:
         if not is_whole and episode.id not in self._left_out:

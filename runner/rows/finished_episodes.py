@@ -142,8 +142,10 @@ class EndedEpisode:
         id: of the env episode.
         length: env steps.
         is_terminated: whether it is terminated; else it is truncated.
+        task: of a curriculum, where it is known.
     """
 
     id: str
     length: int
     is_terminated: bool
+    task: str | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,15 @@ from typing import Any
 import pytest
 
 from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
+from runner.config.offline import OfflineConfig
+from runner.config.validation import build_experiment_config
+from runner.experiment.env_runner_builder import EVALUATION, build_env_runner
 from runner.experiment.trainer import Trainer
+from runner.module_parts import build_parts, weights_of
+from runner.offline.reading.inspection import inspect_data
+from runner.offline.reading.inspection_report import plain_report
 from tests.conftest import Outcome, without_times
 from tests.test_multi_agent_training import assert_same_weights
 
@@ -103,8 +112,52 @@ def test_metrics_and_records_have_the_task(tmp_path: Path) -> None:
         result = train(trainer, 4)[-1]
         trainer.env_runners.finish_recording()
     assert result["env_runners/success/level_0"] > result["env_runners/success/level_3"]
-    tables = [pq.read_table(path) for path in (tmp_path / "recorded").rglob("*.parquet")]
-    assert "level_3" in "".join(str(table.to_pydict()) for table in tables)
+    table = pq.read_table(tmp_path / "recorded")
+    tasks = table["task"].to_pylist()
+    assert set(tasks) == {f"level_{number}" for number in range(4)}
+    for task, infos in zip(tasks, table["infos"].to_pylist(), strict=True):
+        assert (json.loads(infos[0])["task"], json.loads(infos[-1])["task"]) == (task, task)
+    assert_inspected(tmp_path / "recorded", tasks)
+
+
+def assert_inspected(folder: Path, tasks: list[str]) -> None:
+    """`inspect` tells how many episodes are of each task."""
+    found = inspect_data(OfflineConfig(input_=str(folder)))
+    assert found.tasks == {task: tasks.count(task) for task in sorted(set(tasks))}
+    listed = ", ".join(f"{task} {count}" for task, count in found.tasks.items())
+    assert re.search(rf"tasks +{listed}\n", plain_report(found, 200))
+
+
+def test_env_episodes_of_several_agents_are_recorded_with_their_task(tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    folder = tmp_path / "recorded"
+    with trainer_of(*TEAM, f"offline.output={folder}", "curriculum.rule=uniform") as trainer:
+        train(trainer, 2)
+        trainer.env_runners.finish_recording()
+    table = pq.read_table(folder)
+    tasks = table["task"].to_pylist()
+    assert set(tasks) == {"short", "long", "fast"}
+    assert not [name for name in table.column_names if name.startswith("agents/") and name.endswith("/task")]
+    for task, *infos in zip(tasks, *(table[f"agents/{agent}/infos"].to_pylist() for agent in "ab"), strict=True):
+        assert {json.loads(one[0])["task"] for one in infos} == {task}
+    assert_inspected(folder, tasks)
+
+
+@pytest.mark.parametrize("overrides", [DRILL, TEAM], ids=["single_agent", "several_agents"])
+def test_evaluations_record_the_tasks_of_the_episodes_that_count(overrides: list[str], tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    made = ["+experiment=ppo_curriculum_goal_maze", *SMALL, *overrides, f"offline.output={tmp_path}"]
+    config = build_experiment_config(compose_experiment(made, None))
+    parts = build_parts(config)
+    plans = {module_id: one.plan for module_id, one in parts.items()}
+    runner = build_env_runner(config, plans, EVALUATION, 0, 0, is_recording=True)
+    counted = runner.evaluate(9, weights=weights_of(parts))
+    runner.finish_recording()
+    runner.close()
+    tasks = pq.read_table(tmp_path)["task"].to_pylist()
+    assert sorted(tasks) == sorted(outcome.task for outcome in counted.tasks)
 
 
 def test_a_league_plays_the_tasks_of_a_curriculum() -> None:

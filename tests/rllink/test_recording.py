@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 from runner.checkpoints import load_checkpoint, save_checkpoint
@@ -24,6 +25,7 @@ from tests.conftest import ROOT, WAIT_S, wait_until
 from tests.rllink.conftest import RawClient, episode
 from tests.rllink.test_restart import part, wait_for
 from tests.rllink.test_runs import CLIENT, EXTERNAL
+from tests.rllink.test_tasks import CURRICULUM
 
 SMALL = ("env.port=0", "module.fcnet_hiddens=[8]", "rllink=off_policy", "algorithm.train_batch_size_per_learner=20")
 SMALL += ("algorithm.minibatch_size=null",)
@@ -121,6 +123,29 @@ def test_what_ends_over_messages_is_recorded_whole(record: Callable[..., Recorde
     assert same(longest, whole)  # observations as they were sent, not as the filter made them
     assert longest.get_extra_model_outputs("action_logp").shape == (30,)
     assert "1 that had not ended are left out; 2 without beginning or end" in str(recorded)
+
+
+def test_the_task_that_a_client_says_is_recorded_over_a_checkpoint(
+    record: Callable[..., Recorded], tmp_path: Path
+) -> None:
+    one = record(CURRICULUM)
+    start(one)
+    client, session = one.connect(tasks={})
+    whole = episode(30, 1)
+    send(client, 1, part(whole, 0, 20, task="hard"), episode(10, 2, task="easy"))
+    one.train()
+    save_checkpoint(tmp_path / "checkpoint", one.trainer.get_state(), {})
+    send(client, 2, episode(20, 3))
+    one.trainer.env_runners.handles[0].runner.server.close()  # type: ignore[attr-defined]
+    two = record(CURRICULUM, state=load_checkpoint(tmp_path / "checkpoint")[0])
+    two.train()
+    client, _ = two.connect(session, tasks={})
+    send(client, 3, part(whole, 20, 30, is_terminated=True), episode(20, 4))
+    two.train()
+    two.trainer.finish_recording()
+    tables = [pq.read_table(path) for path in (tmp_path / "data").iterdir()]  # the first episode's has no tasks
+    rows = [row for table in tables for row in table.to_pylist()]
+    assert {row["length"]: row.get("task") for row in rows} == {10: "easy", 20: None, 30: "hard"}
 
 
 def test_episodes_that_the_server_acts_in_are_recorded(record: Callable[..., Recorded], tmp_path: Path) -> None:

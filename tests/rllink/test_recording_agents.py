@@ -23,8 +23,10 @@ from runner.experiment.env_runner_group_builder import build_env_runner_group
 from runner.module_parts import build_parts, weights_of
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.reading.env_episodes import open_env_episodes
+from runner.offline.reading.inspection import inspect_data
 from runner.offline.writing.recorder import Recorded
 from tests.rllink.conftest import EXPERIMENT, RawClient, wait_until
+from tests.rllink.test_tasks import CURRICULUM
 
 WIDTHS = {"left": 2, "right": 2, "guest": 3}  # of observations
 
@@ -278,6 +280,36 @@ def check_recorded(folder: Path, expected: Mapping[int, EnvData], unsure: Mappin
     assert expected.keys() <= found.keys() <= expected.keys() | unsure.keys()
     for number, agents in found.items():
         assert agents == (expected | unsure)[number]
+
+
+def test_the_task_that_a_client_says_is_recorded(
+    serve_recording: Callable[..., RecordingServer], tmp_path: Path
+) -> None:
+    """Of env episodes whose clients say that they are over, and of one that waits for others over a checkpoint."""
+    server = serve_recording(CURRICULUM)
+
+    def played(task: str | None, number: int, **extensions: Any) -> int:
+        """Send an env episode; only its first agent says the task."""
+        client = RawClient(server.address)
+        client.ask({"type": "PING", "extensions": {"agents": {}, "tasks": {}, **extensions}})
+        data = draw_env_episode(number, np.random.default_rng(number), takes_all=not extensions)
+        data = data if extensions else {"left": data["left"]}
+        chunks = Playing(f"env {number}", data).due(9, says_ends=bool(extensions))
+        if task is not None:
+            chunks[0]["task"] = task
+        answer = client.ask({"type": "EPISODES", "episodes": chunks})
+        client.close()
+        return int(answer["env_steps"])
+
+    sent = [played(task, number, env_ends={}) for number, task in enumerate(["easy", None, "hard", "hard"])]
+    server.sample(sum(sent) + played("easy", 9))
+    save_checkpoint(tmp_path / "checkpoint", server.group.get_state(), {})
+    server.kill()
+    server = serve_recording(CURRICULUM, state=load_checkpoint(tmp_path / "checkpoint")[0])
+    server.group.finish_recording()
+    found = inspect_data(OfflineConfig(input_=str(tmp_path / "data")))
+    assert found.episodes == 5
+    assert found.tasks == {"easy": 2, "hard": 2}
 
 
 @pytest.mark.parametrize("takes_all", [True, False], ids=["all take part", "agents come and go"])

@@ -6,6 +6,7 @@
 | length                          | int64         | env steps                                                          |
 | terminated, truncated           | bool          | of the env episode                                                 |
 | episode_return                  | float64       | sum of the rewards of all agents in this row                       |
+| task                            | string        | of a curriculum; only if there are any                             |
 | agents/AGENT/module_id          | string        | the module that acted; null, as all of AGENT, where it took no step|
 | agents/AGENT/env_t              | list of int64 | env time step of each of its observations                          |
 | agents/AGENT/obs, actions, ...  | list, ...     | as the columns of a single agent's episode (`episode_format`)      |
@@ -29,7 +30,7 @@ from runner.episodes.chosen_chunks import take_chunks
 from runner.episodes.columns import ColumnBlock
 from runner.episodes.nested import StateError, read_key
 from runner.offline.codecs.arrow_columns import value_type
-from runner.offline.codecs.episode_format import INFOS, KEYS, episodes_to_table
+from runner.offline.codecs.episode_format import INFOS, KEYS, TASK, episodes_to_table, tasks_to_arrow
 from runner.offline.codecs.layout import AGENTS, VERSION, Layout, Spaces, escaped, layout_of
 
 METADATA_KEY = b"runner.env_episodes"
@@ -52,6 +53,7 @@ class EnvEpisodes:
         lengths: (E,) env steps.
         is_terminated, is_truncated: (E,) bool, of the env episodes.
         blocks: the episodes of the agents in them, a block for each module that acted; one of an agent a chunk.
+        tasks: E names of the tasks of a curriculum that they are of, None where it is not known; None: there is none.
     """
 
     ids: Sequence[str]
@@ -59,6 +61,7 @@ class EnvEpisodes:
     is_terminated: npt.NDArray[np.bool_]
     is_truncated: npt.NDArray[np.bool_]
     blocks: Sequence[ColumnBlock]
+    tasks: Sequence[str | None] | None = None
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -109,7 +112,7 @@ def env_episodes_to_table(episodes: EnvEpisodes, layouts: Layouts) -> pa.Table:
     columns: dict[str, pa.Array | pa.ChunkedArray] = {}
     returns = np.zeros(len(episodes))
     for agent, parts in _parts_by_agent(episodes.blocks).items():
-        tables = [episodes_to_table(part, layout=layouts[agent]) for part in parts]
+        tables = [episodes_to_table(replace(part, tasks=None), layout=layouts[agent]) for part in parts]
         names = dict.fromkeys(name for table in tables for name in table.column_names)
         table = pa.concat_tables([_plain(table) for table in tables], promote_options="default").select(list(names))
         rows = np.array([row_of[id_] for id_ in table[_ENV_EPISODE].to_pylist()])
@@ -123,6 +126,9 @@ def env_episodes_to_table(episodes: EnvEpisodes, layouts: Layouts) -> pa.Table:
         "truncated": pa.array(episodes.is_truncated, pa.bool_()),
         _RETURN: pa.array(returns),
     }
+    tasks = tasks_to_arrow(episodes.tasks)
+    if tasks is not None:
+        of_env[TASK] = tasks
     return pa.table({**of_env, **columns}).replace_schema_metadata({METADATA_KEY: _to_json(layouts)})
 
 
@@ -198,16 +204,20 @@ def missing_columns(agent: str, layout: Layout, schema: pa.Schema, names: Iterab
 
 
 def agent_rows(table: pa.Table, agent: str) -> pa.Table:
-    """Return an agent's episodes in a table of env episodes, as rows of `episode_format`, without metadata."""
+    """Return an agent's episodes in a table of env episodes, as rows of `episode_format`, without metadata.
+
+    Their tasks are those of the env episodes.
+    """
     prefix = agent_prefix(agent)
     names = [name for name in table.column_names if name.startswith(prefix)]
     length = f"{prefix}{LENGTH}"
     if length not in names:
         return pa.table({})
-    part = table.select([EPS_ID, *names]).replace_schema_metadata(None)
+    of_env = {EPS_ID: _ENV_EPISODE} | ({TASK: TASK} if TASK in table.column_names else {})
+    part = table.select([*of_env, *names]).replace_schema_metadata(None)
     if part[length].null_count:
         part = part.filter(pc.is_valid(part[length]))
-    part = part.rename_columns([_ENV_EPISODE, *(name.removeprefix(prefix) for name in names)])
+    part = part.rename_columns([*of_env.values(), *(name.removeprefix(prefix) for name in names)])
     return part.append_column(_AGENT_ID, pa.array([agent] * part.num_rows, pa.string()))
 
 

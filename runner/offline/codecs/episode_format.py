@@ -7,6 +7,7 @@
 | t_started, length                           | int64              | time step of the first row; env steps           |
 | terminated, truncated                       | bool               |                                                 |
 | episode_return                              | float64            | sum of the rewards of this row                  |
+| task                                        | string             | of a curriculum; only if there are any          |
 | obs                                         | list, length + 1   | the last one is the observation after the end   |
 | actions, rewards, each extra model output   | list, length       |                                                 |
 | infos                                       | list of JSON text  | length + 1, null where empty; only if there are |
@@ -19,7 +20,7 @@ decoding.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from runner.offline.codecs.layout import Layout, Leaf, Spaces, layout_of, rows_p
 
 METADATA_KEY = b"runner.episodes"
 INFOS = "infos"
+TASK = "task"
 _ENV_T = "env_t"
 # Columns that every reader needs, whatever an algorithm reads.
 KEYS = ("eps_id", "t_started", "length", "terminated", "truncated")
@@ -45,7 +47,7 @@ _INFO_TYPE = pa.list_(not_null("item", pa.string()))
 _ENV_T_TYPE = pa.list_(not_null("item", pa.int64()))
 
 
-def episodes_schema(layout: Layout, has_infos: bool, has_agents: bool) -> pa.Schema:
+def episodes_schema(layout: Layout, has_infos: bool, has_agents: bool, has_tasks: bool) -> pa.Schema:
     """Return the schema of a file."""
     fields = [
         not_null("eps_id", pa.string()),
@@ -55,6 +57,7 @@ def episodes_schema(layout: Layout, has_infos: bool, has_agents: bool) -> pa.Sch
         not_null("truncated", pa.bool_()),
         not_null("length", pa.int64()),
         pa.field("episode_return", pa.float64()),
+        *([pa.field(TASK, pa.string())] if has_tasks else []),
     ]
     for leaf in layout.leaves():
         type_ = value_type(leaf)
@@ -84,7 +87,8 @@ def episodes_to_table(
     if layout is None:
         layout = layout_of(block, spaces, env_name)
     infos = infos_to_arrow(_info_rows(block))
-    schema = episodes_schema(layout, infos is not None, block.agents is not None)
+    tasks = tasks_to_arrow(block.tasks)
+    schema = episodes_schema(layout, infos is not None, block.agents is not None, tasks is not None)
     ends = np.concatenate(([0], np.cumsum(block.lengths)))
     arrays: dict[str, pa.Array] = {
         "eps_id": pa.array(list(block.episode_ids), pa.string()),
@@ -94,6 +98,7 @@ def episodes_to_table(
         "truncated": pa.array(block.is_truncated),
         "length": pa.array(block.lengths),
         "episode_return": _returns(block, ends),
+        TASK: tasks,
         INFOS: infos,
     }
     for name, tree in layout.columns.items():
@@ -144,7 +149,18 @@ def table_to_block(table: pa.Table, layout: Layout | None = None) -> ColumnBlock
         infos=None if infos is None or infos.null_count == len(infos) else RecordedInfos(infos),
         module_id=layout.module_id or DEFAULT_MODULE_ID,
         agents=_read_agents(table, lengths),
+        tasks=read_tasks(table),
     )
+
+
+def tasks_to_arrow(tasks: Sequence[str | None] | None) -> pa.Array | None:
+    """Return the column with the tasks of episodes; None: there is none, as no task is known."""
+    return pa.array(tasks, pa.string()) if any(task is not None for task in tasks or ()) else None
+
+
+def read_tasks(table: pa.Table) -> list[str | None] | None:
+    """Return the tasks of the episodes in the rows; None: the table does not tell them."""
+    return table[TASK].to_pylist() if TASK in table.column_names else None
 
 
 def read_layout(schema: pa.Schema) -> Layout:
@@ -184,8 +200,8 @@ def rows_by_module(table: pa.Table) -> Iterator[tuple[str | None, pa.Table]]:
 
 
 def file_columns(layout: Layout, schema: pa.Schema, with_infos: bool = True) -> list[str]:
-    """Return the columns of a file that a reader of `layout` needs."""
-    names = [*KEYS, *_OF_AGENTS, _ENV_T, *([INFOS] if with_infos else [])]
+    """Return the columns of a file that a reader of `layout` needs; tasks are read where infos are."""
+    names = [*KEYS, *_OF_AGENTS, _ENV_T, *([INFOS, TASK] if with_infos else [])]
     names += [leaf.column for leaf in layout.leaves() if value_type(leaf) is not None]
     return [name for name in schema.names if name in names]
 

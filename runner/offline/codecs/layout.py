@@ -20,7 +20,17 @@ if TYPE_CHECKING:
 VERSION = 1
 # Columns of the files that are not columns of a block. Names of extra model outputs give way to them.
 RESERVED_NAMES = {
-    *("eps_id", "agent_id", "module_id", "multi_agent_episode_id", "t", "t_started", "length", "episode_return"),
+    *(
+        "eps_id",
+        "agent_id",
+        "module_id",
+        "multi_agent_episode_id",
+        "t",
+        "t_started",
+        "length",
+        "episode_return",
+        "task",
+    ),
     *("terminated", "truncated", "terminateds", "truncateds", "new_obs", "infos", "new_infos", "env_t", "new_env_t"),
 }
 # The first part of the names of agents' columns, in files of env episodes.

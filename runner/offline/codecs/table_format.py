@@ -4,6 +4,7 @@
 |---------------------------------------------|-------------------------------------------------------------------|
 | eps_id, t                                   | the episode, and the time step in it                              |
 | agent_id, module_id, multi_agent_episode_id | null with a single agent                                          |
+| task                                        | of a curriculum; only if there are any; written, and not read     |
 | obs, actions, rewards, extra model outputs  | a value, a fixed-size list, or bytes for two dimensions and more  |
 | new_obs                                     | the observation after the step                                    |
 | terminateds, truncateds                     | the step ended the episode                                        |
@@ -27,6 +28,7 @@ from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock
 from runner.episodes.nested import Array
 from runner.offline.codecs.arrow_columns import not_null, value_type, values_from_arrow, values_to_arrow
+from runner.offline.codecs.episode_format import TASK, tasks_to_arrow
 from runner.offline.codecs.infos import info_to_json
 from runner.offline.codecs.layout import Layout, Leaf, Spaces, layout_of
 from runner.offline.codecs.space_checks import describe_column
@@ -103,7 +105,7 @@ def _pairs(tree: Any, column: Column) -> list[tuple[Leaf, Array]]:
 
 
 def _id_columns(block: ColumnBlock, chunk: npt.NDArray[np.int64]) -> dict[pa.Field, pa.Array]:
-    """Return the columns that say whose steps the rows are; the ids of agents are null with a single agent."""
+    """Return the columns that say whose steps the rows are, and of which task; agents' are null with a single agent."""
     agents = block.agents
     texts = {
         "agent_id": None if agents is None else agents.agent_ids,
@@ -111,7 +113,12 @@ def _id_columns(block: ColumnBlock, chunk: npt.NDArray[np.int64]) -> dict[pa.Fie
         "multi_agent_episode_id": None if agents is None else agents.multi_agent_episode_ids,
     }
     episode = {not_null("eps_id", pa.string()): _text_of(block.episode_ids, chunk)}
-    return episode | {pa.field(name, pa.string()): _text_of(values, chunk) for name, values in texts.items()}
+    tasks = tasks_to_arrow(block.tasks)
+    return {
+        **episode,
+        **{pa.field(name, pa.string()): _text_of(values, chunk) for name, values in texts.items()},
+        **({} if tasks is None else {pa.field(TASK, pa.string()): tasks.take(pa.array(chunk))}),
+    }
 
 
 def _text_of(texts: Any, chunk: npt.NDArray[np.int64]) -> pa.Array:

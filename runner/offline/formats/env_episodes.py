@@ -23,6 +23,7 @@ from runner.offline.codecs.env_episode_format import (
     missing_columns,
     read_layouts,
 )
+from runner.offline.codecs.episode_format import TASK
 from runner.offline.codecs.layout import Layout, Spaces
 from runner.offline.codecs.table_schema import canonical_name
 from runner.offline.codecs.trajectories import ReadCounts
@@ -115,7 +116,7 @@ class EnvEpisodeFormat(RowFormat):
         assert self.layout is not None
         with_infos = self.selection.with_infos
         names = [name for agent in self.agents for name in agent_columns(agent, self.layout, schema, with_infos)]
-        return [EPS_ID, *names]
+        return [EPS_ID, *([TASK] if with_infos and TASK in schema.names else []), *names]
 
     @property
     def has_whole_rows(self) -> bool:

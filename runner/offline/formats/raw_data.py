@@ -26,7 +26,7 @@ from runner.offline.formats.module_agents import ModuleAgents
 
 _AGENT_ID = "agent_id"
 _HEAD_BYTES = 2**16
-_OPTIONAL = {"infos", "new_infos"}  # only in files with infos
+_OPTIONAL = {"infos", "new_infos", "task"}  # only in files with infos and tasks
 _EXTENSION, _PICKLED = b"ARROW:extension:name", "ray.data.arrow_pickled_object"
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 from runner.config.offline import OfflineConfig
 from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs.env_episode_format import EPS_ID, LENGTH, MODULE_ID, EnvEpisodes, agent_prefix, agent_rows
+from runner.offline.codecs.episode_format import TASK, read_tasks
 from runner.offline.codecs.layout import Layout, Spaces
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files.data_error import Place, data_error
@@ -57,7 +58,7 @@ class RecordedEnvEpisodes:
 
     def ends(self) -> Iterator[EnvEpisodes]:
         """Yield the env episodes without their agents."""
-        for table, place in self.reader.tables(list(_OF_ENV)):
+        for table, place in self.reader.tables([*_OF_ENV, TASK]):
             yield _env_episodes(table, [], place)
 
     def episodes(self, counts: ReadCounts) -> Iterator[EnvEpisodes]:
@@ -104,4 +105,4 @@ def _env_episodes(table: pa.Table, blocks: list[ColumnBlock], place: Place) -> E
         raise data_error(f"there is no column {', '.join(missing)}", place)
     lengths, is_terminated, is_truncated = (table[name].to_numpy() for name in _OF_ENV[1:])
     flags = is_terminated.astype(np.bool_), is_truncated.astype(np.bool_)
-    return EnvEpisodes(table[EPS_ID].to_pylist(), lengths.astype(np.int64), *flags, blocks)
+    return EnvEpisodes(table[EPS_ID].to_pylist(), lengths.astype(np.int64), *flags, blocks, read_tasks(table))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,7 +81,10 @@ class ColumnSummary:
 
 @dataclass
 class Inspection:
-    """What `inspect` shows. `trajectories` says why there are none, where there are none."""
+    """What `inspect` shows.
+
+    `trajectories` says why there are none, where there are none. `tasks`: of a curriculum -> number of its episodes.
+    """
 
     description: Description
     env_name: str | None
@@ -98,6 +102,7 @@ class Inspection:
     columns: list[ColumnSummary]
     first_rows: list[dict[str, Any]] = field(default_factory=list)
     counts: ReadCounts = field(default_factory=ReadCounts)
+    tasks: dict[str, int] = field(default_factory=dict)
 
     def to_plain(self) -> dict[str, Any]:
         """Return JSON-able values."""
@@ -114,6 +119,7 @@ class AgentsInspection:
         episodes, steps, terminated, truncated, returns, lengths: of env episodes; returns are sums over the agents.
         modules: agent -> the modules that have acted for it.
         agents: agent -> what its own episodes are.
+        tasks: of a curriculum -> number of its env episodes.
     """
 
     description: Description
@@ -126,6 +132,7 @@ class AgentsInspection:
     lengths: Distribution
     modules: dict[str, list[str]]
     agents: dict[str, Inspection]
+    tasks: dict[str, int]
 
     def to_plain(self) -> dict[str, Any]:
         """Return JSON-able values."""
@@ -160,7 +167,13 @@ def _inspect_agents(recorded: RecordedEnvEpisodes) -> AgentsInspection:
         lengths=Distribution.of(lengths),
         modules={agent: recorded.modules_of(agent) for agent in agents},
         agents=agents,
+        tasks=_counted(task for part in ends for task in part.tasks or ()),
     )
+
+
+def _counted(tasks: Iterable[str | None]) -> dict[str, int]:
+    """Return the number of episodes of each task, in the order of their names."""
+    return dict(sorted(Counter(task for task in tasks if task is not None).items()))
 
 
 def _inspect_source(source: Source) -> Inspection:
@@ -180,6 +193,7 @@ class _Scan:
         self._columns: dict[str, _LeafScan] = {}
         self._first: list[dict[str, Any]] = []
         self._has_infos = False
+        self._tasks: list[str | None] = []
 
     def add(self, block: ColumnBlock) -> None:
         """Take in a block."""
@@ -190,6 +204,7 @@ class _Scan:
         self._lengths.append(block.lengths)
         self._terminated += int(block.is_terminated.sum())
         self._truncated += int(block.is_truncated.sum())
+        self._tasks += block.tasks or ()
         self._has_infos |= block.infos is not None and block.infos.rows_of(0, 0, int(block.lengths[0]) + 1) is not None
         for name, column in block.columns.items():
             for path, leaf in _named_leaves(name, column):
@@ -220,6 +235,7 @@ class _Scan:
             columns=[self._columns[name].summary() for name in names],
             first_rows=self._first,
             counts=source.counts,
+            tasks=_counted(self._tasks),
         )
 
 

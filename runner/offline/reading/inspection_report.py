@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import textwrap
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +101,7 @@ def _sections_of_agents(inspection: AgentsInspection) -> Iterator[Section]:
     ended = f"{inspection.terminated:,} terminated, {inspection.truncated:,} truncated"
     rows = [("episodes", f"{inspection.episodes:,} ({ended})"), ("env steps", f"{inspection.steps:,}")]
     rows += [("return", _describe(inspection.returns)), ("length", _describe(inspection.lengths))]
+    rows += _tasks(inspection.tasks)
     yield "Env episodes, returns of all agents together", rows
     yield "Returns", list(_histogram(inspection.returns))
 
@@ -125,11 +126,17 @@ def _episode_sections(inspection: Inspection) -> Iterator[Section]:
     ]
     for name, values in (("return", inspection.returns), ("length", inspection.lengths)):
         rows.append((name, _describe(values)))
+    rows += _tasks(inspection.tasks)
     yield "Episodes", rows
     yield "Returns", list(_histogram(inspection.returns))
     counted = [column for column in inspection.columns if column.name.partition("/")[0] == "actions" and column.counts]
     for column in counted:
         yield f"{column.name.capitalize()}", list(_bars(column.counts or {}))
+
+
+def _tasks(tasks: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Return how many episodes are of each task; nothing where none is recorded."""
+    return [("tasks", ", ".join(f"{task} {count:,}" for task, count in tasks.items()))] if tasks else []
 
 
 def _describe(values: Distribution) -> str:

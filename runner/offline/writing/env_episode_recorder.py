@@ -141,10 +141,10 @@ class EnvEpisodeRecorder:
         """Return what was taken of env episodes that are not over.
 
         Returns:
-            Id -> `agents`: agent's episode id -> its state, without infos; `end`: the (length, is_terminated) with
-            which it is over if nobody else comes to it, else None.
+            Id -> `agents`: agent's episode id -> its state, without infos; `end`: the (length, is_terminated, task)
+            with which it is over if nobody else comes to it, else None.
         """
-        ends = {episode.id: [episode.length, episode.is_terminated] for episode in self._waiting}
+        ends = {episode.id: [episode.length, episode.is_terminated, episode.task] for episode in self._waiting}
         return {
             env_id: {
                 "agents": {id_: episode.get_state() for id_, episode in of_env.items()},
@@ -160,7 +160,9 @@ class EnvEpisodeRecorder:
             for env_id, saved in episodes.items()
         }
         ends = {env_id: saved["end"] for env_id, saved in episodes.items() if saved["end"] is not None}
-        self._waiting = [EndedEpisode(id_, int(length), bool(terminated)) for id_, (length, terminated) in ends.items()]
+        self._waiting = [
+            EndedEpisode(id_, int(length), bool(terminated), *task) for id_, (length, terminated, *task) in ends.items()
+        ]
 
     def close(self) -> Recorded:
         """Finish the files; whoever has not come to an env episode by now will not come."""
@@ -200,6 +202,7 @@ def _env_episodes(ended: Sequence[EndedEpisode], agents: Sequence[_AgentEpisode]
         is_terminated,
         ~is_terminated,
         [_block(module_id, episodes) for module_id, episodes in by_module.items()],
+        [episode.task for episode in ended],
     )
 
 

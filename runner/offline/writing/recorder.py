@@ -139,7 +139,8 @@ class EpisodeRecorder:
     def add_sample(self, blocks: Sequence[ColumnBlock], to_record: ToRecord) -> None:
         """Take the block of a sample of simulators; raises as `add` does."""
         for block in blocks:
-            self.add(block, to_record.is_whole[block.module_id])
+            tasks = to_record.tasks.get(block.module_id)
+            self.add(replace(block, tasks=tasks), to_record.is_whole[block.module_id])
         self.break_off(to_record.broken_off)
 
     def break_off(self, ids: Iterable[str]) -> None:
@@ -200,6 +201,7 @@ def _joined(block: ColumnBlock, episodes: Sequence[tuple[int, Sequence[Part]]]) 
         is_truncated=block.is_truncated[last],
         t_started=np.zeros(len(every), np.int64),
         episode_ids=[block.episode_ids[chunk] for chunk in last],
+        tasks=None if block.tasks is None else [block.tasks[chunk] for chunk in last],
         lookback=None,
         infos=JoinedInfos(every) if any(part.infos for parts in every for part in parts) else None,
     )

@@ -22,7 +22,7 @@ from runner.offline.writing.ray_output import RayOutput
 from runner.offline.writing.run_folders import next_place, safe_name
 
 _ROW_GROUP_BYTES = 2**22
-_INFO_NAMES = ("infos", "new_infos")
+_OPTIONAL_NAMES = ("infos", "new_infos", "task")  # of columns that some episodes have and others have not
 
 
 class RollingFiles:
@@ -67,7 +67,7 @@ class RollingFiles:
         self._function = write_function(config)
         self._open: OutputFile | RayOutput | None = None
         self._folder: Location | None = None  # of the newest file
-        self._info_fields: dict[str, pa.Field] = {}
+        self._optional_fields: dict[str, pa.Field] = {}
         self._names: list[str] = []
         limit = config.output_max_file_size
         self._group_bytes = min(_ROW_GROUP_BYTES, limit) if limit else _ROW_GROUP_BYTES
@@ -134,6 +134,7 @@ class RollingFiles:
             infos=block.infos,
             module_id=block.module_id,
             agents=block.agents,
+            tasks=block.tasks,
         )
         if self._config.output_episode_format == "rllib":
             return episodes_to_items(copied, self._layout)
@@ -147,7 +148,7 @@ class RollingFiles:
     def _take(self, rows: pa.Table) -> None:
         rows = self._completed(rows)
         if self._waiting and rows.column_names != self._waiting[0].column_names:
-            self._flush()  # the first infos
+            self._flush()  # the first infos, or the first task
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
         limit = self._config.output_max_rows_per_file
@@ -158,16 +159,16 @@ class RollingFiles:
             self._finish()
 
     def _completed(self, rows: pa.Table) -> pa.Table:
-        """Return rows with columns for infos once there have been any, so that all files from then on have one
-        schema."""
-        if any(name in rows.column_names for name in _INFO_NAMES):
-            self._info_fields = {name: rows.schema.field(name) for name in _INFO_NAMES if name in rows.column_names}
-            self._names = rows.column_names
-        elif self._info_fields:
-            for column in self._info_fields.values():
+        """Return rows with columns for infos and tasks once there have been any, so that all files from then on have
+        one schema."""
+        found = {name: rows.schema.field(name) for name in _OPTIONAL_NAMES if name in rows.column_names}
+        if not found.keys() <= self._optional_fields.keys():
+            self._optional_fields |= found
+            self._names = [*rows.column_names, *(name for name in self._optional_fields if name not in found)]
+        for name, column in self._optional_fields.items():
+            if name not in found:
                 rows = rows.append_column(column, pa.nulls(rows.num_rows, column.type))
-            rows = rows.select(self._names)
-        return rows
+        return rows.select(self._names) if self._optional_fields else rows
 
     def _rows_of_file(self) -> int:
         waiting = sum(int(table.num_rows) for table in self._waiting)

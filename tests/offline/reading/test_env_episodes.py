@@ -173,6 +173,26 @@ def test_a_table_of_several_agents_is_read_for_one_of_them(tmp_path: Path) -> No
         assert_same_rows(found, rows_of(RECORDED, agent))
 
 
+@pytest.mark.parametrize("options", [{}, {"output_write_episodes": False}], ids=["env_episodes", "steps"])
+def test_tasks_are_written_again(tmp_path: Path, options: dict[str, Any]) -> None:
+    """In a folder that has files without tasks, too."""
+    tasks = [("near", "far", None)[row % 3] for row in range(len(TABLE))]
+    (tmp_path / "data").mkdir()
+    pq.write_table(TABLE, tmp_path / "data" / "a.parquet")
+    pq.write_table(TABLE.append_column("task", pa.array(tasks)), tmp_path / "data" / "b.parquet")
+    config = OfflineConfig(input_=str(tmp_path / "data"), output=str(tmp_path / "out"), **options)
+    assert inspect_data(config).tasks == {"far": 23, "near": 23}
+    convert(config)
+    if options:
+        steps = pq.read_table(sorted((tmp_path / "out").iterdir())[-1])
+        by_episode = dict(zip(*(steps[name].to_pylist() for name in ("multi_agent_episode_id", "task")), strict=True))
+        assert by_episode == dict(zip(TABLE["eps_id"].to_pylist(), tasks, strict=True))
+    else:
+        _, with_tasks = sorted((tmp_path / "out").iterdir())
+        near = OfflineConfig(input_=str(with_tasks), input_read_method_kwargs={"filter": "task == 'near'"})
+        assert (inspect_data(near).episodes, inspect_data(near).tasks) == (23, {"near": 23})
+
+
 def test_rows_are_filtered_by_the_return_of_all_agents() -> None:
     kept = rows_of(RECORDED, "agent_0", input_read_method_kwargs={"filter": "episode_return >= 60"})
     assert kept.agents is not None
