@@ -17,6 +17,7 @@ from runner.config.curriculum import (
     evaluated_tasks,
     task_names,
 )
+from runner.config.env_checks import find_task_problems
 from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.operators import ENV_RUNNERS
 from runner.config.plans import needs_of
@@ -41,7 +42,7 @@ def find_curriculum_problems(config: ExperimentConfig, composed: Composed) -> It
         yield Problem("curriculum is set, and has no tasks", where, "{}", allowed)
         return
     of_tasks = [problem for name, given in curriculum.tasks.items() for problem in _check_task(name, given, composed)]
-    yield from of_tasks
+    yield from of_tasks or _check_arguments(config, composed)
     yield from _check_rule(curriculum, composed)
     yield from _check_run(config, composed)
     if not of_tasks:
@@ -65,6 +66,13 @@ def _check_task(name: Any, given: Any, composed: Composed) -> Iterator[Problem]:
             yield Problem(f"{key} has an unknown key", where, show_value(part), allowed, nearest)
         elif not isinstance(values, dict) or not all(isinstance(argument, str) for argument in values):
             yield Problem(f"{key}.{part} is no dict of names", where, show_value(values), "{name: value, ...}")
+
+
+def _check_arguments(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    """Check the arguments of the tasks' own environments."""
+    for name, given in config.curriculum.tasks.items():
+        if ENV_CONFIG in given:
+            yield from find_task_problems(f"curriculum.tasks.{name}.{ENV_CONFIG}", given[ENV_CONFIG], config, composed)
 
 
 def _check_rule(curriculum: CurriculumConfig, composed: Composed) -> Iterator[Problem]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from runner.config.composed import Composed
+from runner.config.curriculum import task_names
 from runner.config.edits import describe_fault
 from runner.config.env_backends import ALE_CLASS, DECIDED, find_backend_problems
 from runner.config.errors import Problem, list_names, nearest_match, show_value
@@ -37,13 +39,32 @@ def find_env_problems(config: ExperimentConfig, composed: Composed) -> Iterator[
     elif env is not None and target is not None:
         where = composed.where("env._target_")
         yield Problem("env.env and env._target_ are both set", where, f"{env} and {target}", f"only one: {allowed}")
-    elif target is not None:
-        yield from _check_call("env._target_", "env.env_config", target, config.env.env_config, composed, _NUM_ENVS)
+    else:
+        yield from _check_made("env.env_config", config.env.env_config, config, composed)
+
+
+def find_task_problems(
+    key: str, env_config: Mapping[str, Any], config: ExperimentConfig, composed: Composed
+) -> Iterator[Problem]:
+    """Yield the problems of a task's own environment, whose arguments at `key` replace ones of the `env` block."""
+    of_env = config.env.env_config
+    if not any(_check_made("env.env_config", of_env, config, composed)):  # which are told by themselves
+        for problem in _check_made(key, {**of_env, **env_config}, config, composed):
+            yield replace(problem, got=show_value(env_config))
+
+
+def _check_made(
+    key: str, arguments: Mapping[str, Any], config: ExperimentConfig, composed: Composed
+) -> Iterator[Problem]:
+    """Check the environment of the `env` block and the arguments at `key` that it is made with."""
+    env, target = config.env.env, config.env._target_
+    if target is not None:
+        yield from _check_call("env._target_", key, target, arguments, composed, _NUM_ENVS)
     elif config.env.backend == "ale":
-        arguments = {name: value for name, value in config.env.env_config.items() if name not in DECIDED}
-        yield from _check_call("env.env", "env.env_config", ALE_CLASS, arguments, composed, Given(names=_ALE_GIVEN))
+        others = {name: value for name, value in arguments.items() if name not in DECIDED}
+        yield from _check_call("env.env", key, ALE_CLASS, others, composed, Given(names=_ALE_GIVEN))
     elif env is not None and config.env.backend == "gymnasium":
-        yield from _check_env_id(env, config, composed)
+        yield from _check_env_id(env, key, arguments, config, composed)
 
 
 def _check_call(
@@ -77,7 +98,9 @@ def _check_wrappers(config: ExperimentConfig, composed: Composed) -> Iterator[Pr
         yield from _check_call(f"{key}._target_", key, target, arguments, composed, _WRAPPED_ENV)
 
 
-def _check_env_id(env: str, config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+def _check_env_id(
+    env: str, key: str, arguments: Mapping[str, Any], config: ExperimentConfig, composed: Composed
+) -> Iterator[Problem]:
     if ":" in env:  # gymnasium imports the module before the colon, which registers the id
         yield from _check_registering_module(env, composed)
         return
@@ -93,10 +116,10 @@ def _check_env_id(env: str, config: ExperimentConfig, composed: Composed) -> Ite
     entry_point = spec.vector_entry_point if _is_batched(config, spec) else spec.entry_point
     if isinstance(entry_point, str):
         target = entry_point.replace(":", ".")
-        arguments = {name: value for name, value in config.env.env_config.items() if name not in _MAKE_ARGUMENTS}
+        others = {name: value for name, value in arguments.items() if name not in _MAKE_ARGUMENTS}
         if find_target_fault(target) is None:  # a plugin's path may lead nowhere until it is imported
             given = Given(names=("num_envs", *spec.kwargs))
-            yield from _check_call("env.env", "env.env_config", target, arguments, composed, given)
+            yield from _check_call("env.env", key, target, others, composed, given)
 
 
 def _check_registering_module(env: str, composed: Composed) -> Iterator[Problem]:
@@ -111,7 +134,7 @@ def _check_registering_module(env: str, composed: Composed) -> Iterator[Problem]
 def _is_batched(config: ExperimentConfig, spec: Any) -> bool:
     """Return whether the run steps the environment's own batched implementation."""
     mode = config.env_runners.gym_env_vectorize_mode
-    if mode != "auto" or config.env_runners.restart_failed_sub_environments:
+    if mode != "auto" or config.env_runners.restart_failed_sub_environments or task_names(config.curriculum):
         return mode == "vector_entry_point"
     wrappers = [str(wrapper.get("_target_")) for wrapper in config.env.wrappers]
     return spec.vector_entry_point is not None and all(is_subclass(path, VECTOR_ENV) for path in wrappers)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from runner.config.curriculum import EPISODE_RETURN, INFO, Task
-from runner.config.errors import ConfigError, Problem, RunFailure, show_value
+from runner.config.curriculum import ENV_CONFIG, EPISODE_RETURN, INFO, Task
+from runner.config.errors import ConfigError, Problem, RunFailure, list_names, nearest_match, show_value
 from runner.curriculum.restorable_env import RestorableEnv
 from runner.env_runners.multi_agent_env import AgentDict, MultiAgentEnv, StepDicts
 from runner.streams import random_stream
@@ -49,6 +50,7 @@ class Tasked:
         self._seed: int | None = None
         self._key = None if measure == EPISODE_RETURN else measure.removeprefix(INFO)
         self._numbers: dict[str, float] = {}
+        self._known: list[str] = []  # keys of the newest info without the measured number
         self._shared = RestorableEnv(make_env({}))
         self._of_task: dict[str, RestorableEnv] = {}  # of tasks with an `env_config`
 
@@ -66,19 +68,33 @@ class Tasked:
         if not arguments:
             return self._shared
         if name not in self._of_task:
-            made = self._make_env(arguments)
-            _check_spaces(self._shared.env, made, name)
-            self._of_task[name] = RestorableEnv(made)
+            self._of_task[name] = RestorableEnv(self._made(name, arguments))
         return self._of_task[name]
 
-    def _begin(self, seed: int | None, name: str) -> Any:
+    def _made(self, name: str, arguments: Mapping[str, Any]) -> Any:
+        """Make the environment of a task with these arguments."""
+        where = f"curriculum.tasks.{name}.{ENV_CONFIG}"
+        try:
+            made = self._make_env(arguments)
+        except ConfigError as error:
+            problems = [replace(one, what=f"task {name}: {one.what}", where=where) for one in error.problems]
+            raise ConfigError(problems) from error
+        _check_spaces(self._shared.env, made, name, where)
+        return made
+
+    def begin(self, seed: int | None, name: str) -> Any:
+        """Begin an episode of a task, and return what the reset of its environment does.
+
+        Raises:
+            ConfigError: the environment of the task cannot be made, or has other spaces.
+        """
         self.task, self._seed, self._numbers = name, seed, {}
         return self._current.reset(seed, self._tasks[name].options)
 
     def _begin_drawn(self, seed: int | None) -> Any:
         names, odds = list(self.odds), list(self.odds.values())
         rng = np.random.default_rng() if seed is None else random_stream(seed, TASK)
-        return self._begin(seed, names[int(rng.choice(len(names), p=odds))])
+        return self.begin(seed, names[int(rng.choice(len(names), p=odds))])
 
     def _measure(self, agent: str, info: Mapping[str, Any]) -> None:
         """Keep the number that an agent's info has."""
@@ -96,6 +112,8 @@ class Tasked:
                     Problem(what, f"task {self.task}", show_value(number), "a finite number, or true or false")
                 )
             self._numbers[agent] = float(number)
+        else:
+            self._known = list(map(str, info))
 
     def measured(self, agents: Collection[str] | None = None) -> float | None:
         """Return the value of the episode that has just ended; None: it is the return.
@@ -110,8 +128,12 @@ class Tasked:
             return None
         numbers = [number for agent, number in self._numbers.items() if agents is None or agent in agents]
         if not numbers:
-            what = f"the last step's info has no {self._key}, which curriculum.measure names"
-            raise RunFailure(Problem(what, f"task {self.task}", None, f"a number {self._key} in each last info"))
+            what = f"the info of an episode's last step has no {self._key}, which curriculum.measure names"
+            known = [f"{INFO}{key}" for key in self._known]
+            allowed = f"{list_names([EPISODE_RETURN, *known])}; the key of a number that each last info has"
+            nearest = nearest_match(f"{INFO}{self._key}", known)
+            where = f"curriculum.measure, task {self.task}"
+            raise RunFailure(Problem(what, where, f"{INFO}{self._key}", allowed, nearest))
         return sum(numbers) / len(numbers)
 
     def render(self) -> Any:
@@ -148,7 +170,7 @@ class Tasked:
             other.set_state(of_other, partial(other.reset, 0, options[name]))
         task, seed = str(state["task"]), None if state["seed"] is None else int(state["seed"])
         if state["env"]:
-            self._env_of(task).set_state(state["env"], lambda: self._begin(seed, task))
+            self._env_of(task).set_state(state["env"], lambda: self.begin(seed, task))
         self.task, self._seed = task, seed
         self._numbers = {agent: float(number) for agent, number in state["numbers"].items()}
 
@@ -215,11 +237,10 @@ class TaskedMultiAgentEnv(Tasked, MultiAgentEnv):
         return {**infos, **{agent: {**(infos.get(agent) or {}), TASK: self.task} for agent in obs}}
 
 
-def _check_spaces(shared: Any, made: Any, name: str) -> None:
+def _check_spaces(shared: Any, made: Any, name: str, where: str) -> None:
     names = ("observation_spaces", "action_spaces") if isinstance(shared, MultiAgentEnv) else ()
     for attribute in names or ("observation_space", "action_space"):
         expected, got = getattr(shared, attribute), getattr(made, attribute, None)
         if expected != got:
             what = f"the environment of task {name} has another {attribute} than the env block's"
-            where = f"curriculum.tasks.{name}.env_config"
             raise ConfigError([Problem(what, where, str(got), f"{expected}, one policy acts in all tasks")])

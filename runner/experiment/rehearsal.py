@@ -19,6 +19,7 @@ from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.episodes.columns import ColumnBlock, Rollout, block_from_episodes
 from runner.experiment.aggregator_builder import check_aggregated_pipelines
+from runner.experiment.curriculum_builder import check_tasks
 from runner.experiment.env_runner_builder import EVALUATION
 from runner.experiment.filming import Filmer
 from runner.experiment.first_sample import first_sample, reduced
@@ -30,6 +31,7 @@ from runner.experiment.replay_builder import build_replay_buffers
 from runner.experiment.replay_memory import measure_replay
 from runner.module_parts import (
     ModuleParts,
+    ModulePlan,
     build_module_parts,
     join_modules,
     learner_device,
@@ -85,7 +87,7 @@ class _Rehearsal:
     def _make_parts(self) -> dict[str, ModuleParts] | None:
         """Make network and pipelines of each module; None if one of them cannot be made."""
         config = self._config
-        plans = self._try("the environment", lambda: plan_modules(config)) or {}
+        plans = self._try("the environment", self._plan_modules) or {}
         made = {
             module_id: self._try(f"module {module_id} and its pipelines", partial(build_module_parts, config, plan))
             for module_id, plan in plans.items()
@@ -108,6 +110,12 @@ class _Rehearsal:
         self._try("module.load_state_path", lambda: load_modules(config, parts))
         self._try("the aggregators", lambda: check_aggregated_pipelines(self._given, parts))
         return parts
+
+    def _plan_modules(self) -> dict[str, ModulePlan]:
+        """Plan the modules, and begin an episode of each task of a curriculum."""
+        plans = plan_modules(self._config)
+        check_tasks(self._config, plans)
+        return plans
 
     def _take_a_step(self, parts: Mapping[str, ModuleParts]) -> None:
         rollout = self._try_rollout(parts)

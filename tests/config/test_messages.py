@@ -78,6 +78,10 @@ MISTAKES: dict[str, list[str]] = {
         "learners.custom_resources_per_aggregator_actor=simulator",
     ],
     "gpus_of_a_learner": ["learners.num_learners=2", "learners.num_gpus_per_learner=4"],
+    "task_argument": [
+        "experiment=ppo_curriculum_goal_maze",
+        "curriculum={num_levels: null, evaluate: [], tasks: {a: {options: {level: 0}}, b: {env_config: {siz: 5}}}}",
+    ],
     "stop_at_text": ["stop.training_iteration=many"],
     "no_environment": ["env=none"],
     "option_null": ["env=null"],

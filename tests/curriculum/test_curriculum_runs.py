@@ -16,6 +16,7 @@ from runner.config.errors import ConfigError
 from runner.config.offline import OfflineConfig
 from runner.config.validation import build_experiment_config
 from runner.experiment.env_runner_builder import EVALUATION, build_env_runner
+from runner.experiment.rehearsal import rehearse
 from runner.experiment.trainer import Trainer
 from runner.module_parts import build_parts, weights_of
 from runner.offline.reading.inspection import inspect_data
@@ -192,6 +193,20 @@ def test_a_league_plays_the_tasks_of_a_curriculum() -> None:
         ("curriculum={num_levels: null, tasks: {a/b: {options: {}}}}", "a task's name becomes part of metrics"),
         ("curriculum={num_levels: null, tasks: {a: 3}}", "curriculum.tasks.a is no task"),
         ("curriculum.measure=return", "curriculum.measure is nothing to measure"),
+        ("curriculum={num_levels: null, evaluate: [], tasks: {a: {env_config: {siz: 5}}}}", "nearest  size"),
+        (
+            "curriculum={num_levels: null, evaluate: [], tasks: {a: {env_config: {size: 4}}}}",
+            "where    curriculum.tasks.a.env_config",
+        ),
+        (
+            "curriculum={num_levels: null, evaluate: [], tasks: {a: {env_config: {size: 7}}}}",
+            "the environment of task a has another",
+        ),
+        (
+            "curriculum={num_levels: null, evaluate: [], tasks: {a: {options: {levle: 1}}}}",
+            "where    curriculum.tasks.a",
+        ),
+        ("curriculum={num_levels: 5, evaluate: []}", 'task level_4: reset(options={"level": 4}) fails'),
         ("curriculum.evaluate=[level_4]", "curriculum.evaluate names no task"),
         ("curriculum.rule=promot", "promote"),
         ("env_runners.gym_env_vectorize_mode=async", "steps environments one by one"),
@@ -203,6 +218,17 @@ def test_what_does_not_fit_is_told_at_the_start(override: str, what: str) -> Non
     with pytest.raises(ConfigError) as raised:
         trainer_of(override).close()
     assert what in str(raised.value)
+
+
+def test_all_wrong_tasks_of_several_agents_are_told_by_building() -> None:
+    wrong = ["+curriculum.tasks.wild={env_config: {speed: fast}}", "+curriculum.tasks.still={env_config: {speed: []}}"]
+    overrides = [*SMALL, *TEAM, *wrong]
+    config = build_experiment_config(compose_experiment(["+experiment=ppo_curriculum_goal_maze", *overrides]))
+    with pytest.raises(ConfigError) as raised:
+        rehearse(config)
+    wheres = [str(problem.where) for problem in raised.value.problems]
+    assert [where.partition(",")[0] for where in wheres] == ["curriculum.tasks.wild", "curriculum.tasks.still"]
+    assert all("drills.py" in where for where in wheres), "the line of the environment that fails"
 
 
 def test_a_run_is_drawn(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
