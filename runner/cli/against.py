@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from runner.checkpoints.trust import EXPORTING, TRUST
 from runner.cli.stored_run import StoredRun, open_run
-from runner.config.errors import Problem, UserError
+from runner.config.errors import ConfigError, Problem, UserError
 from runner.config.module_ids import DEFAULT_MODULE_ID, declared_module_ids
 
 OPTION = "--against"
-_POLICY = ".onnx"
+_POLICY, _PLAYER = ".onnx", "other"
 
 
 def with_opponent(stored: StoredRun, other: str, folder: Path, is_trusting: bool) -> StoredRun:
@@ -28,15 +30,28 @@ def with_opponent(stored: StoredRun, other: str, folder: Path, is_trusting: bool
     """
     config = stored.config
     modules = config.league.modules or list(declared_module_ids(config)) or [DEFAULT_MODULE_ID]
-    path, name = Path(other), "other"
+    path = Path(other)
     if len(modules) > 1 or config.multi_agent.multi_rl_module is not None:
         what = "one policy can be the opponent where one module plays all parts by itself"
         raise UserError(Problem(what, OPTION, ", ".join(modules), "a run with one module").render_alone())
     policy = path if path.suffix == _POLICY else _exported(path, modules[0], folder, is_trusting)
     if not policy.is_file():
         raise UserError(Problem("there is no such policy file", OPTION, other, "POLICY.onnx or RUN_DIR").render_alone())
-    league = replace(config.league, modules=modules, fixed={name: str(policy.absolute())}, evaluate_against=[name])
+    league = replace(
+        config.league, modules=modules, fixed={_PLAYER: str(policy.absolute())}, evaluate_against=[_PLAYER]
+    )
     return replace(stored, config=replace(config, league=league))
+
+
+@contextmanager
+def naming_opponent(other: str) -> Iterator[None]:
+    """Let a problem within name the option that the opponent came from, not the place that it has in the league."""
+    try:
+        yield
+    except ConfigError as error:
+        in_league, given = f"league.fixed.{_PLAYER}", f"{OPTION} {other}"
+        problems = [replace(one, where=one.where and one.where.replace(in_league, given)) for one in error.problems]
+        raise ConfigError(problems) from error
 
 
 def _exported(run_dir: Path, module_id: str, folder: Path, is_trusting: bool) -> Path:
@@ -46,6 +61,6 @@ def _exported(run_dir: Path, module_id: str, folder: Path, is_trusting: bool) ->
     stored = open_run([str(run_dir), *([TRUST] if is_trusting else [])], {}, EXPORTING)
     known = declared_module_ids(stored.config)
     chosen = module_id if module_id in known else None
-    path = folder / f"other{_POLICY}"
+    path = folder / f"{_PLAYER}{_POLICY}"
     path.write_bytes(StoredPolicy.load(stored.checkpoint, stored.config, chosen).to_onnx().content)
     return path

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from runner.checkpoints.trust import ACTING, TRUST
-from runner.cli.against import OPTION, with_opponent
+from runner.cli.against import OPTION, naming_opponent, with_opponent
 from runner.cli.arguments import take_options
 from runner.cli.held_out_table import held_out_lines
 from runner.cli.stored_run import StoredRun, check_writable, open_run, policy_of
@@ -38,6 +38,7 @@ def main(argv: Sequence[str]) -> int:
         if opponent is not None:
             folder = Path(stack.enter_context(TemporaryDirectory()))
             stored = with_opponent(stored, opponent, folder, bool(trust))
+            stack.enter_context(naming_opponent(opponent))
         result = _evaluate(stored)
     record = {"checkpoint": str(stored.checkpoint), "overrides": list(stored.composed.overrides), **result}
     record |= {} if opponent is None else {"against": opponent}

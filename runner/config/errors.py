@@ -73,6 +73,25 @@ class RunFailure(RunnerError):
         return type(self), (self.problem,)
 
 
+class ChoiceError(ValueError):
+    """An argument that is none of its choices.
+
+    Args:
+        name: of the argument.
+        value: that was given.
+        choices: values that it may have.
+    """
+
+    def __init__(self, name: str, value: object, choices: Sequence[str]) -> None:
+        super().__init__(f"{name} is not one of its choices")
+        self._name, self._value, self._choices = name, value, choices
+
+    def problem(self, block: str) -> Problem:
+        """Return the problem of the argument, which is of the block at this key."""
+        nearest = nearest_match(str(self._value), self._choices)
+        return Problem(str(self), f"{block}.{self._name}", show_value(self._value), ", ".join(self._choices), nearest)
+
+
 def render_problems(problems: Sequence[Problem]) -> str:
     """The report of all problems, a paragraph each."""
     count = f"{len(problems)} problem" + ("" if len(problems) == 1 else "s")

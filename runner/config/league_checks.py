@@ -76,19 +76,19 @@ def _check_run(config: ExperimentConfig, where: str | None) -> Iterator[Problem]
 
 def _check_opponents(league: LeagueConfig, composed: Composed) -> Iterator[Problem]:
     key = "league.opponents"
-    where = composed.where(key)
     for kind, share in league.opponents.items():
+        where = composed.where(f"{key}.{kind}")
         if kind not in KINDS_OF_OPPONENTS:
             nearest = nearest_match(kind, KINDS_OF_OPPONENTS)
             yield Problem(f"{key} has an unknown kind", where, kind, ", ".join(KINDS_OF_OPPONENTS), nearest)
-        elif isinstance(share, bool) or not isinstance(share, (int, float)) or share < 0:
+        elif share < 0:
             yield Problem(f"{key}.{kind} is no share", where, show_value(share), "a number of 0 or more")
-    shares = [share for share in league.opponents.values() if isinstance(share, (int, float))]
-    if not sum(shares) > 0:
-        yield Problem(f"{key} has no kind with a share above 0", where, show_value(league.opponents))
+    if not any(share > 0 for share in league.opponents.values()):
+        yield Problem(f"{key} has no kind with a share above 0", composed.where(key), show_value(league.opponents))
     if league.opponents.get(FIXED) and not league.fixed:
         what = f"{key}.{FIXED} has a share, and league.fixed has no player"
-        yield Problem(what, where, show_value(league.opponents[FIXED]), "0, or players in league.fixed")
+        where, share = composed.where(f"{key}.{FIXED}"), show_value(league.opponents[FIXED])
+        yield Problem(what, where, share, "0, or players in league.fixed")
 
 
 def _check_player(player_id: str, given: Any, league: LeagueConfig, composed: Composed) -> Iterator[Problem]:

@@ -10,7 +10,7 @@ from typing import Any
 import gymnasium as gym
 
 from runner.config.documents import read_regular
-from runner.config.errors import ConfigError, Problem, nearest_match
+from runner.config.errors import ConfigError, Problem, nearest_match, show_value
 from runner.config.imports import import_target
 from runner.config.league import LEAGUE_FOLDER
 from runner.config.schemas import ExperimentConfig
@@ -25,6 +25,11 @@ from runner.module_parts import ModuleParts, ModulePlan, build_acting_parts, has
 from runner.pipelines.description import space_text
 from runner.policy import OnnxPolicy
 from runner.rllink.client.local_policy import PolicyFileError
+
+# What may be a fixed player without a class.
+_POLICY_FILES = (
+    "a file of `python -m runner export` or a snapshot; other policies by a _target_, a runner.league.Player"
+)
 
 
 def build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts], run_dir: Path | None) -> League | None:
@@ -107,7 +112,7 @@ def _content(player_id: str, given: Any) -> bytes:
         return read_regular(Path(given))
     except (OSError, ValueError) as error:
         what = f"the policy file of player {player_id} cannot be read: {error}"
-        raise ConfigError([Problem(what, f"league.fixed.{player_id}", given, "a file of `export`")]) from error
+        raise ConfigError([Problem(what, f"league.fixed.{player_id}", given, _POLICY_FILES)]) from error
 
 
 def _check_player(config: ExperimentConfig, plans: Mapping[str, ModulePlan], player_id: str, content: bytes) -> None:
@@ -121,7 +126,9 @@ def _check_player(config: ExperimentConfig, plans: Mapping[str, ModulePlan], pla
         player = _make_player(config.league.fixed, spaces, True, player_id, content or None, module_id)
         problems = list(_find_misfits(player, plans[module_id], player_id)) if isinstance(player, PolicyPlayer) else []
     except (PolicyFileError, KeyError, TypeError, ValueError) as error:
-        raise ConfigError([Problem(f"player {player_id} cannot be made: {error}", where)]) from error
+        given, allowed = config.league.fixed[player_id], _POLICY_FILES if content else None
+        got = given if content else show_value(given)
+        raise ConfigError([Problem(f"player {player_id} cannot be made: {error}", where, got, allowed)]) from error
     if problems:
         raise ConfigError(problems)
 

@@ -23,6 +23,7 @@ from runner.experiment.curriculum_builder import check_tasks
 from runner.experiment.env_runner_builder import EVALUATION
 from runner.experiment.filming import Filmer
 from runner.experiment.first_sample import first_sample, reduced
+from runner.experiment.league_builder import build_league
 from runner.experiment.learner_builder import build_learner_group
 from runner.experiment.loaded_modules import load_modules
 from runner.experiment.recorded_data_builder import build_held_out_evaluation, check_recorded_data
@@ -108,6 +109,7 @@ class _Rehearsal:
         of_callbacks = with_evaluation(callbacks.reported_metrics, config)
         self._try("the metrics", lambda: check_metric_names(config, agents, reported, of_callbacks))
         self._try("module.load_state_path", lambda: load_modules(config, parts))
+        self._try("the league", lambda: build_league(config, parts, run_dir=None))
         self._try("the aggregators", lambda: check_aggregated_pipelines(self._given, parts))
         return parts
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import gymnasium as gym
 
-from runner.config.errors import ConfigError, Problem
+from runner.config.errors import ChoiceError, ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.plans.buffer_checks import RECORDED
 from runner.config.schemas import ExperimentConfig
@@ -36,6 +36,8 @@ def build_replay_buffers(
         buffer_class = import_target(block["_target_"], f"{key}._target_", ReplayBuffer)
         try:
             buffer = buffers[name] = buffer_class(**arguments)
+        except ChoiceError as error:
+            raise ConfigError([error.problem(key)]) from error
         except (TypeError, ValueError) as error:
             what = f"{block['_target_']} cannot be made: {error}"
             raise ConfigError([Problem(what, key, str(arguments))]) from error

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import gymnasium as gym
 import torch
 
-from runner.config.errors import ConfigError, Problem
+from runner.config.errors import ChoiceError, ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.module_ids import trained_modules
 from runner.config.schemas import ExperimentConfig
@@ -52,6 +52,8 @@ def join_modules(config: ExperimentConfig, parts: Mapping[str, P]) -> dict[str, 
         try:
             together: MultiRLModule = joined_class(modules, **block)
             together.use_agents(_run_agents(config, parts, spaces))
+        except ChoiceError as error:
+            raise ConfigError([error.problem(where)]) from error
         except (TypeError, ValueError) as error:
             raise ConfigError([Problem(str(error), where, path)]) from error
     together.freeze_untrained(trained_modules(config, list(parts)))

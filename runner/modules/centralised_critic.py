@@ -10,11 +10,14 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
+from runner.config.errors import ChoiceError
 from runner.modules.actor_critic_module import head_options
 from runner.modules.mlp import MLP
 from runner.modules.multi_rl_module import Batches, MultiRLModule, Outputs, RunAgents
 from runner.modules.observation_encoder import ObservationEncoder
 from runner.modules.rl_module import RLModule
+
+_READS = ("observations", "state")
 
 
 class SharedEncoders(MultiRLModule):
@@ -56,8 +59,8 @@ class CentralisedCritic(MultiRLModule):
         fcnet_hiddens: Sequence[int] | None = None,
     ) -> None:
         super().__init__(modules)
-        if reads not in ("observations", "state"):
-            raise ValueError(f"reads is observations or state, not {reads!r}")
+        if reads not in _READS:
+            raise ChoiceError("reads", reads, _READS)
         if share_encoders:
             _share_encoders(modules)
         self._reads_state = reads == "state"

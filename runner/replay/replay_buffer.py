@@ -14,6 +14,7 @@ from weakref import ref
 import numpy as np
 import numpy.typing as npt
 
+from runner.config.errors import ChoiceError
 from runner.episodes.columns import BURN_IN, ColumnBlock, Rollout
 from runner.replay.env_steps import EnvSteps
 from runner.replay.row_ring import N_STEP, RowRing, Rows
@@ -24,6 +25,7 @@ from runner.streams import restore_stream, stream_state
 WEIGHTS = "weights"
 # Columns that samples have besides what was recorded.
 REPLAYED = (N_STEP, WEIGHTS)
+_REPLAY_MODES = ("independent", "lockstep")
 _MARKS = 256
 MEASURED_ROWS = 4096
 
@@ -90,8 +92,8 @@ class ReplayBuffer:
         lengths = f"batch_length_T {batch_length_T}, burn_in_len {burn_in_len}"
         if gives_chunks and steps != [1]:
             raise ValueError(f"chunks of several steps ({lengths}) have n_step 1, got {n_step!r}")
-        if replay_mode not in ("independent", "lockstep"):
-            raise ValueError(f"replay_mode must be independent or lockstep, got {replay_mode!r}")
+        if replay_mode not in _REPLAY_MODES:
+            raise ChoiceError("replay_mode", replay_mode, _REPLAY_MODES)
         if replay_mode == "lockstep" and gives_chunks:
             raise ValueError(f"replay_mode lockstep has batch_length_T 1 and no burn-in, got {lengths}")
         self.capacity, self.fragment_length, self.burn_in_len = capacity, batch_length_T, burn_in_len

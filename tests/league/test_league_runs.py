@@ -14,9 +14,12 @@ import numpy as np
 import pytest
 
 from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.league import LeagueConfig
+from runner.config.validation import build_experiment_config
 from runner.environments.tic_tac_toe import TicTacToe, best_moves, value, winner
+from runner.experiment.rehearsal import rehearse
 from runner.experiment.trainer import Trainer
 from runner.league.game_players import PerfectTicTacToePlayer
 from runner.league.league import League
@@ -160,6 +163,40 @@ def test_what_cannot_play_is_told_at_the_start(override: str, what: str) -> None
         trainer_of(override).close()
 
 
+def test_a_file_that_export_did_not_write_is_told_by_building(tmp_path: Path) -> None:
+    onnx = pytest.importorskip("onnx")
+    graph = onnx.helper.make_graph([], "nothing", [], [])
+    model = onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 20)])
+    path = tmp_path / "plain.onnx"
+    onnx.save(model, path)
+    config = build_experiment_config(
+        compose_experiment(["+experiment=ppo_league_tictactoe", *SMALL, f"league.fixed.old={path}"])
+    )
+    with pytest.raises(ConfigError) as raised:
+        rehearse(config)
+    (problem,) = raised.value.problems
+    assert "has no runner_manifest" in problem.what
+    assert problem.where == "league.fixed.old"
+    assert problem.got == str(path)
+    assert "`python -m runner export`" in (problem.allowed or "")
+
+
+@pytest.mark.parametrize(
+    ("override", "allowed"),
+    [
+        ("league.opponents.uniform=abc", "a number"),
+        ("league.opponents.latest=-1", "a number of 0 or more"),
+        ("league.opponents.lattest=1", "latest, uniform, prioritised, fixed"),
+    ],
+)
+def test_a_wrong_share_is_told_by_its_override(override: str, allowed: str) -> None:
+    composed = compose_experiment(["+experiment=ppo_league_tictactoe", override])
+    with pytest.raises(ConfigError) as raised:
+        build_experiment_config(composed)
+    (problem,) = raised.value.problems
+    assert (problem.where, problem.allowed) == (f"override {override}", allowed)
+
+
 @pytest.fixture(scope="module")
 def policy_of_a_pole(finished_run: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy file for agents that observe four numbers and push left or right."""
@@ -194,6 +231,17 @@ def test_a_policy_file_for_other_agents_is_refused_at_the_start(
     ):
         assert what in said, outcome.err
     assert not list(tmp_path.rglob("progress.jsonl"))
+
+
+def test_an_opponent_for_other_agents_is_told_by_its_option(
+    run_main: Callable[..., Outcome], policy_of_a_pole: Path, tmp_path: Path
+) -> None:
+    small = [*SMALL, "hydra.run.dir=run", "stop.training_iteration=1"]
+    assert run_main("+experiment=ppo_league_tictactoe", *small).code == 0
+    outcome = run_main("evaluate", "run", "--against", str(policy_of_a_pole))
+    assert outcome.code == 2
+    assert f"--against {policy_of_a_pole}" in " ".join(outcome.err.split())
+    assert "league.fixed" not in outcome.err
 
 
 def test_bounds_and_widths_of_observations_do_not_matter_and_those_of_actions_do() -> None:

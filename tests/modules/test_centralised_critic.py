@@ -101,7 +101,7 @@ def test_a_critic_may_read_the_state() -> None:
     assert (moved != values).all()
     with pytest.raises(ValueError, match="the environment has no `state_space`"):
         make_critic(reads="state")
-    with pytest.raises(ValueError, match="observations or state, not 'all'"):
+    with pytest.raises(ValueError, match="reads is not one of its choices"):
         make_critic(reads="all")
 
 
