@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -30,17 +31,22 @@ def with_opponent(stored: StoredRun, other: str, folder: Path, is_trusting: bool
     """
     config = stored.config
     modules = config.league.modules or list(declared_module_ids(config)) or [DEFAULT_MODULE_ID]
-    path = Path(other)
-    if len(modules) > 1 or config.multi_agent.multi_rl_module is not None:
-        what = "one policy can be the opponent where one module plays all parts by itself"
-        raise UserError(Problem(what, OPTION, ", ".join(modules), "a run with one module").render_alone())
-    policy = path if path.suffix == _POLICY else _exported(path, modules[0], folder, is_trusting)
-    if not policy.is_file():
+    path, of_modules = Path(other), ", ".join(modules)
+    if config.multi_agent.multi_rl_module is not None:
+        what = "modules of a multi_rl_module act or learn together, and none of them can be the opponent by itself"
+        raise UserError(Problem(what, OPTION, of_modules, "a run without multi_agent.multi_rl_module").render_alone())
+    if path.suffix != _POLICY:
+        policies = _exported(path, modules, folder, is_trusting)
+    elif len(modules) > 1:
+        what = "a policy file plays one module's part, and this run has several modules"
+        allowed = "RUN_DIR, which has a policy for each, or league.fixed with one for some of them"
+        raise UserError(Problem(what, OPTION, f"{other} for {of_modules}", allowed).render_alone())
+    elif not path.is_file():
         raise UserError(Problem("there is no such policy file", OPTION, other, "POLICY.onnx or RUN_DIR").render_alone())
-    league = replace(
-        config.league, modules=modules, fixed={_PLAYER: str(policy.absolute())}, evaluate_against=[_PLAYER]
-    )
-    return replace(stored, config=replace(config, league=league))
+    else:
+        policies = {modules[0]: str(path.absolute())}
+    players = {"fixed": {_PLAYER: policies}, "train_against": [], "evaluate_against": [_PLAYER]}
+    return replace(stored, config=replace(config, league=replace(config.league, modules=modules, **players)))
 
 
 @contextmanager
@@ -49,18 +55,21 @@ def naming_opponent(other: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        in_league, given = f"league.fixed.{_PLAYER}", f"{OPTION} {other}"
-        problems = [replace(one, where=one.where and one.where.replace(in_league, given)) for one in error.problems]
+        places = re.compile(rf"league\.fixed\.{_PLAYER}|--module")
+        wheres = [one.where and places.sub(lambda _: f"{OPTION} {other}", one.where) for one in error.problems]
+        problems = [replace(one, where=where) for one, where in zip(error.problems, wheres, strict=True)]
         raise ConfigError(problems) from error
 
 
-def _exported(run_dir: Path, module_id: str, folder: Path, is_trusting: bool) -> Path:
-    """Export the policy of a run's newest checkpoint, of the module with this id or of the only one."""
+def _exported(run_dir: Path, modules: Sequence[str], folder: Path, is_trusting: bool) -> dict[str, str]:
+    """Export policies of a run's newest checkpoint: the modules with these ids, or its only one for all of them."""
     from runner.policy.stored_policy import StoredPolicy  # imports torch
 
     stored = open_run([str(run_dir), *([TRUST] if is_trusting else [])], {}, EXPORTING)
-    known = declared_module_ids(stored.config)
-    chosen = module_id if module_id in known else None
-    path = folder / f"{_PLAYER}{_POLICY}"
-    path.write_bytes(StoredPolicy.load(stored.checkpoint, stored.config, chosen).to_onnx().content)
-    return path
+    known, policies = declared_module_ids(stored.config), {}
+    for module_id in modules:
+        chosen = module_id if module_id in known or len(known) > 1 else None
+        path = folder / f"{module_id}{_POLICY}"
+        path.write_bytes(StoredPolicy.load(stored.checkpoint, stored.config, chosen).to_onnx().content)
+        policies[module_id] = str(path)
+    return policies

@@ -37,8 +37,8 @@ def main(argv: Sequence[str]) -> int:
         opponent = options.get(OPTION)
         if opponent is not None:
             folder = Path(stack.enter_context(TemporaryDirectory()))
-            stored = with_opponent(stored, opponent, folder, bool(trust))
             stack.enter_context(naming_opponent(opponent))
+            stored = with_opponent(stored, opponent, folder, bool(trust))
         result = _evaluate(stored)
     record = {"checkpoint": str(stored.checkpoint), "overrides": list(stored.composed.overrides), **result}
     record |= {} if opponent is None else {"against": opponent}

@@ -131,7 +131,7 @@ def _verbs_of_text(key: str, text: str, values: Mapping[str, Any]) -> Iterator[s
         yield "contacts"
     elif re.fullmatch(_WRITES, key):
         yield "writes"
-    elif re.fullmatch(_READS, key) or (_FREE.fullmatch(key) and _is_place(key, text)):
+    elif re.fullmatch(_READS, key) or _is_policy_file(key, values) or (_FREE.fullmatch(key) and _is_place(key, text)):
         yield "reads"
 
 
@@ -157,6 +157,12 @@ def _leaves_its_folder(name: str) -> bool:
 
 def _is_place(key: str, text: str) -> bool:
     return "/" in text or "\\" in text or bool(_PLACE_WORDS & set(key.rpartition(".")[2].lower().split("_")))
+
+
+def _is_policy_file(key: str, values: Mapping[str, Any]) -> bool:
+    """Return whether a key is of a fixed player that is no class, but a policy file for each module that it plays."""
+    match = re.fullmatch(r"league\.fixed\.([^.]+)\.[^.]+", key)
+    return match is not None and "_target_" not in values["league"]["fixed"][match[1]]
 
 
 def _is_of_gymnasium(name: str) -> bool:

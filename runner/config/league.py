@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,11 +50,23 @@ class LeagueConfig:
     )
     fixed: dict[str, Any] = option(
         {},
-        "player: a policy file (policy.onnx, as `export` writes it), or {_target_: your own Player class, its keyword "
-        "arguments, ...}",
+        "player: a policy file (policy.onnx, as `export` writes it), of several modules {module: policy file, ...} of "
+        "the ones it plays; or {_target_: your own Player class, its keyword arguments, ...}",
     )
     train_against: list[str] = option([], "players of `fixed` that the share of fixed ones draws; empty: all of them")
     evaluate_against: list[str] = option([], "players of `fixed` that evaluations are against; empty: all of them")
+
+
+def policy_files(given: Any, modules: Sequence[str]) -> dict[str, str]:
+    """Return module id -> policy file of a player of `fixed`; empty: a class plays all modules.
+
+    Args:
+        given: the player's value.
+        modules: of the league.
+    """
+    if isinstance(given, str):
+        return dict.fromkeys(modules, given)
+    return {} if "_target_" in given else dict(given)
 
 
 def evaluated_players(config: LeagueConfig) -> tuple[str, ...]:

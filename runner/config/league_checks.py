@@ -99,16 +99,30 @@ def _check_player(player_id: str, given: Any, league: LeagueConfig, composed: Co
     stem, _, number = player_id.rpartition("-")
     if player_id in league.modules or (stem in league.modules and number.isdigit()):
         yield Problem(f"{key} is the name of a module, or of a snapshot of it", where, player_id, "another name")
+    files = {module_id: "POLICY.onnx" for module_id in league.modules}
+    of_files = "policy.onnx" if len(files) == 1 else f"policy files of modules that it plays: {show_value(files)}"
+    allowed = f"{of_files}, or {{_target_: package.module.Player, argument: value, ...}}"
     if isinstance(given, str):
+        if len(files) > 1:
+            what = f"{key}: a policy file was trained for one module's part, and the league has several modules"
+            yield Problem(what, where, given, allowed)
         return
-    if not isinstance(given, dict) or not isinstance(given.get("_target_"), str):
-        allowed = "policy.onnx, or {_target_: package.module.Player, argument: value, ...}"
+    if not isinstance(given, dict) or not given or not all(isinstance(one, str) for one in _files_or_target(given)):
         yield Problem(f"{key} is no player", where, show_value(given), allowed)
+        return
+    if "_target_" not in given:
+        for name in [str(name) for name in given if name not in files]:
+            what = f"{key} has a policy file for a module that league.modules does not name"
+            yield Problem(what, composed.where(f"{key}.{name}"), name, ", ".join(files), nearest_match(name, files))
         return
     arguments = [str(name) for name in given if name != "_target_"]
     fault = find_target_fault(given["_target_"], arguments, kinds=PLAYERS, given=_SPACE_GIVEN)
     if fault is not None:
         yield describe_fault(f"{key}._target_", fault, where, given["_target_"])
+
+
+def _files_or_target(given: Mapping[str, Any]) -> list[Any]:
+    return [given["_target_"]] if "_target_" in given else list(given.values())
 
 
 def league_metrics(config: ExperimentConfig) -> dict[str, str]:

@@ -291,10 +291,10 @@ class MultiAgentEnvRunner:
 
     # -- state -----------------------------------------------------------------------------------------------------
 
-    def add_player(self, player_id: str, content: bytes) -> None:
-        """Take the policy file of a player of the league; see `SeatedEnvironments`."""
+    def add_player(self, player_id: str, policies: Mapping[str, bytes]) -> None:
+        """Take the policy files of a player of the league; see `SeatedEnvironments`."""
         seated: Any = self.env
-        seated.add_player(player_id, content)
+        seated.add_player(player_id, policies)
 
     def use_lineup(self, lineup: Any) -> None:
         """Draw the players of new episodes from a `Lineup` of the league."""

@@ -12,7 +12,7 @@ import gymnasium as gym
 from runner.config.documents import read_regular
 from runner.config.errors import ConfigError, Problem, nearest_match, show_value
 from runner.config.imports import import_target
-from runner.config.league import LEAGUE_FOLDER
+from runner.config.league import LEAGUE_FOLDER, policy_files
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.teams import agents_of_teams
@@ -48,9 +48,14 @@ def build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts], run
         what = "nobody of the league plays against its modules: fewer than two teams have modules of league.modules"
         known = ", ".join(plans)
         raise ConfigError([Problem(what, "league.modules", ", ".join(block.modules), f"modules of two teams: {known}")])
-    fixed = {player_id: _content(player_id, given) for player_id, given in block.fixed.items()}
-    for player_id, content in fixed.items():
-        _check_player(config, plans, player_id, content)
+    fixed = {
+        player_id: {
+            module_id: _content(player_id, path) for module_id, path in policy_files(given, block.modules).items()
+        }
+        for player_id, given in block.fixed.items()
+    }
+    for player_id, contents in fixed.items():
+        _check_player(config, plans, player_id, contents)
     policies = {
         module_id: OnnxPolicy.of_parts(build_acting_parts(config, plans[module_id]), config)
         for module_id in block.modules
@@ -104,31 +109,28 @@ def _make_player(
     return player
 
 
-def _content(player_id: str, given: Any) -> bytes:
-    """Return the policy file that a fixed player is; empty if it is a class."""
-    if not isinstance(given, str):
-        return b""
+def _content(player_id: str, path: str) -> bytes:
     try:
-        return read_regular(Path(given))
+        return read_regular(Path(path))
     except (OSError, ValueError) as error:
         what = f"the policy file of player {player_id} cannot be read: {error}"
-        raise ConfigError([Problem(what, f"league.fixed.{player_id}", given, _POLICY_FILES)]) from error
+        raise ConfigError([Problem(what, f"league.fixed.{player_id}", path, _POLICY_FILES)]) from error
 
 
-def _check_player(config: ExperimentConfig, plans: Mapping[str, ModulePlan], player_id: str, content: bytes) -> None:
-    module_id, where = config.league.modules[0], f"league.fixed.{player_id}"
-    if content and len(config.league.modules) > 1:
-        what = "a policy file was trained for one module's part, and several modules of the league may be replaced"
-        known = "a class, or one module in league.modules"
-        raise ConfigError([Problem(what, where, ", ".join(config.league.modules), known)])
-    spaces = {module_id: plans[module_id].action_space}
+def _check_player(
+    config: ExperimentConfig, plans: Mapping[str, ModulePlan], player_id: str, contents: Mapping[str, bytes]
+) -> None:
+    given, first = config.league.fixed[player_id], config.league.modules[0]
+    problems: list[Problem] = []
     try:
-        player = _make_player(config.league.fixed, spaces, True, player_id, content or None, module_id)
-        problems = list(_find_misfits(player, plans[module_id], player_id)) if isinstance(player, PolicyPlayer) else []
+        for module_id, content in contents.items():
+            problems += _find_misfits(PolicyPlayer(content, True), plans[module_id], player_id)
+        if not contents:
+            _make_player(config.league.fixed, {first: plans[first].action_space}, True, player_id, None, first)
     except (PolicyFileError, KeyError, TypeError, ValueError) as error:
-        given, allowed = config.league.fixed[player_id], _POLICY_FILES if content else None
-        got = given if content else show_value(given)
-        raise ConfigError([Problem(f"player {player_id} cannot be made: {error}", where, got, allowed)]) from error
+        what, where = f"player {player_id} cannot be made: {error}", f"league.fixed.{player_id}"
+        got = given if isinstance(given, str) else show_value(given)
+        raise ConfigError([Problem(what, where, got, _POLICY_FILES if contents else None)]) from error
     if problems:
         raise ConfigError(problems)
 

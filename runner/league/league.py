@@ -43,18 +43,22 @@ class _Player:
     Attributes:
         module_id: that it is a snapshot of; None: a fixed player.
         num_env_steps: that the run had sampled when it was made.
-        content: of its policy file; empty: it is made of its `_target_`.
+        policies: module id -> content of the policy file that plays for it; empty: its `_target_` plays for all.
     """
 
     module_id: str | None
     num_env_steps: int
-    content: bytes
+    policies: Mapping[str, bytes]
     file: SegmentFile = field(default_factory=SegmentFile)
 
     @cached_property
     def digest(self) -> str:
-        """The beginning of the SHA-256 of the content, hexadecimal."""
-        return hashlib.sha256(self.content).hexdigest()[:12]
+        """The beginning of the SHA-256 of the contents, in the order of their modules, hexadecimal."""
+        return hashlib.sha256(b"".join(self.policies[one] for one in sorted(self.policies))).hexdigest()[:12]
+
+    def plays(self, module_id: str) -> bool:
+        """Return whether it can play in the place of a module."""
+        return not self.policies or module_id in self.policies
 
 
 class Skill(NamedTuple):
@@ -70,7 +74,7 @@ class League:
     Args:
         config: the block.
         policies: module id -> what its snapshots are made with, of modules that learn.
-        fixed: fixed player -> content of its policy file; empty: it is made of its `_target_`.
+        fixed: fixed player -> module id -> content of the policy file that plays for it; empty: its `_target_` plays.
         folder: for the files of snapshots and the standings; None: nothing is written.
     """
 
@@ -78,13 +82,13 @@ class League:
         self,
         config: LeagueConfig,
         policies: Mapping[str, OnnxPolicy],
-        fixed: Mapping[str, bytes],
+        fixed: Mapping[str, Mapping[str, bytes]],
         folder: Path | None = None,
     ) -> None:
         self._config = config
         self._policies = dict(policies)
         self._folder = folder
-        self._players = {player_id: _Player(None, 0, content) for player_id, content in fixed.items()}
+        self._players = {player_id: _Player(None, 0, policies) for player_id, policies in fixed.items()}
         # Who plays how often follows from faded games, ratings from each game once, with whoever played it.
         self._faded: dict[str, dict[str, list[float]]] = {module_id: {} for module_id in policies}
         self._games: dict[str, dict[str, list[float]]] = {module_id: {} for module_id in policies}
@@ -101,9 +105,9 @@ class League:
             if not self._snapshots_of(module_id):
                 self._snapshot(module_id, 0, weights, shared_state)
 
-    def policy_file(self, player_id: str) -> bytes:
-        """Return the content of a player's policy file; empty if it is made of a class."""
-        return self._players[player_id].content
+    def policy_files(self, player_id: str) -> Mapping[str, bytes]:
+        """Return module id -> content of a player's policy file; empty if it is made of a class."""
+        return self._players[player_id].policies
 
     def _snapshots_of(self, module_id: str) -> list[str]:
         return [player_id for player_id, player in self._players.items() if player.module_id == module_id]
@@ -111,7 +115,7 @@ class League:
     def _snapshot(self, module_id: str, num_env_steps: int, weights: Weights, shared_state: Mapping[str, Any]) -> None:
         player_id = f"{module_id}-{len(self._snapshots_of(module_id))}"
         content = self._policies[module_id].to_bytes(weights[module_id], shared_state.get(module_id, {}))
-        self._players[player_id] = _Player(module_id, num_env_steps, content)
+        self._players[player_id] = _Player(module_id, num_env_steps, {module_id: content})
         self._games[player_id], self._games[module_id] = self._games[module_id], {}
         self._skills[player_id] = self._skill(module_id)
         self._since_snapshot[module_id] = [0, 0]
@@ -127,8 +131,8 @@ class League:
         for player_id in named:
             player = self._players[player_id]
             subject = f"player {player_id} {player.digest}"
-            if player.content and not env_runners.has_announced(subject):
-                env_runners.announce(subject, "add_player", player_id, player.content)
+            if player.policies and not env_runners.has_announced(subject):
+                env_runners.announce(subject, "add_player", player_id, player.policies)
         env_runners.announce("lineup", "use_lineup", self._evaluation_lineup() if is_evaluation else self.lineup())
 
     def lineup(self) -> Lineup:
@@ -143,7 +147,7 @@ class League:
         snapshots = self._snapshots_of(other)[-(self._config.max_snapshots or 0) :]
         chances = np.array([1.0 - self._score(learning, player_id) for player_id in snapshots])
         hardness = chances**self._config.prioritised_power
-        fixed = self._config.train_against or self._config.fixed
+        fixed = [one for one in self._config.train_against or self._config.fixed if self._players[one].plays(other)]
         weights_of = {
             LATEST: {ITSELF: 1.0},
             UNIFORM: dict.fromkeys(snapshots, 1.0),
@@ -166,9 +170,11 @@ class League:
         return (wins + draws / 2 + 0.5) / (wins + draws + losses + 1.0)
 
     def _evaluation_lineup(self) -> Lineup:
-        players = evaluated_players(self._config)
-        odds = {player_id: 1 / len(players) for player_id in players}
-        return Lineup(dict.fromkeys(self._policies, dict.fromkeys(self._policies, odds)) if players else {})
+        odds: dict[str, dict[str, float]] = {}
+        for module_id in self._policies:
+            able = [one for one in evaluated_players(self._config) if self._players[one].plays(module_id)]
+            odds[module_id] = {player_id: 1 / len(able) for player_id in able}
+        return Lineup(dict.fromkeys(self._policies, odds))
 
     # -- what games say --------------------------------------------------------------------------------------------
 
@@ -285,7 +291,7 @@ class League:
                 player_id: {
                     "module_id": player.module_id,
                     "num_env_steps": player.num_env_steps,
-                    "content": Segment(player.file, partial(_as_values, player.content)),
+                    "content": Segment(player.file, partial(_as_values, player.policies[player.module_id])),
                 }
                 for player_id, player in self._players.items()
                 if player.module_id is not None
@@ -315,7 +321,7 @@ class League:
             player_id: _Player(
                 saved["module_id"],
                 int(saved["num_env_steps"]),
-                np.asarray(saved["content"].values()["content"], np.uint8).tobytes(),
+                {saved["module_id"]: np.asarray(saved["content"].values()["content"], np.uint8).tobytes()},
                 saved["content"].file,
             )
             for player_id, saved in state["players"].items()

@@ -80,15 +80,15 @@ class SeatedEnvironments(MultiAgentEnvironments):
         self._teams = list(teams)
         self._team_of = {agent: place for place, team in enumerate(teams) for agent in team.agents}
         self._make_player = make_player
-        self._contents: dict[str, bytes] = {}
+        self._policies: dict[str, Mapping[str, bytes]] = {}
         self._players: dict[tuple[str, str], Player] = {}
         self._seatings = [_Seating() for _ in range(num_envs)]
         self._dealt: dict[tuple[int, str, str], list[str]] = {}
         self.lineup = Lineup()
 
-    def add_player(self, player_id: str, content: bytes) -> None:
-        """Take the policy file of a player, in the place of an earlier one; it is loaded when the player is drawn."""
-        self._contents[player_id] = content
+    def add_player(self, player_id: str, policies: Mapping[str, bytes]) -> None:
+        """Take a player's policy file for each module, in the place of earlier ones; drawn players are loaded."""
+        self._policies[player_id] = policies
         self._players = {key: player for key, player in self._players.items() if key[0] != player_id}
 
     # -- stepping --------------------------------------------------------------------------------------------------
@@ -139,7 +139,8 @@ class SeatedEnvironments(MultiAgentEnvironments):
         key = (player_id, module_id)
         if key not in self._players:
             try:
-                self._players[key] = self._make_player(player_id, self._contents.get(player_id), module_id)
+                content = self._policies.get(player_id, {}).get(module_id)
+                self._players[key] = self._make_player(player_id, content, module_id)
             except (ValueError, TypeError, KeyError) as error:
                 problem = Problem(f"player {player_id} of the league cannot be made: {error}", "league")
                 raise RunFailure(problem) from error

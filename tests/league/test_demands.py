@@ -13,6 +13,7 @@ from runner.config.demands import find_demands
     ("values", "verb", "key"),
     [
         ({"league": {"fixed": {"old": "/home/u/secret"}}}, "reads", "league.fixed.old"),
+        ({"league": {"fixed": {"old": {"main": "secret"}}}}, "reads", "league.fixed.old.main"),
         ({"league": {"fixed": {"x": {"_target_": "their.Player"}}}}, "imports", "league.fixed.x._target_"),
         (
             {"league": {"fixed": {"x": {"_target_": "runner.league.RandomPlayer", "path": "/etc"}}}},

@@ -117,19 +117,79 @@ def test_a_run_is_evaluated_against_another_run_and_a_policy_file(
     assert "there is no such policy file" in outcome.err
 
 
+PURSUIT = (
+    "+experiment=ppo_league_pursuit",
+    *(override for override in SMALL if "opponents" not in override),
+    "env.env_config.max_steps=20",
+)
+
+
+def test_several_modules_meet_the_ones_of_another_run_and_policy_files_of_theirs(
+    run_main: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    assert run_main(*PURSUIT, "hydra.run.dir=one", "stop.training_iteration=1").code == 0
+    assert run_main(*PURSUIT, "hydra.run.dir=two", "stop.training_iteration=2", "seed=5").code == 0
+    outcome = run_main("evaluate", "one", "--against", "two", "evaluation.evaluation_duration=20")
+    assert outcome.code == 0, outcome.err
+    record = json.loads((tmp_path / "one/evaluations.jsonl").read_text())
+    assert sum(record[f"other/{rate}"] for rate in ("win_rate", "draw_rate", "loss_rate")) == pytest.approx(1)
+    (policy,) = (tmp_path / "one/league").glob("chaser-0-*.onnx")
+    outcome = run_main("evaluate", "one", "--against", str(policy))
+    assert outcome.code == 2
+    assert "a policy file plays one module's part" in outcome.err
+    old = f"league.fixed={{old: {{chaser: {policy}}}}}"
+    outcome = run_main("evaluate", "one", old, "league.evaluate_against=[old]", "evaluation.evaluation_duration=20")
+    assert outcome.code == 0, outcome.err
+    record = json.loads((tmp_path / "one/evaluations.jsonl").read_text().splitlines()[-1])
+    assert record["old/win_rate"] is not None
+
+
+def test_a_policy_file_plays_the_seats_of_its_module_alone(tmp_path: Path) -> None:
+    with Trainer.from_experiment("ppo_league_pursuit", PURSUIT[1:]) as trainer:
+        league = trainer.resources.league
+        assert league is not None
+        path = tmp_path / "old.onnx"
+        path.write_bytes(league.policy_files("chaser-0")["chaser"])
+    fixed = [f"league.fixed.old={{chaser: {path}}}", "league.opponents={fixed: 1}", "league.train_against=[old]"]
+    with Trainer.from_experiment("ppo_league_pursuit", [*PURSUIT[1:], *fixed]) as trainer:
+        league = trainer.resources.league
+        assert league is not None
+        odds = league.lineup().odds
+        assert "old" in odds["evader"]["chaser"]
+        assert "old" not in odds["chaser"]["evader"]
+        assert train(trainer, 1)[0]["league/num_players"] == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "what", "nearest"),
+    [
+        ("old.onnx", "a policy file was trained for one module's part", None),
+        ("{chasr: old.onnx}", "a module that league.modules does not name", "chaser"),
+        ("{chaser: 3}", "is no player", None),
+    ],
+)
+def test_files_of_several_modules_are_checked(given: str, what: str, nearest: str | None) -> None:
+    composed = compose_experiment(["+experiment=ppo_league_pursuit", f"league.fixed.old={given}"])
+    with pytest.raises(ConfigError) as raised:
+        build_experiment_config(composed)
+    (problem,) = raised.value.problems
+    assert what in problem.what
+    assert (problem.nearest, problem.where) == (nearest, f"override league.fixed.old={given}")
+
+
 def test_a_restored_league_plays_the_snapshots_that_it_had(tmp_path: Path) -> None:
     """Also in a run with another seed, whose own first snapshot is another policy."""
     with trainer_of() as trainer:
         train(trainer, 3)
         save_checkpoint(tmp_path / "one", trainer.get_state(), {})
-        expected = trainer.resources.league.policy_file("main-0")  # type: ignore[union-attr]
+        expected = trainer.resources.league.policy_files("main-0")  # type: ignore[union-attr]
     with trainer_of("seed=7", "league.opponents={latest: 0, prioritised: 0, uniform: 1, fixed: 0}") as trainer:
-        assert trainer.resources.league.policy_file("main-0") != expected  # type: ignore[union-attr]
+        assert trainer.resources.league.policy_files("main-0") != expected  # type: ignore[union-attr]
         trainer.set_state(load_checkpoint(tmp_path / "one")[0])
         trainer.train()
         [handle] = trainer.env_runners.handles
         seated = handle.runner.env  # type: ignore[attr-defined]
-        assert seated._contents["main-0"] == expected
+        assert seated._policies["main-0"] == expected
         assert any(player_id.startswith("main-") for player_id, _ in seated._players)
 
 
@@ -139,13 +199,13 @@ def test_a_changed_policy_file_of_a_fixed_player_is_refused(tmp_path: Path) -> N
         assert league is not None
         train(trainer, 1)
         league.end_iteration(10**6, trainer.learners.get_weights, trainer.resources.shared_state)
-        files = [league.policy_file("main-0"), league.policy_file("main-1")]
+        files = [league.policy_files("main-0"), league.policy_files("main-1")]
     path = tmp_path / "old.onnx"
-    path.write_bytes(files[0])
+    path.write_bytes(files[0]["main"])
     old = f"league.fixed.old={path}"
     with trainer_of(old) as trainer:
         state = trainer.get_state()
-    path.write_bytes(files[1])
+    path.write_bytes(files[1]["main"])
     with trainer_of(old) as trainer, pytest.raises(ConfigError, match="another one than before"):
         trainer.set_state(state)
 
@@ -165,7 +225,8 @@ def test_what_cannot_play_is_told_at_the_start(override: str, what: str) -> None
 
 def test_a_file_that_export_did_not_write_is_told_by_building(tmp_path: Path) -> None:
     onnx = pytest.importorskip("onnx")
-    graph = onnx.helper.make_graph([], "nothing", [], [])
+    ends = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in ("x", "y")]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "same", ends[:1], ends[1:])
     model = onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 20)])
     path = tmp_path / "plain.onnx"
     onnx.save(model, path)
@@ -271,7 +332,7 @@ class _Template:
 
 def league_of(**fields: Any) -> League:
     config = LeagueConfig(modules=["main"], **fields)
-    league = League(config, {"main": _Template()}, dict.fromkeys(config.fixed, b""))  # type: ignore[dict-item, return-value]
+    league = League(config, {"main": _Template()}, {one: {} for one in config.fixed})  # type: ignore[dict-item, return-value]
     league.begin({"main": np.zeros(1)}, {})  # type: ignore[dict-item, return-value]
     return league
 
