@@ -45,8 +45,9 @@ def with_opponent(stored: StoredRun, other: str, folder: Path, is_trusting: bool
         raise UserError(Problem("there is no such policy file", OPTION, other, "POLICY.onnx or RUN_DIR").render_alone())
     else:
         policies = {modules[0]: str(path.absolute())}
-    players = {"fixed": {_PLAYER: policies}, "train_against": [], "evaluate_against": [_PLAYER]}
-    return replace(stored, config=replace(config, league=replace(config.league, modules=modules, **players)))
+    league = replace(config.league, modules=modules, fixed={_PLAYER: policies})
+    league = replace(league, train_against=[], evaluate_against=[_PLAYER])
+    return replace(stored, config=replace(config, league=league))
 
 
 @contextmanager

@@ -87,8 +87,8 @@ def _check_opponents(league: LeagueConfig, composed: Composed) -> Iterator[Probl
         yield Problem(f"{key} has no kind with a share above 0", composed.where(key), show_value(league.opponents))
     if league.opponents.get(FIXED) and not league.fixed:
         what = f"{key}.{FIXED} has a share, and league.fixed has no player"
-        where, share = composed.where(f"{key}.{FIXED}"), show_value(league.opponents[FIXED])
-        yield Problem(what, where, share, "0, or players in league.fixed")
+        given = show_value(league.opponents[FIXED])
+        yield Problem(what, composed.where(f"{key}.{FIXED}"), given, "0, or players in league.fixed")
 
 
 def _check_player(player_id: str, given: Any, league: LeagueConfig, composed: Composed) -> Iterator[Problem]:

@@ -20,6 +20,7 @@ from runner.league.standings import standings_text
 from runner.locks import FolderLost
 from runner.rllink.announcement import external_text
 from runner.tracking.headline import EVALUATION_RETURN
+from runner.tracking.summary import report_command
 
 if TYPE_CHECKING:
     from runner.experiment.trainer import Trainer
@@ -110,6 +111,7 @@ class Run:
         if trainer.resources.league is not None:
             trainer.resources.league.write_standings()
             records.note(standings_text(trainer.resources.league.standings()))
+            records.note(f"  who beats whom: {report_command(records.run_dir)}")
         trainer.callbacks.call("on_stop", status=status, reason=reason)
         records.finish(status, reason)
 

@@ -52,7 +52,16 @@ def summary_lines(summary: RunSummary) -> list[str]:
 
 def resume_command(run_dir: str | os.PathLike[str]) -> str:
     """Return what to type to go on with the run in `run_dir`."""
-    return f"{python_command()} -m runner resume {shlex.quote(os.fspath(run_dir))}"
+    return _command("resume", run_dir)
+
+
+def report_command(run_dir: str | os.PathLike[str]) -> str:
+    """Return what to type to get the page of the run in `run_dir`."""
+    return _command("report", run_dir)
+
+
+def _command(verb: str, run_dir: str | os.PathLike[str]) -> str:
+    return f"{python_command()} -m runner {verb} {shlex.quote(os.fspath(run_dir))}"
 
 
 def _time_text(seconds: float) -> str:

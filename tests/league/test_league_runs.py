@@ -86,6 +86,7 @@ def test_a_run_leaves_ratings_and_policies_that_play(run_main: Callable[..., Out
     outcome = run_main(*arguments)
     assert outcome.code == 0, outcome.err
     assert "ratings" in outcome.out
+    assert f"-m runner report {tmp_path / 'run'}\n" in outcome.out
     rows = json.loads((tmp_path / "run/league/standings.json").read_text())
     assert {"main", "main-0", "random"} <= {row["player"] for row in rows}
     assert [row["elo"]["value"] for row in rows] == sorted((row["elo"]["value"] for row in rows), reverse=True)
