@@ -69,9 +69,9 @@ def _check_task(name: Any, given: Any, composed: Composed) -> Iterator[Problem]:
 
 
 def _check_arguments(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
-    """Check the arguments of the tasks' own environments."""
+    """Check the arguments of the tasks' own environments; simulators that connect know their arguments alone."""
     for name, given in config.curriculum.tasks.items():
-        if ENV_CONFIG in given:
+        if ENV_CONFIG in given and not config.env.is_external:
             yield from find_task_problems(f"curriculum.tasks.{name}.{ENV_CONFIG}", given[ENV_CONFIG], config, composed)
 
 
