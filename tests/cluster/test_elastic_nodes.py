@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,9 +27,15 @@ ENDLESS = ("stop.env_runners.episode_return_mean=100000", "stop.num_env_steps_sa
 NUM, RESTARTS = "fault_tolerance/num_healthy_workers", "fault_tolerance/num_remote_worker_restarts"
 
 
+def lines_so_far(folder: Path) -> list[dict[str, Any]]:
+    """The iterations of a run that goes on; the newest line may be in mid-write."""
+    whole, _, _ = (folder / "run" / "progress.jsonl").read_text().rpartition("\n")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
 def num_sampling(folder: Path) -> int:
     """The env runners of the newest iteration."""
-    return int(progress_of(folder / "run")[-1][NUM]) if num_lines(folder) else 0
+    return int(lines_so_far(folder)[-1][NUM]) if num_lines(folder) else 0
 
 
 @pytest.mark.parametrize("mode", EXPERIMENTS)
@@ -39,7 +47,7 @@ def test_a_run_grows_with_nodes_that_join_and_goes_on_without_lost_ones(
     address = f"ray.address={nodes.cluster.address}"
     run = start_main(*EXPERIMENTS[mode], *ONE_PER_NODE, number, *ends, address)
     wait_until(lambda: num_sampling(tmp_path) == 2, run)
-    assert progress_of(tmp_path / "run")[0][NUM] == 2, "it starts with what has a place"
+    assert lines_so_far(tmp_path)[0][NUM] == 2, "it starts with what has a place"
     nodes.make(4)
     wait_until(lambda: num_sampling(tmp_path) == 3, run)
     assert len(nodes.of_runners()) == 3, "at most"
@@ -48,9 +56,9 @@ def test_a_run_grows_with_nodes_that_join_and_goes_on_without_lost_ones(
     nodes.kill(used[0])
     nodes.kill(used[1])
     wait_until(lambda: num_sampling(tmp_path) == 1, run)
-    before = progress_of(tmp_path / "run")[-1]
+    before = lines_so_far(tmp_path)[-1]
     wait_until(lambda: num_lines(tmp_path) > int(before["training_iteration"]) + 3, run)
-    last = progress_of(tmp_path / "run")[-1]
+    last = lines_so_far(tmp_path)[-1]
     assert last["num_env_steps_trained_lifetime"] > before["num_env_steps_trained_lifetime"]
     assert last[RESTARTS] == 0, "none has come back"
     nodes.make(2)

@@ -249,7 +249,7 @@ def test_one_report_tells_all_that_the_configuration_alone_shows() -> None:
     [
         ("multi_agent.modules_to_train=[]", "multi_agent.modules_to_train is empty: nothing would be trained"),
         ("multi_agent.modules_to_train=p0", "multi_agent.modules_to_train has the wrong type"),
-        (f"{OVERRIDES}.p0=3", f"{OVERRIDES} has the wrong type"),
+        (f"{OVERRIDES}.p0=3", f"{OVERRIDES}.p0 has the wrong type"),
         ("multi_agent.agent_to_module={agent_0: 3}", "multi_agent.agent_to_module.agent_0 is no module id"),
         (
             "multi_agent.agent_to_module={_target_: runner.env_runners.multi_agent_env}",
