@@ -160,23 +160,13 @@ def check_value(name: str, value: Any, annotation: Any, option: Option | None, w
     try:
         convert(value, annotation)
     except MismatchError:
-        inside = _find_item_problem(name, value, annotation, where)
-        return inside or Problem(f"{name} has the wrong type", where, got, allowed)
+        return Problem(f"{name} has the wrong type", where, got, allowed)
     if option.choices is not None and not _is_chosen(value, option):
         nearest = nearest_match(str(value), [str(choice) for choice in option.choices])
         return Problem(f"{name} is not one of its choices", where, got, allowed, nearest)
     if not all(_is_within(number, option) for number in _numbers_of(value)):
         return Problem(f"{name} is out of range", where, got, allowed)
     return None
-
-
-def _find_item_problem(name: str, value: Any, annotation: Any, where: str | None) -> Problem | None:
-    """Return the problem of the first value in a block of keys that has one; None where it is no such block."""
-    if typing.get_origin(annotation) is not dict or not isinstance(value, dict):
-        return None
-    kind = typing.get_args(annotation)[1]
-    problems = (check_value(f"{name}.{key}", item, kind, None, where) for key, item in value.items())
-    return next(filter(None, problems), None)
 
 
 def _is_chosen(value: Any, option: Option) -> bool:

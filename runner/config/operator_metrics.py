@@ -20,7 +20,7 @@ def operator_metric(operator: str, name: str) -> str:
 
 
 def free_name(class_name: str, taken: Container[str]) -> str:
-    """Return the name of an operator beside others: that of its class, and of the second one of it `Name#2`."""
+    """Return the name of an operator beside others: its class, and `Class#2` for the second operator of a class."""
     name, number = class_name, 1
     while name in taken:
         number += 1

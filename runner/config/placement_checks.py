@@ -18,7 +18,7 @@ _OF_RAY = ("CPU", "GPU", "memory", "object_store_memory")
 
 @dataclass(frozen=True)
 class _Role:
-    """A kind of remote actors, and the keys of what places them.
+    """A kind of remote actors, with the configuration keys that place them.
 
     Attributes:
         name: of one of them.

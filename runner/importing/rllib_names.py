@@ -97,7 +97,7 @@ def names_in_rllib(schema: type) -> dict[str, str]:
 
 
 def _of_bases(tables: Mapping[type, Mapping[str, str]], schema: type) -> dict[str, str]:
-    """Return the table of a block, whose entries come before those of its bases."""
+    """Return the table of a block with its bases; entries of the block itself win."""
     merged: dict[str, str] = {}
     for block in reversed(schema.__mro__):
         merged |= tables.get(block, {})

@@ -188,7 +188,7 @@ class Resources:
 
     @property
     def reported_metrics(self) -> dict[str, str]:
-        """Metric of the run -> meaning, of what the operators report."""
+        """Return metric of the run -> meaning, for metrics that operators report."""
         return {
             operator_metric(key, name): meaning_of(operator.reports, name)
             for key, operator in self.operators.items()

@@ -81,7 +81,7 @@ class RunMetrics:
         self.infos: dict[str, deque[float]] = {metric.name: deque(maxlen=smoothing) for metric in of_infos}
         self._smoothing = smoothing
         self._reported: ConnectorMetrics = {}
-        self._reductions: dict[str, str] = {}  # of what operators of this run report
+        self._reductions: dict[str, str] = {}  # metric of an operator -> its reduction
         self.training_iteration = 0
         self.num_env_steps_sampled_lifetime = 0
         self.num_env_steps_trained_lifetime = 0
@@ -108,7 +108,7 @@ class RunMetrics:
         self._report_anew({name: reduced.reduction for name, reduced in self._reported.items()})
 
     def _report_anew(self, reductions: Mapping[str, str]) -> None:
-        """Begin with these metrics and those of operators, which go on reporting to the same dict."""
+        """Begin anew with these metrics and the ones of operators, in the dict that operators report to."""
         self._reported.clear()
         self._reported |= {name: ReducedValue(one) for name, one in {**reductions, **self._reductions}.items()}
 
@@ -127,7 +127,7 @@ class RunMetrics:
 
     @property
     def reported(self) -> Result:
-        """Metric -> its value so far in this iteration, of what pieces, env runners' callbacks and operators report."""
+        """Return metric -> value so far in this iteration, from pieces, callbacks of env runners and operators."""
         return {name: reduced.result for name, reduced in self._reported.items()}
 
     def break_off(self) -> None:

@@ -20,7 +20,7 @@ _MODULE_ID = "module_id"
 
 
 def are_columns_of_episodes(schema: pa.Schema) -> bool:
-    """Return whether columns are those of our episodes, by their names and because rewards are lists."""
+    """Return whether columns have the names of our episodes, and rewards are lists."""
     return {*KEYS, REWARDS} <= set(schema.names) and _is_list(schema.field(REWARDS).type)
 
 

@@ -65,7 +65,7 @@ def _with_tuples(column: Any) -> Any:
 
 
 def metric_columns(metrics: ConnectorMetrics, num_rows: int) -> Rows:
-    """Return columns (B,) of what was reported, float64 as bytes in the first row: value, weight and kept values."""
+    """Return reports as columns (B,): value, weight and kept values, float64 as bytes in the first row."""
     columns: Rows = {}
     for name, reduced in metrics.items():
         column = columns[f"{_METRIC}{reduced.reduction}{_METRIC}{name}"] = np.full(num_rows, b"", object)
