@@ -8,7 +8,7 @@ import itertools
 import math
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from runner.config.errors import Problem, list_names, nearest_match, show_value
@@ -167,6 +167,28 @@ def check_value(name: str, value: Any, annotation: Any, option: Option | None, w
     if not all(_is_within(number, option) for number in _numbers_of(value)):
         return Problem(f"{name} is out of range", where, got, allowed)
     return None
+
+
+def find_value_problems(
+    name: str, value: Any, annotation: Any, option: Option | None, where: Callable[[str], str | None]
+) -> list[Problem]:
+    """Return the problem of a value, or, where it is a block with any keys, the problems of its items.
+
+    Args:
+        name: key of the value.
+        value: as given.
+        annotation: type of the value.
+        option: bounds and choices; none if None.
+        where: says where the value of a key comes from.
+    """
+    problem = check_value(name, value, annotation, option, where(name))
+    if problem is None:
+        return []
+    is_block = typing.get_origin(annotation) is dict and isinstance(value, dict)
+    kind = typing.get_args(annotation)[1] if is_block else None
+    items = {f"{name}.{key}": item for key, item in value.items()} if is_block else {}
+    found = [check_value(key, item, kind, None, where(key)) for key, item in items.items()]
+    return [one for one in found if one is not None] or [problem]
 
 
 def _is_chosen(value: Any, option: Option) -> bool:

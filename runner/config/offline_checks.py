@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.config.algorithms import algorithm_name
 from runner.config.callables import PARTIAL, TARGET, find_callable_faults
-from runner.config.checks import check_value
+from runner.config.checks import find_value_problems
 from runner.config.composed import Composed
 from runner.config.edits import describe_fault
 from runner.config.errors import Problem, nearest_match, show_value
@@ -191,10 +191,9 @@ def _check_placement(offline: OfflineConfig, composed: Composed) -> Iterator[Pro
         for option, (kind, bounds) in _PLACING.items():
             if option in given:
                 name = f"{key}.{option}"
-                problem = check_value(name, given[option], kind, bounds, composed.where(name))
-                if problem is not None:
-                    yield problem
-                elif option == "resources":
+                problems = find_value_problems(name, given[option], kind, bounds, composed.where)
+                yield from problems
+                if not problems and option == "resources":
                     yield from find_resource_problems(name, given[option], own_keys, composed)
 
 

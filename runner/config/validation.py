@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig
-from runner.config.checks import check_value, convert, find_unknown_keys
+from runner.config.checks import check_value, convert, find_unknown_keys, find_value_problems
 from runner.config.composed import Composed
 from runner.config.cross_checks import find_cross_problems
 from runner.config.defaults import SchemaError, default_of, load_schema
@@ -123,21 +123,12 @@ class _Reader:
             return value
         if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
             return self._read_block(annotation, value, name)
-        problem = check_value(name, value, annotation, option_of(field), self.composed.where(name))
-        if problem is not None:
-            self.problems += self._wrong_items(name, value, annotation) or [problem]
+        problems = find_value_problems(name, value, annotation, option_of(field), self.composed.where)
+        if problems:
+            self.problems += problems
             default = default_of(field)
             return None if default is dataclasses.MISSING else default
         return convert(value, annotation)
-
-    def _wrong_items(self, name: str, value: Any, annotation: Any) -> list[Problem]:
-        """Return the problems of the items of a block with any keys; none where it is no block, or has them itself."""
-        if typing.get_origin(annotation) is not dict or not isinstance(value, dict):
-            return []
-        of_items, where = typing.get_args(annotation)[1], self.composed.where
-        keys = {f"{name}.{key}": item for key, item in value.items()}
-        found = [check_value(key, item, of_items, None, where(key)) for key, item in keys.items()]
-        return [problem for problem in found if problem is not None]
 
     def all_problems(self) -> list[Problem]:
         """Return the problems of composing and reading, but none that an unknown dataclass brings with it."""
