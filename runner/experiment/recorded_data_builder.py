@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from runner.offline.training.offline_data import OfflineData
     from runner.offline.training.prelearner import PreLearnerParts
 
+    HeldOut = HeldOutEvaluation | HeldOutAgents
+
 
 def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, Source]:
     """Refuse experiments that cannot learn from recorded data, before Ray is started.
@@ -164,9 +166,7 @@ class PlannedModule:
         return PreLearnerParts(parts.module, parts.env_to_module, parts.learner, columns)
 
 
-def build_held_out_evaluation(
-    config: ExperimentConfig, parts: Mapping[str, ModuleParts]
-) -> HeldOutEvaluation | HeldOutAgents | None:
+def build_held_out_evaluation(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> HeldOut | None:
     """Make the evaluation on held-out data, with separate modules; None if no such data are named.
 
     Raises:

@@ -8,8 +8,6 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from runner.callbacks import build_callbacks
@@ -18,34 +16,33 @@ from runner.checkpoints.policy_state import shared_state_in
 from runner.checkpoints.trust import StoredValues
 from runner.config.callback_checks import with_evaluation
 from runner.config.compose import compose_experiment
-from runner.config.errors import Problem, RunFailure, UserError, list_names, nearest_match
+from runner.config.errors import Problem, RunFailure, UserError, nearest_match
 from runner.config.info_metrics import read_info_metrics
 from runner.config.metrics import NUM_RESTARTS, check_metric_names
-from runner.config.operators import ENV_RUNNERS, RECORDED_DATA, REPLAY_BUFFERS
+from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.plans import needs_of, read_plan
-from runner.config.schemas import ENV_STEPS, ExperimentConfig
+from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.experiment.aggregator_builder import check_aggregated_pipelines
 from runner.experiment.curriculum_builder import check_tasks
 from runner.experiment.env_runner_builder import EVALUATION, TRAINING
-from runner.experiment.env_runner_group_builder import build_env_runner_group
-from runner.experiment.filming import Filmer
+from runner.experiment.evaluator import Evaluator
 from runner.experiment.learner_builder import check_local_gpus
 from runner.experiment.loaded_modules import load_modules, shared_states
+from runner.experiment.missing_infos import MissingInfos
 from runner.experiment.ray_resources import is_held_out_read_by_ray, ray_cluster
 from runner.experiment.recorded_data_builder import build_held_out_evaluation, check_recorded_data
 from runner.experiment.recorded_replay import open_recorded_replay
 from runner.experiment.replay_memory import measure_replay
 from runner.experiment.resource_builder import build_resources
+from runner.experiment.restored_state import what_differs
 from runner.interrupts import Interrupted
 from runner.learners.remote_learner_group import Learners
 from runner.module_parts import ModuleParts, ModulePlan, build_parts, reported_metrics
 from runner.pipelines.piece import DEFAULT_MODULE_ID
-from runner.pipelines.piece_metrics import merged_metrics
 from runner.pipelines.shown_pipelines import ShownPipelines
 from runner.plans import Result, RunMetrics, make_plan
-from runner.plans.run_metrics import episode_metrics, mean_returns_by_id, reduced_infos, returns_by_kind
 from runner.plans.shown_plan import ShownPlan
 from runner.rows.finished_episodes import FinishedEpisodes
 
@@ -53,6 +50,7 @@ if TYPE_CHECKING:
     from ray import tune
 
     from runner.experiment.fit import Origin
+    from runner.experiment.recorded_data_builder import HeldOut
     from runner.offline.reading.recorded_source import Source
     from runner.offline.writing.recorder import Recorded
     from runner.pages.run_record import RunRecord
@@ -113,17 +111,17 @@ class Trainer:
         recorded = check_recorded_data(config, self._parts) if RECORDED_DATA in needs else {}
         self._recorded_replay = open_recorded_replay(config, self._parts)
         # Mistakes are told before Ray is started, where it is not needed to find them.
-        if not is_held_out_read_by_ray(config):
-            self._held_out = build_held_out_evaluation(config, self._parts)
+        reads_by_ray = is_held_out_read_by_ray(config)
+        held_out = None if reads_by_ray else build_held_out_evaluation(config, self._parts)
         _check_other_processes(config, self._parts)
         if RECORDED_DATA in needs and note is not None:
             _tell_what_is_read(config, recorded, note)
         self._cluster = ExitStack()
         try:
             self._cluster.enter_context(ray_cluster(config, note or _log.info))
-            if is_held_out_read_by_ray(config):
-                self._held_out = build_held_out_evaluation(config, self._parts)
-            self._build(config, recorded)
+            if reads_by_ray:
+                held_out = build_held_out_evaluation(config, self._parts)
+            self._build(config, recorded, held_out)
         except BaseException:
             self.close()
             raise
@@ -137,13 +135,21 @@ class Trainer:
             of_callbacks = with_evaluation(self.callbacks.reported_metrics, self.config)
             check_metric_names(self.config, agents, of_pieces, of_callbacks)
 
-    def _build(self, config: ExperimentConfig, recorded: Mapping[str, Source]) -> None:
+    def _build(self, config: ExperimentConfig, recorded: Mapping[str, Source], held_out: HeldOut | None) -> None:
         """Build the parts that may be in other processes."""
         needs, evaluation = needs_of(config), config.evaluation
-        self._evaluation_runners: EnvRunnerGroup | None = None
+
+        def warn(text: str) -> None:
+            self._warn(text)
+
+        self._missing_infos = MissingInfos(self._of_infos, warn)
+        is_recording = self._recorded_role == EVALUATION
+        self._evaluator = Evaluator(
+            config, self._parts, held_out, is_recording, self._of_infos, self._missing_infos, warn
+        )
         takes_all_room = RECORDED_DATA in needs or config.env_runners.is_elastic  # Ray Data, for reading, or runners
         if takes_all_room and evaluation.evaluation_interval and evaluation.evaluation_num_env_runners:
-            self._evaluation_runners = self._build_evaluation_runners()
+            self._evaluator.build_env_runners()
         smoothing = config.env_runners.metrics_num_episodes_for_smoothing
         self._metrics = RunMetrics(smoothing, ENV_RUNNERS in needs, self._warn_of_outside, self._of_infos)
         is_recording = self._recorded_role == TRAINING
@@ -157,11 +163,8 @@ class Trainer:
         self.last_result: Result = {}
         self.last_schedule: dict[str, list[int]] = {}
         self._num_restarts = 0
-        self._has_warned_of_infos = False
-        self._has_warned_of_no_end = False
-        self._filmer: Filmer | None = None
         if config.evaluation.video:  # what cannot be filmed is told before anything is trained
-            self._make_filmer()
+            self._evaluator.make_filmer()
         self._results = make_plan(self.resources)
         self.resources.take_schedule()  # they are recorded from now on
 
@@ -317,7 +320,7 @@ class Trainer:
         is_due = _is_due(evaluation.evaluation_interval, iteration)
         wait = None
         if is_due and evaluation.evaluation_parallel_to_training:
-            wait = self._submit_evaluation()
+            wait = self._evaluator.submit(self.resources)
         self.resources.may_break_off = wait is None
         self._metrics.begin_iteration()
         result: Result | None = next(self._results, None)
@@ -326,31 +329,13 @@ class Trainer:
         self.last_result = result
         self.last_schedule = self.resources.take_schedule()
         if is_due:
-            result |= self.evaluate(wait=wait)
+            result |= self._evaluator.evaluate(self.resources, wait=wait)
         if _is_due(evaluation.offline_evaluation_interval, iteration):
             result |= self.evaluate_offline()
         if self._metrics.num_episodes_lifetime:
-            self._warn_of_missing_infos(self._metrics.infos, self._metrics.info_keys)
+            self._missing_infos.warn_once(self._metrics.infos, self._metrics.info_keys)
         self._tell_result(result)
         return result
-
-    def _warn_of_missing_infos(
-        self, numbers: Mapping[str, Sequence[float] | npt.NDArray[np.float64]], keys: Sequence[str]
-    ) -> None:
-        """Warn once of metrics out of infos that no finished episode has had a number for."""
-        if self._has_warned_of_infos or not numbers:
-            return
-        self._has_warned_of_infos = True
-        for metric in self._of_infos:
-            if not metric.is_part and np.isnan(np.asarray(numbers.get(metric.name, ()), np.float64)).all():
-                key = "/".join(metric.path)
-                near = nearest_match(key, keys)
-                texts = (
-                    f"{metric.name}: no info of the finished episodes has {key}",
-                    f"it has {list_names(keys, key)}" if keys else "",
-                    f"nearest: {near}" if near else "",
-                )
-                self._warn("; ".join(filter(None, texts)))
 
     def _tell_result(self, result: Result) -> None:
         """Tell callbacks of an iteration, and add what the driver's have reported in it."""
@@ -367,65 +352,26 @@ class Trainer:
             if reduced.weight or name not in result:
                 result[name] = reduced.result
 
-    def evaluate(self, num_episodes: int | None = None, wait: Callable[[], FinishedEpisodes] | None = None) -> Result:
+    def evaluate(self, num_episodes: int | None = None) -> Result:
         """Evaluate exactly `num_episodes` whole episodes, always with the same seeds, and return their metrics.
 
         Args:
             num_episodes: None: the configured duration, in episodes or env steps.
-            wait: collects an evaluation that was started before; None: one is started.
         """
-        with self._metrics.clocked() as clock:
-            episodes = (wait or self._submit_evaluation(num_episodes))()
-        settings = self.config.evaluation
-        num_env_steps = int(episodes.lengths.sum())
-        if num_episodes is None and settings.evaluation_duration_unit == ENV_STEPS:
-            num_env_steps = settings.evaluation_duration
-            self._warn_of_no_end(len(episodes.returns))
-        result = episode_metrics(
-            "evaluation/env_runners",
-            episodes.returns,
-            episodes.lengths,
-            len(episodes.returns),
-            num_env_steps,
-            episodes.outside.count,
-        )
-        self._metrics.warn_of(episodes.outside)
-        self._warn_of_missing_infos(episodes.infos, episodes.info_keys)
-        result |= reduced_infos("evaluation/env_runners", self._of_infos, episodes.infos)
-        result |= {f"evaluation/{name}": reduced.result for name, reduced in merged_metrics(episodes.reported).items()}
-        result |= mean_returns_by_id("evaluation/env_runners", dict(returns_by_kind(episodes)))
-        if self.resources.league is not None:
-            result |= self.resources.league.evaluation_metrics(episodes.matches)
-        if self.resources.curriculum is not None:
-            result |= self.resources.curriculum.evaluation_metrics(episodes.tasks)
-        result |= {"timers/evaluation": clock.seconds, "time_total_s": self._metrics.time_total_s}
-        self.callbacks.call("on_evaluate_end", result=result)
-        return result
+        return self._evaluator.evaluate(self.resources, num_episodes)
 
-    def _submit_evaluation(self, num_episodes: int | None = None) -> Callable[[], FinishedEpisodes]:
-        self.callbacks.call("on_evaluate_start")
-        if self._evaluation_runners is None:
-            self._evaluation_runners = self._build_evaluation_runners()
-        runners, settings = self._evaluation_runners, self.config.evaluation
-        runners.set_weights(self.learners.get_weights())
-        runners.use_shared_state(self.resources.shared_state)
-        if self.resources.league is not None:
-            self.resources.league.announce_lineup(runners, is_evaluation=True)
-        if self.resources.curriculum is not None:
-            self.resources.curriculum.announce(runners, is_evaluation=True)
-        num_sampled = self._metrics.num_env_steps_sampled_lifetime
-        if num_episodes is not None:
-            return runners.submit_evaluation(num_episodes, settings.explore, num_sampled)
-        duration, unit = settings.evaluation_duration, settings.evaluation_duration_unit
-        return runners.submit_evaluation(duration, settings.explore, num_sampled, unit)
+    @property
+    def has_held_out_data(self) -> bool:
+        """Whether there are data for `evaluate_offline`."""
+        return self._evaluator.held_out is not None
 
-    def _warn_of_no_end(self, num_episodes: int) -> None:
-        """Warn once of an evaluation that was too short for an episode to end."""
-        if num_episodes or self._has_warned_of_no_end:
-            return
-        self._has_warned_of_no_end = True
-        hint = "an evaluation has no return then; raise evaluation.evaluation_duration"
-        self._warn(f"{self.config.evaluation.no_end_text}: {hint}")
+    def evaluate_offline(self, num_env_steps: int | None = None) -> Result:
+        """Evaluate the policy on held-out recorded data (`evaluation.offline_evaluation_...`), and return metrics.
+
+        Args:
+            num_env_steps: env steps for schedules of the loss; None: all env steps sampled so far.
+        """
+        return self._evaluator.evaluate_offline(self.resources, num_env_steps)
 
     def film(self, paths: Sequence[Path], num_episodes: int) -> FinishedEpisodes:
         """Film whole episodes of the policy as it is.
@@ -438,39 +384,7 @@ class Trainer:
             ConfigError: the environment cannot be filmed.
             UserError: a file cannot be written.
         """
-        if self._filmer is None:
-            self._make_filmer(is_window=not paths)
-        assert self._filmer is not None
-        weights, num_sampled = self.learners.get_weights(), self._metrics.num_env_steps_sampled_lifetime
-        with self._metrics.clocked():
-            return self._filmer.film(paths, num_episodes, weights, self.resources.shared_state, num_sampled)
-
-    def _make_filmer(self, is_window: bool = False) -> None:
-        self._filmer = Filmer(self.config, {plan.module_id: plan for plan in self.plans}, is_window)
-
-    def _build_evaluation_runners(self) -> EnvRunnerGroup:
-        is_recording = self._recorded_role == EVALUATION
-        return build_env_runner_group(self.config, EVALUATION, self._parts, is_recording)
-
-    @property
-    def has_held_out_data(self) -> bool:
-        """Whether there are data for `evaluate_offline`."""
-        return self._held_out is not None
-
-    def evaluate_offline(self, num_env_steps: int | None = None) -> Result:
-        """Evaluate the policy on held-out recorded data (`evaluation.offline_evaluation_...`), and return metrics.
-
-        Args:
-            num_env_steps: env steps for schedules of the loss; None: all env steps sampled so far.
-        """
-        if self._held_out is None:
-            raise ValueError("there are no held-out data: evaluation.offline_evaluation_input_ is null")
-        if num_env_steps is None:
-            num_env_steps = self._metrics.num_env_steps_sampled_lifetime
-        with self._metrics.clocked() as clock:
-            state, shared_state = self.learners.get_state(), self.resources.shared_state
-            result: Result = dict(self._held_out.evaluate(state, shared_state, num_env_steps))
-        return result | {"timers/offline_evaluation": clock.seconds, "time_total_s": self._metrics.time_total_s}
+        return self._evaluator.film(self.resources, paths, num_episodes)
 
     def data_sets(self) -> list[DataSet]:
         """Return the recorded data that the run learns from, and the held-out data."""
@@ -481,8 +395,8 @@ class Trainer:
             found.append(recorded_data_set(self.resources.recorded_data.source, self.config.offline, "training"))
         if self._recorded_replay is not None:
             found.append(recorded_data_set(self._recorded_replay.source, self.config.offline, "training"))
-        if self._held_out is not None:
-            held_out = self._held_out.source
+        if self._evaluator.held_out is not None:
+            held_out = self._evaluator.held_out.source
             found.append(recorded_data_set(held_out, held_out.config, "evaluation"))
         return found
 
@@ -495,7 +409,7 @@ class Trainer:
         if self._recorded_role is None:
             return None
         if self._recorded_role == EVALUATION:
-            return None if self._evaluation_runners is None else self._evaluation_runners.finish_recording()
+            return self._evaluator.finish_recording()
         return self.env_runners.finish_recording() if ENV_RUNNERS in self.resources.sources else None
 
     # -- state -----------------------------------------------------------------------------------------------------
@@ -515,35 +429,10 @@ class Trainer:
         """
         self.set_policy_state(state)
         emptied = self.resources.set_state(state)
-        if emptied:
-            self._warn(
-                "replay buffers with other arguments than in the checkpoint begin empty, and learning waits for them: "
-                f"{', '.join(emptied)}"
-            )
-        left_out = [name for name, buffer in state.get(REPLAY_BUFFERS, {}).items() if not buffer["has_experiences"]]
-        if left_out:
-            self._warn(
-                "the checkpoint has no experiences (checkpoint.replay=none): learning waits until enough are stored in "
-                f"{', '.join(left_out)} again"
-            )
         self._num_restarts = self.env_runners.num_restarts if ENV_RUNNERS in self.resources.sources else 0
-        if self.config.env_runners.is_elastic:
-            self._tell_other_number(state)
+        for text in what_differs(state, self.resources, emptied):
+            self._warn(text)
         self.callbacks.call("on_checkpoint_loaded")
-
-    def _tell_other_number(self, state: Mapping[str, Any]) -> None:
-        """Tell that a checkpoint, whose env runners go on, has another number of them."""
-        if state["plan"]["settings"].get(ENV_RUNNERS) != self.env_runners.settings:
-            return
-        num_before, num_now = len(state[ENV_RUNNERS]["runners"]), self.env_runners.num_runners
-        if num_now != num_before:
-            rest = (
-                f"{num_before} go on, {num_now - num_before} begin new episodes"
-                if num_now > num_before
-                else f"episodes of {num_before - num_now} are broken off"
-            )
-            runners = f"{num_before} env runner{'' if num_before == 1 else 's'}"
-            self._warn(f"the checkpoint has {runners}, and the cluster has room for {num_now}: {rest}")
 
     def set_policy_state(self, state: Mapping[str, Any]) -> None:
         """Take over the state of the policy: parameters and the state of pieces that runners share.
@@ -567,11 +456,11 @@ class Trainer:
     @property
     def evaluation_runners(self) -> EnvRunnerGroup | None:
         """The runners that evaluate; None before the first evaluation."""
-        return self._evaluation_runners
+        return self._evaluator.env_runners
 
     def close(self) -> None:
         """Close environments and runners, and leave the Ray cluster if this trainer joined or started it."""
-        for name in ("resources", "_evaluation_runners", "_filmer"):
+        for name in ("resources", "_evaluator"):
             part = getattr(self, name, None)  # None if building it failed
             if part is not None:
                 part.close()

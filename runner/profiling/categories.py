@@ -73,7 +73,7 @@ _OF_STATES = ("get_state", "get_unshared_state", "set_state", "state")
 _TRANSFERRING = ("serialization.py", "cloudpickle")
 _PUT = ("put", "put_object", "deserialize_objects")
 _WAITS = ("threading.py", "queue.py", "selectors.py", "concurrent/futures/", "multiprocessing/connection.py")
-_EVALUATION = ("Trainer.evaluate", "Trainer.evaluate_offline", "Trainer._submit_evaluation")
+_EVALUATION = ("Evaluator.evaluate", "Evaluator.evaluate_offline", "Evaluator.submit")
 
 
 @cache

@@ -46,7 +46,7 @@ WAIT = "threading.py: Condition.wait"
         ([SAMPLE, STEP, "runner/rows/lock_step_rows.py: LockStepRows.add_step"], "rows"),
         (["mine.py: MyRunner.sample", "gymnasium/core.py: Wrapper.step", "maze.py: step"], "environment"),
         (["mine.py: MyRunner.sample", "gymnasium/spaces/box.py: Box.contains"], "rest"),
-        (["runner/experiment/trainer.py: Trainer.evaluate", SAMPLE, STEP, ENVS], "evaluation"),
+        (["runner/experiment/evaluator.py: Evaluator.evaluate", SAMPLE, STEP, ENVS], "evaluation"),
     ],
 )
 def test_category(places: list[str], title: str) -> None:

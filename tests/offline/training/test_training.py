@@ -176,7 +176,7 @@ def test_a_run_with_a_filter_goes_on_and_acts_with_the_same_statistics(ray_clust
         second.set_state(state)
         assert trained(second, 2) == following
         assert without_times(second.evaluate()) == without_times(evaluated)
-        (seen,) = second._evaluation_runners.shared_state["default_policy"].values()
+        (seen,) = second.evaluation_runners.shared_state["default_policy"].values()
         assert seen["merged_count"] == 3624
 
 

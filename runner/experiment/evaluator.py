@@ -1,0 +1,172 @@
+"""Evaluations of a run: its policy as it is, in whole episodes, on held-out recorded data, and as a film."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.config.info_metrics import InfoMetric
+from runner.config.schemas import ENV_STEPS, ExperimentConfig
+from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.experiment.env_runner_builder import EVALUATION
+from runner.experiment.env_runner_group_builder import build_env_runner_group
+from runner.experiment.filming import Filmer
+from runner.experiment.missing_infos import MissingInfos
+from runner.module_parts import ModuleParts
+from runner.pipelines.piece_metrics import merged_metrics
+from runner.plans import Resources, Result
+from runner.plans.run_metrics import episode_metrics, mean_returns_by_id, reduced_infos, returns_by_kind
+from runner.rows.finished_episodes import FinishedEpisodes
+
+if TYPE_CHECKING:
+    from runner.experiment.recorded_data_builder import HeldOut
+    from runner.offline.writing.recorder import Recorded
+
+
+class Evaluator:
+    """Evaluates the policy that a run's resources hold. Its env runners are built when they are first asked for.
+
+    Args:
+        config: of the run.
+        parts: of its modules.
+        held_out: evaluates on recorded data; None: there are none.
+        is_recording: whether evaluated episodes are recorded.
+        of_infos: metrics out of infos.
+        missing_infos: tells which of them no episode has.
+        warn: shows a line.
+
+    Attributes:
+        env_runners: None before the first evaluation.
+        held_out: see above.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        parts: Mapping[str, ModuleParts],
+        held_out: HeldOut | None,
+        is_recording: bool,
+        of_infos: Sequence[InfoMetric],
+        missing_infos: MissingInfos,
+        warn: Callable[[str], None],
+    ) -> None:
+        self.env_runners: EnvRunnerGroup | None = None
+        self.held_out = held_out
+        self._config, self._parts = config, parts
+        self._is_recording = is_recording
+        self._of_infos, self._missing_infos = of_infos, missing_infos
+        self._warn = warn
+        self._has_warned_of_no_end = False
+        self._filmer: Filmer | None = None
+
+    def build_env_runners(self) -> EnvRunnerGroup:
+        """Return the env runners, which are built if there are none yet."""
+        if self.env_runners is None:
+            self.env_runners = build_env_runner_group(self._config, EVALUATION, self._parts, self._is_recording)
+        return self.env_runners
+
+    def evaluate(
+        self,
+        resources: Resources,
+        num_episodes: int | None = None,
+        wait: Callable[[], FinishedEpisodes] | None = None,
+    ) -> Result:
+        """Evaluate exactly `num_episodes` whole episodes, always with the same seeds, and return their metrics.
+
+        Args:
+            resources: with the policy.
+            num_episodes: None: the configured duration, in episodes or env steps.
+            wait: collects an evaluation that was submitted before; None: one is submitted.
+        """
+        with resources.metrics.clocked() as clock:
+            episodes = (wait or self.submit(resources, num_episodes))()
+        settings = self._config.evaluation
+        num_env_steps = int(episodes.lengths.sum())
+        if num_episodes is None and settings.evaluation_duration_unit == ENV_STEPS:
+            num_env_steps = settings.evaluation_duration
+            self._warn_of_no_end(len(episodes.returns))
+        result = episode_metrics(
+            "evaluation/env_runners",
+            episodes.returns,
+            episodes.lengths,
+            len(episodes.returns),
+            num_env_steps,
+            episodes.outside.count,
+        )
+        resources.metrics.warn_of(episodes.outside)
+        self._missing_infos.warn_once(episodes.infos, episodes.info_keys)
+        result |= reduced_infos("evaluation/env_runners", self._of_infos, episodes.infos)
+        result |= {f"evaluation/{name}": reduced.result for name, reduced in merged_metrics(episodes.reported).items()}
+        result |= mean_returns_by_id("evaluation/env_runners", dict(returns_by_kind(episodes)))
+        if resources.league is not None:
+            result |= resources.league.evaluation_metrics(episodes.matches)
+        if resources.curriculum is not None:
+            result |= resources.curriculum.evaluation_metrics(episodes.tasks)
+        result |= {"timers/evaluation": clock.seconds, "time_total_s": resources.metrics.time_total_s}
+        resources.callbacks.call("on_evaluate_end", result=result)
+        return result
+
+    def submit(self, resources: Resources, num_episodes: int | None = None) -> Callable[[], FinishedEpisodes]:
+        """Begin an evaluation, and return what waits for its episodes."""
+        resources.callbacks.call("on_evaluate_start")
+        runners, settings = self.build_env_runners(), self._config.evaluation
+        runners.set_weights(resources.learners.get_weights())
+        runners.use_shared_state(resources.shared_state)
+        if resources.league is not None:
+            resources.league.announce_lineup(runners, is_evaluation=True)
+        if resources.curriculum is not None:
+            resources.curriculum.announce(runners, is_evaluation=True)
+        num_sampled = resources.metrics.num_env_steps_sampled_lifetime
+        if num_episodes is not None:
+            return runners.submit_evaluation(num_episodes, settings.explore, num_sampled)
+        duration, unit = settings.evaluation_duration, settings.evaluation_duration_unit
+        return runners.submit_evaluation(duration, settings.explore, num_sampled, unit)
+
+    def _warn_of_no_end(self, num_episodes: int) -> None:
+        """Warn once of an evaluation that was too short for an episode to end."""
+        if num_episodes or self._has_warned_of_no_end:
+            return
+        self._has_warned_of_no_end = True
+        hint = "an evaluation has no return then; raise evaluation.evaluation_duration"
+        self._warn(f"{self._config.evaluation.no_end_text}: {hint}")
+
+    def evaluate_offline(self, resources: Resources, num_env_steps: int | None = None) -> Result:
+        """Evaluate the policy on held-out recorded data; see `Trainer.evaluate_offline`."""
+        if self.held_out is None:
+            raise ValueError("there are no held-out data: evaluation.offline_evaluation_input_ is null")
+        metrics = resources.metrics
+        if num_env_steps is None:
+            num_env_steps = metrics.num_env_steps_sampled_lifetime
+        with metrics.clocked() as clock:
+            state = resources.learners.get_state()
+            result: Result = dict(self.held_out.evaluate(state, resources.shared_state, num_env_steps))
+        return result | {"timers/offline_evaluation": clock.seconds, "time_total_s": metrics.time_total_s}
+
+    def film(self, resources: Resources, paths: Sequence[Path], num_episodes: int) -> FinishedEpisodes:
+        """Film whole episodes of the policy; see `Trainer.film`."""
+        filmer, metrics = self.make_filmer(is_window=not paths), resources.metrics
+        weights, num_sampled = resources.learners.get_weights(), metrics.num_env_steps_sampled_lifetime
+        with metrics.clocked():
+            return filmer.film(paths, num_episodes, weights, resources.shared_state, num_sampled)
+
+    def make_filmer(self, is_window: bool = False) -> Filmer:
+        """Return what films or shows episodes, which is made if there is none yet.
+
+        Raises:
+            ConfigError: the environment cannot be filmed.
+        """
+        if self._filmer is None:
+            plans = {module_id: parts.plan for module_id, parts in self._parts.items()}
+            self._filmer = Filmer(self._config, plans, is_window)
+        return self._filmer
+
+    def finish_recording(self) -> Recorded | None:
+        """Finish the files of recorded episodes; None if there are none."""
+        return None if self.env_runners is None else self.env_runners.finish_recording()
+
+    def close(self) -> None:
+        """Close environments and env runners."""
+        for part in (self.env_runners, self._filmer):
+            if part is not None:
+                part.close()

@@ -1,0 +1,43 @@
+"""A restored state beside the one that was saved: what the user should know of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from runner.config.operators import ENV_RUNNERS, REPLAY_BUFFERS
+from runner.plans import Resources
+
+
+def what_differs(state: Mapping[str, Any], resources: Resources, emptied: Sequence[str]) -> Iterator[str]:
+    """Yield a line about each part that does not go on as it was.
+
+    Args:
+        state: that was set.
+        resources: that go on from it.
+        emptied: replay buffers that begin empty, because they have other arguments.
+    """
+    if emptied:
+        what = "replay buffers with other arguments than in the checkpoint begin empty, and learning waits for them"
+        yield f"{what}: {', '.join(emptied)}"
+    left_out = [name for name, buffer in state.get(REPLAY_BUFFERS, {}).items() if not buffer["has_experiences"]]
+    if left_out:
+        what = "the checkpoint has no experiences (checkpoint.replay=none): learning waits until enough are stored in"
+        yield f"{what} {', '.join(left_out)} again"
+    if resources.config.env_runners.is_elastic:
+        yield from _other_number(state, resources)
+
+
+def _other_number(state: Mapping[str, Any], resources: Resources) -> Iterator[str]:
+    """Yield a line about a checkpoint whose env runners go on, and are now more or fewer."""
+    if state["plan"]["settings"].get(ENV_RUNNERS) != resources.env_runners.settings:
+        return
+    num_before, num_now = len(state[ENV_RUNNERS]["runners"]), resources.env_runners.num_runners
+    if num_now != num_before:
+        rest = (
+            f"{num_before} go on, {num_now - num_before} begin new episodes"
+            if num_now > num_before
+            else f"episodes of {num_before - num_now} are broken off"
+        )
+        runners = f"{num_before} env runner{'' if num_before == 1 else 's'}"
+        yield f"the checkpoint has {runners}, and the cluster has room for {num_now}: {rest}"
