@@ -32,9 +32,6 @@ def with_opponent(stored: StoredRun, other: str, folder: Path, is_trusting: bool
     config = stored.config
     modules = config.league.modules or list(declared_module_ids(config)) or [DEFAULT_MODULE_ID]
     path, of_modules = Path(other), ", ".join(modules)
-    if config.multi_agent.multi_rl_module is not None:
-        what = "modules of a multi_rl_module act or learn together, and none of them can be the opponent by itself"
-        raise UserError(Problem(what, OPTION, of_modules, "a run without multi_agent.multi_rl_module").render_alone())
     if path.suffix != _POLICY:
         policies = _exported(path, modules, folder, is_trusting)
     elif len(modules) > 1:

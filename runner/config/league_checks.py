@@ -69,9 +69,6 @@ def _check_run(config: ExperimentConfig, where: str | None) -> Iterator[Problem]
     for module_id in [one for one in config.league.modules if trained is not None and one not in trained]:
         what = "league.modules names a module that multi_agent.modules_to_train leaves out"
         yield Problem(what, where, module_id, ", ".join(trained or ()))
-    if config.multi_agent.multi_rl_module is not None:
-        what = "snapshots of a league act by themselves, multi_agent.multi_rl_module evaluates modules together"
-        yield Problem(what, where, name, "multi_agent.multi_rl_module: null")
 
 
 def _check_opponents(league: LeagueConfig, composed: Composed) -> Iterator[Problem]:

@@ -33,9 +33,9 @@ from runner.module_parts import (
     ActingParts,
     ModulePlan,
     build_acting_parts,
+    build_joined_acting_parts,
     build_parts,
     has_several_agents,
-    join_modules,
     lookback_of,
     networks_of,
     on_device,
@@ -92,7 +92,7 @@ def build_env_runner(
         return _build_external_env_runner(config, plans, (role, index, generation), run_dir, is_recording)
     is_evaluation = role == EVALUATION
     num_envs = (config.evaluation if is_evaluation else config.env_runners).num_envs_per_env_runner
-    parts = join_modules(config, {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()})
+    parts = build_joined_acting_parts(config, plans)
     for network in networks_of(parts).values():
         network.to(device)
     for module_parts in parts.values():

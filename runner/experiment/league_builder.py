@@ -21,7 +21,14 @@ from runner.league.league import League
 from runner.league.players import Player, PolicyPlayer
 from runner.league.policy_spaces import find_misfits
 from runner.league.seated_environments import SeatedEnvironments, Team
-from runner.module_parts import ModuleParts, ModulePlan, build_acting_parts, has_several_agents
+from runner.module_parts import (
+    ModuleParts,
+    ModulePlan,
+    build_joined_acting_parts,
+    check_acts_alone,
+    has_several_agents,
+    weights_by_module,
+)
 from runner.pipelines.description import space_text
 from runner.policy import OnnxPolicy
 from runner.rllink.client.local_policy import PolicyFileError
@@ -36,7 +43,7 @@ def build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts], run
     """Make the league, if there is one.
 
     Raises:
-        ConfigError: a module that does not act here, a policy file or class that cannot be used.
+        ConfigError: a module that does not act here, or not alone; a policy file or class that cannot be used.
     """
     block = config.league
     if not block.modules:
@@ -56,11 +63,11 @@ def build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts], run
     }
     for player_id, contents in fixed.items():
         _check_player(config, plans, player_id, contents)
-    policies = {
-        module_id: OnnxPolicy.of_parts(build_acting_parts(config, plans[module_id]), config)
-        for module_id in block.modules
-    }
-    return League(block, policies, fixed, None if run_dir is None else run_dir / LEAGUE_FOLDER)
+    check_acts_alone(config, "be a player of a league")
+    acting = build_joined_acting_parts(config, plans)
+    policies = {module_id: OnnxPolicy.of_parts(acting[module_id], config) for module_id in block.modules}
+    folder = None if run_dir is None else run_dir / LEAGUE_FOLDER
+    return League(block, policies, fixed, folder, partial(weights_by_module, acting))
 
 
 def seat_environments(

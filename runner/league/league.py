@@ -76,6 +76,7 @@ class League:
         policies: module id -> what its snapshots are made with, of modules that learn.
         fixed: fixed player -> module id -> content of the policy file that plays for it; empty: its `_target_` plays.
         folder: for the files of snapshots and the standings; None: nothing is written.
+        split_weights: returns the weights of each module by itself, out of the ones of a run; None: they are the same.
     """
 
     def __init__(
@@ -84,10 +85,12 @@ class League:
         policies: Mapping[str, OnnxPolicy],
         fixed: Mapping[str, Mapping[str, bytes]],
         folder: Path | None = None,
+        split_weights: Callable[[Weights], Weights] | None = None,
     ) -> None:
         self._config = config
         self._policies = dict(policies)
         self._folder = folder
+        self._split_weights = split_weights or (lambda weights: weights)
         self._players = {player_id: _Player(None, 0, policies) for player_id, policies in fixed.items()}
         # Who plays how often follows from faded games, ratings from each game once, with whoever played it.
         self._faded: dict[str, dict[str, list[float]]] = {module_id: {} for module_id in policies}
@@ -114,7 +117,8 @@ class League:
 
     def _snapshot(self, module_id: str, num_env_steps: int, weights: Weights, shared_state: Mapping[str, Any]) -> None:
         player_id = f"{module_id}-{len(self._snapshots_of(module_id))}"
-        content = self._policies[module_id].to_bytes(weights[module_id], shared_state.get(module_id, {}))
+        own_weights = self._split_weights(weights)[module_id]
+        content = self._policies[module_id].to_bytes(own_weights, shared_state.get(module_id, {}))
         self._players[player_id] = _Player(module_id, num_env_steps, {module_id: content})
         self._games[player_id], self._games[module_id] = self._games[module_id], {}
         self._skills[player_id] = self._skill(module_id)

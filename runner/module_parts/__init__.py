@@ -7,17 +7,27 @@ from runner.module_parts.construction import (
     make_piece,
     on_device,
 )
-from runner.module_parts.joined_modules import build_parts, join_modules
+from runner.module_parts.joined_modules import build_joined_acting_parts, build_parts, check_acts_alone, join_modules
 from runner.module_parts.module_plan import ModulePlan, has_several_agents, plan_modules
-from runner.module_parts.parts import ActingParts, ModuleParts, lookback_of, networks_of, reported_metrics, weights_of
+from runner.module_parts.parts import (
+    ActingParts,
+    ModuleParts,
+    lookback_of,
+    networks_of,
+    reported_metrics,
+    weights_by_module,
+    weights_of,
+)
 
 __all__ = [
     "ActingParts",
     "ModuleParts",
     "ModulePlan",
     "build_acting_parts",
+    "build_joined_acting_parts",
     "build_module_parts",
     "build_parts",
+    "check_acts_alone",
     "has_several_agents",
     "join_modules",
     "learner_device",
@@ -27,5 +37,6 @@ __all__ = [
     "on_device",
     "plan_modules",
     "reported_metrics",
+    "weights_by_module",
     "weights_of",
 ]

@@ -14,7 +14,7 @@ from runner.config.imports import import_target
 from runner.config.module_ids import trained_modules
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.teams import agents_of_teams
-from runner.module_parts.construction import build_module_parts, check_reads
+from runner.module_parts.construction import build_acting_parts, build_module_parts, check_reads
 from runner.module_parts.module_plan import ModulePlan, plan_modules
 from runner.module_parts.parts import ActingParts, ModuleParts
 from runner.modules.multi_rl_module import MultiRLModule, RunAgents
@@ -28,6 +28,33 @@ def build_parts(config: ExperimentConfig, plans: Mapping[str, ModulePlan] | None
     """Make the network and the pipelines of each module, by id; `plans` are made first where they are None."""
     plans = plan_modules(config) if plans is None else plans
     return join_modules(config, {module_id: build_module_parts(config, plan) for module_id, plan in plans.items()})
+
+
+def build_joined_acting_parts(config: ExperimentConfig, plans: Mapping[str, ModulePlan]) -> dict[str, ActingParts]:
+    """Make the network of each module and the pipelines of an env runner, by id."""
+    return join_modules(config, {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()})
+
+
+def check_acts_alone(config: ExperimentConfig, use: str) -> None:
+    """Refuse modules of a `MultiRLModule` that computes actions itself.
+
+    Args:
+        config: of the run.
+        use: what a module that acts alone can be, for example "be exported".
+
+    Raises:
+        ConfigError: it does.
+    """
+    block = config.multi_agent.multi_rl_module
+    if block is None:
+        return
+    where, path = "multi_agent.multi_rl_module", str(block["_target_"])
+    joined = import_target(path, where, MultiRLModule)
+    for name in ("forward_inference", "forward_exploration"):
+        if getattr(joined, name) is not getattr(MultiRLModule, name):
+            what = f"a module of {joined.__name__} cannot {use}: {joined.__name__}.{name} computes its actions"
+            allowed = "modules that act by themselves: a class that inherits forward_inference and forward_exploration"
+            raise ConfigError([Problem(what, where, path, allowed)])
 
 
 def join_modules(config: ExperimentConfig, parts: Mapping[str, P]) -> dict[str, P]:

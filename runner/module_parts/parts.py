@@ -11,7 +11,7 @@ import numpy.typing as npt
 from runner.config.module_ids import trained_modules
 from runner.config.schemas import ExperimentConfig
 from runner.module_parts.module_plan import ModulePlan
-from runner.modules.flat_parameters import FlatParameters
+from runner.modules.flat_parameters import FlatParameters, flat_values
 from runner.modules.multi_rl_module import ALL_MODULES, MultiRLModule
 from runner.modules.rl_module import RLModule
 from runner.pipelines.pipeline import EnvToModulePipeline, LearnerConnectorPipeline, ModuleToEnvPipeline
@@ -52,6 +52,17 @@ def networks_of(parts: Mapping[str, ActingParts]) -> dict[str, RLModule | MultiR
 def weights_of(parts: Mapping[str, ActingParts]) -> dict[str, npt.NDArray[np.float32]]:
     """Return the parameters of a run's modules, as env runners take them."""
     return {key: FlatParameters(network).to_numpy() for key, network in networks_of(parts).items()}
+
+
+def weights_by_module(
+    parts: Mapping[str, ActingParts], weights: Mapping[str, npt.NDArray[np.float32]]
+) -> Mapping[str, npt.NDArray[np.float32]]:
+    """Return the parameters of each module by itself, out of the ones of a run, which `parts` take over."""
+    together = next(iter(parts.values())).together
+    if together is None:
+        return weights
+    FlatParameters(together).load(weights[ALL_MODULES])
+    return {module_id: flat_values(module) for module_id, module in together.items()}
 
 
 def reported_metrics(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, str]:

@@ -31,9 +31,7 @@ class FlatParameters:
     def __init__(self, module: nn.Module) -> None:
         groups = _parameter_groups(module)
         self.learned = parameters = [parameter for group in groups.values() for parameter in group]
-        frozen = [parameter for parameter in module.parameters() if not parameter.requires_grad]
-        buffers = [buffer for buffer in module.buffers() if buffer.is_floating_point()]
-        tensors: list[Tensor] = [*parameters, *frozen, *buffers]
+        tensors: list[Tensor] = [*parameters, *_unlearned(module)]
         device = tensors[0].device
         self._num_parameters = sum(parameter.numel() for parameter in parameters)
         self._values = torch.empty(sum(tensor.numel() for tensor in tensors), device=device)
@@ -79,6 +77,19 @@ class FlatParameters:
             self._values.copy_(torch.from_numpy(np.require(values, requirements="W")))
         else:
             self._on_host[:] = values
+
+
+def flat_values(module: nn.Module) -> npt.NDArray[np.float32]:
+    """Return what `FlatParameters(module).to_numpy()` does; parameters stay where they lie, also in a larger vector."""
+    learned = [parameter for group in _parameter_groups(module).values() for parameter in group]
+    values = torch.cat([tensor.detach().reshape(-1) for tensor in (*learned, *_unlearned(module))])
+    array: npt.NDArray[np.float32] = values.cpu().numpy()
+    return array
+
+
+def _unlearned(module: nn.Module) -> list[Tensor]:
+    frozen = [parameter for parameter in module.parameters() if not parameter.requires_grad]
+    return [*frozen, *(buffer for buffer in module.buffers() if buffer.is_floating_point())]
 
 
 def _parameter_groups(module: nn.Module) -> dict[str, list[nn.Parameter]]:

@@ -14,11 +14,10 @@ import torch
 from runner.checkpoints import load_checkpoint, naming_checkpoint
 from runner.checkpoints.policy_state import shared_state_in
 from runner.config.errors import ConfigError, Problem, RunFailure, nearest_match
-from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
-from runner.module_parts import ActingParts, build_acting_parts, plan_modules
+from runner.module_parts import ActingParts, build_acting_parts, check_acts_alone, plan_modules
 from runner.modules.flat_parameters import FlatParameters
-from runner.modules.multi_rl_module import MultiRLModule, parameters_by_module
+from runner.modules.multi_rl_module import parameters_by_module
 from runner.policy.manifest import Manifest
 from runner.policy.onnx_policy import OnnxPolicy
 from runner.policy.policy_graph import PolicyGraph
@@ -60,7 +59,7 @@ class StoredPolicy:
         """
         plans = plan_modules(config)
         plan = plans[_chosen(module_id, list(plans))]
-        _check_acts_by_itself(config)
+        check_acts_alone(config, "be exported")
         parts = build_acting_parts(config, plan)
         state, _ = load_checkpoint(checkpoint)
         with naming_checkpoint(checkpoint):
@@ -114,18 +113,6 @@ class ExportedPolicy:
     manifest: Manifest
     difference: float
     num_compared: int
-
-
-def _check_acts_by_itself(config: ExperimentConfig) -> None:
-    """Refuse modules of a `MultiRLModule` that computes actions itself."""
-    block = config.multi_agent.multi_rl_module
-    if block is None:
-        return
-    joined = import_target(str(block["_target_"]), "multi_agent.multi_rl_module", MultiRLModule)
-    for name in ("forward_inference", "forward_exploration"):
-        if getattr(joined, name) is not getattr(MultiRLModule, name):
-            what = f"a module of {joined.__name__} cannot be exported: {joined.__name__}.{name} computes its actions"
-            raise ConfigError([Problem(what, "multi_agent.multi_rl_module", allowed="modules that act by themselves")])
 
 
 def _chosen(module_id: str | None, known: list[str]) -> str:
