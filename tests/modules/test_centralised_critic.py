@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 import gymnasium as gym
@@ -11,6 +12,7 @@ import torch
 
 from runner.config.schemas import ModuleConfig
 from runner.modules import ActorCriticModule, CentralisedCritic, MultiRLModule, RLModule, RunAgents, SharedEncoders
+from runner.modules.flat_parameters import FlatParameters, flat_values
 
 BOX, DICE = gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(4)
 ACTIONS = gym.spaces.Discrete(2)
@@ -144,3 +146,18 @@ def test_encoders_that_cannot_be_shared_are_refused() -> None:
         SharedEncoders({**make_modules(), "more": make_modules(fcnet_hiddens=[4])["boxes"]})
     with pytest.raises(ValueError, match="has no `encoder` to share"):
         SharedEncoders({"plain": RLModule(BOX, ACTIONS, ModuleConfig())})
+
+
+def test_each_modules_own_values_are_read_out_of_the_vector_of_all() -> None:
+    """Frozen parameters and buffers, too; the vector of all keeps the parameters."""
+    critic = make_critic()
+    for module in critic.children():
+        if isinstance(module, ActorCriticModule):
+            next(module.parameters()).requires_grad_(False)
+            module.register_buffer("mean", torch.rand(3))
+    expected = {id_: FlatParameters(deepcopy(module)).to_numpy() for id_, module in critic.items()}
+    of_all = FlatParameters(critic)
+    assert {id_: flat_values(module).tolist() for id_, module in critic.items()} == {
+        id_: values.tolist() for id_, values in expected.items()
+    }
+    assert of_all.has_module
