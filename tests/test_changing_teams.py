@@ -49,8 +49,13 @@ def module_of(agent: str) -> str:
     return "blue" if agent.startswith("blue") else "red"
 
 
+def team_of(agent: str) -> str:
+    """The prefix of its name."""
+    return agent.split("_")[0]
+
+
 class ByTeam(AgentMapping):
-    """The same, as the configuration names it."""
+    """`module_of`, as the configuration names it."""
 
     def __call__(self, agent_id: str) -> str:
         return module_of(agent_id)
@@ -267,64 +272,6 @@ class Stay:
         self.num_steps += 1
 
 
-class SubEnvironment:
-    """Goes through the diary of one sub-environment."""
-
-    def __init__(self, initial: State) -> None:
-        self._initial = initial
-        self.number, self._t = -1, 0
-        self._stays: dict[str, Stay] = {}
-        self._saved: dict[str, float] = defaultdict(float)  # rewards of agents until their step ends
-
-    def follow(self, events: Sequence[Event], parameters: Parameters) -> dict[tuple[int, str], Stay]:
-        """Go on through events; return episode number, agent -> the stays with steps that ended in them."""
-        found = {(self.number, agent): stay for agent, stay in self._stays.items()}
-        for stay in found.values():
-            stay.steps = []
-        for event in events:
-            if event.is_reset:
-                self.number, self._t, self._stays = self.number + 1, 0, {}
-                self._saved.clear()
-            else:
-                self._t += 1
-                self._act(event.actions, parameters)
-                for agent, reward in shared_rewards(event, self._stays).items():
-                    self._saved[agent] += reward
-            for agent, obs in event.obs.items():
-                if agent in self._stays:
-                    self._stays[agent].finish_step(obs, self._t, self._saved.pop(agent, 0.0))
-                else:
-                    self._stays[agent] = found[self.number, agent] = Stay(obs, self._t, self._initial)
-            for agent, stay in self._stays.items():
-                if not stay.has_ended:
-                    stay.is_terminated, stay.is_truncated = event.ends_of(agent)
-                    if stay.has_ended and agent not in event.obs:
-                        stay.finish_step(stay.obs, self._t, self._saved.pop(agent, 0.0))
-        return {place: stay for place, stay in found.items() if stay.steps}
-
-    def _act(self, actions: Mapping[str, int], parameters: Parameters) -> None:
-        for agent, action in actions.items():
-            stay = self._stays[agent]
-            assert stay.pending is None
-            logits, after = policy_of(parameters, agent, stay.obs, stay.state)
-            stay.pending = AgentStep(stay.obs, stay.env_t, stay.state, action, logits, after)
-
-
-def shared_rewards(event: Event, stays: Mapping[str, Stay]) -> dict[str, float]:
-    """The rewards of an env step, of which those of a team are shared by its agents that are there."""
-    there = {agent for agent, stay in stays.items() if not stay.has_ended} | set(event.obs)
-    rewards = dict(event.rewards)
-    for members in TEAMS.values():
-        given, sharers = [agent for agent in members if agent in rewards], [a for a in members if a in there]
-        if given and sharers:
-            total = sum(rewards.pop(agent) for agent in given)
-            rewards |= {agent: total / len(sharers) for agent in sharers}
-    return rewards
-
-
-# -- the fragment: values, advantages, loss ----------------------------------------------------------------------------
-
-
 @dataclass
 class Chunk:
     """The steps of one agent in a fragment, in order; `values` has one more, of the last observation."""
@@ -348,14 +295,90 @@ class Chunk:
 
     def remembered(self, parameters: Parameters, max_seq_len: int) -> Iterator[tuple[int, Any, State]]:
         """The same with other parameters, whose memory begins with the recorded state at each `max_seq_len` rows."""
+        state: State = {}
         for number, (env_t, obs, recorded) in enumerate(self.observations()):
-            state = recorded if number % max_seq_len == 0 else state  # noqa: F821
+            state = recorded if number % max_seq_len == 0 else state
             yield env_t, obs, state
             _, state = policy_of(parameters, self.agent, obs, state)
 
 
+Chunks = dict[tuple[Place, str], Chunk]  # by place and agent
+
+
+class SubEnvironment:
+    """Goes through the diary of sub-environment n; memories begin with the state `initial`."""
+
+    def __init__(self, n: int, initial: State) -> None:
+        self._n, self._initial = n, initial
+        self._number, self._t = -1, 0  # of the episode, env time step
+        self._stays: dict[str, Stay] = {}
+        self._saved: dict[str, float] = defaultdict(float)  # rewards of agents until their step ends
+
+    def follow(self, events: Sequence[Event], parameters: Parameters) -> Chunks:
+        """Go on through the events of a fragment; return the steps that ended in them."""
+        found = {(self._number, agent): stay for agent, stay in self._stays.items()}
+        for stay in found.values():
+            stay.steps = []
+        for event in events:
+            if event.is_reset:
+                self._number, self._t, self._stays = self._number + 1, 0, {}
+                self._saved.clear()
+            else:
+                self._t += 1
+                self._act(event.actions, parameters)
+                for agent, reward in shared_rewards(event, self._stays).items():
+                    self._saved[agent] += reward
+            for agent, obs in event.obs.items():
+                if agent in self._stays:
+                    self._stays[agent].finish_step(obs, self._t, self._saved.pop(agent, 0.0))
+                else:
+                    self._stays[agent] = found[self._number, agent] = Stay(obs, self._t, self._initial)
+            for agent, stay in self._stays.items():
+                if not stay.has_ended:
+                    stay.is_terminated, stay.is_truncated = event.ends_of(agent)
+                    if stay.has_ended and agent not in event.obs:
+                        stay.finish_step(stay.obs, self._t, self._saved.pop(agent, 0.0))
+        return {
+            ((self._n, number), agent): Chunk(
+                (self._n, number),
+                agent,
+                stay.num_steps - len(stay.steps),
+                stay.steps,
+                stay.is_terminated,
+                stay.is_truncated,
+            )
+            for (number, agent), stay in found.items()
+            if stay.steps
+        }
+
+    def _act(self, actions: Mapping[str, int], parameters: Parameters) -> None:
+        for agent, action in actions.items():
+            stay = self._stays[agent]
+            assert stay.pending is None
+            logits, after = policy_of(parameters, agent, stay.obs, stay.state)
+            stay.pending = AgentStep(stay.obs, stay.env_t, stay.state, action, logits, after)
+
+
+def shared_rewards(event: Event, stays: Mapping[str, Stay]) -> dict[str, float]:
+    """The rewards of an env step, of which those of a team are shared by its agents that are there."""
+    there = {agent for agent, stay in stays.items() if not stay.has_ended} | set(event.obs)
+    rewards = dict(event.rewards)
+    for members in TEAMS.values():
+        given, sharers = [agent for agent in members if agent in rewards], [a for a in members if a in there]
+        if given and sharers:
+            total = sum(rewards.pop(agent) for agent in given)
+            rewards |= {agent: total / len(sharers) for agent in sharers}
+    return rewards
+
+
+# -- values, advantages, losses ----------------------------------------------------------------------------------------
+
+
 class Critic:
-    """The value of an agent at an env step, of what all agents saw then; or of what it saw itself, and remembers."""
+    """The value of an agent at an env step, of what all agents saw then; or of what it saw itself, and remembers.
+
+    What an agent saw is known of the steps of the fragment alone.
+    """
 
     def __init__(self, chunks: Sequence[Chunk], is_centralised: bool) -> None:
         self._is_centralised = is_centralised
@@ -422,7 +445,7 @@ def updated(
     """The parameters after the epochs of an update, and by module the means of its losses over epochs."""
     parameters = {name: value.clone().requires_grad_() for name, value in parameters.items()}
     means: dict[str, Any] = {}
-    for _ in range(NUM_EPOCHS):
+    for _ in range(NUM_EPOCHS if chunks else 0):
         total = torch.zeros((), dtype=torch.float64)
         for module_id in SPACES:
             of_module = [chunk for chunk in chunks if module_of(chunk.agent) == module_id]
@@ -501,28 +524,6 @@ def parameters_of(learners: Any) -> dict[str, Tensor]:
     return found
 
 
-def chunks_of(
-    n: int, loop: SubEnvironment, events: Sequence[Event], parameters: Parameters
-) -> dict[tuple[Place, str], Chunk]:
-    stays = loop.follow(events, parameters)
-    return {
-        ((n, number), agent): Chunk(
-            (n, number),
-            agent,
-            stay.num_steps - len(stay.steps),
-            stay.steps,
-            stay.is_terminated,
-            stay.is_truncated,
-        )
-        for (number, agent), stay in stays.items()
-    }
-
-
-def team_of(agent: str) -> str:
-    """The prefix of its name."""
-    return agent.split("_")[0]
-
-
 def places_of(block: ColumnBlock) -> list[tuple[Place, str]]:
     """The sub-environment, the number of its episode, and the agent of each chunk."""
     assert block.agents is not None
@@ -530,7 +531,7 @@ def places_of(block: ColumnBlock) -> list[tuple[Place, str]]:
     return [((int(n), int(k)), agent) for (n, k), agent in zip(places, block.agents.agent_ids, strict=True)]
 
 
-def learned_from(chunks: Mapping[tuple[Place, str], Chunk], rollout: Rollout) -> dict[tuple[Place, str], Chunk]:
+def learned_from(chunks: Chunks, rollout: Rollout) -> Chunks:
     """Drop the chunks of teams that no learner hears of, once it is sure that the player has acted for them."""
     learning = {(place, team_of(agent)) for block in rollout.blocks.values() for place, agent in places_of(block)}
     for (place, agent), chunk in chunks.items():
@@ -619,35 +620,36 @@ def test_sampling_and_updates_are_those_of_the_loop(
     learners: Any = build_learner_group(config, build_parts(config))
     names = ("h", "c") if memory == "lstm" else ("h",)
     initial = {name: torch.zeros(NUM_UNITS, dtype=torch.float64) for name in names}
-    loops = [SubEnvironment(initial) for _ in range(num_envs)]
+    loops = [SubEnvironment(n, initial) for n in range(num_envs)]
     read = [0] * num_envs
     for num_steps in fragments:
         before = parameters_of(learners)
         rollout = runner.sample(num_steps, True, learners.get_weights(), {}).rollout
-        chunks: dict[tuple[Place, str], Chunk] = {}
+        found: Chunks = {}
         for n, (env, loop) in enumerate(zip(runner.env.environments, loops, strict=True)):
-            chunks |= chunks_of(n, loop, env.diary[read[n] :], before)
+            found |= loop.follow(env.diary[read[n] :], before)
             read[n] = len(env.diary)
         if kind == "league":
-            chunks = learned_from(chunks, rollout)
-        critic = Critic(list(chunks.values()), kind == "critic of each team")
-        estimate(list(chunks.values()), critic, before, max_seq_len)
+            found = learned_from(found, rollout)
+        chunks = list(found.values())
+        critic = Critic(chunks, kind == "critic of each team")
+        estimate(chunks, critic, before, max_seq_len)
 
-        batches = learners._train_batches(rollout)[0] if chunks else {}
-        assert set(rollout.blocks) == set(batches) == {module_of(agent) for _, agent in chunks}
+        batches = learners._train_batches(rollout)[0]
+        assert set(rollout.blocks) == set(batches) == {module_of(chunk.agent) for chunk in chunks}
         assert sum(map(len, rollout.blocks.values())) == len(chunks)
         for module_id, block in rollout.blocks.items():
-            of_module = [chunks[key] for key in places_of(block)]
+            of_module = [found[key] for key in places_of(block)]
             assert {module_of(chunk.agent) for chunk in of_module} == {module_id}
             assert_same_block(block, of_module)
             assert_same_train_batch(batches[module_id], of_module, critic, max_seq_len)
 
-        result = learners.update(rollout, 0)
-        after, means = updated(list(chunks.values()), critic, before, max_seq_len)
-        assert set(result.metrics) == set(means)
-        for module_id, losses in means.items():
-            got = [result.metrics[module_id][name] for name in ("total_loss", "policy_loss", "vf_loss")]
-            close(got, losses, atol=1e-5)
+        metrics = learners.update(rollout, 0).metrics
+        after, losses = updated(chunks, critic, before, max_seq_len)
+        assert set(metrics) == set(losses)
+        for module_id, of_module_losses in losses.items():
+            got = [metrics[module_id][name] for name in ("total_loss", "policy_loss", "vf_loss")]
+            close(got, of_module_losses, atol=1e-5)
         for name, value in parameters_of(learners).items():
             close(value - before[name], after[name] - before[name], rtol=1e-3, atol=2e-6)
 

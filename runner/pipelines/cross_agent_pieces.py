@@ -32,7 +32,8 @@ class AddObservationsOfAllAgentsToTrainBatch(LearnerPiece):
     R, or R + E after `AddOneTsToEpisodesAndTruncate`.
 
     An agent that ends without a final observation is there once more, with its last one, as in its own rows. An agent
-    whose first observation of the rollout awaits its step when the rollout ends has its row in the next one.
+    whose first observation of the rollout awaits its step when the rollout ends has its row in the next one. An agent
+    that ends at the env step at which it comes has no row, and is not there.
     """
 
     writes = (OBS_OF_AGENTS, AGENTS_MASK, AGENT_INDEX)
