@@ -14,14 +14,12 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
 from runner.config import build_experiment_config, compose_experiment
-from runner.config.errors import ConfigError
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.multi_agent_env import AgentMapping, MultiAgentEnv
 from runner.episodes.columns import ColumnBlock, Rollout
@@ -475,17 +473,14 @@ class SignPlayer(Player):
         return (obs[:, 0] > 0).astype(np.int64)
 
 
+CRITICS = {"team critics": ["algorithm=mappo"], "module critics": ["algorithm=ippo"]}
+LEAGUE = [
+    "league.modules=[red, blue]",
+    "league.opponents={latest: 0.4, fixed: 0.6}",
+    f"league.fixed.sign={{_target_: {__name__}.SignPlayer}}",
+]
 # What each kind of run has besides memories.
-KINDS = {
-    "critic of each team": ["algorithm=mappo"],
-    "critic of each module": ["algorithm=ippo"],
-    "league": [
-        "algorithm=ippo",
-        "league.modules=[red, blue]",
-        "league.opponents={latest: 0.4, fixed: 0.6}",
-        f"league.fixed.sign={{_target_: {__name__}.SignPlayer}}",
-    ],
-}
+KINDS = CRITICS | {f"league, {name}": [*overrides, *LEAGUE] for name, overrides in CRITICS.items()}
 # Whichever team learns, each other one learns, too, or is played by the player.
 LINEUP = Lineup({one: {other: {ITSELF: 0.4, "sign": 0.6} for other in SPACES} for one in SPACES})
 
@@ -605,17 +600,19 @@ LONG = {"seed": 3, "max_seq_len": 3, "num_envs": 3, "fragments": [12, 17, 23]}
     seed=st.integers(0, 1000),
     fragments=st.lists(st.integers(1, 25), min_size=1, max_size=3),
 )
-@example(memory="gru", kind="critic of each team", **LONG)
-@example(memory="lstm", kind="critic of each team", **LONG)
-@example(memory="lstm", kind="critic of each module", **LONG)
-@example(memory="gru", kind="league", **LONG)
+@example(memory="gru", kind="team critics", **LONG)
+@example(memory="lstm", kind="team critics", **LONG)
+@example(memory="lstm", kind="module critics", **LONG)
+@example(memory="gru", kind="league, module critics", **LONG)
+@example(memory="gru", kind="league, team critics", **LONG)
 @settings(max_examples=10, deadline=None, derandomize=True)
 def test_sampling_and_updates_are_those_of_the_loop(
     memory: str, kind: str, max_seq_len: int, num_envs: int, seed: int, fragments: list[int]
 ) -> None:
+    is_league, is_centralised = kind.startswith("league"), kind.endswith("team critics")
     config = config_of(memory, kind, max_seq_len, num_envs, seed)
     runner: Any = build_env_runner(config, plan_modules(config), TRAINING, 0, 0)
-    if kind == "league":
+    if is_league:
         runner.use_lineup(LINEUP)
     learners: Any = build_learner_group(config, build_parts(config))
     names = ("h", "c") if memory == "lstm" else ("h",)
@@ -629,10 +626,10 @@ def test_sampling_and_updates_are_those_of_the_loop(
         for n, (env, loop) in enumerate(zip(runner.env.environments, loops, strict=True)):
             found |= loop.follow(env.diary[read[n] :], before)
             read[n] = len(env.diary)
-        if kind == "league":
+        if is_league:
             found = learned_from(found, rollout)
         chunks = list(found.values())
-        critic = Critic(chunks, kind == "critic of each team")
+        critic = Critic(chunks, is_centralised)
         estimate(chunks, critic, before, max_seq_len)
 
         batches = learners._train_batches(rollout)[0]
@@ -652,10 +649,3 @@ def test_sampling_and_updates_are_those_of_the_loop(
             close(got, of_module_losses, atol=1e-5)
         for name, value in parameters_of(learners).items():
             close(value - before[name], after[name] - before[name], rtol=1e-3, atol=2e-6)
-
-
-def test_a_league_has_no_critic_of_all_agents() -> None:
-    """So the league above has critics of modules: opponents act on env runners, and no learner sees what they see."""
-    overrides = ["+experiment=ppo_multi_agent_cartpole_shared", *KINDS["league"], "algorithm=mappo"]
-    with pytest.raises(ConfigError, match="snapshots of a league act by themselves"):
-        build_experiment_config(compose_experiment([*overrides, "league.modules=[default_policy]"]))
