@@ -12,7 +12,7 @@ import gymnasium as gym
 from runner.config.documents import read_regular
 from runner.config.errors import ConfigError, Problem, nearest_match, show_value
 from runner.config.imports import import_target
-from runner.config.league import LEAGUE_FOLDER, policy_files
+from runner.config.league import policy_files
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.teams import agents_of_teams
@@ -39,7 +39,7 @@ _POLICY_FILES = (
 )
 
 
-def build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts], run_dir: Path | None) -> League | None:
+def build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> League | None:
     """Make the league, if there is one.
 
     Raises:
@@ -66,8 +66,7 @@ def build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts], run
     check_acts_alone(config, "be a player of a league")
     acting = build_joined_acting_parts(config, plans)
     policies = {module_id: OnnxPolicy.of_parts(acting[module_id], config) for module_id in block.modules}
-    folder = None if run_dir is None else run_dir / LEAGUE_FOLDER
-    return League(block, policies, fixed, folder, partial(weights_by_module, acting))
+    return League(block, policies, fixed, partial(weights_by_module, acting))
 
 
 def seat_environments(

@@ -109,7 +109,7 @@ class _Rehearsal:
         of_callbacks = with_evaluation(callbacks.reported_metrics, config)
         self._try("the metrics", lambda: check_metric_names(config, agents, reported, of_callbacks))
         self._try("module.load_state_path", lambda: load_modules(config, parts))
-        self._try("the league", lambda: build_league(config, parts, run_dir=None))
+        self._try("the league", lambda: build_league(config, parts))
         self._try("the aggregators", lambda: check_aggregated_pipelines(self._given, parts))
         return parts
 

@@ -55,7 +55,7 @@ def build_resources(
         aggregators = build_aggregators(config, parts)
         if aggregators is not None:
             made.callback(aggregators.close)
-        league = build_league(config, parts, run_dir)
+        league = build_league(config, parts)
         made.pop_all()  # nothing failed
     resources = Resources(
         config,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.config.errors import Problem, RunFailure, RunnerError
+from runner.config.league import LEAGUE_FOLDER
 from runner.config.offline_evaluation import NUM_EPISODES
 from runner.config.own_code import problem_of
 from runner.config.schemas import ExperimentConfig
@@ -68,6 +69,8 @@ class Run:
         """Show before the first iteration what is about to run."""
         records, trainer = self._records, self._trainer
         memory = {buffer.name: str(buffer) for buffer in trainer.replay_memory}
+        if trainer.resources.league is not None:
+            trainer.resources.league.write_to(records.run_dir / LEAGUE_FOLDER)
         records.start(trainer.training_iteration, trainer.loaded_modules, trainer.data_sets(), memory)
         if trainer.addresses:
             records.announce(trainer.addresses, external_text(self._config, trainer.addresses, trainer.plans))

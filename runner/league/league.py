@@ -30,6 +30,7 @@ from runner.league.ratings import Rating, elo_ratings
 from runner.policy import OnnxPolicy
 from runner.rows.matches import DRAW, LOSS, WIN, Match
 from runner.segments import Segment, SegmentFile
+from runner.tracking.result_file import write_atomically
 
 # A module changes: each of its games against a player counts so much less than the next one.
 _DECAY_PER_GAME = 0.99
@@ -75,7 +76,6 @@ class League:
         config: the block.
         policies: module id -> what its snapshots are made with, of modules that learn.
         fixed: fixed player -> module id -> content of the policy file that plays for it; empty: its `_target_` plays.
-        folder: for the files of snapshots and the standings; None: nothing is written.
         split_weights: returns the weights of each module by itself, out of the ones of a run; None: they are the same.
     """
 
@@ -84,12 +84,11 @@ class League:
         config: LeagueConfig,
         policies: Mapping[str, OnnxPolicy],
         fixed: Mapping[str, Mapping[str, bytes]],
-        folder: Path | None = None,
         split_weights: Callable[[Weights], Weights] | None = None,
     ) -> None:
         self._config = config
         self._policies = dict(policies)
-        self._folder = folder
+        self._folder: Path | None = None
         self._split_weights = split_weights or (lambda weights: weights)
         self._players = {player_id: _Player(None, 0, policies) for player_id, policies in fixed.items()}
         # Who plays how often follows from faded games, ratings from each game once, with whoever played it.
@@ -108,6 +107,20 @@ class League:
             if not self._snapshots_of(module_id):
                 self._snapshot(module_id, 0, weights, shared_state)
 
+    def write_to(self, folder: Path) -> None:
+        """Write the policy files of snapshots, of later ones, too, and the standings to a folder."""
+        self._folder = folder
+        for player_id in self._players:
+            self._write_policy(player_id)
+
+    def _write_policy(self, player_id: str) -> None:
+        player = self._players[player_id]
+        if self._folder is None or player.module_id is None:
+            return
+        file = self._folder / f"{player_id}-{player.digest}.onnx"
+        if not file.exists():
+            write_atomically(file, player.policies[player.module_id])
+
     def policy_files(self, player_id: str) -> Mapping[str, bytes]:
         """Return module id -> content of a player's policy file; empty if it is made of a class."""
         return self._players[player_id].policies
@@ -123,9 +136,7 @@ class League:
         self._games[player_id], self._games[module_id] = self._games[module_id], {}
         self._skills[player_id] = self._skill(module_id)
         self._since_snapshot[module_id] = [0, 0]
-        if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            (self._folder / f"{player_id}-{self._players[player_id].digest}.onnx").write_bytes(content)
+        self._write_policy(player_id)
 
     # -- who plays -------------------------------------------------------------------------------------------------
 
@@ -283,8 +294,7 @@ class League:
     def write_standings(self) -> None:
         """Write the standings to the folder, where there is one."""
         if self._folder is not None:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            (self._folder / STANDINGS_FILE).write_text(json.dumps(self.standings(), indent=1))
+            write_atomically(self._folder / STANDINGS_FILE, json.dumps(self.standings(), indent=1).encode())
 
     # -- state -----------------------------------------------------------------------------------------------------
 

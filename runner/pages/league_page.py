@@ -13,6 +13,7 @@ from runner.pages.page import Block, Cell, Figure, Table, Text
 
 _STANDINGS = Path(LEAGUE_FOLDER, STANDINGS_FILE)
 _CELL = 26  # pixels
+_AFTER_ALL = 2**53  # env steps by which modules, which learn, are ordered behind their snapshots
 
 
 def league(run_dir: Path) -> Iterator[Block]:
@@ -41,7 +42,7 @@ def _numbers(row: Mapping[str, Any]) -> list[Cell]:
         Cell(f"±{elo['margin']:.0f}" if elo["margin"] else "anchor", elo["margin"]),
         Cell(f"{skill['mu']:.1f}", skill["mu"]),
         Cell(f"{skill['sigma']:.1f}", skill["sigma"]),
-        Cell(when, steps),
+        Cell(when, _AFTER_ALL if steps is None else steps),
     ]
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from runner.experiment.trainer import Trainer
 from runner.pages.page import render
 from runner.pages.run_page import run_page
 from runner.pages.run_record import read_run
@@ -54,6 +56,29 @@ def test_every_chart_is_drawn(kind: str, tmp_path: Path) -> None:
     drawn = re.findall(r'<div class="chart.*?<svg[^>]*class="marks"', dom, flags=re.DOTALL)
     assert len(drawn) == len(page.figures) > 3
     assert dom.count('class="marks"') == len(page.figures)
+
+
+def test_the_matrix_of_a_league_has_a_cell_for_each_pair_that_played(tmp_path: Path) -> None:
+    overrides = [
+        "algorithm.train_batch_size_per_learner=500",
+        "algorithm.minibatch_size=null",
+        "league.snapshot_every=400",
+        "evaluation.evaluation_interval=4",
+        "stop.training_iteration=4",
+        "tracking=none",
+    ]
+    with Trainer.from_experiment("ppo_league_tictactoe", overrides) as trainer:
+        run_dir = trainer.fit(tmp_path / "run").path
+    standings = json.loads((run_dir / "league" / "standings.json").read_text())
+    pairs = [(row["player"], other) for row in standings for other in row["games"]]
+    dom, complaints = visit(render(run_page(read_run(run_dir))), tmp_path)
+    assert complaints == []
+    matrix = re.search(r'id="[^"]*league_scores.*?</svg>', dom, flags=re.DOTALL)
+    assert matrix is not None
+    cells = re.findall(r'aria-label="opponent: ([^;"]*);[^"]*"', matrix[0])
+    assert len(cells) == len(pairs) > 3
+    assert sorted(cells) == sorted(other for _, other in pairs)
+    assert all(f">{row['player']}<" in dom for row in standings)
 
 
 def test_a_script_that_is_not_ours_does_not_run(tmp_path: Path) -> None:
