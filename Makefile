@@ -21,7 +21,7 @@ run: setup
 TEST_PROCESSES ?= 2
 
 test: setup
-	$(BIN)/python -m pytest -m "not learning and not chaos and not dist and not documented" --numprocesses $(TEST_PROCESSES)$(if $(filter-out 0,$(TEST_PROCESSES)), --dist loadfile)
+	$(BIN)/python -m pytest -m "not learning and not chaos and not dist and not documented" --numprocesses $(TEST_PROCESSES)$(if $(filter-out 0,$(TEST_PROCESSES)), --dist loadfile) --durations 40 --durations-min 5
 
 lint: setup
 	$(BIN)/ruff check .
