@@ -69,6 +69,11 @@ def is_overdue() -> bool:
     return reason_to_end() is not None and time.monotonic() - _asked_at[0] > PATIENCE_S
 
 
+def ask_to_end(reason: str) -> None:
+    """Give a reason to end, from any thread, which counts in a block of `interrupts` or `within`."""
+    _add_reason(reason)
+
+
 def _add_reason(reason: str) -> None:
     _asked_at.append(time.monotonic())
     _reasons.append(reason)

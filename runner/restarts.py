@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from runner.config.errors import Problem, RunFailure
+from runner.own_ray import lost_process
 
 _MOST_LOSSES_IN_A_ROW = 3
 
@@ -45,8 +46,11 @@ class Restarts:
             losses_in_a_row: losses during the same call, with this one.
 
         Raises:
-            RunFailure: the limit is reached.
+            RunFailure: the limit is reached, or Ray is lost, too.
         """
+        of_ray = lost_process()
+        if of_ray is not None:
+            raise RunFailure(Problem(f"{loss}, and {of_ray} has ended", allowed="`resume`, which starts Ray anew"))
         reason = self._reason_to_refuse(losses_in_a_row)
         if reason is not None:
             raise RunFailure(Problem(f"{loss}, and {reason}", where=self._keys))

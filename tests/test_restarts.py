@@ -1,11 +1,20 @@
-"""How often what was lost may be started again."""
+"""How often what was lost may be started again, and what ends with the Ray of a run."""
 
 from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from runner.config.errors import RunFailure
 from runner.restarts import Restarts
+from tests.conftest import QUICK, WAIT_S, progress_of, result_of, wait_until, without_times
 
 
 def test_restarts_are_counted_up_to_their_limit() -> None:
@@ -29,3 +38,36 @@ def test_what_is_lost_each_time_is_not_started_for_ever() -> None:
 def test_restarts_may_be_off() -> None:
     with pytest.raises(RunFailure, match="restarts are off"):
         Restarts(0, "").add("it is gone", 1)
+
+
+@pytest.mark.ray
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
+def test_a_run_whose_own_ray_is_lost_ends_with_a_checkpoint_and_goes_on_with_a_new_one(
+    start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path
+) -> None:
+    """Ray would end the process a minute later; ours is quicker."""
+    settings = ["+experiment=ppo_cartpole", *QUICK, "env_runners.num_env_runners=1"]
+    undisturbed = start_main(*settings, "stop.training_iteration=30", "hydra.run.dir=undisturbed")
+    assert undisturbed.wait(WAIT_S) == 0
+    run = start_main(*settings, "stop.training_iteration=100000", "hydra.run.dir=run")
+    wait_until((tmp_path / "run" / "progress.jsonl").exists, run)
+    os.kill(child_named("gcs_server", run.pid), signal.SIGKILL)
+    out, err = run.communicate(timeout=WAIT_S)
+    assert run.returncode == 130, out + err
+    assert "Ray's gcs_server (exit code -9) has ended: the run ends, too" in out + err
+    ended_after = result_of(tmp_path / "run")["training_iteration"]
+    end = max(30, ended_after + 1)
+    resumed = start_main("resume", "run", f"stop.training_iteration={end}")
+    assert resumed.wait(WAIT_S) == 0
+    got, expected = (progress_of(tmp_path / name) for name in ("run", "undisturbed"))
+    assert [without_times(line) for line in got[:30]] == [without_times(line) for line in expected]
+
+
+def child_named(name: str, parent: int) -> int:
+    """The process of this name that another one has started."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it is gone
+            head, _, rest = stat.read_text().rpartition(") ")
+            if head.partition("(")[2] == name and int(rest.split()[1]) == parent:
+                return int(stat.parent.name)
+    raise AssertionError(f"process {parent} has no child {name}")
