@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 _HANGUP = "SIGHUP"
@@ -15,9 +15,11 @@ _STANDARD_OUTPUTS = (1, 2)
 # Seconds after which an end that was asked for does not wait for the end of a long iteration any more.
 PATIENCE_S = 5.0
 
-_reasons: list[str] = []
-_asked_at: list[float] = []  # time of each reason
+# (what it is, since when), the first one first.
+_reasons: list[tuple[str, float]] = []
 _budgets: list[Budget] = []
+_conditions: list[Callable[[], str | None]] = []
+_num_open = 0  # blocks of `interrupts` and `within`
 
 
 class Interrupted(Exception):
@@ -56,7 +58,9 @@ def reason_to_end() -> str | None:
         if not _reasons and budget.is_used_up:
             budget.has_ended_it = True
             _add_reason(budget.reason)
-    return _reasons[0] if _reasons else None
+    if _num_open and not _reasons and (reason := next(filter(None, (look() for look in _conditions)), None)):
+        _add_reason(reason)
+    return _reasons[0][0] if _reasons else None
 
 
 def is_interrupted() -> bool:
@@ -66,22 +70,34 @@ def is_interrupted() -> bool:
 
 def is_overdue() -> bool:
     """Return whether there has been a reason to end for more than `PATIENCE_S`."""
-    return reason_to_end() is not None and time.monotonic() - _asked_at[0] > PATIENCE_S
-
-
-def ask_to_end(reason: str) -> None:
-    """Give a reason to end, from any thread, which counts in a block of `interrupts` or `within`."""
-    _add_reason(reason)
+    return reason_to_end() is not None and time.monotonic() - _reasons[0][1] > PATIENCE_S
 
 
 def _add_reason(reason: str) -> None:
-    _asked_at.append(time.monotonic())
-    _reasons.append(reason)
+    _reasons.append((reason, time.monotonic()))
 
 
-def _forget_reasons() -> None:
+@contextmanager
+def _open() -> Iterator[None]:
+    """Count reasons within, and forget them before and after."""
+    global _num_open
     _reasons.clear()
-    _asked_at.clear()
+    _num_open += 1
+    try:
+        yield
+    finally:
+        _num_open -= 1
+        _reasons.clear()
+
+
+@contextmanager
+def also_ended_by(look: Callable[[], str | None]) -> Iterator[None]:
+    """Look within, whenever somebody asks for a reason to end, for another one; None: there is none."""
+    _conditions.append(look)
+    try:
+        yield
+    finally:
+        _conditions.remove(look)
 
 
 @contextmanager
@@ -91,7 +107,6 @@ def interrupts() -> Iterator[None]:
     A terminal that closes sends SIGHUP, and its shell sends another one: SIGHUP never counts as a second signal. A
     process that starts with SIGHUP ignored (`nohup`) keeps ignoring it.
     """
-    _forget_reasons()
     received: list[str] = []
 
     def handle(number: int, _frame: object) -> None:
@@ -105,15 +120,15 @@ def interrupts() -> Iterator[None]:
         _add_reason(name)
 
     before = {}
-    with suppress(ValueError):  # not in the main thread: whoever runs us there handles signals
-        for number in _signals_that_end():
-            before[number] = signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        _forget_reasons()
+    with _open():
+        with suppress(ValueError):  # not in the main thread: whoever runs us there handles signals
+            for number in _signals_that_end():
+                before[number] = signal.signal(number, handle)
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
 
 def _signals_that_end() -> list[signal.Signals]:
@@ -138,7 +153,7 @@ def within(budget: Budget | None) -> Iterator[None]:
     """Take the end of a budget in the block as a reason to end; None: there is no budget."""
     _budgets.extend([] if budget is None else [budget])
     try:
-        yield
+        with _open():
+            yield
     finally:
         _budgets.clear()
-        _forget_reasons()

@@ -11,9 +11,10 @@ _log = logging.getLogger(__name__)
 
 
 def lost_process() -> str | None:
-    """Return which process that Ray cannot go on without has ended, and how; None where this process started no Ray.
+    """Return the process that has ended of the Ray that this process started, with its exit code; None: all go on.
 
-    Ray itself ends this process with exit code 1 afterwards: at once, or a minute later.
+    Only processes count that Ray cannot do without. Ray itself ends this process with exit code 1 afterwards: at once,
+    or a minute later.
     """
     try:
         from ray._private import worker

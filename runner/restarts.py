@@ -50,7 +50,7 @@ class Restarts:
         """
         of_ray = lost_process()
         if of_ray is not None:
-            raise RunFailure(Problem(f"{loss}, and {of_ray} has ended", allowed="`resume`, which starts Ray anew"))
+            raise RunFailure(Problem(f"{loss}, and {of_ray} has ended"))
         reason = self._reason_to_refuse(losses_in_a_row)
         if reason is not None:
             raise RunFailure(Problem(f"{loss}, and {reason}", where=self._keys))

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from runner.config.errors import RunFailure
+from runner.interrupts import also_ended_by, interrupts, reason_to_end
+from runner.own_ray import lost_process
 from runner.restarts import Restarts
 from tests.conftest import QUICK, WAIT_S, progress_of, result_of, wait_until, without_times
 
@@ -47,20 +52,61 @@ def test_a_run_whose_own_ray_is_lost_ends_with_a_checkpoint_and_goes_on_with_a_n
 ) -> None:
     """Ray would end the process a minute later; ours is quicker."""
     settings = ["+experiment=ppo_cartpole", *QUICK, "env_runners.num_env_runners=1"]
-    undisturbed = start_main(*settings, "stop.training_iteration=30", "hydra.run.dir=undisturbed")
-    assert undisturbed.wait(WAIT_S) == 0
     run = start_main(*settings, "stop.training_iteration=100000", "hydra.run.dir=run")
     wait_until((tmp_path / "run" / "progress.jsonl").exists, run)
     os.kill(child_named("gcs_server", run.pid), signal.SIGKILL)
     out, err = run.communicate(timeout=WAIT_S)
     assert run.returncode == 130, out + err
-    assert "Ray's gcs_server (exit code -9) has ended: the run ends, too" in out + err
-    ended_after = result_of(tmp_path / "run")["training_iteration"]
-    end = max(30, ended_after + 1)
-    resumed = start_main("resume", "run", f"stop.training_iteration={end}")
-    assert resumed.wait(WAIT_S) == 0
+    assert "interrupted: Ray's gcs_server (exit code -9) has ended after iteration" in out + err
+    end = result_of(tmp_path / "run")["training_iteration"] + 5
+    for arguments in (["resume", "run"], [*settings, "hydra.run.dir=undisturbed"]):
+        process = start_main(*arguments, f"stop.training_iteration={end}")
+        out, err = process.communicate(timeout=WAIT_S)
+        assert process.returncode == 0, out + err
     got, expected = (progress_of(tmp_path / name) for name in ("run", "undisturbed"))
-    assert [without_times(line) for line in got[:30]] == [without_times(line) for line in expected]
+    assert [without_times(line) for line in got] == [without_times(line) for line in expected]
+
+
+class _Node:
+    """Ray's node, of which processes have ended."""
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    def dead_processes(self) -> list[tuple[str, Any]]:
+        return [(name, SimpleNamespace(returncode=-9)) for name in self._names]
+
+
+@pytest.mark.parametrize(
+    ("node", "lost"),
+    [
+        (None, None),
+        (_Node(), None),
+        (_Node("log_monitor"), None),
+        (_Node("log_monitor", "raylet"), "Ray's raylet (exit code -9)"),
+        (SimpleNamespace(), None),  # of another version of Ray
+    ],
+)
+def test_what_is_lost_with_ray_is_not_started_again(
+    monkeypatch: pytest.MonkeyPatch, node: Any, lost: str | None
+) -> None:
+    monkeypatch.setattr("ray._private.worker._global_node", node)
+    assert lost_process() == lost
+    if lost is None:
+        Restarts(1, "").add("it is gone", 1)
+    else:
+        with pytest.raises(RunFailure, match=re.escape(f"it is gone, and {lost} has ended")):
+            Restarts(1, "").add("it is gone", 1)
+
+
+def test_a_condition_ends_blocks_that_can_be_ended_alone() -> None:
+    with also_ended_by(lambda: "the sky has fallen"):
+        assert reason_to_end() is None
+        with interrupts():
+            assert reason_to_end() == "the sky has fallen"
+        assert reason_to_end() is None
+    with interrupts():
+        assert reason_to_end() is None
 
 
 def child_named(name: str, parent: int) -> int:

@@ -28,8 +28,12 @@ def with_opponent(stored: StoredRun, other: str, folder: Path, is_trusting: bool
 
     Raises:
         UserError: there is no such run or file, or a run has no module of the same name to play with.
+        ConfigError: modules of a run do not act alone.
     """
+    from runner.module_parts import check_acts_alone  # imports torch
+
     config = stored.config
+    check_acts_alone(config, "meet an opponent")
     modules = config.league.modules or list(declared_module_ids(config)) or [DEFAULT_MODULE_ID]
     path, of_modules = Path(other), ", ".join(modules)
     if path.suffix != _POLICY:

@@ -16,6 +16,8 @@ from runner.cluster.waiting import waits_told
 from runner.cluster.watchdog import Watchdog
 from runner.config.errors import ConfigError, Problem
 from runner.config.schemas import RayConfig
+from runner.interrupts import also_ended_by
+from runner.own_ray import lost_process
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 LOCAL = "local"
@@ -57,7 +59,14 @@ def connected(
         _check_can_give(wanted, asked_by)
         _check_have_nodes(actors, asked_by)
         stack.enter_context(waits_told(note))
+        stack.enter_context(also_ended_by(_own_ray_lost))
         yield
+
+
+def _own_ray_lost() -> str | None:
+    """Return that Ray ends this process soon, as a reason to end before."""
+    lost = lost_process()
+    return None if lost is None else f"{lost} has ended"
 
 
 def ensure_connected() -> None:

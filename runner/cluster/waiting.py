@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.config.errors import Problem
-from runner.interrupts import ask_to_end
-from runner.own_ray import lost_process
 
 INTERVAL_S = 10.0
 _LOOKS_AN_INTERVAL = 10
@@ -37,8 +35,6 @@ class WaitingActor:
 def waits_told(note: Callable[[str], None], interval_s: float = INTERVAL_S) -> Iterator[None]:
     """Tell `note` within every `interval_s` which actors wait for resources, as long as some do.
 
-    A run whose own Ray has lost a process is told that, too, and is asked to end.
-
     A thread looks; each look is one question to the cluster's head, a millisecond.
     """
     is_over = threading.Event()
@@ -55,11 +51,6 @@ def _tell_until(is_over: threading.Event, note: Callable[[str], None], interval_
     since_s: dict[bytes, float] = {}
     told_s = -interval_s
     while not is_over.wait(interval_s / _LOOKS_AN_INTERVAL):
-        lost = lost_process()
-        if lost is not None:
-            ask_to_end(f"{lost} has ended")
-            note(f"{lost} has ended: the run ends, too, with a checkpoint if there is time; resume starts Ray anew")
-            return
         now_s = time.monotonic()
         try:
             waiting = waiting_actors()

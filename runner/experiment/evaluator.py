@@ -38,7 +38,7 @@ class Evaluator:
 
     Attributes:
         env_runners: None before the first evaluation.
-        held_out: see above.
+        held_out: evaluates on recorded data.
     """
 
     def __init__(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.config.errors import Problem, RunFailure, RunnerError
-from runner.config.league import LEAGUE_FOLDER
 from runner.config.offline_evaluation import NUM_EPISODES
 from runner.config.own_code import problem_of
 from runner.config.schemas import ExperimentConfig
@@ -44,6 +43,7 @@ class Run:
         self._config = config
         self._trainer = trainer
         self._records = records
+        self._num_players = 0  # of a league, when it was last written
 
     def train_until_stopped(self) -> int:
         """Train and return the exit code. Ctrl-C, SIGTERM or the end of a budget ends the loop after the iteration."""
@@ -69,9 +69,8 @@ class Run:
         """Show before the first iteration what is about to run."""
         records, trainer = self._records, self._trainer
         memory = {buffer.name: str(buffer) for buffer in trainer.replay_memory}
-        if trainer.resources.league is not None:
-            trainer.resources.league.write_to(records.run_dir / LEAGUE_FOLDER)
         records.start(trainer.training_iteration, trainer.loaded_modules, trainer.data_sets(), memory)
+        self._write_league()
         if trainer.addresses:
             records.announce(trainer.addresses, external_text(self._config, trainer.addresses, trainer.plans))
 
@@ -86,10 +85,18 @@ class Run:
         trainer.add_reported(result)
         records.add(result)
         records.add_schedule(trainer.training_iteration, trainer.last_schedule)
+        if trainer.resources.league is not None and trainer.resources.league.num_players != self._num_players:
+            self._write_league()
         if self._is_checkpoint_due():
             records.save_checkpoint(trainer)
         if self._is_filmed(result):
             records.film(trainer)
+
+    def _write_league(self) -> None:
+        league = self._trainer.resources.league
+        if league is not None:
+            self._records.write_league(league)
+            self._num_players = league.num_players
 
     @property
     def _place(self) -> str:
@@ -112,7 +119,7 @@ class Run:
             hint = "; `resume` goes on with them" if goes_on else ""
             records.note(f"recorded {recorded}{hint} in {self._config.offline.output}")
         if trainer.resources.league is not None:
-            trainer.resources.league.write_standings()
+            self._write_league()
             records.note(standings_text(trainer.resources.league.standings()))
             records.note(f"  who beats whom: {report_command(records.run_dir)}")
         trainer.callbacks.call("on_stop", status=status, reason=reason)

@@ -21,6 +21,7 @@ from runner.checkpoints.module_source import module_sources
 from runner.config.algorithms import algorithm_name
 from runner.config.composed import Composed
 from runner.config.errors import RunFailure, RunnerError, UserError
+from runner.config.league import LEAGUE_FOLDER
 from runner.config.metrics import COMPILE_S, NUM_AGGREGATOR_RESTARTS, NUM_ENV_RESTARTS, NUM_HEALTHY, NUM_RESTARTS
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.origin import prepare_key
@@ -55,6 +56,7 @@ from runner.videos import SUFFIXES
 if TYPE_CHECKING:  # a sweep's own process does without torch
     from runner.experiment.loaded_modules import LoadedModule
     from runner.experiment.trainer import Trainer
+    from runner.league.league import League
     from runner.plans import Result
     from runner.storage.uploads import Uploads
 
@@ -254,6 +256,11 @@ class RunRecords:
         if schedule:
             with self._folder.writing():
                 self._schedule.append(iteration, schedule)
+
+    def write_league(self, league: League) -> None:
+        """Write the standings of a league, and the policies of its players that are new."""
+        with self._folder.writing():
+            league.write_to(self.run_dir / LEAGUE_FOLDER)
 
     def _tell_restarts(self, result: Result) -> None:
         """Show a line about restarts since the last iteration."""

@@ -138,14 +138,10 @@ class Trainer:
     def _build(self, config: ExperimentConfig, recorded: Mapping[str, Source], held_out: HeldOut | None) -> None:
         """Build the parts that may be in other processes."""
         needs, evaluation = needs_of(config), config.evaluation
-
-        def warn(text: str) -> None:
-            self._warn(text)
-
-        self._missing_infos = MissingInfos(self._of_infos, warn)
-        is_recording = self._recorded_role == EVALUATION
+        records_evaluations = self._recorded_role == EVALUATION
+        self._missing_infos = MissingInfos(self._of_infos, self._tell)
         self._evaluator = Evaluator(
-            config, self._parts, held_out, is_recording, self._of_infos, self._missing_infos, warn
+            config, self._parts, held_out, records_evaluations, self._of_infos, self._missing_infos, self._tell
         )
         takes_all_room = RECORDED_DATA in needs or config.env_runners.is_elastic  # Ray Data, for reading, or runners
         if takes_all_room and evaluation.evaluation_interval and evaluation.evaluation_num_env_runners:
@@ -167,6 +163,10 @@ class Trainer:
             self._evaluator.make_filmer()
         self._results = make_plan(self.resources)
         self.resources.take_schedule()  # they are recorded from now on
+
+    def _tell(self, text: str) -> None:
+        """Show a line as it is shown now: `noting` changes that."""
+        self._warn(text)
 
     def _warn_of_outside(self, problem: Problem) -> None:
         self._warn(

@@ -76,7 +76,7 @@ class League:
         config: the block.
         policies: module id -> what its snapshots are made with, of modules that learn.
         fixed: fixed player -> module id -> content of the policy file that plays for it; empty: its `_target_` plays.
-        split_weights: returns the weights of each module by itself, out of the ones of a run; None: they are the same.
+        split_weights: returns the weights of each module by itself, out of the ones of a run.
     """
 
     def __init__(
@@ -84,12 +84,11 @@ class League:
         config: LeagueConfig,
         policies: Mapping[str, OnnxPolicy],
         fixed: Mapping[str, Mapping[str, bytes]],
-        split_weights: Callable[[Weights], Weights] | None = None,
+        split_weights: Callable[[Weights], Weights],
     ) -> None:
         self._config = config
         self._policies = dict(policies)
-        self._folder: Path | None = None
-        self._split_weights = split_weights or (lambda weights: weights)
+        self._split_weights = split_weights
         self._players = {player_id: _Player(None, 0, policies) for player_id, policies in fixed.items()}
         # Who plays how often follows from faded games, ratings from each game once, with whoever played it.
         self._faded: dict[str, dict[str, list[float]]] = {module_id: {} for module_id in policies}
@@ -103,23 +102,23 @@ class League:
 
     def begin(self, weights: Weights, shared_state: Mapping[str, Any]) -> None:
         """Take the modules' first parameters as the first snapshots."""
+        own_weights = self._split_weights(weights)
         for module_id in self._policies:
             if not self._snapshots_of(module_id):
-                self._snapshot(module_id, 0, weights, shared_state)
+                self._snapshot(module_id, 0, own_weights, shared_state)
+
+    @property
+    def num_players(self) -> int:
+        """Number of fixed players and snapshots."""
+        return len(self._players)
 
     def write_to(self, folder: Path) -> None:
-        """Write the policy files of snapshots, of later ones, too, and the standings to a folder."""
-        self._folder = folder
-        for player_id in self._players:
-            self._write_policy(player_id)
-
-    def _write_policy(self, player_id: str) -> None:
-        player = self._players[player_id]
-        if self._folder is None or player.module_id is None:
-            return
-        file = self._folder / f"{player_id}-{player.digest}.onnx"
-        if not file.exists():
-            write_atomically(file, player.policies[player.module_id])
+        """Write the standings, and the policy files of snapshots that are not there yet."""
+        for player_id, player in self._players.items():
+            file = folder / f"{player_id}-{player.digest}.onnx"
+            if player.module_id is not None and not file.exists():
+                write_atomically(file, player.policies[player.module_id])
+        write_atomically(folder / STANDINGS_FILE, json.dumps(self.standings(), indent=1).encode())
 
     def policy_files(self, player_id: str) -> Mapping[str, bytes]:
         """Return module id -> content of a player's policy file; empty if it is made of a class."""
@@ -130,13 +129,11 @@ class League:
 
     def _snapshot(self, module_id: str, num_env_steps: int, weights: Weights, shared_state: Mapping[str, Any]) -> None:
         player_id = f"{module_id}-{len(self._snapshots_of(module_id))}"
-        own_weights = self._split_weights(weights)[module_id]
-        content = self._policies[module_id].to_bytes(own_weights, shared_state.get(module_id, {}))
+        content = self._policies[module_id].to_bytes(weights[module_id], shared_state.get(module_id, {}))
         self._players[player_id] = _Player(module_id, num_env_steps, {module_id: content})
         self._games[player_id], self._games[module_id] = self._games[module_id], {}
         self._skills[player_id] = self._skill(module_id)
         self._since_snapshot[module_id] = [0, 0]
-        self._write_policy(player_id)
 
     # -- who plays -------------------------------------------------------------------------------------------------
 
@@ -233,10 +230,9 @@ class League:
         """Snapshot the modules whose time has come; the next lineup is a new one."""
         due = [module_id for module_id in self._policies if self._is_due(module_id, num_env_steps)]
         if due:
-            weights = get_weights()
+            weights = self._split_weights(get_weights())
             for module_id in due:
                 self._snapshot(module_id, num_env_steps, weights, shared_state)
-            self.write_standings()
         self._num_lineups += 1
 
     def _is_due(self, module_id: str, num_env_steps: int) -> bool:
@@ -252,7 +248,7 @@ class League:
     def metrics(self, matches: Sequence[Match]) -> dict[str, float | int | None]:
         """Return the standing of each module, and its shares of these games."""
         elo = self.elo()
-        metrics: dict[str, float | int | None] = {"league/num_players": len(self._players)}
+        metrics: dict[str, float | int | None] = {"league/num_players": self.num_players}
         for module_id in self._policies:
             scores = [match.score for match in matches if match.module_id == module_id]
             skill = self._skill(module_id)
@@ -290,11 +286,6 @@ class League:
             for player_id, rating in elo.items()
         ]
         return sorted(rows, key=lambda row: -row["elo"]["value"])
-
-    def write_standings(self) -> None:
-        """Write the standings to the folder, where there is one."""
-        if self._folder is not None:
-            write_atomically(self._folder / STANDINGS_FILE, json.dumps(self.standings(), indent=1).encode())
 
     # -- state -----------------------------------------------------------------------------------------------------
 

@@ -57,7 +57,9 @@ def weights_of(parts: Mapping[str, ActingParts]) -> dict[str, npt.NDArray[np.flo
 def weights_by_module(
     parts: Mapping[str, ActingParts], weights: Mapping[str, npt.NDArray[np.float32]]
 ) -> Mapping[str, npt.NDArray[np.float32]]:
-    """Return the parameters of each module by itself, out of the ones of a run, which `parts` take over."""
+    """Return the parameters of each module by itself, out of the ones of a run; modules in `parts` that are evaluated
+    together take them over.
+    """
     together = next(iter(parts.values())).together
     if together is None:
         return weights

@@ -167,6 +167,16 @@ def test_modules_that_act_together_are_refused() -> None:
     assert "modules that act by themselves" in str(problem.allowed)
 
 
+def test_modules_that_act_together_meet_no_opponent(run_main: Callable[..., Outcome]) -> None:
+    both = "multi_agent.multi_rl_module={_target_: tests.modules.joint_modules.ActsTogether}"
+    settings = ("tracking=none", "evaluation.evaluation_interval=null", "stop.training_iteration=1", both)
+    run = run_main("+experiment=ppo_multi_agent_cartpole", *settings, "hydra.run.dir=one")
+    assert run.code == 0, run.err
+    outcome = run_main("evaluate", "one", "--against", "one")
+    assert outcome.code == 2
+    assert "a module of ActsTogether cannot meet an opponent" in outcome.err
+
+
 def test_another_run_with_a_critic_is_an_opponent(run_main: Callable[..., Outcome]) -> None:
     arguments = (f"+experiment={ROLES[0]}", *ROLES[1])
     assert run_main(*arguments, "hydra.run.dir=one", "stop.training_iteration=1").code == 0

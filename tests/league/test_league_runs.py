@@ -333,7 +333,8 @@ class _Template:
 
 def league_of(**fields: Any) -> League:
     config = LeagueConfig(modules=["main"], **fields)
-    league = League(config, {"main": _Template()}, {one: {} for one in config.fixed})  # type: ignore[dict-item, return-value]
+    fixed: dict[str, Any] = {one: {} for one in config.fixed}
+    league = League(config, {"main": _Template()}, fixed, lambda weights: weights)  # type: ignore[dict-item]
     league.begin({"main": np.zeros(1)}, {})  # type: ignore[dict-item, return-value]
     return league
 
