@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import json
 import logging
@@ -22,6 +23,8 @@ from typing import Any
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Ray's actors are nice (15) by default: another process of tests would starve them, and tests wait for them.
 os.environ.setdefault("RAY_worker_niceness", "0")
+# Ray starts a process for each CPU before anything asks for one: most clusters of tests end without using them.
+os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
 # What tests sign checkpoints with, in all processes: none makes a key in the user's folder.
 os.environ["RUNNER_KEY"] = "a key that the tests made up"
 
@@ -184,6 +187,15 @@ def start_main(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]
     for process in started:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def torch_reads_its_operators_once() -> None:
+    """For each export to ONNX torch would read all of them from their sources again, a third of an export's time."""
+    from torch.onnx._internal.exporter._registration import ONNXRegistry
+
+    read: Any = ONNXRegistry.from_torchlib
+    ONNXRegistry.from_torchlib = staticmethod(functools.cache(read))  # type: ignore[assignment,method-assign]
 
 
 @pytest.fixture(scope="session")

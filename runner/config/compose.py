@@ -222,6 +222,8 @@ class _Composition:
             defaults = {name: value for name, value in defaults.items() if name not in AlgorithmConfig.of_run}
         names = [str(name) for name in algorithm]
         kept_names = [name for name in names if name in defaults or self._is_given(f"{key}.{name}")]
+        if kept_names == names and set(_leaf_names(defaults, "")) <= set(_leaf_names(_plain(algorithm), "")):
+            return  # complete, as the file of the algorithm leaves it
         kept = OmegaConf.masked_copy(algorithm, kept_names)
         OmegaConf.update(config, key, OmegaConf.merge(OmegaConf.create(defaults), kept), merge=False, force_add=True)
 

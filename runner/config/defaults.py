@@ -7,7 +7,7 @@ import dataclasses
 import importlib
 import typing
 from collections.abc import Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from runner.config.errors import nearest_match
 from runner.config.fields import option_of
 from runner.config.paths import conf_dir, list_options
 from runner.config.schemas import ExperimentConfig
+from runner.config.yaml_bounds import file_version
 from runner.config.yaml_lines import YAMLError, read_yaml
 
 
@@ -77,7 +78,8 @@ def load_schema(dotted_path: str) -> type[AlgorithmConfig]:
     try:
         module = importlib.import_module(module_name)
         schema = getattr(module, class_name)
-        typing.get_type_hints(schema)
+        if isinstance(schema, type):
+            _resolve_hints(schema)
     except AttributeError:
         there = nearest_match(class_name, [name for name, value in vars(module).items() if isinstance(value, type)])
         hint = f"; did you mean {there}?" if there else ""
@@ -89,6 +91,11 @@ def load_schema(dotted_path: str) -> type[AlgorithmConfig]:
     return schema
 
 
+@cache
+def _resolve_hints(schema: type) -> None:
+    typing.get_type_hints(schema)
+
+
 # Node of Hydra's store -> the dataclass whose defaults it holds: to make a node again takes milliseconds.
 _STORED: dict[str, type] = {}
 
@@ -98,10 +105,15 @@ def register_defaults(dirs: Sequence[Path]) -> None:
     _store_defaults("schema/experiment", ExperimentConfig, leave_out="algorithm")
     for name, path in list_options(dirs, "algorithm").items():
         try:
-            schema = read_yaml(path).get("schema", "")
-            _store_defaults(f"schema/algorithm/{name}", load_schema(schema))
+            _store_defaults(f"schema/algorithm/{name}", load_schema(_schema_in(path, file_version(path))))
         except (SchemaError, YAMLError, AttributeError):
             continue  # reported when this algorithm is the chosen one
+
+
+@lru_cache(maxsize=256)
+def _schema_in(path: Path, _version: tuple[int, ...]) -> str:
+    schema: str = read_yaml(path).get("schema", "")
+    return schema
 
 
 def _store_defaults(node: str, schema: type, leave_out: str = "") -> None:

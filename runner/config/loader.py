@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -10,10 +12,10 @@ from typing import Any
 
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.config_repository import IConfigRepository
-from hydra._internal.core_plugins.file_config_source import FileConfigSource
 from hydra._internal.utils import create_config_search_path
 from hydra.core.default_element import ResultDefault
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
 from hydra.errors import ConfigCompositionException
 from hydra.plugins.config_source import ConfigResult
 from hydra.types import RunMode
@@ -25,13 +27,20 @@ from runner.config.composed_edits import add_earlier, apply_edits, changes_edits
 from runner.config.edit_lists import edit_list_of
 from runner.config.own_block import OWN_BLOCK
 from runner.config.paths import conf_dir
-from runner.config.yaml_bounds import read_bounded
+from runner.config.repository import Repository, bound_files
 
 
 class Loader(ConfigLoaderImpl):
     """A loader that remembers which files it merged, in order (`compute_defaults_list` would take another 60 ms)."""
 
     merged_files: Sequence[ResultDefault] = ()
+
+    def _parse_overrides_and_create_caching_repo(
+        self, config_name: str | None, overrides: list[str]
+    ) -> tuple[list[Override], Repository]:
+        parsed, repository = OverridesParser.create().parse_overrides(overrides=overrides), Repository(self.repository)
+        self._process_config_searchpath(config_name, parsed, repository)
+        return parsed, repository
 
     def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
         self.merged_files = defaults
@@ -40,6 +49,8 @@ class Loader(ConfigLoaderImpl):
 
     def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
         result = super()._load_single_config(default, repo)
+        if result is repo.load_config(default.config_path or ""):  # not put into a package, which makes a copy
+            result = dataclasses.replace(result, config=copy.deepcopy(result.config))
         if isinstance(result.config, DictConfig):
             _fit_to_module(result.config, default.package or "")
             add_earlier(result.config, self._edits)
@@ -106,26 +117,13 @@ def _apply(config: DictConfig, text: str) -> None:
         raise ConfigCompositionException(what) from error
 
 
-class _BoundedFiles(FileConfigSource):
-    """A source of files that refuses files that expand to too much."""
-
-    def load_config(self, config_path: str) -> ConfigResult:
-        path = Path(self.path, self._normalize_file_name(config_path))
-        if path.exists():
-            read_bounded(path)
-        return super().load_config(config_path)
-
-
 def make_loader(config_dir: Path | None) -> Loader:
     """Make the loader of `conf/` and of the user's folder."""
     search_path = create_config_search_path(f"file://{conf_dir()}")
     if config_dir is not None:
         search_path.prepend("command-line", f"file://{config_dir.resolve()}", anchor="schema")
     loader = Loader(config_search_path=search_path)
-    loader.repository.sources = [
-        _BoundedFiles(source.provider, f"file://{source.path}") if source.scheme() == "file" else source
-        for source in loader.repository.sources
-    ]
+    bound_files(loader.repository)
     return loader
 
 

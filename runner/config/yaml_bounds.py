@@ -35,6 +35,16 @@ def read_bounded(path: Path) -> str:
     return text
 
 
+def file_version(path: Path) -> tuple[int, ...]:
+    """Return numbers that change when a file does.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    stat = path.stat()
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns
+
+
 def check_bounds(text: str, name: str) -> None:
     """Raise `UnboundedYAMLError` for a text that expands to too much; invalid YAML is left to the loader.
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-from runner.config.yaml_bounds import read_bounded
+from runner.config.yaml_bounds import file_version, read_bounded
 
 MarkedYAMLError = yaml.MarkedYAMLError
 YAMLError = yaml.YAMLError
@@ -26,12 +26,11 @@ def locate_keys(path: Path) -> list[tuple[tuple[str, ...], int, bool]]:
 
     A list is a leaf; its items follow it under their index.
     """
-    stat = path.stat()
-    return _locate_keys(path, stat.st_mtime_ns, stat.st_size)
+    return _locate_keys(path, file_version(path))
 
 
 @lru_cache(maxsize=256)
-def _locate_keys(path: Path, _modified_ns: int, _size: int) -> list[tuple[tuple[str, ...], int, bool]]:
+def _locate_keys(path: Path, _version: tuple[int, ...]) -> list[tuple[tuple[str, ...], int, bool]]:
     root = yaml.compose(read_bounded(path), Loader=_Loader)
     return [] if root is None else list(_walk(root, ()))
 

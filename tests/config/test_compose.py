@@ -191,3 +191,20 @@ def test_the_composition_of_its_own_overrides_is_the_same() -> None:
 def test_a_config_dir_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such folder"):
         compose_experiment([CARTPOLE], tmp_path / "nowhere")
+
+
+def test_a_file_that_changes_is_read_again(write_config: WriteConfig) -> None:
+    """Files are parsed once in a process, and again after any change, also one that keeps their length."""
+    text = "# @package _global_\ndefaults: [ppo_cartpole]\nalgorithm: {num_epochs: %d}\n"
+    for number in (3, 4, 4, 5):
+        folder = write_config("experiment/mine", text % number)
+        config = build_experiment_config(compose_experiment(["+experiment=mine"], folder))
+        assert config.algorithm.num_epochs == number
+
+
+def test_compositions_share_no_values() -> None:
+    """Lists of edits and plans are changed while files are merged: the files' own values stay as they are."""
+    edit = "algorithm.learner_pipeline=[{append: {_target_: runner.pipelines.NumpyToTensor}}]"
+    plain = compose_experiment([CARTPOLE]).unresolved
+    assert len(compose_experiment([CARTPOLE, edit]).unresolved["algorithm"]["learner_pipeline"]) == 3
+    assert compose_experiment([CARTPOLE]).unresolved == plain

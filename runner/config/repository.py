@@ -1,0 +1,82 @@
+"""The files and nodes that Hydra composes, each read and parsed once in a process while it stays as it is."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable
+from pathlib import Path
+
+from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
+from hydra._internal.core_plugins.file_config_source import FileConfigSource
+from hydra.core.config_store import ConfigStore
+from hydra.core.object_type import ObjectType
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+
+from runner.config.yaml_bounds import file_version, read_bounded
+
+_MAX_READ = 1024
+# Source, path in it and version -> what was read, which loaders copy before they change it; and what the version
+# is an id of, which is kept so that nothing else gets this id.
+_READ: dict[Hashable, tuple[ConfigResult, object]] = {}
+
+
+class Repository(CachingConfigRepository):
+    """The repository of one composition.
+
+    Hydra's copies the whole ConfigStore and reads all files again for each, half of a composition's time.
+    """
+
+    delegate: ConfigRepository
+
+    def __init__(self, delegate: ConfigRepository) -> None:
+        self.delegate = copy.copy(delegate)  # `initialize_sources` gives the copy another list of sources
+        self.cache = {}
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        """Return the config of this path with its defaults list taken out; None where there is none."""
+        if config_path not in self.cache:
+            self.cache[config_path] = self._read(config_path)
+        return self.cache[config_path]
+
+    def _read(self, config_path: str) -> ConfigResult | None:
+        source = self.delegate._find_object_source(config_path, ObjectType.CONFIG)
+        if source is None:
+            return None
+        version, owner = _version(source, config_path)
+        key = type(source), source.provider, source.path, config_path, version
+        if key not in _READ:
+            if len(_READ) >= _MAX_READ:
+                _READ.clear()
+            read = self.delegate.load_config(config_path)
+            assert read is not None
+            _READ[key] = read, owner
+        return _READ[key][0]
+
+
+def _version(source: ConfigSource, config_path: str) -> tuple[Hashable, object]:
+    """Return what changes when a config of this source does, and what it is an id of; a package does not change."""
+    name = source._normalize_file_name(config_path)
+    if source.scheme() == "file":
+        return file_version(Path(source.path, name)), None
+    if source.scheme() == "structured":
+        node = ConfigStore.instance()._load(name).node
+        return id(node), node
+    return None, None
+
+
+class _BoundedFiles(FileConfigSource):
+    """A source of files that refuses files that expand to too much."""
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        path = Path(self.path, self._normalize_file_name(config_path))
+        if path.exists():
+            read_bounded(path)
+        return super().load_config(config_path)
+
+
+def bound_files(repository: ConfigRepository) -> None:
+    """Let the repository refuse files that expand to too much."""
+    repository.sources = [
+        _BoundedFiles(source.provider, f"file://{source.path}") if source.scheme() == "file" else source
+        for source in repository.sources
+    ]
