@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import math
 import os
@@ -25,6 +26,8 @@ _KEPT_SIGNALS = ("SIGTERM", "SIGHUP")
 
 _log = logging.getLogger(__name__)
 _watchdog: Watchdog | None = None
+# Ray's own function, while ours is in its place.
+_PRINTERS: list[Any] = []
 
 
 @contextmanager
@@ -101,6 +104,7 @@ def stop_ray() -> None:
 
     global _watchdog
     ray.shutdown()
+    _print_messages_of_ray()
     if _watchdog is not None:
         _watchdog.end()
         _watchdog = None
@@ -171,7 +175,31 @@ def _init(**arguments: Any) -> str:
 
     with _signals_kept():
         context: Any = ray.init(log_to_driver=False, logging_level=logging.ERROR, **arguments)
+    _log_messages_of_ray()
     return str(context.address_info["address"])
+
+
+def _log_messages_of_ray() -> None:
+    """Send to the log what Ray's processes tell this one.
+
+    Ray prints it to stdout, where results go: of tasks that fail, for example, though they only end with their run.
+    """
+    worker: Any = importlib.import_module("ray._private.worker")
+    if not _PRINTERS and hasattr(worker, "print_to_stdstream"):
+        _PRINTERS.append(worker.print_to_stdstream)
+        worker.print_to_stdstream = _log_message
+
+
+def _print_messages_of_ray() -> None:
+    """Let Ray print them again."""
+    worker: Any = importlib.import_module("ray._private.worker")
+    if _PRINTERS:
+        worker.print_to_stdstream = _PRINTERS.pop()
+
+
+def _log_message(message: Mapping[str, Any], **_: Any) -> None:
+    for line in message["lines"]:
+        _log.warning("Ray: %s", line)
 
 
 @contextmanager

@@ -43,6 +43,29 @@ except ConfigError as error:
 """
 
 
+TOLD_BY_RAY = """
+import logging, threading, ray
+from ray._private import utils, worker
+from runner.cluster import start_local_ray, stop_ray
+
+logged, is_logged = [], threading.Event()
+class Log(logging.Handler):
+    def emit(self, record):
+        logged.append(record.getMessage())
+        is_logged.set()
+logging.getLogger("runner").addHandler(Log(logging.WARNING))
+rays_own = worker.print_to_stdstream
+start_local_ray(1)
+for _ in range(100):  # a message that comes before Ray listens is lost
+    utils.push_error_to_driver(worker.global_worker, "task", "a task has failed")
+    if is_logged.wait(1):
+        break
+stop_ray()
+assert set(logged) == {"Ray: a task has failed"}, logged
+assert worker.print_to_stdstream is rays_own
+"""
+
+
 def environment_of(folder: Path, **more: str) -> dict[str, str]:
     known = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
     return known | {"PYTHONPATH": str(ROOT), "RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "disabled"} | more
@@ -99,6 +122,16 @@ def test_an_address_without_a_cluster_is_told(running: tuple[Path, str]) -> None
     result = client(running[0], "no_address")
     assert "no Ray cluster can be joined: " in result["error"]
     assert "   where    ray.address\n   got      no_address\n" in result["error"]
+
+
+def test_what_ray_tells_goes_to_the_log(running: tuple[Path, str]) -> None:
+    """Not to stdout, where Ray prints it, among results."""
+    command = [sys.executable, "-c", TOLD_BY_RAY]
+    done = subprocess.run(
+        command, env=environment_of(running[0]), capture_output=True, text=True, timeout=WAIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
 
 
 def test_held_out_data_read_by_ray_are_read_in_the_cluster_that_is_named(
