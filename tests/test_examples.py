@@ -8,6 +8,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -17,6 +18,7 @@ import yaml  # type: ignore[import-untyped]
 
 from runner.config.offline import OfflineConfig
 from runner.offline.writing.conversion import convert
+from tests.cluster.host import environment_of, hosted_ray
 from tests.conftest import QUICK, ROOT, WAIT_S, result_of
 
 CI = ROOT / "examples" / "ci"
@@ -127,33 +129,49 @@ def test_agents_that_hear_or_see_each_other_know_the_lamp(tmp_path: Path, experi
     assert result_of(run_dir)["stop_reason"].startswith("env_runners/episode_return_mean")
 
 
-SCRIPTS = {
-    "pictures": "pictures.py",
-    "read_pictures": "pictures.py",
-    "archived_pictures": "pictures.py",
-    "database": "sources.py",
-}
 OF_RECORDED_EPISODES = ("mirrored", "equal_actions", "first_episodes")
+OF_OWN_DATA = ("stacked_sentences", "stream", "pictures", "read_pictures", "archived_pictures", "database")
+
+
+@pytest.fixture(scope="module")
+def recorded_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, str]]]:
+    """The example's folder after its scripts, and the environment of a cluster that runs there for all its runs."""
+    folder = tmp_path_factory.mktemp("recorded") / "example"
+    shutil.copytree(RECORDED_DATA, folder)
+    for script in ("pictures.py", "sources.py"):
+        subprocess.run([sys.executable, script], cwd=folder, env=ENVIRONMENT, check=True, timeout=WAIT_S)
+    recorded = str(ROOT / "tests" / "data" / "rllib_cartpole_episodes")
+    convert(OfflineConfig(input_=recorded, output=str(folder / "episodes")))
+    with hosted_ray(folder) as (ray_folder, address):
+        yield folder, environment_of(ray_folder, RAY_ADDRESS=address)
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("experiment", ["sentences", "stacked_sentences", "stream", *SCRIPTS, *OF_RECORDED_EPISODES])
-def test_recorded_data_through_parts_of_ones_own(tmp_path: Path, experiment: str) -> None:
-    folder, run_dir = tmp_path / "example", tmp_path / "run"
-    shutil.copytree(RECORDED_DATA, folder)
-    if script := SCRIPTS.get(experiment):
-        subprocess.run([sys.executable, script], cwd=folder, env=ENVIRONMENT, check=True, timeout=WAIT_S)
+@pytest.mark.parametrize("experiment", [*OF_OWN_DATA, *OF_RECORDED_EPISODES])
+def test_recorded_data_through_parts_of_ones_own(
+    tmp_path: Path, recorded_data: tuple[Path, dict[str, str]], experiment: str
+) -> None:
+    folder, environment = recorded_data
+    overrides = ["offline.input_=episodes"] if experiment in OF_RECORDED_EPISODES else []
+    learns_what_was_recorded(experiment, folder, environment, tmp_path / "run", overrides)
+
+
+@pytest.mark.ray
+def test_recorded_text_in_a_ray_of_the_runs_own(tmp_path: Path) -> None:
+    learns_what_was_recorded("sentences", RECORDED_DATA, ENVIRONMENT, tmp_path / "run")
+
+
+def learns_what_was_recorded(
+    experiment: str, folder: Path, environment: dict[str, str], run_dir: Path, overrides: Sequence[str] = ()
+) -> None:
     arguments = [f"+experiment={experiment}", "--config-dir", "my_conf", "tracking=none", f"hydra.run.dir={run_dir}"]
-    if experiment in OF_RECORDED_EPISODES:
-        recorded = str(ROOT / "tests" / "data" / "rllib_cartpole_episodes")
-        convert(OfflineConfig(input_=recorded, output=str(tmp_path / "episodes")))
-        arguments.append(f"offline.input_={tmp_path / 'episodes'}")
-    command = [sys.executable, "-m", "runner", *arguments]
-    result = subprocess.run(command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=WAIT_S)
+    command = [sys.executable, "-m", "runner", *arguments, *overrides]
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=WAIT_S)
     assert result.returncode == 0, result.stderr
     assert result_of(run_dir)["stop_reason"].startswith("evaluation/env_runners/episode_return_mean")
     assert "WARNING" not in result.stderr
     assert "core_worker" not in result.stderr
+    assert "raylet" not in result.stdout
 
 
 def ci_commands() -> dict[str, list[str]]:

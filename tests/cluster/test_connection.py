@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,17 +14,11 @@ import pytest
 from runner.config.errors import ConfigError, Problem
 from runner.config.schemas import RayConfig
 from runner.experiment.trainer import Trainer
-from tests.conftest import ROOT, WAIT_S
+from tests.cluster.host import environment_of, hosted_ray
+from tests.conftest import WAIT_S
 
 pytestmark = pytest.mark.ray
 
-HOST = """
-import sys, ray
-from runner.cluster import start_local_ray
-start_local_ray(3)
-print(ray.get_runtime_context().gcs_address, flush=True)
-sys.stdin.read()
-"""
 CLIENT = """
 import json, os, sys, ray
 from runner.cluster import connected
@@ -66,24 +57,11 @@ assert worker.print_to_stdstream is rays_own
 """
 
 
-def environment_of(folder: Path, **more: str) -> dict[str, str]:
-    known = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
-    return known | {"PYTHONPATH": str(ROOT), "RAY_TMPDIR": str(folder), "RAY_AUTH_MODE": "disabled"} | more
-
-
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[Path, str]]:
     """Ray's folder and the address of a cluster that somebody has started with `ray start` on this machine."""
-    folder = Path(tempfile.mkdtemp(prefix="ray", dir="/tmp"))  # names of sockets are short
-    command = [sys.executable, "-c", HOST]
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env=environment_of(folder), text=True, **pipes) as host:
-        assert host.stdout is not None
-        address = host.stdout.readline().strip()
-        (folder / "ray" / "ray_current_cluster").write_text(address)  # where `ray start` leaves it
-        yield folder, address
-        host.kill()
-    shutil.rmtree(folder, ignore_errors=True)
+    with hosted_ray() as running:
+        yield running
 
 
 def client(folder: Path, address: str = "", **variables: str) -> dict[str, Any]:
