@@ -11,7 +11,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -179,7 +179,7 @@ class Faulty(gym.Env[np.ndarray, int]):
 
     Args:
         fault: none, raise_in_init, raise_in_step, raise_in_reset, leave_space, nan_obs, nan_reward, huge_reward,
-            kill, sleep.
+            kill, sleep, raise_in_close.
         fault_step: env step since construction at which it happens (resets: the episode's number).
         fault_seed: only where this was the seed of the first reset; None: everywhere.
         episode_len: steps of an episode.
@@ -188,6 +188,7 @@ class Faulty(gym.Env[np.ndarray, int]):
 
     observation_space = gym.spaces.Box(-1000.0, 1000.0, (2,), np.float32)
     action_space = gym.spaces.Discrete(2)
+    num_closed: ClassVar[int] = 0  # environments of this process
 
     def __init__(
         self,
@@ -237,6 +238,11 @@ class Faulty(gym.Env[np.ndarray, int]):
             if self._fault == "huge_reward":
                 reward = 3e38
         return obs, reward, self._t == self._episode_len, False, {}
+
+    def close(self) -> None:
+        Faulty.num_closed += 1
+        if self._fault == "raise_in_close" and self._num_steps:
+            raise OSError("the simulator does not answer")
 
     def _is_due(self, count: int) -> bool:
         is_due = count == self._fault_step and self._fault_seed in (None, self._first_seed)

@@ -8,6 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from runner.closing import close_each
 from runner.config.metrics import NUM_HEALTHY, NUM_RESTARTS, SAMPLE_BYTES
 from runner.config.schemas import EPISODES
 from runner.env_runners.handles import RemoteHandle, RunnerHandle, RunnerLost
@@ -394,8 +395,7 @@ class EnvRunnerGroup:
         """Close all runners; recorded episodes that are in no whole file are dropped."""
         if self._recording is not None:
             self._recording.abort()
-        for handle in self.handles:
-            handle.close()
+        close_each(self.handles)
 
 
 @dataclass(frozen=True)

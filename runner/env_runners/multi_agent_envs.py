@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from runner.closing import close_each
 from runner.config.errors import Problem, RunFailure
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv
 from runner.rows.matches import Match
@@ -140,8 +141,7 @@ class MultiAgentEnvironments:
 
     def close(self) -> None:
         """Close every environment."""
-        for env in self.environments:
-            env.close()
+        close_each(self.environments)
 
 
 def _outline(result: Any) -> str:

@@ -16,6 +16,7 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
+from runner.closing import close_each
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.env_runners.env_states import (
     has_own_state,
@@ -335,8 +336,7 @@ class SyncEnvironments:
 
     def close(self) -> None:
         """Close every environment."""
-        for env in self._envs:
-            env.close()
+        close_each(self._envs)
 
 
 def _seed(seed: int, name: tuple[int | str, ...]) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.closing import close_each
 from runner.config.info_metrics import InfoMetric
 from runner.config.schemas import ENV_STEPS, ExperimentConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup
@@ -167,6 +168,4 @@ class Evaluator:
 
     def close(self) -> None:
         """Close environments and env runners."""
-        for part in (self.env_runners, self._filmer):
-            if part is not None:
-                part.close()
+        close_each([self.env_runners, self._filmer])

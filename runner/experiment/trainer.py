@@ -14,6 +14,7 @@ from runner.callbacks import build_callbacks
 from runner.checkpoints import load_checkpoint
 from runner.checkpoints.policy_state import shared_state_in
 from runner.checkpoints.trust import StoredValues
+from runner.closing import close_each
 from runner.config.callback_checks import with_evaluation
 from runner.config.compose import compose_experiment
 from runner.config.errors import Problem, RunFailure, UserError, nearest_match
@@ -460,11 +461,8 @@ class Trainer:
 
     def close(self) -> None:
         """Close environments and runners, and leave the Ray cluster if this trainer joined or started it."""
-        for name in ("resources", "_evaluator"):
-            part = getattr(self, name, None)  # None if building it failed
-            if part is not None:
-                part.close()
-        self._cluster.close()
+        built = (getattr(self, name, None) for name in ("resources", "_evaluator"))  # None where building it failed
+        close_each([*built, self._cluster])
 
     def __enter__(self) -> Trainer:
         return self

@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.callbacks import Callbacks
+from runner.closing import close_each
 from runner.config.errors import ConfigError, Problem, RunFailure, show_value
 from runner.config.metrics import NUM_READY
 from runner.config.operator_metrics import free_name, operator_metric
@@ -394,7 +395,4 @@ class Resources:
 
     def close(self) -> None:
         """Close all resources."""
-        if self.aggregators is not None:
-            self.aggregators.close()
-        for part in (self.learners, *self.sources.values(), *self.replay_buffers.values()):
-            part.close()
+        close_each([self.aggregators, self.learners, *self.sources.values(), *self.replay_buffers.values()])

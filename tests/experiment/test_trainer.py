@@ -14,6 +14,7 @@ from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, Outcome, progress_of, without_times
+from tests.environments import Faulty
 
 CARTPOLE = "ppo_cartpole"
 IDENTITY = (
@@ -230,6 +231,20 @@ def test_evaluation_shares_the_filter_and_does_not_change_it() -> None:
         (filter_state,) = trainer.env_runners.shared_state["default_policy"].values()
         filter_state["merged_mean"] = filter_state["merged_mean"] + 5.0
         assert without_times(trainer.evaluate(8)) != first, "evaluation acts without the filter"
+
+
+def test_environments_are_closed_after_one_that_fails_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also the ones of evaluation; the error is raised."""
+    env = ["env.env=null", "env._target_=tests.environments.Faulty", "env.env_config={fault: raise_in_close}"]
+    trainer = Trainer.from_experiment(
+        CARTPOLE, [*QUICK, *env, "env_runners.num_envs_per_env_runner=3", "evaluation.num_envs_per_env_runner=2"]
+    )
+    trainer.train()
+    trainer.evaluate(2)
+    monkeypatch.setattr("tests.environments.Faulty.num_closed", 0)
+    with pytest.raises(OSError, match="the simulator does not answer"):
+        trainer.close()
+    assert Faulty.num_closed == 3 + 2
 
 
 def test_weights_arrive_at_the_runners() -> None:
