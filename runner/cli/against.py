@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,13 +54,22 @@ def with_opponent(stored: StoredRun, other: str, folder: Path, is_trusting: bool
 @contextmanager
 def naming_opponent(other: str) -> Iterator[None]:
     """Let a problem within name the option that the opponent came from, not the place that it has in the league."""
+    places = re.compile(rf"league\.fixed\.{_PLAYER}|--module")
+    with _moved(lambda where: where and places.sub(lambda _: f"{OPTION} {other}", where)):
+        yield
+
+
+def _naming_run(run_dir: Path) -> AbstractContextManager[None]:
+    """Let a problem within say that its key is one of another run."""
+    return _moved(lambda where: f"{OPTION} {run_dir}: {where}" if where else f"{OPTION} {run_dir}")
+
+
+@contextmanager
+def _moved(moved: Callable[[str | None], str | None]) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        places = re.compile(rf"league\.fixed\.{_PLAYER}|--module")
-        wheres = [one.where and places.sub(lambda _: f"{OPTION} {other}", one.where) for one in error.problems]
-        problems = [replace(one, where=where) for one, where in zip(error.problems, wheres, strict=True)]
-        raise ConfigError(problems) from error
+        raise ConfigError([replace(one, where=moved(one.where)) for one in error.problems]) from error
 
 
 def _exported(run_dir: Path, modules: Sequence[str], folder: Path, is_trusting: bool) -> dict[str, str]:
@@ -72,6 +81,7 @@ def _exported(run_dir: Path, modules: Sequence[str], folder: Path, is_trusting: 
     for module_id in modules:
         chosen = module_id if module_id in known or len(known) > 1 else None
         path = folder / f"{module_id}{_POLICY}"
-        path.write_bytes(StoredPolicy.load(stored.checkpoint, stored.config, chosen).to_onnx().content)
+        with _naming_run(run_dir):
+            path.write_bytes(StoredPolicy.load(stored.checkpoint, stored.config, chosen).to_onnx().content)
         policies[module_id] = str(path)
     return policies

@@ -175,6 +175,12 @@ def test_modules_that_act_together_meet_no_opponent(run_main: Callable[..., Outc
     outcome = run_main("evaluate", "one", "--against", "one")
     assert outcome.code == 2
     assert "a module of ActsTogether cannot meet an opponent" in outcome.err
+    alone = ("+experiment=ppo_multi_agent_cartpole", *settings[:-1], "hydra.run.dir=other")
+    assert run_main(*alone).code == 0
+    outcome = run_main("evaluate", "other", "--against", "one")
+    assert outcome.code == 2
+    assert "a module of ActsTogether cannot be exported" in outcome.err
+    assert "where    --against one: multi_agent.multi_rl_module\n" in outcome.err
 
 
 def test_another_run_with_a_critic_is_an_opponent(run_main: Callable[..., Outcome]) -> None:
