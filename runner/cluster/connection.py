@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
+from runner.cluster.losses import losses_told
 from runner.cluster.waiting import waits_told
 from runner.cluster.watchdog import Watchdog
 from runner.config.errors import ConfigError, Problem
@@ -47,7 +48,7 @@ def connected(
         config: the `ray` block.
         wanted: what the job cannot run without, in all, by Ray's names of resources.
         asked_by: the options that ask for them, for the message.
-        note: told what is joined or started, and which actors wait for resources.
+        note: told what is joined or started, which actors wait for resources, and that this process's Ray is lost.
         actors: what each single actor or task asks of its node.
 
     Raises:
@@ -62,6 +63,7 @@ def connected(
         _check_can_give(wanted, asked_by)
         _check_have_nodes(actors, asked_by)
         stack.enter_context(waits_told(note))
+        stack.enter_context(losses_told(note))
         stack.enter_context(also_ended_by(_own_ray_lost))
         yield
 
