@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import ExitStack
 from typing import Protocol
 
 
@@ -17,9 +16,18 @@ class Closes(Protocol):
 def close_each(parts: Iterable[Closes | None]) -> None:
     """Close parts in order, the others too where one fails; its error is raised in the end.
 
-    After several failures the last error is raised, with the earlier ones as its context.
+    Of several errors the first is raised, an interrupt before others, with the rest as its notes.
     """
-    with ExitStack() as stack:
-        for part in reversed(list(parts)):
+    errors: list[BaseException] = []
+    for part in parts:
+        try:
             if part is not None:
-                stack.callback(part.close)
+                part.close()
+        except BaseException as error:
+            errors.append(error)
+    if errors:
+        raised = next((one for one in errors if not isinstance(one, Exception)), errors[0])
+        for one in errors:
+            if one is not raised:
+                raised.add_note(f"closing another part failed, too: {type(one).__name__}: {one}")
+        raise raised

@@ -189,13 +189,13 @@ def start_main(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]
         process.communicate()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def torch_reads_its_operators_once() -> None:
-    """For each export to ONNX torch would read all of them from their sources again, a third of an export's time."""
-    from torch.onnx._internal.exporter._registration import ONNXRegistry
-
-    read: Any = ONNXRegistry.from_torchlib
-    ONNXRegistry.from_torchlib = staticmethod(functools.cache(read))  # type: ignore[assignment,method-assign]
+def pytest_runtest_setup() -> None:
+    """Let torch, once it has exported to ONNX, keep its operators: it would read their sources for each export again,
+    a third of an export's time.
+    """
+    torchs: Any = sys.modules.get("torch.onnx._internal.exporter._registration")
+    if torchs is not None and not hasattr(torchs.ONNXRegistry.from_torchlib, "cache_info"):
+        torchs.ONNXRegistry.from_torchlib = staticmethod(functools.cache(torchs.ONNXRegistry.from_torchlib))
 
 
 @pytest.fixture(scope="session")

@@ -14,6 +14,7 @@ from runner.config.errors import ConfigError, Problem, UserError
 from runner.config.module_ids import DEFAULT_MODULE_ID, declared_module_ids
 
 OPTION = "--against"
+_MODULE = "--module"  # of exports
 _POLICY, _PLAYER = ".onnx", "other"
 
 
@@ -54,22 +55,24 @@ def with_opponent(stored: StoredRun, other: str, folder: Path, is_trusting: bool
 @contextmanager
 def naming_opponent(other: str) -> Iterator[None]:
     """Let a problem within name the option that the opponent came from, not the place that it has in the league."""
-    places = re.compile(rf"league\.fixed\.{_PLAYER}|--module")
-    with _moved(lambda where: where and places.sub(lambda _: f"{OPTION} {other}", where)):
+    places = re.compile(rf"league\.fixed\.{_PLAYER}|{_MODULE}")
+    with _relocating(lambda where: where and places.sub(lambda _: f"{OPTION} {other}", where)):
         yield
 
 
-def _naming_run(run_dir: Path) -> AbstractContextManager[None]:
+def naming_run(run_dir: Path) -> AbstractContextManager[None]:
     """Let a problem within say that its key is one of another run."""
-    return _moved(lambda where: f"{OPTION} {run_dir}: {where}" if where else f"{OPTION} {run_dir}")
+    return _relocating(
+        lambda where: where if where == _MODULE else f"{OPTION} {run_dir}{f': {where}' if where else ''}"
+    )
 
 
 @contextmanager
-def _moved(moved: Callable[[str | None], str | None]) -> Iterator[None]:
+def _relocating(new_place: Callable[[str | None], str | None]) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError([replace(one, where=moved(one.where)) for one in error.problems]) from error
+        raise ConfigError([replace(one, where=new_place(one.where)) for one in error.problems]) from error
 
 
 def _exported(run_dir: Path, modules: Sequence[str], folder: Path, is_trusting: bool) -> dict[str, str]:
@@ -81,7 +84,7 @@ def _exported(run_dir: Path, modules: Sequence[str], folder: Path, is_trusting: 
     for module_id in modules:
         chosen = module_id if module_id in known or len(known) > 1 else None
         path = folder / f"{module_id}{_POLICY}"
-        with _naming_run(run_dir):
+        with naming_run(run_dir):
             path.write_bytes(StoredPolicy.load(stored.checkpoint, stored.config, chosen).to_onnx().content)
         policies[module_id] = str(path)
     return policies

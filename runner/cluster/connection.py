@@ -27,8 +27,8 @@ _KEPT_SIGNALS = ("SIGTERM", "SIGHUP")
 
 _log = logging.getLogger(__name__)
 _watchdog: Watchdog | None = None
-# Ray's own function, while ours is in its place.
-_PRINTERS: list[Any] = []
+# Ray's own function, while `_log_message` is in its place.
+_rays_printer: Callable[..., None] | None = None
 
 
 @contextmanager
@@ -105,8 +105,10 @@ def stop_ray() -> None:
     import ray
 
     global _watchdog
-    ray.shutdown()
-    _print_messages_of_ray()
+    try:
+        ray.shutdown()
+    finally:
+        _print_messages_of_ray()
     if _watchdog is not None:
         _watchdog.end()
         _watchdog = None
@@ -175,33 +177,42 @@ def _init(**arguments: Any) -> str:
     """Call `ray.init`, leaving signals to `interrupts` here and in Ray's processes; return the cluster's address."""
     import ray
 
-    with _signals_kept():
-        context: Any = ray.init(log_to_driver=False, logging_level=logging.ERROR, **arguments)
     _log_messages_of_ray()
+    try:
+        with _signals_kept():
+            context: Any = ray.init(log_to_driver=False, logging_level=logging.ERROR, **arguments)
+    except BaseException:
+        _print_messages_of_ray()
+        raise
     return str(context.address_info["address"])
 
 
 def _log_messages_of_ray() -> None:
-    """Send to the log what Ray's processes tell this one.
+    """Send to the log what Ray itself tells this process.
 
     Ray prints it to stdout, where results go: of tasks that fail, for example, though they only end with their run.
     """
+    global _rays_printer
     worker: Any = importlib.import_module("ray._private.worker")
-    if not _PRINTERS and hasattr(worker, "print_to_stdstream"):
-        _PRINTERS.append(worker.print_to_stdstream)
-        worker.print_to_stdstream = _log_message
+    if _rays_printer is None and hasattr(worker, "print_worker_logs"):
+        _rays_printer, worker.print_worker_logs = worker.print_worker_logs, _log_message
 
 
 def _print_messages_of_ray() -> None:
     """Let Ray print them again."""
+    global _rays_printer
     worker: Any = importlib.import_module("ray._private.worker")
-    if _PRINTERS:
-        worker.print_to_stdstream = _PRINTERS.pop()
+    if _rays_printer is not None:
+        worker.print_worker_logs, _rays_printer = _rays_printer, None
 
 
-def _log_message(message: Mapping[str, Any], **_: Any) -> None:
-    for line in message["lines"]:
-        _log.warning("Ray: %s", line)
+def _log_message(message: Mapping[str, Any], file: Any, ignore_prefix: bool = False) -> None:
+    """Log a message of Ray's, which counts the ones that are alike; print what workers print, if Ray is to do it."""
+    if message.get("pid") == "raylet":
+        for line in message["lines"]:
+            _log.warning("Ray: %s", line)
+    elif _rays_printer is not None:
+        _rays_printer(message, file, ignore_prefix)
 
 
 @contextmanager

@@ -32,6 +32,7 @@ from runner.config.stores import find_run_url_problem, is_url, local_copy_of
 from runner.config.yaml_lines import YAMLError
 
 _MISSING_KEY = re.compile(r"Interpolation key '(.+)' not found")
+_MISSING = "???"  # in YAML: no value yet
 _RUN_DIR, _SWEEP_DIR, _UPLOAD_TO = "hydra.run.dir", "hydra.sweep.dir", "checkpoint.upload_to"
 # Stands for the search space of a sweep in the name of its folder.
 SWEEP_DIGEST: ContextVar[str] = ContextVar("sweep_digest", default="sweep")
@@ -222,8 +223,10 @@ class _Composition:
             defaults = {name: value for name, value in defaults.items() if name not in AlgorithmConfig.of_run}
         names = [str(name) for name in algorithm]
         kept_names = [name for name in names if name in defaults or self._is_given(f"{key}.{name}")]
-        if kept_names == names and set(_leaf_names(defaults, "")) <= set(_leaf_names(_plain(algorithm), "")):
-            return  # complete, as the file of the algorithm leaves it
+        values = _plain(algorithm)
+        is_complete = set(_leaf_names(defaults, "")) <= set(_leaf_names(values, "")) and _MISSING not in values.values()
+        if is_complete and kept_names == names:
+            return
         kept = OmegaConf.masked_copy(algorithm, kept_names)
         OmegaConf.update(config, key, OmegaConf.merge(OmegaConf.create(defaults), kept), merge=False, force_add=True)
 

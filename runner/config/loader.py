@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
 import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -49,8 +47,6 @@ class Loader(ConfigLoaderImpl):
 
     def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
         result = super()._load_single_config(default, repo)
-        if result is repo.load_config(default.config_path or ""):  # not put into a package, which makes a copy
-            result = dataclasses.replace(result, config=copy.deepcopy(result.config))
         if isinstance(result.config, DictConfig):
             _fit_to_module(result.config, default.package or "")
             add_earlier(result.config, self._edits)

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Hashable
 from pathlib import Path
 
 from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
 from hydra._internal.core_plugins.file_config_source import FileConfigSource
-from hydra.core.config_store import ConfigStore
+from hydra._internal.core_plugins.structured_config_source import StructuredConfigSource
 from hydra.core.object_type import ObjectType
 from hydra.plugins.config_source import ConfigResult, ConfigSource
 
 from runner.config.yaml_bounds import file_version, read_bounded
 
 _MAX_READ = 1024
-# Source, path in it and version -> what was read, which loaders copy before they change it; and what the version
-# is an id of, which is kept so that nothing else gets this id.
+# Source, path in it and version -> what was read; and what the version is an id of, which is kept so that nothing
+# else gets this id.
 _READ: dict[Hashable, tuple[ConfigResult, object]] = {}
 
 
 class Repository(CachingConfigRepository):
-    """The repository of one composition.
+    """The repository of one composition, which may change what it is given.
 
     Hydra's copies the whole ConfigStore and reads all files again for each, half of a composition's time.
     """
@@ -42,6 +43,8 @@ class Repository(CachingConfigRepository):
         source = self.delegate._find_object_source(config_path, ObjectType.CONFIG)
         if source is None:
             return None
+        if source.scheme() == "pkg" and source.path.split(".")[0] != "hydra":  # one that somebody may be editing
+            return self.delegate.load_config(config_path)
         version, owner = _version(source, config_path)
         key = type(source), source.provider, source.path, config_path, version
         if key not in _READ:
@@ -50,16 +53,18 @@ class Repository(CachingConfigRepository):
             read = self.delegate.load_config(config_path)
             assert read is not None
             _READ[key] = read, owner
-        return _READ[key][0]
+        else:
+            read = _READ[key][0]
+        return dataclasses.replace(read, config=copy.deepcopy(read.config))
 
 
 def _version(source: ConfigSource, config_path: str) -> tuple[Hashable, object]:
-    """Return what changes when a config of this source does, and what it is an id of; a package does not change."""
+    """Return what changes when a config of this source does, and what it is an id of; Hydra's own do not change."""
     name = source._normalize_file_name(config_path)
     if source.scheme() == "file":
         return file_version(Path(source.path, name)), None
-    if source.scheme() == "structured":
-        node = ConfigStore.instance()._load(name).node
+    if isinstance(source, StructuredConfigSource):
+        node = source.store._load(name).node
         return id(node), node
     return None, None
 

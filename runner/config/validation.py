@@ -140,7 +140,7 @@ class _Reader:
 
     def _describe_unknown(self, schema: type, values: dict[str, Any], prefix: str) -> Iterator[Problem]:
         for key, allowed, nearest in find_unknown_keys(schema, values, prefix):
-            got = show_value(values[key.removeprefix(prefix)])
+            got = show_value({str(name): value for name, value in values.items()}[key.removeprefix(prefix)])
             if prefix == "module." and nearest is None:
                 allowed = f"module.model_config for options of a class of your own; {allowed}"
             yield Problem(f"unknown key {key}", self.composed.where(key), got, allowed, nearest)

@@ -36,7 +36,7 @@ def read_bounded(path: Path) -> str:
 
 
 def file_version(path: Path) -> tuple[int, ...]:
-    """Return numbers that change when a file does.
+    """Return numbers that change when a file does, if its file system's clock has ticked meanwhile.
 
     Raises:
         OSError: there is no such file.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from runner.closing import close_each
 from runner.config.errors import RunnerError
 from runner.env_runners.env_runner_group import EnvRunnerGroup, MakeHandle
 from runner.env_runners.handles import RunnerHandle, RunnerLost
@@ -168,11 +169,13 @@ class ElasticEnvRunnerGroup(EnvRunnerGroup):
         super().start_anew(state)
 
     def _close_starting(self) -> None:
-        for starting in self._starting.values():
-            starting.handle.close()
+        handles = [starting.handle for starting in self._starting.values()]
         self._starting.clear()
+        close_each(handles)
 
     def close(self) -> None:
         """Close all runners."""
-        self._close_starting()
-        super().close()
+        try:
+            self._close_starting()
+        finally:
+            super().close()

@@ -340,9 +340,11 @@ class SingleAgentEnvRunner:
 
     def close(self) -> None:
         """Close the environments; recorded episodes that are in no whole file are dropped."""
-        if self.recorder is not None:
-            self.recorder.abort()
-        self.env.close()
+        try:
+            if self.recorder is not None:
+                self.recorder.abort()
+        finally:
+            self.env.close()
 
 
 def raw_block(fragment: EnvFragment) -> ColumnBlock:

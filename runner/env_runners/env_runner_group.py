@@ -393,9 +393,11 @@ class EnvRunnerGroup:
 
     def close(self) -> None:
         """Close all runners; recorded episodes that are in no whole file are dropped."""
-        if self._recording is not None:
-            self._recording.abort()
-        close_each(self.handles)
+        try:
+            if self._recording is not None:
+                self._recording.abort()
+        finally:
+            close_each(self.handles)
 
 
 @dataclass(frozen=True)

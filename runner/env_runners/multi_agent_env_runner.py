@@ -366,9 +366,11 @@ class MultiAgentEnvRunner:
 
     def close(self) -> None:
         """Close the environments; recorded env episodes that are in no whole file are dropped."""
-        if self.recorder is not None:
-            self.recorder.abort()
-        self.env.close()
+        try:
+            if self.recorder is not None:
+                self.recorder.abort()
+        finally:
+            self.env.close()
 
 
 def raw_blocks(cut: Mapping[str, Fragment], weights_seq_no: int) -> list[ColumnBlock]:

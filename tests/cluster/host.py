@@ -38,9 +38,10 @@ def hosted_ray(cwd: Path | None = None) -> Iterator[tuple[Path, str]]:
     with subprocess.Popen(command, env=environment_of(folder), cwd=cwd, text=True, **pipes) as host:
         assert host.stdout is not None
         address = host.stdout.readline().strip()
+        assert address, "it has not started"
         (folder / "ray" / "ray_current_cluster").write_text(address)  # where `ray start` leaves it
         try:
             yield folder, address
         finally:
             host.kill()
-    shutil.rmtree(folder, ignore_errors=True)
+            shutil.rmtree(folder, ignore_errors=True)

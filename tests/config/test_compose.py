@@ -11,6 +11,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from runner.config import UserError, build_experiment_config, compose_experiment
 from runner.config.defaults import core_groups
+from runner.config.errors import ConfigError
 from runner.config.paths import conf_dir, list_options
 
 CARTPOLE = "+experiment=ppo_cartpole"
@@ -202,9 +203,18 @@ def test_a_file_that_changes_is_read_again(write_config: WriteConfig) -> None:
         assert config.algorithm.num_epochs == number
 
 
+@pytest.mark.parametrize("block", ["algorithm", "env_runners"])
+def test_a_key_that_is_no_text_is_unknown(write_config: WriteConfig, block: str) -> None:
+    text = f"# @package _global_\ndefaults: [ppo_cartpole]\n{block}: {{1: 2}}\n"
+    folder = write_config("experiment/mine", text)
+    with pytest.raises(ConfigError, match=f"unknown key {block}.1"):
+        build_experiment_config(compose_experiment(["+experiment=mine"], folder))
+
+
 def test_compositions_share_no_values() -> None:
     """Lists of edits and plans are changed while files are merged: the files' own values stay as they are."""
+    values = ["seed=99", "algorithm.lr=0.7", "stop.training_iteration=9", "env_runners.num_envs_per_env_runner=77"]
     edit = "algorithm.learner_pipeline=[{append: {_target_: runner.pipelines.NumpyToTensor}}]"
     plain = compose_experiment([CARTPOLE]).unresolved
-    assert len(compose_experiment([CARTPOLE, edit]).unresolved["algorithm"]["learner_pipeline"]) == 3
+    assert len(compose_experiment([CARTPOLE, edit, *values]).unresolved["algorithm"]["learner_pipeline"]) == 3
     assert compose_experiment([CARTPOLE]).unresolved == plain

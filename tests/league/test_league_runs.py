@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.cli.against import naming_opponent, naming_run
 from runner.config.compose import compose_experiment
-from runner.config.errors import ConfigError
+from runner.config.errors import ConfigError, Problem
 from runner.config.league import LeagueConfig
 from runner.config.validation import build_experiment_config
 from runner.environments.tic_tac_toe import TicTacToe, best_moves, value, winner
@@ -116,6 +117,16 @@ def test_a_run_is_evaluated_against_another_run_and_a_policy_file(
     outcome = run_main("evaluate", "one", "--against", "nowhere.onnx")
     assert outcome.code == 2
     assert "there is no such policy file" in outcome.err
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [("--module", "--against two"), (None, "--against two"), ("algorithm.lr", "--against two: algorithm.lr")],
+)
+def test_what_is_wrong_with_the_other_run_names_it(where: str | None, told: str) -> None:
+    with pytest.raises(ConfigError) as caught, naming_opponent("two"), naming_run(Path("two")):
+        raise ConfigError([Problem("it does not fit", where)])
+    assert [problem.where for problem in caught.value.problems] == [told]
 
 
 PURSUIT = (
