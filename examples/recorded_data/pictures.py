@@ -65,7 +65,8 @@ class ImageOfflineData(OfflineData):
         import ray.data
 
         self.config = config
-        self.data = ray.data.read_binary_files(config.offline.input_, include_paths=True).map(decode)
+        folder = Path(config.offline.input_).absolute()  # Ray's workers on a cluster run in another folder
+        self.data = ray.data.read_binary_files(str(folder), include_paths=True).map(decode)
 
 
 class ImageOfflinePreLearner(OfflinePreLearner):
