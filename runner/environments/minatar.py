@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 Image = npt.NDArray[np.uint8]
 
+_PIXELS = 16  # of a cell
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 
 
@@ -25,11 +26,14 @@ class MinAtar(gym.Env[Image, Any]):
         sticky_action_prob: the action before is repeated with this probability.
         difficulty_ramping: games get faster with time.
         use_minimal_action_set: only the actions that do something in this game.
+        render_mode: rgb_array, or None.
 
     Raises:
         ValueError: another game.
         ImportError: the library is not installed.
     """
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 15}  # noqa: RUF012 - gymnasium's
 
     def __init__(
         self,
@@ -37,7 +41,9 @@ class MinAtar(gym.Env[Image, Any]):
         sticky_action_prob: float = 0.1,
         difficulty_ramping: bool = True,
         use_minimal_action_set: bool = True,
+        render_mode: str | None = None,
     ) -> None:
+        self.render_mode = render_mode
         if game not in GAMES:
             raise ValueError(f"game is one of {', '.join(GAMES)}, not {game!r}")
         try:
@@ -62,6 +68,16 @@ class MinAtar(gym.Env[Image, Any]):
         """Play one frame."""
         reward, is_over = self._game.act(self._actions[int(action)])
         return self._image(), float(reward), bool(is_over), False, {}
+
+    def render(self) -> Image:
+        """Return a picture (160, 160, 3) of the cells, in the hue of the last channel that has an object there."""
+        objects: npt.NDArray[np.bool_] = self._game.state()
+        hues = np.linspace(0.0, 2 * np.pi, objects.shape[-1], endpoint=False)
+        colours = 155 + 100 * np.cos(hues[:, None] - np.array([0.0, 2.0, 4.0]) * np.pi / 3)
+        picture = np.zeros((*objects.shape[:2], 3), np.uint8)
+        for channel, colour in enumerate(colours):
+            picture[objects[..., channel]] = colour.astype(np.uint8)
+        return picture.repeat(_PIXELS, 0).repeat(_PIXELS, 1)
 
     def _image(self) -> Image:
         objects: npt.NDArray[np.bool_] = self._game.state()

@@ -57,3 +57,11 @@ def test_actions_that_do_nothing_are_left_out() -> None:
 def test_an_unknown_game_is_named() -> None:
     with pytest.raises(ValueError, match=r"game is one of asterix, breakout, .*, not 'pong'"):
         MinAtar("pong")
+
+
+def test_a_picture_shows_the_objects() -> None:
+    env = MinAtar("breakout", render_mode="rgb_array")
+    obs, _ = env.reset(seed=1)
+    picture = env.render()
+    assert picture.shape == (160, 160, 3)
+    np.testing.assert_array_equal(picture[::16, ::16].any(-1), obs.any(-1))
