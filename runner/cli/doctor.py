@@ -144,12 +144,17 @@ def _gpu() -> Finding:
 
 
 def _compiler() -> Finding:
-    from torch._inductor.cpp_builder import get_cpp_compiler
-
-    from runner.learners.compiled_gradient import check_compiler
+    import torch
 
     try:
+        from torch._inductor.cpp_builder import get_cpp_compiler
+
+        from runner.learners.compiled_gradient import check_compiler, check_torch
+
+        check_torch()
         check_compiler()
+    except ImportError as error:
+        return Finding("compiler", MISSING, f"learners.compile=true does not fit torch {torch.__version__}: {error}")
     except ConfigError as error:
         (problem,) = error.problems
         return Finding("compiler", MISSING, f"for learners.compile=true: {problem.allowed}")

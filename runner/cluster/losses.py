@@ -3,28 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 
+from runner.cluster.looking import run_beside
 from runner.own_ray import lost_process
 
 INTERVAL_S = 1.0
 
 
-@contextmanager
-def losses_told(note: Callable[[str], None]) -> Iterator[None]:
+def losses_told(note: Callable[[str], None]) -> AbstractContextManager[None]:
     """Tell `note` within, once, that such a process of this process's own Ray has ended.
 
     A thread looks: calls of Ray wait from then on, until Ray ends this process from inside.
     """
-    is_over = threading.Event()
-    thread = threading.Thread(target=_tell_until, args=(is_over, note), name="ray-losses", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
+    return run_beside(partial(_tell_until, note=note), "ray-losses")
 
 
 def _tell_until(is_over: threading.Event, note: Callable[[str], None]) -> None:

@@ -6,11 +6,13 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+from runner.cluster.looking import run_beside
 from runner.config.errors import Problem
 
 INTERVAL_S = 10.0
@@ -31,20 +33,12 @@ class WaitingActor:
     asked: Mapping[str, float]
 
 
-@contextmanager
-def waits_told(note: Callable[[str], None], interval_s: float = INTERVAL_S) -> Iterator[None]:
+def waits_told(note: Callable[[str], None], interval_s: float = INTERVAL_S) -> AbstractContextManager[None]:
     """Tell `note` within every `interval_s` which actors wait for resources, as long as some do.
 
     A thread looks; each look is one question to the cluster's head, a millisecond.
     """
-    is_over = threading.Event()
-    thread = threading.Thread(target=_tell_until, args=(is_over, note, interval_s), name="ray-waits", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
+    return run_beside(partial(_tell_until, note=note, interval_s=interval_s), "ray-waits")
 
 
 def _tell_until(is_over: threading.Event, note: Callable[[str], None], interval_s: float) -> None:

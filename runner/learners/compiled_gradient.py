@@ -8,8 +8,11 @@ from __future__ import annotations
 import logging
 import os
 import time
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import fields
+from types import FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -34,6 +37,8 @@ _MOST_SIZES = 2
 # Each size has one function that reports and one that does not; the rest are for values that change now and then.
 _MOST_FUNCTIONS = 12
 _TALKATIVE = ("torch._dynamo.convert_frame", "torch._subclasses.fake_tensor")
+# On GPUs, which nobody here can follow: float32 is not rounded to fewer bits, and the kernels are torch's choice.
+_ADVICE = (r"TensorFloat32 tensor cores .* available but not enabled", r"\s*Online softmax is disabled on the fly")
 
 Record = dict[str, Any]
 
@@ -57,13 +62,14 @@ class CompiledGradient:
         compile_s: seconds of compiling so far.
 
     Raises:
-        ConfigError: the module has memory, or there is no compiler.
+        ConfigError: the module has memory, torch is too old, or there is no compiler.
     """
 
     def __init__(self, module: RLModule, loss: Loss, steps: GradientSteps, peers: Peers) -> None:
         if module.is_stateful:
             what = "learners.compile: a module with memory has sequences of many lengths"
             raise ConfigError([Problem(what, "learners.compile", type(module).__name__, "learners.compile=false")])
+        check_torch()
         if steps.device.type == "cpu":
             check_compiler()
         self.sizes: list[int] = []
@@ -78,6 +84,8 @@ class CompiledGradient:
         self._is_told = False
         for name in _TALKATIVE:  # what they log is in the error
             logging.getLogger(name).setLevel(logging.CRITICAL)
+        for message in _ADVICE:
+            warnings.filterwarnings("ignore", message)
         self._direct: dict[tuple[int, bool], DirectCall | None] = {}  # case -> its newest function
         # The checks of each call see the sizes of all tensors already.
         options: dict[str, Any] = {"guard_filter_fn": self._note_guards, "size_asserts": False}
@@ -85,14 +93,8 @@ class CompiledGradient:
         if self._on_gpu:
             options["triton.cudagraphs"] = True
             torch._dynamo.mark_static_address(self._gradient)
-        self._function = torch.compile(  # type: ignore[call-overload]  # the stubs lack the last two
-            self._compute,
-            fullgraph=True,
-            dynamic=False,
-            options=options,
-            isolate_recompiles=True,
-            recompile_limit=_MOST_FUNCTIONS,
-        )
+        self._traced = _with_own_code(self._compute)
+        self._function = torch.compile(MethodType(self._traced, self), fullgraph=True, dynamic=False, options=options)
 
     def takes(self, minibatch: Minibatch) -> bool:
         """Return whether minibatches of this size are compiled; the first two sizes are."""
@@ -147,7 +149,7 @@ class CompiledGradient:
         if self._num_compiled > num_compiled:
             self.compile_s += time.perf_counter() - started
         if not self._on_gpu:  # CUDA graphs are told of each call by what torch does around it
-            self._direct[self._case] = DirectCall.of(type(self)._compute, self._function, *arguments)
+            self._direct[self._case] = DirectCall.of(self._traced, *arguments)
         return computed
 
     @contextmanager
@@ -171,7 +173,9 @@ class CompiledGradient:
         gradient = torch.cat([part.reshape(-1) for part in parts])
         norms = self._steps.clip(gradient) if self._peers.num_learners == 1 else {}
         self._gradient.copy_(gradient)
-        return {name: None if value is None else value.detach() for name, value in vars(metrics).items()}, norms
+        # Older versions of torch cannot trace `vars`.
+        reported = {field.name: getattr(metrics, field.name) for field in fields(metrics)}
+        return {name: None if value is None else value.detach() for name, value in reported.items()}, norms
 
     # -- what is compiled ----------------------------------------------------------------------------------------------
 
@@ -202,6 +206,17 @@ class CompiledGradient:
         return Problem(what, where, allowed="learners.compile=false")
 
 
+def check_torch() -> None:
+    """Check that torch can trace gradients.
+
+    Raises:
+        ConfigError: it is too old.
+    """
+    if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+        what = "this torch cannot trace gradients, which learners.compile needs"
+        raise ConfigError([Problem(what, "learners.compile", f"torch {torch.__version__}", "torch 2.11 or newer")])
+
+
 def check_compiler() -> None:
     """Check that torch finds a C++ compiler.
 
@@ -217,11 +232,20 @@ def check_compiler() -> None:
 
 
 def _allow_tracing() -> None:
-    """Let torch trace gradients; such a setting counts in the thread that makes it."""
+    """Let torch trace gradients, and so many functions of one code; settings count in the thread that makes them."""
     config = torch._dynamo.config
     if not config.trace_autograd_ops:
         config.trace_autograd_ops = True
-        config.accumulated_recompile_limit = max(config.accumulated_recompile_limit, 2**16)  # of all learners together
+    if config.recompile_limit < _MOST_FUNCTIONS:
+        config.recompile_limit = _MOST_FUNCTIONS
+
+
+def _with_own_code(method: Any) -> FunctionType:
+    """Return the function of a method over a copy of its code, since torch keeps and counts what it compiles by code.
+
+    The method has neither a closure nor defaults.
+    """
+    return FunctionType(method.__code__.replace(), method.__func__.__globals__, method.__name__)
 
 
 def _copied(record: Record) -> Record:

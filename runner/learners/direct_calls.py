@@ -6,7 +6,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any
 
-from torch._dynamo.eval_frame import _get_cache_entries_for_region
+from torch._dynamo.eval_frame import _debug_get_cache_entry_list
 
 
 class DirectCall:
@@ -27,16 +27,14 @@ class DirectCall:
         self._names = function.__code__.co_varnames[: function.__code__.co_argcount]
 
     @classmethod
-    def of(cls, function: Callable[..., Any], compiled: Any, *arguments: Any) -> DirectCall | None:
+    def of(cls, function: Callable[..., Any], *arguments: Any) -> DirectCall | None:
         """Return the code that torch takes for these arguments; None where it has none.
 
         Args:
-            function: that was compiled.
-            compiled: what `torch.compile` returned, with `isolate_recompiles`.
+            function: that was compiled, by one `torch.compile` alone.
             arguments: of a call that it has answered.
         """
-        entries = _get_cache_entries_for_region(function.__code__, compiled._isolate_recompiles_id)
-        found = (cls(function, entry) for entry in entries)
+        found = (cls(function, entry) for entry in _debug_get_cache_entry_list(function.__code__))
         return next((one for one in found if one.takes(*arguments)), None)
 
     def takes(self, *arguments: Any) -> bool:

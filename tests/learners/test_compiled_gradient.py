@@ -24,6 +24,7 @@ from runner.config.algorithms import A2CConfig, CQLConfig, PPOConfig
 from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
 from runner.learners.a2c import A2CLoss
+from runner.learners.compiled_gradient import _MOST_FUNCTIONS
 from runner.learners.cql import CQLLoss
 from runner.learners.learner import Learner
 from runner.learners.ppo import PPOLoss
@@ -184,6 +185,7 @@ def test_what_a_loss_keeps_is_kept() -> None:
     assert loss.entropy_coeff == 0.05
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced_only")
 def test_a_phase_of_a_loss_is_compiled_once_more() -> None:
     config = CQLConfig(bc_iters=3)
@@ -247,6 +249,7 @@ def test_memory_is_refused() -> None:
 COMPILED = [*QUICK, "algorithm.num_epochs=1", "learners.compile=true", "stop.training_iteration=2", "tracking=none"]
 
 
+@pytest.mark.slow
 def test_a_run_tells_how_long_it_compiled(run_main: Run, tmp_path: Path) -> None:
     outcome = run_main("+experiment=ppo_cartpole", *COMPILED, "hydra.run.dir=run")
     assert outcome.code == 0, outcome.err
@@ -275,6 +278,7 @@ def test_a_run_that_cannot_be_compiled_ends_with_code_2(run_main: Run) -> None:
     assert "cannot be compiled: Data-dependent branching" in outcome.err
 
 
+@pytest.mark.slow
 def test_a_missing_compiler_is_told(tmp_path: Path) -> None:
     settings = {
         "CXX": str(tmp_path / "none"),
@@ -317,7 +321,6 @@ def test_code_that_torch_has_dropped_is_not_called() -> None:
         asked.append(arguments)
         return function(*arguments)
 
-    ask._isolate_recompiles_id = function._isolate_recompiles_id  # type: ignore[attr-defined]
     compiled._function = ask
     learner.update(rows_of(12), 0)
     assert not asked
@@ -325,6 +328,21 @@ def test_code_that_torch_has_dropped_is_not_called() -> None:
     for _ in range(2):
         learner.update(rows_of(12), 0)
     assert len(asked) == 1, "torch has forgotten the code, and makes it again"
+
+
+@pytest.mark.usefixtures("traced_only")
+def test_functions_are_counted_for_each_learner() -> None:
+    learners = [learner_of(is_compiled=True) for _ in range(_MOST_FUNCTIONS + 1)]
+    for learner in learners:
+        learner.update(rows_of(12), 0)
+    codes: list[Any] = [learner._compiled._traced.__code__ for learner in learners]  # type: ignore[union-attr]
+    assert len({id(code) for code in codes}) == len(learners)
+
+
+def test_a_torch_that_cannot_trace_gradients_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch._dynamo, "config", object())
+    with pytest.raises(ConfigError, match="cannot trace gradients"):
+        learner_of(is_compiled=True)
 
 
 @pytest.mark.usefixtures("traced_only")

@@ -1,0 +1,20 @@
+"""A thread that looks at the Ray cluster while this process waits for it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def run_beside(look: Callable[[threading.Event], None], thread_name: str) -> Iterator[None]:
+    """Run `look(is_over)` in a daemon thread beside the block; at its end set `is_over`, and wait for the thread."""
+    is_over = threading.Event()
+    thread = threading.Thread(target=look, args=(is_over,), name=thread_name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()
