@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?= +experiment=ppo_cartpole
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test lint docs documented zoo learning learning-table learning-curves mutants chaos dist dist-check bench bench-all peers clean
+.PHONY: setup run test slow lint docs documented zoo learning learning-table learning-curves mutants chaos dist dist-check bench bench-all peers clean
 
 setup: $(STAMP)
 
@@ -19,9 +19,17 @@ run: setup
 
 # Test files are shared among so many processes; 0: one after the other, also in this process, as a debugger wants it.
 TEST_PROCESSES ?= 2
+OPTIONS := --numprocesses $(TEST_PROCESSES)$(if $(filter-out 0,$(TEST_PROCESSES)), --dist loadfile) --durations 40 --durations-min 3
+NOT_ELSEWHERE := not learning and not chaos and not dist and not documented
 
 test: setup
-	$(BIN)/python -m pytest -m "not learning and not chaos and not dist and not documented" --numprocesses $(TEST_PROCESSES)$(if $(filter-out 0,$(TEST_PROCESSES)), --dist loadfile) --durations 40 --durations-min 5
+	$(BIN)/python -m pytest -m "not slow and $(NOT_ELSEWHERE)" $(OPTIONS)
+
+# Tests that take five seconds or more each. `make slow PART=2`: the second of four parts.
+PART ?=
+
+slow: setup
+	$(BIN)/python -m pytest -m "slow and $(NOT_ELSEWHERE)" $(OPTIONS)$(if $(PART), --part $(PART)/4)
 
 lint: setup
 	$(BIN)/ruff check .
@@ -60,7 +68,7 @@ zoo: setup .peers/rliable/.installed
 learning-curves: setup
 	$(BIN)/python benchmarks/learning_curves.py
 
-# Fault injection, one scenario after the other: twenty minutes on two cores. The table of outcomes goes to the docs.
+# Fault injection, one scenario after the other: two hours on two cores. The table of outcomes goes to the docs.
 # CHAOS_SEED=... kills at the same moments again.
 chaos: setup
 	CHAOS_TABLE=docs/reliability.md $(BIN)/python -m pytest tests/chaos

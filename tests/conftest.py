@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,14 @@ def wait_until(
         assert time.monotonic() < deadline, "it does not come true"
         assert run is None or run.poll() is None, run.communicate()
         time.sleep(0.02)
+
+
+def marked_but(mark: pytest.MarkDecorator, cases: Iterable[Any], *plain: Any) -> list[Any]:
+    """Return the cases of a test (tuples where it has several parameters), all marked but the plain ones."""
+    return [
+        case if case in plain else pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=mark)
+        for case in cases
+    ]
 
 
 def checkpoints_of(run_dir: Path) -> list[str]:
@@ -187,6 +195,21 @@ def start_main(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]
     for process in started:
         process.kill()
         process.communicate()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add an option that selects a part of the tests."""
+    parser.addoption("--part", metavar="K/N", help="of the files that have tests to run, every Nth from the Kth on")
+
+
+@pytest.hookimpl(trylast=True)  # once markers have selected theirs
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Select the tests of `--part`."""
+    if part := config.getoption("--part"):
+        first, step = map(int, part.split("/"))
+        chosen = set(sorted({item.path for item in items})[first - 1 :: step])
+        config.hook.pytest_deselected(items=[item for item in items if item.path not in chosen])
+        items[:] = [item for item in items if item.path in chosen]
 
 
 def pytest_runtest_setup() -> None:

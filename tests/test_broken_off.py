@@ -14,7 +14,7 @@ import pytest
 from runner import interrupts
 from runner.checkpoints import read_manifest
 from runner.plans import resources
-from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, result_of, without_times
+from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, marked_but, progress_of, result_of, without_times
 
 Run = Callable[..., Outcome]
 _SHORT = ("tracking=none", "evaluation.evaluation_interval=null", "stop.env_runners.episode_return_mean=1000")
@@ -47,13 +47,17 @@ def _end_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("name", "call"),
-    [
-        *(("ppo", call) for call in (1, 3, 6)),
-        *(("dqn", call) for call in (1, 3001, 3002)),
-        *(("in_turn", call) for call in (600, 601, 602)),
-        *(("a2c", call) for call in (2, 30)),
-        *(("appo", call) for call in (20, 21, 22)),
-    ],
+    marked_but(
+        pytest.mark.slow,
+        [
+            *(("ppo", call) for call in (1, 3, 6)),
+            *(("dqn", call) for call in (1, 3001, 3002)),
+            *(("in_turn", call) for call in (600, 601, 602)),
+            *(("a2c", call) for call in (2, 30)),
+            *(("appo", call) for call in (20, 21, 22)),
+        ],
+        *(("ppo", 3), ("dqn", 3001)),
+    ),
 )
 def test_the_rest_of_an_iteration_is_for_the_resumed_run(
     name: str, call: int, run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -102,6 +106,7 @@ def _after_a_signal(is_overdue: Callable[[], bool]) -> Callable[[], bool]:
     return asked
 
 
+@pytest.mark.slow
 def test_a_long_iteration_of_a_real_process(start_main: Callable[..., Any], tmp_path: Path) -> None:
     """An iteration of a hundred million env steps: after SIGTERM the process ends within seconds, with a checkpoint."""
     start = ("algorithm.min_sample_timesteps_per_iteration=100000000", "hydra.run.dir=run")

@@ -89,6 +89,7 @@ def test_several_modules_report_under_their_ids() -> None:
     assert set(found) == {name for name in producible_metrics(config, agents) if name.startswith("connectors/")}
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 def test_the_same_numbers_inline_and_on_ray() -> None:
@@ -99,6 +100,7 @@ def test_the_same_numbers_inline_and_on_ray() -> None:
     assert train(*two_runners, *REPORTING) == inline
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 def test_several_learners_report_each_row_once() -> None:

@@ -19,7 +19,7 @@ import yaml  # type: ignore[import-untyped]
 from runner.config.offline import OfflineConfig
 from runner.offline.writing.conversion import convert
 from tests.cluster.host import environment_of, hosted_ray
-from tests.conftest import QUICK, ROOT, WAIT_S, result_of
+from tests.conftest import QUICK, ROOT, WAIT_S, marked_but, result_of
 
 CI = ROOT / "examples" / "ci"
 CLUSTER = ROOT / "examples" / "cluster"
@@ -89,8 +89,12 @@ def test_a2c_from_nothing_is_a2c(tmp_path: Path) -> None:
     assert own["env_runners/episode_return_mean"] == ours["env_runners/episode_return_mean"]
 
 
+OWN_MODULE = ("own_module", "residual_cartpole")
+
+
 @pytest.mark.parametrize(
-    ("folder", "experiment"), [("own_module", "residual_cartpole"), ("own_piece", "angles_cartpole")]
+    ("folder", "experiment"),
+    marked_but(pytest.mark.slow, [OWN_MODULE, ("own_piece", "angles_cartpole")], OWN_MODULE),
 )
 def test_own_modules_and_pieces_train_and_are_exported(tmp_path: Path, folder: str, experiment: str) -> None:
     short = ["stop.training_iteration=1", "tracking=none", "evaluation.evaluation_interval=null"]
@@ -119,6 +123,7 @@ def test_two_agents_learn_with_one_critic(tmp_path: Path) -> None:
     assert result_of(run_dir)["stop_reason"].startswith("env_runners/episode_return_mean")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("experiment", ["whispers", "opponents"])
 def test_agents_that_hear_or_see_each_other_know_the_lamp(tmp_path: Path, experiment: str) -> None:
     folder, run_dir = ROOT / "examples" / "agents", tmp_path / "run"
@@ -146,6 +151,7 @@ def recorded_data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Pa
         yield folder, environment_of(ray_folder, RAY_ADDRESS=address)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("experiment", [*OF_OWN_DATA, *OF_RECORDED_EPISODES])
 def test_recorded_data_through_parts_of_ones_own(
@@ -156,6 +162,7 @@ def test_recorded_data_through_parts_of_ones_own(
     learns_what_was_recorded(experiment, folder, environment, tmp_path / "run", overrides)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_recorded_text_in_a_ray_of_the_runs_own(tmp_path: Path) -> None:
     learns_what_was_recorded("sentences", RECORDED_DATA, ENVIRONMENT, tmp_path / "run")

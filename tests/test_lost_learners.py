@@ -102,6 +102,7 @@ def test_a_learner_without_peers_loses_nothing_either_if_it_dies_twice(dying: Ca
     _assert_equal(state, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_learners", [1, pytest.param(2, marks=pytest.mark.chaos)])
 def test_learners_read_recorded_data_again_from_where_they_were(
     dying: Callable[..., list[str]], num_learners: int

@@ -40,6 +40,7 @@ def results_of(*overrides: str, iterations: int = 3) -> list[dict[str, Any]]:
         return [without_times(trainer.train()) for _ in range(iterations)]
 
 
+@pytest.mark.slow
 def test_a_crashing_run_has_the_same_numbers_in_processes() -> None:
     here, there = results_of(SYNC, RESTARTS), results_of(ASYNC, RESTARTS)
     assert there == here
@@ -63,6 +64,7 @@ def test_a_plan_of_whole_episodes_holds_no_steps_of_ones_that_broke_off() -> Non
     assert len(ids) <= num_envs, "only episodes that go on are held back"
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_crashing_run_has_the_same_numbers_on_ray(ray_cluster: None) -> None:
     two = ("env_runners.num_env_runners=2", "env_runners.num_envs_per_env_runner=2", RESTARTS)
@@ -73,6 +75,7 @@ def test_a_crashing_run_has_the_same_numbers_on_ray(ray_cluster: None) -> None:
     assert remote[-1]["fault_tolerance/num_remote_worker_restarts"] == 0
 
 
+@pytest.mark.slow
 def test_a_run_from_the_command_line(run_main: Run, tmp_path: Path) -> None:
     stalls = crashing(stall_rate_step=0.002, stall_seconds="[30, 60]")
     settings = (RESTARTS, ASYNC, "env_runners.env_step_timeout_s=2", "stop.training_iteration=2")

@@ -16,7 +16,7 @@ from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.environments import MultiAgentCartPole
 from runner.experiment.trainer import Trainer
 from runner.streams import integer_seed
-from tests.conftest import QUICK, Outcome, progress_of, without_times
+from tests.conftest import QUICK, Outcome, marked_but, progress_of, without_times
 
 CARTPOLES, SHARED = "ppo_multi_agent_cartpole", "ppo_multi_agent_cartpole_shared"
 OWN_ALGORITHMS = "ppo_dqn_multi_agent_cartpole"
@@ -48,7 +48,7 @@ def assert_same_weights(one: dict[str, Any], other: dict[str, Any]) -> None:
         (CARTPOLES, ["engine=inline", "env_runners.num_env_runners=2", "connectors=mean_std_filter"]),
         (CARTPOLES, [f"{OVERRIDES}.p1.use_kl_loss=true", "multi_agent.modules.p1.use_lstm=true"]),
         ("ppo_speaker_listener", ["env_runners.rollout_fragment_length=10"]),
-        (OWN_ALGORITHMS, ["connectors=mean_std_filter"]),
+        pytest.param(OWN_ALGORITHMS, ["connectors=mean_std_filter"], marks=pytest.mark.slow),
     ],
     ids=["separate", "shared_filter", "runners", "memory", "petting_zoo", "own_algorithms"],
 )
@@ -85,7 +85,7 @@ def test_the_command_line_resumes_and_evaluates(run_main: Callable[..., Outcome]
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("experiment", [CARTPOLES, OWN_ALGORITHMS])
+@pytest.mark.parametrize("experiment", marked_but(pytest.mark.slow, [CARTPOLES, OWN_ALGORITHMS], CARTPOLES))
 def test_two_ray_actors_make_the_numbers_of_two_inline_runners(experiment: str, ray_cluster: None) -> None:
     settings = ("env_runners.num_env_runners=2", "connectors=mean_std_filter")
     results = []
@@ -98,6 +98,7 @@ def test_two_ray_actors_make_the_numbers_of_two_inline_runners(experiment: str, 
     assert_same_weights(inline_weights, remote_weights)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_remote_learner_updates_each_module_by_its_algorithm(ray_cluster: None) -> None:
     results = []

@@ -45,6 +45,7 @@ def test_restarts_may_be_off() -> None:
         Restarts(0, "").add("it is gone", 1)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are found in /proc")
 def test_a_run_whose_own_ray_is_lost_ends_with_a_checkpoint_and_goes_on_with_a_new_one(

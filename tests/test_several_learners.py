@@ -186,6 +186,7 @@ def test_online_runs_go_on_where_they_were(ray_cluster: None, experiment: str) -
         assert alone.train()["training_iteration"] == 2
 
 
+@pytest.mark.slow
 @ray_test
 def test_recorded_data_are_split_between_learners(ray_cluster: None, tmp_path: Path) -> None:
     overrides = [*BC, "learners.num_learners=2", "algorithm.train_batch_size_per_learner=256", "algorithm.lr=0.01"]

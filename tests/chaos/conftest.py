@@ -1,6 +1,6 @@
 """Fault injection: what every scenario shares, and the table of outcomes.
 
-`make chaos` runs all scenarios, one after the other; scenarios without the marker `chaos` are part of `make test` too.
+`make chaos` runs all scenarios, one after the other; scenarios without the marker `chaos` are part of `make slow` too.
 CHAOS_SEED sets the seed of every random moment (it is printed, and a new one is drawn where it is not set);
 CHAOS_TABLE names a Markdown file whose section "Fault injection" gets the table of outcomes.
 """

@@ -56,6 +56,7 @@ def assert_whole(run_dir: Path, num_iterations: int, batch: int) -> dict[str, An
     return lines[-1]
 
 
+@pytest.mark.slow
 def test_killed_env_runners(start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario) -> None:
     run_dir = tmp_path / "run"
     overrides = [*TRAIN, "env_runners.num_env_runners=2", "evaluation.evaluation_interval=null"]

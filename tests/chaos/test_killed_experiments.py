@@ -7,7 +7,7 @@ import random
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -24,16 +24,11 @@ from tests.chaos.runs import (
     assert_equal_ends,
     lines_of,
 )
-from tests.conftest import ROOT, progress_of
+from tests.conftest import ROOT, marked_but, progress_of
 
 Start = Callable[..., Command]
 CLIENTS = ROOT / "examples" / "external"
-IN_TEST_SUITE = ("dqn_cartpole", "ppo_cartpole")
-
-
-def long_except(names: Sequence[str], short: Sequence[str] = ()) -> list[Any]:
-    """Return parameters of which all but a few run in `make chaos` only."""
-    return [pytest.param(name, marks=[] if name in short else pytest.mark.chaos) for name in names]
+NOT_FOR_CHAOS_ALONE = ("dqn_cartpole", "ppo_cartpole")
 
 
 def test_every_experiment_is_killed() -> None:
@@ -56,7 +51,8 @@ def assert_killed_is_straight(
     scenario.ends(f"resumed each time; {NUM_ITERATIONS} iterations and the last checkpoint equal bit for bit")
 
 
-@pytest.mark.parametrize("experiment", long_except([*SAMPLED], IN_TEST_SUITE))
+@pytest.mark.slow
+@pytest.mark.parametrize("experiment", marked_but(pytest.mark.chaos, SAMPLED, *NOT_FOR_CHAOS_ALONE))
 def test_killed_experiment(
     experiment: str, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
 ) -> None:
@@ -100,8 +96,22 @@ def test_killed_twenty_times(
 
 
 RETURN, STEPS = "env_runners/episode_return_mean", "num_env_steps_sampled_lifetime"
-# Experiment -> env steps in which it promises a return of 450.
-FREE = {"a3c_cartpole": 800_000, "appo_cartpole": 400_000, "impala_cartpole": 1_000_000}
+
+
+class FreeRun(NamedTuple):
+    """What an experiment promises: a return of 450 by a metric within so many env steps."""
+
+    num_env_steps: int
+    steps_an_iteration: int = 4000
+    metric: str = RETURN
+
+
+FREE = {
+    "a3c_cartpole": FreeRun(800_000),
+    "apex_cartpole": FreeRun(250_000, 1000, f"evaluation/{RETURN}"),
+    "appo_cartpole": FreeRun(400_000),
+    "impala_cartpole": FreeRun(1_000_000),
+}
 
 
 @pytest.mark.ray
@@ -111,16 +121,17 @@ def test_free_runs_learn_whenever_they_are_killed(
     experiment: str, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
 ) -> None:
     """The driver dies twenty times, with samples in flight; each iteration is there once at the end."""
-    num_kills, num_iterations = 20, FREE[experiment] // 4000
-    stop = (f"stop.training_iteration={num_iterations}", f"~stop.{RETURN}", f"~stop.{STEPS}")
+    num_env_steps, steps_an_iteration, metric = FREE[experiment]
+    num_kills, num_iterations = 20, num_env_steps // steps_an_iteration
+    stop = (f"stop.training_iteration={num_iterations}", f"~stop.{metric}", f"~stop.{STEPS}")
     begin = [f"+experiment={experiment}", "tracking=none", "checkpoint.every_iterations=3", *stop]
     run = KilledRun(start, tmp_path / "run", begin, chance, scenario, num_iterations=num_iterations)
     for _ in range(num_kills):
         run.kill_at_any_moment()
     run.finish()
     assert scenario.num_injections == num_kills
-    assert max(line[RETURN] or 0 for line in progress_of(run.run_dir) if line[STEPS] <= FREE[experiment]) >= 450
-    scenario.ends(f"resumed each time; a return of 450 within {FREE[experiment]:,} env steps")
+    assert max(line.get(metric) or 0 for line in progress_of(run.run_dir) if line[STEPS] <= num_env_steps) >= 450
+    scenario.ends(f"resumed each time; a return of 450 within {num_env_steps:,} env steps")
 
 
 @pytest.fixture(scope="session")

@@ -324,6 +324,7 @@ def test_formats(run_cli: RunCli) -> None:
 # -- sweeps ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")  # Ray Tune warns about its own future
 def test_a_sweep_with_a_budget_goes_on_and_is_judged_by_its_best_trial(

@@ -38,6 +38,7 @@ def num_sampling(folder: Path) -> int:
     return int(lines_so_far(folder)[-1][NUM]) if num_lines(folder) else 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", EXPERIMENTS)
 def test_a_run_grows_with_nodes_that_join_and_goes_on_without_lost_ones(
     mode: str, nodes: Nodes, start_main: Start, tmp_path: Path
@@ -70,6 +71,7 @@ def test_a_run_grows_with_nodes_that_join_and_goes_on_without_lost_ones(
     assert 1 in numbers, out
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_with_the_runners_that_have_a_place(nodes: Nodes, start_main: Start, tmp_path: Path) -> None:
     def ended(*arguments: str) -> str:
         run = start_main(*arguments)

@@ -44,6 +44,7 @@ def start_on(nodes: Nodes, start_main: Start, *arguments: str) -> subprocess.Pop
     return start_main(*TWO_RUNNERS, *arguments, f"ray.address={nodes.cluster.address}", "tracking.display=plain")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "num_cpus", "num_nodes"), [("SPREAD", 0.5, 2), ("PACK", 1, 1)])
 def test_runners_are_spread_over_nodes_or_packed_on_one(
     strategy: str, num_cpus: float, num_nodes: int, nodes: Nodes, start_main: Start, tmp_path: Path
@@ -77,6 +78,7 @@ def test_a_deterministic_run_has_the_same_numbers_in_one_process_and_on_three_no
     assert [without_times(line) for line in other] == [without_times(line) for line in one]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "num_cpus", "num_nodes"), [("SPREAD", 0.5, 2), ("PACK", 1, 1)])
 def test_learners_are_spread_over_nodes_or_packed_on_one(
     strategy: str, num_cpus: float, num_nodes: int, nodes: Nodes, start_main: Start, tmp_path: Path
@@ -90,6 +92,7 @@ def test_learners_are_spread_over_nodes_or_packed_on_one(
     assert (len(used), len(set(used))) == (2, num_nodes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("strategy", "num_nodes"), [("SPREAD", 2), ("PACK", 1)])
 def test_aggregators_are_spread_over_nodes_or_packed_on_one(
     strategy: str, num_nodes: int, nodes: Nodes, start_main: Start, tmp_path: Path
@@ -101,6 +104,7 @@ def test_aggregators_are_spread_over_nodes_or_packed_on_one(
     assert (len(used), len(set(used))) == (2, num_nodes)
 
 
+@pytest.mark.slow
 def test_aggregators_are_where_their_custom_resources_are(nodes: Nodes, start_main: Start, tmp_path: Path) -> None:
     rack = nodes.add(rack=2)
     chosen = ("learners.num_aggregator_actors=2", "learners.custom_resources_per_aggregator_actor={rack: 1}")
@@ -109,6 +113,7 @@ def test_aggregators_are_where_their_custom_resources_are(nodes: Nodes, start_ma
     assert nodes.of_aggregators() == [rack, rack]
 
 
+@pytest.mark.slow
 def test_prelearners_are_spread_over_nodes(nodes: Nodes, start_main: Start, tmp_path: Path) -> None:
     spread = "ray_remote_args: {scheduling_strategy: SPREAD}"
     run = start_on(nodes, start_main, *BC, f"offline.map_batches_kwargs={{concurrency: 2, num_cpus: 0.5, {spread}}}")
@@ -116,6 +121,7 @@ def test_prelearners_are_spread_over_nodes(nodes: Nodes, start_main: Start, tmp_
     assert len(set(nodes.of_prelearners())) == 2
 
 
+@pytest.mark.slow
 def test_prelearners_are_where_their_custom_resources_are(nodes: Nodes, start_main: Start, tmp_path: Path) -> None:
     reader = nodes.add(reader=2)
     run = start_on(nodes, start_main, *BC, "offline.map_batches_kwargs={concurrency: 2, resources: {reader: 1}}")
@@ -123,6 +129,7 @@ def test_prelearners_are_where_their_custom_resources_are(nodes: Nodes, start_ma
     assert nodes.of_prelearners() == [reader, reader]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("experiment", [PPO, IMPALA], ids=["synchronous", "asynchronous"])
 def test_runners_of_a_lost_node_go_on_on_others_and_on_ones_that_join(
     experiment: tuple[str, ...], nodes: Nodes, start_main: Start, tmp_path: Path
@@ -156,6 +163,7 @@ def test_runners_of_a_lost_node_go_on_on_others_and_on_ones_that_join(
     assert run.returncode == 130, err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", ["2", "{min: 2, max: 4}"])
 def test_a_run_without_room_for_a_lost_runner_ends_and_says_so(
     number: str, nodes: Nodes, start_main: Start, tmp_path: Path

@@ -99,6 +99,7 @@ class Occupant:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_packed_places_are_reserved_until_the_last_actor_has_left(ray_cluster: None) -> None:
     import ray
@@ -117,6 +118,7 @@ def test_packed_places_are_reserved_until_the_last_actor_has_left(ray_cluster: N
         assert states() == sorted([*before, "CREATED" if left else "REMOVED"])
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("strategy", ["DEFAULT", "SPREAD", "PACK"])
 def test_actors_of_a_trial_take_the_places_of_its_group(strategy: str, ray_cluster: None) -> None:
@@ -141,6 +143,7 @@ def test_actors_of_a_trial_take_the_places_of_its_group(strategy: str, ray_clust
         ray.util.remove_placement_group(group)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
 def test_prelearners_of_a_trial_take_the_places_of_its_group(ray_cluster: None) -> None:

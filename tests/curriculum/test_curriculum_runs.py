@@ -80,6 +80,7 @@ def test_a_checkpoint_goes_on_bit_for_bit(overrides: list[str], tmp_path: Path) 
         assert_same_weights(trainer.learners.get_weights(), weights)
 
 
+@pytest.mark.slow
 def test_ray_actors_give_the_numbers_of_one_process(ray_cluster: None) -> None:
     runners = "env_runners.num_env_runners=2"
     with trainer_of(runners, "engine=inline") as trainer:

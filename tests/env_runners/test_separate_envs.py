@@ -22,6 +22,7 @@ from runner.env_runners.vector_envs import SubEnvironments, SyncEnvironments
 from runner.episodes import nested
 from runner.modules import ActorCriticModule
 from runner.streams import integer_seed
+from tests.conftest import marked_but
 from tests.env_runners.coded_runs import make_runner, weights_of
 from tests.env_runners.separate_runs import CONFIGS, NAME, SEED, N, actions_for, failing, message_of, seed_of
 from tests.modules.test_actor_critic_module import SMALL
@@ -66,7 +67,10 @@ OWN_STATE = EnvConfig(_target_="tests.env_runners.test_vector_envs.make_own_stat
 
 
 @pytest.mark.parametrize("config", [CONFIGS["cartpole"], CONFIGS["wrapped"], OWN_STATE], ids=["", "wrapped", "own"])
-@pytest.mark.parametrize(("before", "after"), [("async", "async"), ("sync", "async"), ("async", "sync")])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    marked_but(pytest.mark.slow, [("async", "async"), ("sync", "async"), ("async", "sync")], ("async", "async")),
+)
 def test_goes_on_from_a_state(made: Any, config: EnvConfig, before: str, after: str) -> None:
     straight, resumed = made(config, before), made(config, after)
     straight.reset(NAME)

@@ -309,6 +309,7 @@ def test_other_verbs_have_no_such_option(run_main: Run, verb: tuple[str, ...]) -
     assert outcome.err.startswith("--module-only is an option of resume")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # SQLAlchemy deprecates what MLflow uses
 def test_mlflow_names_the_run_and_the_checkpoint_that_a_run_begins_with(
     run_main: Run, make_run: MakeRun, tmp_path: Path

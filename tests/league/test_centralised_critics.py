@@ -21,7 +21,7 @@ from runner.modules import CentralisedCritic
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import ALL_MODULES, Batches
 from runner.rllink.client.local_policy import LocalPolicy
-from tests.conftest import Outcome, without_times
+from tests.conftest import Outcome, marked_but, without_times
 from tests.league.test_league_runs import SMALL
 from tests.league.test_teams import BLUE, RED, SETTINGS, TugOfWar
 
@@ -91,8 +91,9 @@ def train(trainer: Trainer, iterations: int) -> list[dict[str, Any]]:
     return [without_times(trainer.train()) for _ in range(iterations)]
 
 
-@pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-def test_a_checkpoint_goes_on_bit_for_bit(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", marked_but(pytest.mark.slow, RUNS, "teams"))
+def test_a_checkpoint_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
+    run = RUNS[name]
     with trainer_of(run) as trainer:
         expected = train(trainer, 4)
         weights = trainer.learners.get_weights()
@@ -107,6 +108,7 @@ def test_a_checkpoint_goes_on_bit_for_bit(run: Run, tmp_path: Path) -> None:
         np.testing.assert_array_equal(trainer.learners.get_weights()[ALL_MODULES], weights[ALL_MODULES])
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("name", ["teams", "two modules"])
 def test_ray_actors_give_the_numbers_of_one_process(ray_cluster: None, name: str) -> None:
@@ -183,6 +185,7 @@ def test_modules_that_act_together_meet_no_opponent(run_main: Callable[..., Outc
     assert "where    --against one: multi_agent.multi_rl_module\n" in outcome.err
 
 
+@pytest.mark.slow
 def test_another_run_with_a_critic_is_an_opponent(run_main: Callable[..., Outcome]) -> None:
     arguments = (f"+experiment={ROLES[0]}", *ROLES[1])
     assert run_main(*arguments, "hydra.run.dir=one", "stop.training_iteration=1").code == 0

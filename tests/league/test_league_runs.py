@@ -28,7 +28,7 @@ from runner.league.lineup import ITSELF
 from runner.league.players import RandomPlayer, Seat
 from runner.league.policy_spaces import find_misfits
 from runner.rows.matches import Match
-from tests.conftest import Outcome, without_times
+from tests.conftest import Outcome, marked_but, without_times
 from tests.test_multi_agent_training import assert_same_weights
 
 SMALL = [
@@ -53,7 +53,10 @@ def train(trainer: Trainer, iterations: int) -> list[dict[str, Any]]:
     return [without_times(trainer.train()) for _ in range(iterations)]
 
 
-@pytest.mark.parametrize("overrides", [[], ["module.use_lstm=true", "module.lstm_cell_size=8"]], ids=["mlp", "lstm"])
+LSTM = ["module.use_lstm=true", "module.lstm_cell_size=8"]
+
+
+@pytest.mark.parametrize("overrides", marked_but(pytest.mark.slow, [[], LSTM], []), ids=["mlp", "lstm"])
 def test_a_checkpoint_goes_on_bit_for_bit(overrides: list[str], tmp_path: Path) -> None:
     with trainer_of(*overrides) as trainer:
         expected = train(trainer, 6)
@@ -73,6 +76,7 @@ def test_a_checkpoint_goes_on_bit_for_bit(overrides: list[str], tmp_path: Path) 
         assert_same_weights(trainer.learners.get_weights(), weights)
 
 
+@pytest.mark.slow
 def test_ray_actors_give_the_numbers_of_one_process(ray_cluster: None) -> None:
     runners = "env_runners.num_env_runners=2"
     with trainer_of(runners, "engine=inline") as trainer:
@@ -136,6 +140,7 @@ PURSUIT = (
 )
 
 
+@pytest.mark.slow
 def test_several_modules_meet_the_ones_of_another_run_and_policy_files_of_theirs(
     run_main: Callable[..., Outcome], tmp_path: Path
 ) -> None:
@@ -156,6 +161,7 @@ def test_several_modules_meet_the_ones_of_another_run_and_policy_files_of_theirs
     assert record["old/win_rate"] is not None
 
 
+@pytest.mark.slow
 def test_a_policy_file_plays_the_seats_of_its_module_alone(tmp_path: Path) -> None:
     with Trainer.from_experiment("ppo_league_pursuit", PURSUIT[1:]) as trainer:
         league = trainer.resources.league
@@ -205,6 +211,7 @@ def test_a_restored_league_plays_the_snapshots_that_it_had(tmp_path: Path) -> No
         assert any(player_id.startswith("main-") for player_id, _ in seated._players)
 
 
+@pytest.mark.slow
 def test_a_changed_policy_file_of_a_fixed_player_is_refused(tmp_path: Path) -> None:
     with trainer_of() as trainer:
         league = trainer.resources.league

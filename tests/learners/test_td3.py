@@ -171,6 +171,7 @@ QUICK = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["td3", "ddpg"])
 def test_it_learns_to_match_what_it_sees(name: str) -> None:
     with Trainer.from_experiment("td3_pendulum", [f"algorithm={name}", f"module={name}", *QUICK]) as trainer:

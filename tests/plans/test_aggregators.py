@@ -130,6 +130,7 @@ def test_a_killed_env_runner_is_replaced_as_without_aggregators() -> None:
     assert results[-1]["num_env_steps_trained_lifetime"] >= 900
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_from_a_checkpoint_with_another_number_of_aggregators() -> None:
     """Samples that wait to be joined are in the checkpoint; what pieces report of them counts once."""
     with trainer_of("appo", REPORTING) as trainer:

@@ -25,7 +25,7 @@ from runner.experiment.trainer import Trainer
 from runner.plans.async_requests import AsyncRequests
 from runner.plans.run_metrics import RunMetrics
 from runner.rows.finished_episodes import FinishedEpisodes
-from tests.conftest import WAIT_S, without_times
+from tests.conftest import WAIT_S, marked_but, without_times
 
 SMALL = (
     "algorithm.train_batch_size_per_learner=60",
@@ -69,7 +69,7 @@ DETERMINISTIC_PLANS = {
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("experiment", DETERMINISTIC_PLANS)
+@pytest.mark.parametrize("experiment", marked_but(pytest.mark.slow, DETERMINISTIC_PLANS, "impala_cartpole"))
 def test_deterministic_asynchrony_gives_the_same_numbers_whoever_is_slow(experiment: str, ray_cluster: None) -> None:
     uneven = "env.wrappers=[{_target_: tests.environments.UnevenSteps}]"
     plan = f"algorithm.plan={DETERMINISTIC_PLANS[experiment]}"
@@ -229,6 +229,7 @@ def test_tickets_of_a_runner_that_died_are_ready_and_say_so(ray_cluster: None) -
     handle.close()
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_silent_runner_costs_its_timeout_once(ray_cluster: None) -> None:
     timeout_s = 4.0
@@ -268,6 +269,7 @@ class SlowClerk(Clerk):
         return Sample(Rollout({}, num_env_steps), FinishedEpisodes(*[np.zeros(0)] * 3), {})
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_plan_that_has_its_turn_waits_whatever_is_ready_for_another(ray_cluster: None, tmp_path: Path) -> None:
     """Two plans of the same runners; the answer of the first one is ready, and the second one holds its turn."""
@@ -291,6 +293,7 @@ def test_a_plan_that_has_its_turn_waits_whatever_is_ready_for_another(ray_cluste
     group.close()
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_sample_at_the_bound_of_lag_is_waited_for(ray_cluster: None, tmp_path: Path) -> None:
     """Runner 0 does not answer; runner 1's answers are taken until two updates were made since runner 0 was asked."""

@@ -14,7 +14,7 @@ from runner.cluster.placement import Placement
 from runner.env_runners.handles import RunnerLost
 from runner.env_runners.restorable_handle import RestorableHandle
 from runner.experiment.trainer import Trainer
-from tests.conftest import WAIT_S, without_times
+from tests.conftest import WAIT_S, marked_but, without_times
 from tests.plans.test_on_ray import DETERMINISTIC_PLANS, SMALL
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
@@ -58,7 +58,7 @@ def results_of(experiment: str, kills: Mapping[int, tuple[int, ...]], *overrides
     return [{name: value for name, value in result.items() if name not in LOSSES} for result in results]
 
 
-@pytest.mark.parametrize("experiment", DETERMINISTIC_PLANS)
+@pytest.mark.parametrize("experiment", marked_but(pytest.mark.slow, DETERMINISTIC_PLANS, "a2c_cartpole"))
 def test_numbers_are_as_if_no_env_runner_had_been_killed(experiment: str) -> None:
     undisturbed = results_of(experiment, {}, "engine=inline")
     assert results_of(experiment, {1: (1,), 6: (0, 1), 7: (1,)}) == undisturbed
@@ -82,6 +82,7 @@ def test_restored_env_runners_go_on_after_a_checkpoint() -> None:
     assert found == expected
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_lost_evaluation_runner_changes_no_number() -> None:
     plan = f"algorithm.plan={DETERMINISTIC_PLANS['impala_cartpole']}"

@@ -326,6 +326,7 @@ def test_the_environment_keeps_to_gymnasium() -> None:
         BitFlipping(0)
 
 
+@pytest.mark.slow
 def test_bits_that_hindsight_solves_and_plain_replay_does_not() -> None:
     """Ten bits: a random episode of ten steps reaches its goal once in about a hundred."""
     overrides = [

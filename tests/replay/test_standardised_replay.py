@@ -102,7 +102,10 @@ def test_a_filter_whose_input_is_not_held_goes_on_writing(pieces: str) -> None:
         assert not np.allclose(sums, 1.0)
 
 
-@pytest.mark.parametrize("engine", [(), ("env_runners.num_env_runners=2", "engine=inline")], ids=["one", "two"])
+TWO_INLINE = ("env_runners.num_env_runners=2", "engine=inline")
+
+
+@pytest.mark.parametrize("engine", [(), pytest.param(TWO_INLINE, marks=pytest.mark.slow)], ids=["one", "two"])
 def test_a_checkpoint_goes_on_bit_for_bit(engine: tuple[str, ...], tmp_path: Path) -> None:
     def results(trainer: Trainer, number: int) -> list[Any]:
         return [without_times(trainer.train()) for _ in range(number)]
@@ -117,6 +120,7 @@ def test_a_checkpoint_goes_on_bit_for_bit(engine: tuple[str, ...], tmp_path: Pat
         assert first + results(trainer, 2) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_two_ray_runners_are_two_inline(ray_cluster: None) -> None:
     found = []

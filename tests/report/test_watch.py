@@ -294,6 +294,7 @@ def _updates_of(url: str) -> Callable[[], dict[str, Any]]:
     return update
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_real_run_is_followed_until_ctrl_c(
     start_main: Callable[..., subprocess.Popen[str]], number: signal.Signals, tmp_path: Path

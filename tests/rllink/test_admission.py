@@ -227,6 +227,7 @@ def test_tokens_that_nobody_waits_for_do_not_make_others_wait(serve: Serve) -> N
     assert time.monotonic() - begun < 5  # not 25 s, as for the connections that left
 
 
+@pytest.mark.slow
 def test_long_messages_that_stop_leave_room_for_others(serve: Serve, opened: contextlib.ExitStack) -> None:
     """Four bodies that are one byte short: the server holds one of them, and an honest long one gets its turn."""
     limits = ("rllink.max_body_bytes=4000000", "rllink.max_receiving_bytes=12000000", "rllink.frame_timeout_s=20")

@@ -93,6 +93,7 @@ def test_what_the_server_acted_in_is_recorded(processes: Processes, tmp_path: Pa
     record(processes, tmp_path, "server")
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_recorded_inspected_converted_and_cloned(
     run_main: Callable[..., Outcome], processes: Processes, tmp_path: Path
@@ -125,6 +126,7 @@ def test_recorded_inspected_converted_and_cloned(
     assert all(last[f"learners/{module}/policy_loss"] > 0 for module in ("p0", "p1"))
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_while_agents_play(processes: Processes, tmp_path: Path) -> None:
     """SIGKILL between two checkpoints: nothing that was acknowledged is lost, and nothing is there twice."""
     run_dir, data, log = tmp_path / "run", tmp_path / "data", tmp_path / "log.jsonl"
@@ -151,6 +153,7 @@ def test_killed_and_resumed_while_agents_play(processes: Processes, tmp_path: Pa
     assert "without beginning or end" not in output
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_servers_in_ray_actors_record_what_each_gets(processes: Processes, tmp_path: Path) -> None:
     run_dir, data = tmp_path / "run", tmp_path / "data"

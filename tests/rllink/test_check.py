@@ -21,7 +21,7 @@ from runner.episodes.spaces import space_from_dict, space_to_dict
 from runner.rllink import sample_items
 from runner.rllink.check import FAIL, PASS, SKIP, CannotCheck, Result, check_server
 from runner.rllink.check_wire import Target
-from tests.conftest import WAIT_S
+from tests.conftest import WAIT_S, marked_but
 from tests.rllink.conftest import Served
 from tests.rllink.small_server import SmallServer
 
@@ -46,6 +46,7 @@ _NESTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [["env=external", f"env.agents={{left: {_SPACES}, right: {_SPACES}}}"], [OFF, *_NESTED]],
@@ -93,6 +94,7 @@ def test_our_server_passes(serve: Serve, overrides: tuple[str, ...], skipped: se
     assert served.runner._service.counts.num_env_steps_received > 0
 
 
+@pytest.mark.slow
 def test_read_only_sends_nothing_that_is_learned_from(serve: Serve) -> None:
     served = serve(OFF)
     served.sample(10**6)
@@ -162,7 +164,7 @@ def test_a_foreign_server_passes() -> None:
     assert {"H5", "F5", "F7", "E8"} <= {one.rule.number for one in results if one.outcome == PASS}
 
 
-@pytest.mark.parametrize("defect", DEFECTS)
+@pytest.mark.parametrize("defect", marked_but(pytest.mark.slow, DEFECTS, "any header", "swaps answers", "no path"))
 def test_a_defect_fails_its_rule(defect: str) -> None:
     others = set()
     for _ in range(3):  # on a busy machine even an honest server's limits of 0.2 s pass: what fails, fails each time

@@ -234,6 +234,7 @@ def episodes_in(progress: Path) -> int:
     return sum(int(json.loads(line)["env_runners/num_episodes"] or 0) for line in progress.read_text().splitlines())
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize(
     ("num_servers", "how"), [(0, signal.SIGINT), pytest.param(2, signal.SIGKILL, marks=pytest.mark.chaos)]

@@ -312,6 +312,7 @@ def test_the_task_that_a_client_says_is_recorded(
     assert found.tasks == {"easy": 2, "hard": 2}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("takes_all", [True, False], ids=["all take part", "agents come and go"])
 @pytest.mark.parametrize("seed", range(4))
 def test_what_is_received_is_recorded_over_kills_and_lost_clients(

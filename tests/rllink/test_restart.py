@@ -172,6 +172,7 @@ def test_after_a_restart_the_checkpoint_that_it_began_with_counts(
     assert "17 messages after this checkpoint are not kept any more" in caplog.text
 
 
+@pytest.mark.slow
 def test_killed_and_resumed_while_clients_run(tmp_path: Path) -> None:
     """The real thing: SIGKILL between two checkpoints, `resume`, and clients that only know that they wait."""
     run_dir = tmp_path / "run"

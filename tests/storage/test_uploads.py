@@ -135,6 +135,7 @@ def test_a_manifest_comes_after_all_that_it_names(run_main: Run, store: type[Fau
     assert "progress.jsonl" in names[:manifest]
 
 
+@pytest.mark.slow
 def test_a_replay_buffer_is_sent_once(run_main: Run, tmp_path: Path, store: type[FaultyStore]) -> None:
     outcome = run_main(*REPLAY, "hydra.run.dir=run", "stop.training_iteration=4")
     assert outcome.code == 0, outcome.err
@@ -151,7 +152,9 @@ def test_a_replay_buffer_is_sent_once(run_main: Run, tmp_path: Path, store: type
 
 
 @pytest.mark.parametrize(
-    ("start", "unit"), [((*START, "checkpoint.upload_to=faulty://runs"), 2), (REPLAY, 1)], ids=["ppo", "dqn"]
+    ("start", "unit"),
+    [((*START, "checkpoint.upload_to=faulty://runs"), 2), pytest.param(REPLAY, 1, marks=pytest.mark.slow)],
+    ids=["ppo", "dqn"],
 )
 def test_a_run_goes_on_from_the_store_bit_for_bit(
     run_main: Run,
@@ -230,6 +233,7 @@ def test_training_does_not_wait_for_uploads(run_main: Run, tmp_path: Path, store
     assert len(sent) < 4, "an upload that is behind skips what is not the newest any more"
 
 
+@pytest.mark.slow
 def test_a_second_interrupt_does_not_wait_for_an_upload(tmp_path: Path, store: type[FaultyStore]) -> None:
     save_checkpoint(tmp_path / "run/checkpoints/iteration_000001", {"part": {}}, {"result": {}})
     notes: list[str] = []

@@ -142,6 +142,7 @@ def config_of(overrides: tuple[str, ...]) -> Any:
 SWEEP = ("-m", "+experiment=ppo_cartpole", *QUICK[:-1], "tracking.display=plain", "sweep.name=s")
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_killed_population_goes_on(
     start_main: Callable[..., subprocess.Popen[str]], run_main: Callable[..., Outcome], tmp_path: Path
@@ -192,6 +193,7 @@ def check_mlflow(tmp_path: Path, folder: Path, mutations: list[dict[str, Any]]) 
     assert of_this_start["after"]["algorithm.lr"] in [point.value for point in points]
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_pb2_in_step(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
     outcome = run_main(

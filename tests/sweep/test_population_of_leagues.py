@@ -32,6 +32,7 @@ COMMAND = (
 )
 
 
+@pytest.mark.slow
 def test_trials_take_over_leagues_and_survive_a_kill(
     start_main: Callable[..., subprocess.Popen[str]], run_main: Callable[..., Outcome], tmp_path: Path
 ) -> None:

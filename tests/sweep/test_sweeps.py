@@ -30,6 +30,7 @@ def trials_of(folder: Path) -> dict[int, dict[str, Any]]:
     return {line["number"]: line for line in lines}
 
 
+@pytest.mark.slow
 def test_failures_the_same_command_again_and_mlflow(run_main: Run, tmp_path: Path) -> None:
     faults = ["{fault:none}", "{fault:raise_in_init}", f"{{fault:raise_in_step,once_file:{tmp_path / 'once'}}}"]
     (tmp_path / "configs").mkdir()
@@ -95,6 +96,7 @@ def test_a_trial_that_fails_is_tried_again(start_main: Callable[..., subprocess.
     assert (tmp_path / "once").exists()
 
 
+@pytest.mark.slow
 def test_a_killed_sweep_goes_on(start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     command = (*SWEEP, "tracking.mlflow=false", "seed=range(2)", "algorithm.lr=1e-3,2e-3")
     settings = ("checkpoint.every_iterations=5", "sweep.max_concurrent_trials=2", "stop.training_iteration=60")
@@ -125,6 +127,7 @@ def test_a_killed_sweep_goes_on(start_main: Callable[..., subprocess.Popen[str]]
     assert losses_of(tmp_path / "alone") == losses_of(folder / str(number))  # as if it had never been killed
 
 
+@pytest.mark.slow
 def test_sigterm_ends_with_checkpoints_and_ctrl_c_at_once(
     start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
@@ -151,6 +154,7 @@ def test_sigterm_ends_with_checkpoints_and_ctrl_c_at_once(
     assert progress_of(folder / "0")[-1]["training_iteration"] >= reached
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_ends_nothing(start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     sweep = start_main(*SWEEP, "seed=1,2", "tracking.mlflow=false", "stop.training_iteration=1")
     assert sweep.stdout is not None
@@ -203,6 +207,7 @@ def test_validate_checks_the_options_of_a_glob(run_main: Run) -> None:
     assert outcome.out.splitlines()[0] == "ppo_cartpole: no problems in 2 configurations that cover the sweep"
 
 
+@pytest.mark.slow
 def test_the_folder_of_another_sweep(run_main: Run, tmp_path: Path) -> None:
     folder = tmp_path / "outputs" / "ppo_cartpole" / "sweeps" / "s"
     quick = (*SWEEP, "tracking.mlflow=false", "stop.training_iteration=1")

@@ -256,6 +256,7 @@ def test_resume_goes_on_with_the_same_run(world: World) -> None:
     assert overrides == {"override.algorithm.lr": "0.1"}
 
 
+@pytest.mark.slow
 def test_trouble_of_every_kind_side_by_side(world: World, tmp_path: Path) -> None:
     """Killed trainers, a killed child, unusable stores: started together, because each needs seconds."""
     trainers = [start_dying_trainer(world, tmp_path, forks) for forks in ("0", "1")]

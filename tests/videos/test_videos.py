@@ -19,6 +19,7 @@ from PIL import Image
 
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, RunFailure, UserError
+from runner.config.paths import zoo_dir
 from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
 from runner.pages.page import Video, render
@@ -224,6 +225,7 @@ def test_bundled_environments_are_filmed(experiment: str, tmp_path: Path) -> Non
 # -- play --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_play_a_policy_file_in_an_environment_that_is_stepped_together(
     run_main: Callable[..., Outcome], tmp_path: Path
 ) -> None:
@@ -263,6 +265,16 @@ def test_play_a_run_and_its_policy_file(
         assert outcome.code == 2
         assert message in outcome.err
     assert not (tmp_path / "x.gif").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("experiment", sorted(path.stem for path in zoo_dir().glob("*.onnx")))
+def test_every_policy_of_the_zoo_plays(run_main: Callable[..., Outcome], tmp_path: Path, experiment: str) -> None:
+    outcome = run_main("play", f"zoo:{experiment}", "--output", "zoo.gif")
+    assert outcome.code == 0, outcome.err
+    assert f"played 1 episode of zoo:{experiment}: return " in outcome.out
+    with Image.open(tmp_path / "zoo.gif") as image:
+        assert image.n_frames > 1  # type: ignore[attr-defined]
 
 
 def test_play_a_policy_of_the_zoo(run_main: Callable[..., Outcome], tmp_path: Path) -> None:

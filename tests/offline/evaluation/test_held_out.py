@@ -411,6 +411,7 @@ class _Holder:
         return True
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
 @pytest.mark.parametrize("materialize", ["true", "false"])

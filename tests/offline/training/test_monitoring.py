@@ -195,6 +195,7 @@ def test_what_is_told_before_ray_starts(more: tuple[str, ...], text: str) -> Non
 # -- a run ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @ray_test
 def test_a_run_shows_and_records_what_it_reads(
     ray_cluster: None, run_main: Callable[..., Outcome], tmp_path: Path

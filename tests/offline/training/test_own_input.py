@@ -78,6 +78,7 @@ def test_episodes_of_a_function_are_converted_to_files(tmp_path: Path) -> None:
     assert block.episode_ids == ["e0", "e1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_learners", [0, 2])
 def test_an_interrupted_run_goes_on_in_a_stream_without_end(ray_cluster: None, num_learners: int) -> None:
     overrides = [*SMALL, *STREAMED, ENDLESS, f"learners.num_learners={num_learners}"]
@@ -102,6 +103,7 @@ def test_a_stream_that_ends_begins_again(ray_cluster: None) -> None:
     assert lines[1]["num_env_steps_sampled_lifetime"] == 2 * 3 * 64  # more than seven passes
 
 
+@pytest.mark.slow
 def test_a_stream_that_cannot_be_read_again_is_not_resumed(ray_cluster: None) -> None:
     nameless = f"offline.input_={{_target_: {MODULE}.nameless_episodes, length: 200}}"
     with Trainer.from_experiment("bc_cartpole", [*SMALL, *STREAMED, nameless]) as first:
@@ -115,6 +117,7 @@ def test_a_stream_that_cannot_be_read_again_is_not_resumed(ray_cluster: None) ->
     assert "nameless_episodes" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_rows_of_a_database(ray_cluster: None, tmp_path: Path) -> None:
     """Each step once a pass, and the same after an interruption; a table that has changed is told."""
     write_steps(tmp_path / "steps.db", [40, 50, 60])
@@ -142,6 +145,7 @@ def test_rows_of_a_database(ray_cluster: None, tmp_path: Path) -> None:
         third.set_state(state)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["offline.input_read_episodes=true"]])
 def test_our_episodes_through_a_function_are_the_ones_of_the_folder(
     ray_cluster: None, tmp_path: Path, more: list[str]

@@ -55,6 +55,7 @@ def overrides(name: str, *more: str) -> list[str]:
     return [*SMALL, f"offline.offline_data_class={HERE}.{name}", "offline.dataset_num_iters_per_learner=3", *more]
 
 
+@pytest.mark.slow
 def test_sampled_rows_are_learned_from_and_an_interrupted_run_goes_on(ray_cluster: None) -> None:
     with Trainer.from_experiment("bc_cartpole", overrides("Doubled")) as first:
         (line,) = trained(first, 1)
@@ -66,6 +67,7 @@ def test_sampled_rows_are_learned_from_and_an_interrupted_run_goes_on(ray_cluste
         assert trained(second, 2) == following
 
 
+@pytest.mark.slow
 def test_rows_that_are_others_than_before_are_refused(ray_cluster: None) -> None:
     with Trainer.from_experiment("bc_cartpole", overrides("Unrepeatable")) as first:
         trained(first, 1)

@@ -58,6 +58,7 @@ def recorded_rows(agent: str, column: str) -> set[Any]:
     return {tuple(row) if isinstance(row, list) else row for episode in episodes for row in episode}
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @quiet
 @pytest.mark.parametrize(("mapping", "agents"), [((), {"p0": 0, "p1": 1}), ((SWAPPED,), {"p0": 1, "p1": 0})])
@@ -82,6 +83,7 @@ def assert_rows_of_agents(trainer: Trainer, agents: dict[str, int]) -> None:
     assert batch.num_env_steps == 256
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @quiet
 def test_modules_learn_from_rllibs_episodes_as_from_the_recording(ray_cluster: None, tmp_path: Path) -> None:
@@ -92,6 +94,7 @@ def test_modules_learn_from_rllibs_episodes_as_from_the_recording(ray_cluster: N
         assert without_times(trainer.train()) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @quiet
 def test_modules_learn_from_tables_of_steps(ray_cluster: None, tmp_path: Path) -> None:
@@ -106,6 +109,7 @@ def modules_in(result: dict[str, Any]) -> set[str]:
     return {name.split("/")[1] for name in result if name.startswith("learners/")}
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @quiet
 def test_a_run_goes_on_as_if_it_had_not_been_interrupted(ray_cluster: None) -> None:
@@ -119,6 +123,7 @@ def test_a_run_goes_on_as_if_it_had_not_been_interrupted(ray_cluster: None) -> N
         assert without_times(resumed.train()) == following
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @quiet
 @pytest.mark.parametrize(

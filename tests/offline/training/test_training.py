@@ -82,6 +82,7 @@ def test_data_that_do_not_fit_the_environment(ray_cluster: None, env: str, what:
     assert what in str(caught.value)
 
 
+@pytest.mark.slow
 def test_streamed_data_with_advantages_of_the_newest_module(ray_cluster: None) -> None:
     overrides = [*SMALL, "offline.dataset_num_iters_per_learner=8", "algorithm.lr=1e-2"]
     with Trainer.from_experiment("marwil_cartpole", overrides) as trainer:

@@ -175,6 +175,7 @@ def test_functions_are_checked_before_a_run_and_belong_to_what_is_trusted() -> N
         assert [demand.verb for demand in demands] == ([] if verb is None else [verb])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_runners", [0, 1])
 def test_record_and_convert(
     run_main: Callable[..., Outcome], tmp_path: Path, ray_cluster: None, num_runners: int
