@@ -66,6 +66,7 @@ def test_a_checkpoint_goes_on_bit_for_bit(run: Run, tmp_path: Path) -> None:
         np.testing.assert_array_equal(trainer.learners.get_weights()[ALL_MODULES], weights[ALL_MODULES])
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.parametrize("name", ["state", "teams", "agents that end, with memory"])
 def test_two_ray_actors_make_the_numbers_of_two_inline_runners(ray_cluster: None, name: str) -> None:

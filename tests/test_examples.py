@@ -34,6 +34,7 @@ ITEM_BY_ITEM = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", [[], [ITEM_BY_ITEM]], ids=["vectorised", "item_by_item"])
 def test_the_corridor_is_learned(tmp_path: Path, overrides: list[str]) -> None:
     run_dir = tmp_path / "run"
@@ -112,6 +113,7 @@ def test_own_modules_and_pieces_train_and_are_exported(tmp_path: Path, folder: s
         assert result.returncode == 0, result.stderr
 
 
+@pytest.mark.slow
 def test_two_agents_learn_with_one_critic(tmp_path: Path) -> None:
     folder, run_dir = ROOT / "examples" / "shared_critic", tmp_path / "run"
     assert len((folder / "shared_critic.py").read_text().splitlines()) < 60

@@ -92,6 +92,7 @@ def test_an_update_in_which_a_learner_dies_is_done_again_by_all(dying: Callable[
     _assert_equal(got, expected)
 
 
+@pytest.mark.slow
 def test_a_learner_without_peers_loses_nothing_either_if_it_dies_twice(dying: Callable[..., list[str]]) -> None:
     undisturbed, expected, _ = _train("ppo_cartpole", [*ONLINE], 2)
     overrides = [*ONLINE, "learners.num_learners=1", *dying(rank=0, at=5, most=2)]
@@ -115,6 +116,7 @@ def test_learners_read_recorded_data_again_from_where_they_were(
     _assert_equal(state, expected)
 
 
+@pytest.mark.slow
 def test_a_learner_that_raises_is_not_started_again(dying: Callable[..., list[str]]) -> None:
     """Its peer waits in a mean of gradients for ever, and is ended with it."""
     overrides = [*ONLINE, "learners.num_learners=2", *dying(rank=1, at=3, raises=True)]
@@ -124,6 +126,7 @@ def test_a_learner_that_raises_is_not_started_again(dying: Callable[..., list[st
         assert trainer.learners.num_restarts == 0
 
 
+@pytest.mark.slow
 def test_the_run_ends_when_its_restarts_are_used_up(
     run_main: Callable[..., Outcome],
     tmp_path: Path,

@@ -112,6 +112,7 @@ def test_metrics_are_by_module() -> None:
     assert result["learners/p0/vf_loss"] != result["learners/p1/vf_loss"]
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_two_ray_actors_make_the_numbers_of_two_inline_runners(ray_cluster: None) -> None:
     results = []
@@ -122,6 +123,7 @@ def test_two_ray_actors_make_the_numbers_of_two_inline_runners(ray_cluster: None
     np.testing.assert_array_equal(results[0][1], results[1][1])
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_two_learners_take_the_step_of_the_mean_gradient_of_two_parts(ray_cluster: None) -> None:
     """Each has half of the rows, and reads what all agents saw in the whole rollout."""

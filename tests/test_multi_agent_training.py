@@ -66,6 +66,7 @@ def test_a_checkpoint_goes_on_bit_for_bit(experiment: str, overrides: list[str],
         assert_same_weights(trainer.learners.get_weights(), weights)
 
 
+@pytest.mark.slow
 def test_the_command_line_resumes_and_evaluates(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
     arguments = (f"+experiment={CARTPOLES}", *QUICK, "evaluation.evaluation_interval=2")
     assert run_main(*arguments, "stop.training_iteration=3", "hydra.run.dir=straight").code == 0

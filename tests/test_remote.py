@@ -61,7 +61,10 @@ def _step_rows(block: Any) -> torch.Tensor:
     return torch.from_numpy(block.columns["obs"][keep])
 
 
-@pytest.mark.parametrize(("fault", "overrides"), [("kill", ()), ("sleep", ("env_runners.sample_timeout_s=2",))])
+@pytest.mark.parametrize(
+    ("fault", "overrides"),
+    [("kill", ()), pytest.param("sleep", ("env_runners.sample_timeout_s=2",), marks=pytest.mark.slow)],
+)
 def test_a_lost_runner_is_replaced_in_mid_iteration(fault: str, overrides: Sequence[str]) -> None:
     with _trainer("engine=inline") as undisturbed:
         undisturbed.train()
@@ -120,6 +123,7 @@ def _own_count(shared_state: Any) -> float:
     return float(state["own_count"])
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_over_a_killed_runner_and_its_checkpoint_too(run_main: Run, tmp_path: Path) -> None:
     train = ("+experiment=ppo_cartpole", *REMOTE, _fault("kill"))
     outcome = run_main(*train, "stop.training_iteration=5", "hydra.run.dir=straight")
@@ -174,6 +178,7 @@ def test_an_environment_that_raises_is_not_restarted(
     assert [line["fault_tolerance/num_remote_worker_restarts"] for line in progress_of(tmp_path / "run")] == [0]
 
 
+@pytest.mark.slow
 def test_a_killed_evaluation_runner_is_replaced_and_the_count_is_exact(tmp_path: Path) -> None:
     victim = integer_seed(0, "evaluation", 0, 0, 0, 0)  # not the training runner, which is in this process
     with _trainer(
@@ -187,6 +192,7 @@ def test_a_killed_evaluation_runner_is_replaced_and_the_count_is_exact(tmp_path:
     assert result["evaluation/env_runners/episode_len_min"] == 8
 
 
+@pytest.mark.slow
 def test_no_restart_is_left_at_last() -> None:
     each_time = ("env.env_config={fault: kill, fault_step: 30}", "env_runners.num_env_runners=1")
     with (

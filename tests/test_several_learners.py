@@ -158,7 +158,9 @@ def test_one_remote_learner_gives_the_numbers_of_a_local_one(ray_cluster: None) 
 
 
 @ray_test
-@pytest.mark.parametrize("experiment", ["ppo_stateless_cartpole_lstm", "ppo_multi_agent_cartpole"])
+@pytest.mark.parametrize(
+    "experiment", ["ppo_multi_agent_cartpole", pytest.param("ppo_stateless_cartpole_lstm", marks=pytest.mark.slow)]
+)
 def test_online_runs_go_on_where_they_were(ray_cluster: None, experiment: str) -> None:
     hidden = ["module.lstm_cell_size=8"] if experiment.endswith("lstm") else []
     overrides = [
@@ -201,6 +203,7 @@ def test_recorded_data_are_split_between_learners(ray_cluster: None, tmp_path: P
         assert without_times(second.train()) == expected
 
 
+@pytest.mark.slow
 @ray_test
 def test_a_pass_is_split_between_learners(ray_cluster: None) -> None:
     overrides = [*BC, "offline.dataset_num_iters_per_learner=null", "learners.num_learners=2"]

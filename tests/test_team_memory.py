@@ -45,6 +45,7 @@ class RememberedBits(MultiAgentEnv):
         return {agent: np.array([sign, self._t == NUM_WAITS], np.float32) for agent, sign in signs.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("memory", "least", "most"),
     [

@@ -154,6 +154,7 @@ def test_a_metric_of_evaluations_is_one_of_the_run() -> None:
         trainer_of(*PPO, RETURNS, "evaluation.evaluation_interval=null", stop)
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_by_a_callback_is_evaluated_and_recorded(run_main: Callable[..., Outcome]) -> None:
     """Evaluations call no callback, and nothing of them ends by its metrics."""
     stop = ("stop.callbacks.own_return=1", "stop.evaluation.callbacks.own_return=1", f"checkpoint.metric={OWN_RETURN}")

@@ -85,6 +85,7 @@ def straight_run(start: Start, run_dir: Path) -> None:
     assert command.wait() == 0, command.output
 
 
+@pytest.mark.slow
 def test_full_disk(tmpfs: Tmpfs, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario) -> None:
     """The disk fills up in mid-run; with room again the run goes on as if nothing had been."""
     tmpfs.mount("size=64m")

@@ -124,6 +124,7 @@ def note(scenario: Scenario, hostile: Sequence[HostileClient], honest: HonestCli
     )
 
 
+@pytest.mark.slow
 def test_hostile_clients(start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario) -> None:
     """One of each kind at the same time."""
     run = AttackedRun(start, tmp_path)

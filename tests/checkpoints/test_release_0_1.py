@@ -45,6 +45,7 @@ def test_sampled_episodes_go_on() -> None:
         assert_goes_on("ppo", trainer.train())
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
 def test_recorded_data_are_read_on(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:

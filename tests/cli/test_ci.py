@@ -216,6 +216,7 @@ def test_a_command_that_is_killed_leaves_a_report(run_main: Run, tmp_path: Path)
     assert (outcome, "killed" in message) == ("error", True)
 
 
+@pytest.mark.slow
 def test_an_interrupted_run(start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     run = start_main(*TRAIN, "stop.training_iteration=100000", "--junit", "out.xml", "--assert", f"{RETURN} >= 1e3")
     assert run.stdout is not None

@@ -86,6 +86,7 @@ def mutations(content: Any, stream: random.Random, count: int) -> Iterator[Any]:
         yield copy
 
 
+@pytest.mark.slow
 def test_fuzzed_manifests(run_main: Run, run_dir: Path) -> None:
     path = next(run_dir.glob("checkpoints/*/manifest.json"))
     content = json.loads(path.read_text())

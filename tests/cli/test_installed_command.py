@@ -45,6 +45,7 @@ def test_a_safe_path_is_respected(tmp_path: Path) -> None:
     assert "there is no package my_envs" in result.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_module_of_the_working_folder_in_an_actor(tmp_path: Path) -> None:
     stop = ("env_runners.num_env_runners=1", "stop.training_iteration=1", "checkpoint.every_iterations=null")

@@ -60,6 +60,7 @@ def forks_of(pid: int) -> list[int]:
     return [int(text) for text in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
+@pytest.mark.slow
 def test_what_has_the_mark_ends_with_its_owner_and_nothing_else_does(
     owner: subprocess.Popen[str], tmp_path: Path
 ) -> None:
@@ -77,6 +78,7 @@ def test_what_has_the_mark_ends_with_its_owner_and_nothing_else_does(
             os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_nothing_of_ray_outlives_a_killed_run(start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     more = ("env_runners.num_env_runners=1", "stop.training_iteration=100000", "hydra.run.dir=run")

@@ -57,6 +57,7 @@ def test_runners_are_spread_over_nodes_or_packed_on_one(
     assert (len(used), len(set(used))) == (2, num_nodes)
 
 
+@pytest.mark.slow
 def test_a_deterministic_run_has_the_same_numbers_in_one_process_and_on_three_nodes(
     nodes: Nodes, start_main: Start, tmp_path: Path
 ) -> None:
@@ -183,6 +184,7 @@ def test_a_run_without_room_for_a_lost_runner_ends_and_says_so(
     assert result_of(tmp_path / "run")["status"] == "failed"
 
 
+@pytest.mark.slow
 def test_an_actor_that_no_node_can_hold_is_refused_at_once(nodes: Nodes, start_main: Start, tmp_path: Path) -> None:
     large = ("env_runners.num_cpus_per_env_runner=3", "env_runners.num_env_runners=1")
     run = start_on(nodes, start_main, *PPO, *large)

@@ -54,6 +54,7 @@ def test_who_waits_is_told_again_and_again_until_there_is_a_place(occupant: Any)
         ray.kill(actor)
 
 
+@pytest.mark.slow
 def test_a_run_says_what_its_runners_wait_for(
     occupant: Any, run_main: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -181,6 +181,7 @@ def test_the_same_numbers_as_with_a_fixed_number_and_after_a_resume(ray_cluster:
         assert without_times(trainer.train()) == results[0][-1]
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_runners_that_evaluate_and_learners_keep_their_places(ray_cluster: None) -> None:
     """Of four CPUs one is the evaluation's and one the learner's."""

@@ -66,7 +66,11 @@ def test_the_same_numbers_as_stepped_one_by_one(made: Any, name: str, mode: str,
 OWN_STATE = EnvConfig(_target_="tests.env_runners.test_vector_envs.make_own_state")
 
 
-@pytest.mark.parametrize("config", [CONFIGS["cartpole"], CONFIGS["wrapped"], OWN_STATE], ids=["", "wrapped", "own"])
+@pytest.mark.parametrize(
+    "config",
+    [CONFIGS["cartpole"], CONFIGS["wrapped"], pytest.param(OWN_STATE, marks=pytest.mark.slow)],
+    ids=["", "wrapped", "own"],
+)
 @pytest.mark.parametrize(
     ("before", "after"),
     marked_but(pytest.mark.slow, [("async", "async"), ("sync", "async"), ("async", "sync")], ("async", "async")),

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from runner.experiment.trainer import Trainer
-from tests.conftest import without_times
+from tests.conftest import marked_but, without_times
 
 SMALL = (
     "algorithm.min_sample_timesteps_per_iteration=60",
@@ -33,7 +33,7 @@ OWN = {
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("experiment", OWN)
+@pytest.mark.parametrize("experiment", marked_but(pytest.mark.slow, OWN, "dqn_cartpole", "sac_pendulum"))
 def test_two_ray_actors_make_the_numbers_of_two_inline_runners(experiment: str, ray_cluster: None) -> None:
     results, weights = [], []
     for engine in ("inline", "ray"):

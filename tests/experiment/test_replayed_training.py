@@ -68,6 +68,7 @@ def experiment(*overrides: str) -> Any:
     return build_experiment_config(compose_experiment(list(overrides)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "algorithm",
     [DQN, NOISY_DQN, A2C, DISCRETE_SAC, (*SAC, *_REAL), (*TQC, *_REAL), (*TD3, *_REAL)],

@@ -57,6 +57,7 @@ def test_a_run_that_trains_is_nobody_elses(start_main: Start, run_main: Run, tmp
     assert run_main("resume", "run", more).code == 0
 
 
+@pytest.mark.slow
 def test_a_folder_that_vanishes_is_named_and_not_made_again(start_main: Start, tmp_path: Path) -> None:
     run = start_main(*ENDLESS, "checkpoint.every_iterations=2")
     wait_for_lines(run, tmp_path / "run", 3)
@@ -83,6 +84,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(folder)], check=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filled", ["checkpoint", "progress"])
 def test_a_full_disk_is_named(filled: str, small_disk: Path, start_main: Start) -> None:
     run_dir = small_disk / "run"

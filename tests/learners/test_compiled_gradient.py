@@ -330,6 +330,7 @@ def test_code_that_torch_has_dropped_is_not_called() -> None:
     assert len(asked) == 1, "torch has forgotten the code, and makes it again"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced_only")
 def test_functions_are_counted_for_each_learner() -> None:
     learners = [learner_of(is_compiled=True) for _ in range(_MOST_FUNCTIONS + 1)]

@@ -205,6 +205,7 @@ def test_targets_follow_each_step() -> None:
         torch.testing.assert_close(after, old + CONFIG.tau * (network - old))
 
 
+@pytest.mark.slow
 def test_it_learns_to_match_what_it_sees() -> None:
     overrides = [
         *("env.env=null", "env._target_=tests.environments.MatchContinuous"),

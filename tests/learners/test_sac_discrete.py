@@ -114,6 +114,7 @@ def make_masked(space: gym.Space[Any]) -> Any:
     return DiscreteSACModule(space, SPACE, config)
 
 
+@pytest.mark.slow
 def test_it_learns_to_match_what_it_sees() -> None:
     overrides = [
         *("env.env=null", "env._target_=tests.environments.MatchDiscrete", "seed=100", "tracking=none"),

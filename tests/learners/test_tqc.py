@@ -90,6 +90,7 @@ def test_losses_and_gradients(changes: dict[str, Any]) -> None:
     check_gradients(module, metrics.total_loss, expected)
 
 
+@pytest.mark.slow
 def test_it_learns_to_match_what_it_sees() -> None:
     overrides = [
         *("env.env=null", "env._target_=tests.environments.MatchContinuous", "seed=100", "tracking=none"),

@@ -13,7 +13,7 @@ import pytest
 
 from runner.config import build_experiment_config, compose_experiment
 from runner.experiment.trainer import Trainer
-from tests.conftest import ROOT
+from tests.conftest import ROOT, marked_but
 
 RETURN, STEPS = "env_runners/episode_return_mean", "num_env_steps_sampled_lifetime"
 EVALUATION = "evaluation/env_runners/episode_return_mean"
@@ -190,7 +190,10 @@ def _record(learned: Learned) -> None:
 
 
 @pytest.mark.parametrize(
-    ("experiment", "seed"), [(name, seed) for name, count in IN_CI.items() for seed in range(count)]
+    ("experiment", "seed"),
+    marked_but(
+        pytest.mark.slow, [(name, seed) for name, count in IN_CI.items() for seed in range(count)], ("ppo_cartpole", 0)
+    ),
 )
 def test_experiment_learns_what_it_promises(experiment: str, seed: int) -> None:
     learned = _learn(experiment, seed)
@@ -228,6 +231,7 @@ def test_without_a_curriculum_the_end_of_the_maze_is_never_reached(seed: int) ->
     assert learned.episode_return_mean == 0, learned
 
 
+@pytest.mark.slow
 def test_promises_are_those_of_the_experiments() -> None:
     for name, promised in ({name: name for name in PROMISES} | COMPARED).items():
         stop = build_experiment_config(compose_experiment([f"+experiment={name}"])).stop

@@ -65,6 +65,7 @@ def test_the_first_run(tmp_path: Path) -> None:
     assert result_of(run_dir)["training_iteration"] == 5
 
 
+@pytest.mark.slow
 def test_plans_and_pipelines(tmp_path: Path) -> None:
     notebook = RunNotebook(reduced(FOLDER / "plans_and_pipelines.ipynb", SHORT), tmp_path).run()
     (plan,) = outputs_of(cell_with(notebook, "plan, pipelines = "), "image/svg+xml")
@@ -91,6 +92,7 @@ def notebook_of(*sources: str) -> nbformat.NotebookNode:
     return nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
 
 
+@pytest.mark.slow
 def test_the_display_is_updated_twice_a_second_and_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     overrides = [*QUICK, "~stop", "+stop.time_total_s=1000"]
     make = f"from runner import Trainer\ntrainer = Trainer.from_experiment('ppo_cartpole', {overrides})"
@@ -112,6 +114,7 @@ def test_the_display_is_updated_twice_a_second_and_an_interrupted_run_goes_on(tm
     assert sum(gap < 0.45 for gap in gaps) <= 2  # the last one of each run comes at once
 
 
+@pytest.mark.slow
 def test_display_none_shows_nothing(tmp_path: Path) -> None:
     source = (
         "from runner import Trainer\n"

@@ -104,6 +104,7 @@ def test_a_run_in_rounds_records_none(run_main: Callable[..., Outcome], tmp_path
     assert "would write over the schedule that it follows" in outcome.err
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_free_run_on_ray_is_repeated(ray_cluster: None, run_main: Callable[..., Outcome], tmp_path: Path) -> None:
     uneven = "env.wrappers=[{_target_: tests.environments.UnevenSteps}]"

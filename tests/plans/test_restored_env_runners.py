@@ -64,6 +64,7 @@ def test_numbers_are_as_if_no_env_runner_had_been_killed(experiment: str) -> Non
     assert results_of(experiment, {1: (1,), 6: (0, 1), 7: (1,)}) == undisturbed
 
 
+@pytest.mark.slow
 def test_restored_env_runners_go_on_after_a_checkpoint() -> None:
     """A state of the run in which one has been restored, and one that is restored after it was set."""
     plan = f"algorithm.plan={DETERMINISTIC_PLANS['impala_cartpole']}"
@@ -147,7 +148,10 @@ def handle() -> Iterator[RestorableHandle]:
     made.close()
 
 
-@pytest.mark.parametrize("num_before", [0, 3, CALLS_PER_SNAPSHOT - 1, CALLS_PER_SNAPSHOT, 3 * CALLS_PER_SNAPSHOT])
+NUMBERS = [0, 3, CALLS_PER_SNAPSHOT - 1, CALLS_PER_SNAPSHOT, 3 * CALLS_PER_SNAPSHOT]
+
+
+@pytest.mark.parametrize("num_before", marked_but(pytest.mark.slow, NUMBERS, 3))
 def test_calls_and_announcements_since_a_snapshot_are_repeated(handle: RestorableHandle, num_before: int) -> None:
     for _ in range(num_before):
         handle.submit("add", 1).result()
@@ -175,6 +179,7 @@ def num_calls_of(handle: RestorableHandle) -> int:
     return sum(len(period.calls) for period in handle._periods)
 
 
+@pytest.mark.slow
 def test_one_that_dies_in_a_call_with_a_snapshot_behind_it(handle: RestorableHandle) -> None:
     """Calls in flight are answered by the new actor; what is known of calls does not grow over the losses."""
     expected = 0
@@ -195,6 +200,7 @@ def test_one_that_dies_in_a_call_with_a_snapshot_behind_it(handle: RestorableHan
     assert num_calls_of(handle) <= 2 * CALLS_PER_SNAPSHOT
 
 
+@pytest.mark.slow
 def test_a_call_that_kills_is_repeated_once(handle: RestorableHandle, caplog: pytest.LogCaptureFixture) -> None:
     """Else a run would end that an env runner with other seeds lets go on."""
     handle.submit("add", 1).result()
@@ -207,6 +213,7 @@ def test_a_call_that_kills_is_repeated_once(handle: RestorableHandle, caplog: py
     assert "env runner 0 cannot be restored: another one, with other seeds" in caplog.text
 
 
+@pytest.mark.slow
 def test_an_older_snapshot_takes_the_place_of_one_that_is_not_there(handle: RestorableHandle) -> None:
     for _ in range(CALLS_PER_SNAPSHOT + 1):
         handle.submit("add", 1).result()
@@ -220,6 +227,7 @@ def test_an_older_snapshot_takes_the_place_of_one_that_is_not_there(handle: Rest
     assert unanswered[-1].result() == 2 * CALLS_PER_SNAPSHOT
 
 
+@pytest.mark.slow
 def test_a_runner_that_does_not_take_its_own_state_is_lost(handle: RestorableHandle) -> None:
     handle.submit("forbid", False, True).result()
     for _ in range(CALLS_PER_SNAPSHOT):

@@ -75,6 +75,7 @@ def run(tmp_path: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_an_example_goes_on_exactly(tmp_path: Path) -> None:
     start = ("+experiment=random_share", "--config-dir", "my_conf", "tracking=none")
     drawn = run(tmp_path, "show", "--plan", *start[:3])

@@ -66,6 +66,7 @@ def test_usual_runs_are_told_apart() -> None:
     assert {"environment", "forward", "module to env"} < found.keys()
 
 
+@pytest.mark.slow
 def test_a_plan_with_replay() -> None:
     found = shares(
         profile_of("dqn_cartpole", "tracking=none", "algorithm.num_steps_sampled_before_learning_starts=256")
@@ -75,6 +76,7 @@ def test_a_plan_with_replay() -> None:
     assert found["rest"] < 0.2
 
 
+@pytest.mark.slow
 def test_evaluation_in_this_process_is_a_category_of_its_own() -> None:
     quick = [override for override in QUICK if not override.startswith("evaluation.")]
     profile = profile_of("ppo_cartpole", *quick, *SLEEPING, "evaluation.evaluation_interval=1")
@@ -93,6 +95,7 @@ def test_numbers_are_the_ones_of_a_run_without_a_profile() -> None:
     np.testing.assert_array_equal(*weights)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 @pytest.mark.parametrize("num_learners", [1, 2])
@@ -136,6 +139,7 @@ def test_columns_are_the_same_for_all_runs_but_for_replay_and_evaluation() -> No
 REMOTE = (*QUICK, "env_runners.num_env_runners=1")
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 def test_evaluation_runners_have_rows() -> None:
@@ -147,6 +151,7 @@ def test_evaluation_runners_have_rows() -> None:
     assert "evaluation" in titles(profile)  # the driver waits for it
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.usefixtures("ray_cluster")
 def test_a_process_that_was_replaced_meanwhile_is_told() -> None:

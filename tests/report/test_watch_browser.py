@@ -58,6 +58,7 @@ IS_SHOWN = "tag !== ''"  # all of it
 LIVE = "document.getElementById('live').textContent"
 
 
+@pytest.mark.slow
 def test_it_follows_a_run_to_its_end_and_the_servers(
     page: BrowserPage, start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path
 ) -> None:
@@ -93,6 +94,7 @@ def test_it_follows_a_run_to_its_end_and_the_servers(
     assert page.evaluate(fact("Iterations")) == "3"
 
 
+@pytest.mark.slow
 def test_a_sweeps_table_keeps_its_order(page: BrowserPage, tmp_path: Path) -> None:
     trials = [{"combination": {"lr": str(number)}, "num_lines": 3, "factor": number} for number in range(1, 5)]
     trials[1]["status"] = "running"
@@ -152,6 +154,7 @@ def test_what_could_not_be_drawn_is_told_and_drawn_later(page: BrowserPage, tmp_
             assert num_points(page) == number
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_gone_stays_told(page: BrowserPage, tmp_path: Path) -> None:
     run_dir = write_run(tmp_path / "r", [progress_line(1)])
     with watched(run_dir) as server:

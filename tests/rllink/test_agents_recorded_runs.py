@@ -89,6 +89,7 @@ def record(processes: Processes, folder: Path, inference: str) -> tuple[Path, Pa
     return data, log, num_recorded
 
 
+@pytest.mark.slow
 def test_what_the_server_acted_in_is_recorded(processes: Processes, tmp_path: Path) -> None:
     record(processes, tmp_path, "server")
 

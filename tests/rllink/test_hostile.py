@@ -12,6 +12,8 @@ import threading
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import ROOT
 from tests.rllink.conftest import frame
 from tests.rllink.test_restart import wait_for
@@ -61,6 +63,7 @@ def guess_tokens(port: int, is_over: threading.Event) -> None:
             one.recv(100)
 
 
+@pytest.mark.slow
 def test_a_run_trains_on_beside_hostile_clients(tmp_path: Path) -> None:
     small = ["algorithm.train_batch_size_per_learner=400", "module.fcnet_hiddens=[8]", "stop.training_iteration=100000"]
     limits = ["rllink.token=secret", "rllink.max_clients=14", "rllink.handshake_timeout_s=3"]

@@ -53,6 +53,7 @@ def test_an_address_that_is_taken(run_main: Callable[..., Outcome]) -> None:
     assert f"cannot listen on 127.0.0.1:{port}" in outcome.err
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_nobody_has_connected(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "runner", EXTERNAL, "env.port=0", f"hydra.run.dir={tmp_path}", "tracking=none"]
     run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -69,6 +70,7 @@ def test_ctrl_c_while_nobody_has_connected(tmp_path: Path) -> None:
     assert "listens at 127.0.0.1:" in said
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_remote_runners_have_an_address_each(tmp_path: Path) -> None:
     """Two runners on Ray actors, a client at each."""

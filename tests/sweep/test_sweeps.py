@@ -80,6 +80,7 @@ def check_mlflow(tmp_path: Path, folder: Path, ids: dict[str, str]) -> None:
     assert steps == [line["num_env_steps_sampled_lifetime"] for line in progress_of(folder / "0")]
 
 
+@pytest.mark.slow
 def test_a_trial_that_fails_is_tried_again(start_main: Callable[..., subprocess.Popen[str]], tmp_path: Path) -> None:
     once = "{fault:raise_in_step,once_file:once}"  # relative to where the command was typed
     settings = ("tracking.mlflow=false", "sweep.max_failures=1", "stop.training_iteration=2")

@@ -57,6 +57,7 @@ def test_the_statistics_of_seeds(tmp_path: Path) -> None:
     assert client.get_run(run_id).data.params["best.trial"] == "7"
 
 
+@pytest.mark.slow
 def test_a_sweep_that_ends_before_its_first_trial(tmp_path: Path) -> None:
     config = build_experiment_config(
         compose_experiment(["+experiment=ppo_cartpole", f"tracking.tracking_uri=sqlite:///{tmp_path / 'mlflow.db'}"])

@@ -101,6 +101,7 @@ BOMBS: dict[str, Callable[[Path], Path]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", BOMBS)
 def test_a_bomb_is_refused_before_it_has_been_unpacked(tmp_path: Path, kind: str) -> None:
     path = BOMBS[kind](tmp_path)

@@ -367,6 +367,7 @@ def make_text(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")
 def test_reading_through_ray(ray_cluster: None, tmp_path: Path, assert_golden: Golden) -> None:

@@ -70,6 +70,7 @@ def test_all_that_a_run_asks_before_it_trains_takes_one_opening(folder: Path) ->
     assert done["list data"] == 1
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
 def test_a_run_finds_its_data_once(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:

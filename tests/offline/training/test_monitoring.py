@@ -39,6 +39,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray Data, and of SQLAlch
 # -- the pipeline --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @ray_test
 def test_status_of_a_real_execution(ray_cluster: None) -> None:
     """A change of Ray's private objects is noticed here."""

@@ -78,6 +78,7 @@ def test_rows_that_are_others_than_before_are_refused(ray_cluster: None) -> None
             second.train()
 
 
+@pytest.mark.slow
 def test_what_is_no_train_batch_is_refused(ray_cluster: None) -> None:
     with (
         Trainer.from_experiment("bc_cartpole", overrides("Ragged")) as trainer,

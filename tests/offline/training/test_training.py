@@ -92,6 +92,7 @@ def test_streamed_data_with_advantages_of_the_newest_module(ray_cluster: None) -
     assert lines[1][name] < lines[0][name]
 
 
+@pytest.mark.slow
 def test_what_pieces_report_on_recorded_data(ray_cluster: None) -> None:
     overrides = [*SMALL, *REWARDS, "offline.dataset_num_iters_per_learner=null"]
     with Trainer.from_experiment("bc_cartpole", [*overrides, "+stop.connectors.learner.reward_sum=1e9"]) as trainer:
@@ -107,6 +108,7 @@ def test_env_pieces_report_nothing_on_recorded_data() -> None:
         Trainer.from_experiment("bc_cartpole", [*SMALL, *named])
 
 
+@pytest.mark.slow
 def test_a_buffer_gives_whole_batches_of_fragments(ray_cluster: None) -> None:
     buffer = [
         "offline.prelearner_buffer_kwargs={capacity: 2000, batch_length_T: 16}",
@@ -128,6 +130,7 @@ def first_observations(trainer: Trainer) -> torch.Tensor:
     return observations
 
 
+@pytest.mark.slow
 def test_pieces_that_write_observations_are_applied_to_recorded_ones(ray_cluster: None) -> None:
     """Recorded are the environment's; the module sees in training what it will see when it acts."""
     doubling = "connectors.env_to_module=[{prepend: {_target_: tests.offline.training.test_training.Doubling}}]"
@@ -153,6 +156,7 @@ def recorded_observations() -> Any:
     return np.concatenate([block.columns["obs"] for block in source.blocks()]).astype(np.float64)
 
 
+@pytest.mark.slow
 def test_a_filter_knows_all_recorded_observations_before_training(ray_cluster: None) -> None:
     with Trainer.from_experiment("bc_cartpole", SMALL) as trainer:
         plain = first_observations(trainer)
@@ -165,6 +169,7 @@ def test_a_filter_knows_all_recorded_observations_before_training(ray_cluster: N
     torch.testing.assert_close(filtered, standardised(plain.numpy().astype(np.float64), expected), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_run_with_a_filter_goes_on_and_acts_with_the_same_statistics(ray_cluster: None) -> None:
     overrides = [*SMALL, FILTER, "offline.dataset_num_iters_per_learner=2", "evaluation.evaluation_interval=1"]
     overrides.remove("evaluation.evaluation_interval=null")
@@ -181,6 +186,7 @@ def test_a_run_with_a_filter_goes_on_and_acts_with_the_same_statistics(ray_clust
         assert seen["merged_count"] == 3624
 
 
+@pytest.mark.slow
 def test_statistics_of_a_checkpoint_win_over_the_ones_of_the_data(ray_cluster: None) -> None:
     with Trainer.from_experiment("bc_cartpole", [*SMALL, FILTER]) as trainer:
         plain = first_observations(trainer)

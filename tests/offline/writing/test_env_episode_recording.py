@@ -101,6 +101,7 @@ def naive_by_id(coded: CodedRun, prefix: str = "0-env_runner-0") -> dict[str, En
     }
 
 
+@pytest.mark.slow
 @given(
     seed=st.integers(0, 10_000),
     num_envs=st.integers(1, 3),

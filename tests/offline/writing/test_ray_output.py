@@ -75,6 +75,7 @@ def database(tmp_path: Path) -> Path:
     return tmp_path / "steps.db"
 
 
+@pytest.mark.slow
 def test_orc(ray_cluster: None, tmp_path: Path) -> None:
     block = flat_block([4, 3, 6])
     report = write(config_of(tmp_path / "orc", "write_orc", max_rows=5, compression="zstd"), block)
