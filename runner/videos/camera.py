@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from ctypes.util import find_library
 from typing import Any
 
 import gymnasium as gym
@@ -14,6 +15,7 @@ from runner.config.errors import Problem, RunFailure
 from runner.videos.video_file import Frame, VideoFile
 
 _DEFAULT_FPS = 30.0
+_SCREENS = ("DISPLAY", "WAYLAND_DISPLAY")
 
 
 class Camera(Callback):
@@ -60,6 +62,8 @@ def render_mode(is_window: bool) -> str:
     if is_window:
         return "human"
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory, and misses no display
+    if not any(os.environ.get(name) for name in _SCREENS) and find_library("EGL") is not None:
+        os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo would ask for a window
     return "rgb_array"
 
 
