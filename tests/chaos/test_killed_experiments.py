@@ -99,7 +99,7 @@ RETURN, STEPS = "env_runners/episode_return_mean", "num_env_steps_sampled_lifeti
 
 
 class FreeRun(NamedTuple):
-    """What an experiment promises: a return of 450 by a metric within so many env steps."""
+    """A return of 450 by a metric within so many env steps: what an experiment promises, or less."""
 
     num_env_steps: int
     steps_an_iteration: int = 4000
@@ -108,7 +108,7 @@ class FreeRun(NamedTuple):
 
 FREE = {
     "a3c_cartpole": FreeRun(800_000),
-    "apex_cartpole": FreeRun(250_000, 1000, f"evaluation/{RETURN}"),
+    "apex_cartpole": FreeRun(150_000, 1000, f"evaluation/{RETURN}"),  # of 250,000, which take long
     "appo_cartpole": FreeRun(400_000),
     "impala_cartpole": FreeRun(1_000_000),
 }
