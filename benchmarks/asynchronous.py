@@ -4,7 +4,9 @@ Parts: `speed` (IMPALA and APPO, ours and RLlib's, two env runners of 16 sub-env
 (IMPALA in rounds and not, APPO, and PPO, with steps of 2 ms, of each sub-environment or of all together), `scaling`
 (100 env steps a runner and update, steps of 5 ms, constant or lognormal with sigma 1; linear is so many times what one
 runner makes of steps of 5 ms), `bytes` (what samples take on their way, for requests of the sizes that plans make),
-`broadcast` (what sending weights of 10 MB to 1 and to 16 env runners takes of the time between two updates).
+`broadcast` (what sending weights of 10 MB to 1 and to 16 env runners takes of the time between two updates),
+`prefetch` (a remote learner of pictures, which are sent while it updates or afterwards; an update waits 0, 50 or 100 ms
+besides, as for a GPU).
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from collections.abc import Sequence
 import bench_common as bc
 
 RUNNERS = (4, 8, 16)
+WAITING_MS = (0, 50, 100)
 SLOW_ENVS = {"SleepingCartPole": "each sub-environment", "SleepingCartPoles": "all 16 together"}
 KINDS = ("rounds", "free", "deterministic")
 # With two env runners a request is half of a train batch: A3C's of 80, IMPALA's and APPO's of 256, the one of 500 in
@@ -54,6 +57,19 @@ def broadcast(repeats: int, runners: Sequence[int]) -> list[bc.Result]:
         for number in runners:
             result = bc.run_peer(bc.Peer(bc.OURS, "ours_broadcast.py", sys.executable), ["--runners", str(number)])
             results.append({**result, "part": "broadcast", "runners": number})
+    return results
+
+
+def prefetch(repeats: int, seconds: float) -> list[bc.Result]:
+    results = []
+    for repeat in range(repeats):
+        for waiting_ms in WAITING_MS:
+            for ahead in ("false", "true"):
+                flags = [f"--prefetch={ahead}", f"--waiting-ms={waiting_ms}"]
+                flags += ["--seed", str(repeat), "--measured-s", str(seconds)]
+                result = bc.run_peer(bc.Peer(bc.OURS, "ours_prefetch.py", sys.executable), flags)
+                results.append({**result, "part": "prefetch", "waiting_ms": waiting_ms, "ahead": ahead})
+                bc.log(f"[{repeat + 1}/{repeats}] {waiting_ms} ms, {ahead}: {result['updates_per_s']:.1f} updates/s")
     return results
 
 
@@ -153,12 +169,31 @@ def shown_broadcast(results: Sequence[bc.Result]) -> str:
     return bc.markdown_table(header, rows)
 
 
+def shown_prefetch(results: Sequence[bc.Result]) -> str:
+    rows = []
+    for waiting_ms in WAITING_MS:
+        later, ahead = (
+            [one for one in results if one["waiting_ms"] == waiting_ms and one["ahead"] == whether]
+            for whether in ("false", "true")
+        )
+        cells = [
+            f"{statistics.median(one[key] for one in of_kind):.1f}"
+            for key in ("update_ms", "updates_per_s", "lag")
+            for of_kind in (later, ahead)
+        ]
+        speeds = [statistics.median(one["updates_per_s"] for one in of_kind) for of_kind in (later, ahead)]
+        rows.append([str(waiting_ms), *cells, f"{speeds[1] / speeds[0]:.2f}"])
+    header = [f"{name}{when}" for name in ("update (ms)", "updates/s", "mean lag") for when in ("", ", ahead")]
+    return bc.markdown_table(["waiting (ms)", *header, "updates/s, ratio"], rows)
+
+
 SHOWN = {
     "speed": shown_speed,
     "slow": shown_slow,
     "scaling": shown_scaling,
     "bytes": shown_bytes,
     "broadcast": shown_broadcast,
+    "prefetch": shown_prefetch,
 }
 
 
@@ -185,6 +220,8 @@ def main() -> None:
             results += many(part, repeats, seconds, scaling_settings(args.runners))
         elif part == "broadcast":
             results += broadcast(repeats, (1, max(args.runners)))
+        elif part == "prefetch":
+            results += prefetch(repeats, seconds)
         elif part == "bytes":
             results += [measured_bytes(request) for request in REQUESTS]
     machine = bc.machine_facts([bc.Peer("ours", "ours_async.py", sys.executable)])

@@ -63,7 +63,7 @@ class IdleLearners:
         self.modules = learners.modules
 
     def update(self, *_: Any) -> UpdateResult:
-        return UpdateResult({"default_policy": {"total_loss": 0.0}}, 0.0)
+        return UpdateResult({"default_policy": {"total_loss": 0.0}}, 0.0, 0.0)
 
     def apply(self, *_: Any) -> dict[str, dict[str, float]]:
         return {"default_policy": {"total_loss": 0.0}}

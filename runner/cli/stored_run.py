@@ -167,8 +167,8 @@ def policy_of(stored: StoredRun, is_recording: bool = False) -> Iterator[Trainer
     # Only evaluation runners act, whatever the run learns from.
     offline = replace(config.offline, input_=None, offline_data_class=None)
     env_runners = replace(config.env_runners, num_env_runners=0)
-    learners = replace(config.learners, num_learners=0, num_aggregator_actors=0, num_gpus_per_learner=0.0)
-    config = replace(config, offline=offline, env_runners=env_runners, learners=learners, env=_stepped_here(config.env))
+    learners, env = config.learners.in_driver(), _stepped_here(config.env)
+    config = replace(config, offline=offline, env_runners=env_runners, learners=learners, env=env)
     config = replace(config, callbacks=[])  # they hear of the run itself
     config = replace(config, evaluation=replace(config.evaluation, video={}))
     if is_recording:

@@ -37,6 +37,7 @@ from runner.config.plans import (
     read_plan,
     steps_of,
 )
+from runner.config.prefetch_checks import find_prefetch_problems
 from runner.config.q_checks import find_q_problems
 from runner.config.schemas import TRACKERS, VIDEO, ExperimentConfig, ModuleConfig
 from runner.config.stores import find_store_problem
@@ -91,6 +92,7 @@ def _check_resources(config: ExperimentConfig, composed: Composed) -> Iterator[P
         yield from find_asynchrony_problems(config, composed.where)
         if not unread & {"experiment", "env_runners", "learners"}:
             yield from find_aggregator_problems(config, composed)
+            yield from find_prefetch_problems(config, composed)
         yield from find_untrained_plan(config, composed.where)
         yield from find_compile_problems(config, composed.where)
         yield from find_useless_intensity(config.algorithm, composed.where)

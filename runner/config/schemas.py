@@ -6,7 +6,7 @@ stack where it has the field. Nothing here imports torch or ray.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig, PPOConfig
@@ -180,6 +180,11 @@ class LearnersConfig:
         "nodes of remote learners: DEFAULT as Ray likes, SPREAD over as many as possible, PACK onto as few as possible",
         choices=STRATEGIES,
     )
+    prefetch: bool = option(
+        False,
+        "remote learners and an asynchronous plan: make the next train batch and send it to the learners while they "
+        "update, so that samples are one update older; false: afterwards",
+    )
     num_aggregator_actors: int = option(
         0,
         "Ray actors, a logical CPU each, that call the pieces of learner pipelines before NumpyToTensor for samples of "
@@ -206,6 +211,10 @@ class LearnersConfig:
         True,
         "at a run's first update, check that the module's outputs for the sampled rows equal its outputs while acting",
     )
+
+    def in_driver(self) -> LearnersConfig:
+        """Return a configuration of one learner, in the process of the driver and without further actors."""
+        return replace(self, num_learners=0, num_aggregator_actors=0, num_gpus_per_learner=0.0, prefetch=False)
 
     @property
     def resources_per_learner(self) -> dict[str, float]:

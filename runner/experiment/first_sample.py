@@ -46,9 +46,7 @@ def reduced(config: ExperimentConfig) -> ExperimentConfig:
         callbacks=[],
         env_runners=replace(runners, num_envs_per_env_runner=min(_MOST_ENVS, runners.num_envs_per_env_runner)),
         evaluation=replace(evaluation, num_envs_per_env_runner=min(_MOST_ENVS, evaluation.num_envs_per_env_runner)),
-        learners=replace(
-            config.learners, num_learners=0, num_aggregator_actors=0, num_gpus_per_learner=0.0, device="cpu"
-        ),
+        learners=replace(config.learners.in_driver(), device="cpu"),
         offline=replace(config.offline, output=None),
     )
 

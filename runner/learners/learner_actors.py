@@ -63,6 +63,9 @@ class _LearnerActor:
         self._rank = rank
         self._group = self._make_learners(ProcessGroup(rank, num_learners, address, self._make_learners.device()))
 
+    def receive(self, part: Rollout) -> None:
+        """Do nothing with a part of the next rollout, which Ray brings to this node while the learner is busy."""
+
     def change(self, method: str, *arguments: Any) -> tuple[Any, dict[str, Any]]:
         """Call a method of the group; a rollout among the arguments becomes writable."""
         arguments = tuple(one.with_writable_rows() if isinstance(one, Rollout) else one for one in arguments)
@@ -114,14 +117,25 @@ class LearnerActors:
             raise
 
     def call(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Call all learners, each with its arguments, and return their answers.
+        """Call all learners, each with its arguments, and return their answers; see `answers`."""
+        return self.answers(self.begin(method, arguments))
+
+    def begin(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Call all learners, each with its arguments, and return Ray's references to their answers."""
+        pairs = zip(self.actors, arguments, strict=True)
+        return [getattr(actor, method).remote(*its_arguments) for actor, its_arguments in pairs]
+
+    def answers(self, calls: Sequence[Any]) -> list[Any]:
+        """Wait for the answers of all learners.
+
+        Args:
+            calls: of `begin`.
 
         Raises:
             LearnerLost: a learner is gone, at once; others may wait for it until they are closed.
             RunnerError: a learner failed in a way that a restart would not mend.
         """
-        pairs = zip(self.actors, arguments, strict=True)
-        return self._wait([getattr(actor, method).remote(*its_arguments) for actor, its_arguments in pairs])
+        return self._wait(calls)
 
     def close(self) -> None:
         """Kill the actors, whatever they are doing."""

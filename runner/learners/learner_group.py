@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ class UpdateResult:
     Attributes:
         metrics: by module id; only modules that were updated.
         connector_s: seconds that learner pipelines took.
+        update_s: seconds in the learner, its pipelines included.
         rows: module id -> name -> (V, ...), what the loss reported for each of the V rows with a loss, in the order of
             the rollout's rows.
         connector_metrics: metric of the run -> what pieces of the learner pipelines have reported for it.
@@ -39,6 +41,7 @@ class UpdateResult:
 
     metrics: dict[str, dict[str, float]]
     connector_s: float
+    update_s: float
     rows: dict[str, dict[str, npt.NDArray[Any]]] = field(default_factory=dict)
     connector_metrics: ConnectorMetrics = field(default_factory=dict)
     compile_s: float = 0.0
@@ -107,10 +110,20 @@ class LearnerGroup:
 
         A module that has no row in the rollout is left as it is.
         """
+        started = time.perf_counter()
         batches, reported, connector_s = self._train_batches(rollout)
         updates = self._update_each(batches, num_env_steps)
         rows = {module_id: found for module_id, update in updates.items() if (found := update.rows)}
-        return UpdateResult(_metrics(updates), connector_s, rows, reported, _compile_s(updates))
+        update_s = time.perf_counter() - started
+        return UpdateResult(_metrics(updates), connector_s, update_s, rows, reported, _compile_s(updates))
+
+    def load(self, rollout: Rollout) -> Rollout:
+        """Return the rollout for `begin_update`; other groups send it to their learners."""
+        return rollout
+
+    def begin_update(self, loaded: Rollout, num_env_steps: int) -> Callable[[], UpdateResult]:
+        """Return a function that updates on what `load` returned, as `update` does, and returns what was done."""
+        return partial(self.update, loaded, num_env_steps)
 
     def _update_each(self, batches: Mapping[str, Mapping[str, Any]], num_env_steps: int) -> dict[str, LearnerUpdate]:
         """Update each module once on its train batch: module id -> column -> tensor."""

@@ -67,6 +67,7 @@ class RemoteLearnerGroup:
         self._weights: dict[str, npt.NDArray[np.float32]] | None = None  # None: `_states` has newer ones
         self._restarts = Restarts(config.max_restarts, "learners.max_restarts")
         self._actors: LearnerActors | None = None  # None: to be started
+        self._has_begun = False  # an update whose end nobody has waited for
         self._make_readers: MakeReaders | None = None
         # By rank, learners and pipelines: complete for the first learner, only the unshared part for others.
         self._states: list[dict[str, Any]] = []
@@ -84,14 +85,38 @@ class RemoteLearnerGroup:
 
         A module with fewer rows than learners is left as it is.
         """
-        parts: list[UpdateResult] = self._updated("update", self._parts(rollout, num_env_steps))
-        rows: dict[str, Any] = {
-            module_id: {name: np.concatenate([part.rows[module_id][name] for part in parts]) for name in names}
-            for module_id, names in parts[0].rows.items()
-        }
-        reported = merged_metrics(part.connector_metrics for part in parts)
-        connector_s, compile_s = (max(getattr(part, name) for part in parts) for name in ("connector_s", "compile_s"))
-        return UpdateResult(parts[0].metrics, connector_s, rows, reported, compile_s)
+        return self.begin_update(self._parts(rollout), num_env_steps)()
+
+    def load(self, rollout: Rollout) -> list[Any]:
+        """Send each learner its part of a rollout for `begin_update`, while they may be busy with another update.
+
+        Returns:
+            Ray's references to the parts.
+        """
+        parts = self._parts(rollout)
+        if self._actors is not None:
+            self._actors.begin("receive", [(part,) for part in parts])
+        return parts
+
+    def begin_update(self, loaded: Sequence[Any], num_env_steps: int) -> Callable[[], UpdateResult]:
+        """Let the learners begin an update on what `load` returned; nothing else may change them until its end.
+
+        Returns:
+            A function that waits for the end and returns what was done, as `update` does.
+        """
+        arguments = [("update", part, num_env_steps) for part in loaded]
+        actors = self._actors
+        calls = [] if actors is None else actors.begin("change", arguments)
+        self._has_begun = True
+
+        def attempt(running: LearnerActors) -> list[Any]:
+            return running.answers(calls) if running is actors else running.call("change", arguments)
+
+        def end() -> UpdateResult:
+            self._has_begun = False
+            return _joined(self._changed(attempt))
+
+        return end
 
     def gradients(self, rollout: Rollout, num_env_steps: int) -> GroupGradients:
         """Compute one gradient of all rows for each module that is trained; no parameter changes.
@@ -99,7 +124,8 @@ class RemoteLearnerGroup:
         Raises:
             LossNotFinite: a loss is not finite.
         """
-        parts: list[GroupGradients] = self._updated("gradients", self._parts(rollout, num_env_steps))
+        arguments = [(part, num_env_steps) for part in self._parts(rollout)]
+        parts: list[GroupGradients] = self._updated("gradients", arguments)
         return gradients_of_peers(parts)
 
     def apply(self, gradients: GroupGradients, num_env_steps: int) -> dict[str, dict[str, float]]:
@@ -112,14 +138,14 @@ class RemoteLearnerGroup:
         """Let the targets of each module that is trained follow: target <- target + tau (network - target)."""
         self._updated("update_targets", [(tau,)] * self.num_learners)
 
-    def _parts(self, rollout: Rollout, num_env_steps: int) -> list[tuple[Any, ...]]:
-        """Return the arguments of each learner's call, with its part of the rollout in Ray's object store."""
+    def _parts(self, rollout: Rollout) -> list[Any]:
+        """Put each learner's part of a rollout into Ray's object store, and return the references."""
         import ray
 
         parts = split_rollout(rollout, self.num_learners, self._num_lookback)
         if self._keeps_whole:
             parts = [replace(part, whole=rollout.blocks) for part in parts]
-        return [(ray.put(part), num_env_steps) for part in parts]
+        return [ray.put(part) for part in parts]
 
     def read_from(self, make_readers: MakeReaders) -> None:
         """Let each learner take its batches from its reader from now on."""
@@ -135,7 +161,13 @@ class RemoteLearnerGroup:
 
     def _updated(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Let all learners do something that changes them, keep their states, and return their answers."""
-        answers = self._until_done(lambda actors: actors.call("change", [(method, *one) for one in arguments]))
+        return self._changed(lambda actors: actors.call("change", [(method, *one) for one in arguments]))
+
+    def _changed(self, attempt: Callable[[LearnerActors], list[Any]]) -> list[Any]:
+        """Keep the states in the answers of `_LearnerActor.change`, and return the others' parts."""
+        if self._has_begun:
+            raise RuntimeError("learners that have begun an update are asked for a change before its end")
+        answers = self._until_done(attempt)
         self._states = [state for _, state in answers]
         self._weights = None
         return [answer for answer, _ in answers]
@@ -215,7 +247,7 @@ class RemoteLearnerGroup:
         peers = list(state.get("peers", ()))
         if len(peers) != self.num_learners - 1:
             peers = [_unshared_from(first, unshared) for unshared in self._states[1:]]
-        self._states, self._weights = [first, *peers], None
+        self._states, self._weights, self._has_begun = [first, *peers], None, False
         self._restarts.count = int(state.get("num_restarts", 0))
         self._until_done(lambda actors: actors.call("set_state", self._complete_states()))
 
@@ -227,6 +259,17 @@ class RemoteLearnerGroup:
 
 
 Learners = LearnerGroup | RemoteLearnerGroup
+
+
+def _joined(parts: Sequence[UpdateResult]) -> UpdateResult:
+    """Return what all learners did in an update: the rows of all, the metrics of the first, the longest times."""
+    rows: dict[str, Any] = {
+        module_id: {name: np.concatenate([part.rows[module_id][name] for part in parts]) for name in names}
+        for module_id, names in parts[0].rows.items()
+    }
+    longest = {name: max(getattr(part, name) for part in parts) for name in ("connector_s", "update_s", "compile_s")}
+    reported = merged_metrics(part.connector_metrics for part in parts)
+    return UpdateResult(parts[0].metrics, rows=rows, connector_metrics=reported, **longest)
 
 
 def _unshared_from(saved: Mapping[str, Any], unshared: Mapping[str, Any]) -> dict[str, Any]:

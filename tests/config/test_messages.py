@@ -57,6 +57,7 @@ MISTAKES: dict[str, list[str]] = {
         "learners.num_aggregator_actors=2",
         "learners.aggregator_scheduling_strategy=SPRED",
     ],
+    "prefetch_of_the_driver": ["experiment=impala_cartpole", "learners.prefetch=true"],
     "placement_inline": ["engine=inline", "env_runners.num_env_runners=2", "env_runners.scheduling_strategy=SPREAD"],
     "placement_of_nothing": [
         "env_runners.num_env_runners=2",

@@ -3,50 +3,95 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import ApplyGradientsConfig, AverageGradientsConfig, UpdateTargetNetworkConfig
-from runner.env_runners.loss_failure import with_rollout
 from runner.learners.gradients import average_gradients
-from runner.learners.loss_failure import LossNotFinite
+from runner.learners.learner_group import UpdateResult
 from runner.plans.flow import Operator
 from runner.plans.item_state import item_from_state, item_to_state
 from runner.plans.items import Experiences, Gradients, TrainResult
 from runner.plans.recorded_batches import RecordedBatches
+from runner.plans.update_ahead import UpdateAhead, naming_rows_of
+
+if TYPE_CHECKING:
+    from runner.plans.resources import Resources
 
 
 class TrainOneStep(Operator):
-    """Update the modules on each item, and give env runners the new weights."""
+    """Update the modules on each item, and give env runners the new weights.
+
+    With `learners.prefetch` the learners update on an item while the next one is made and sent to them. When it is
+    there, the result is given and env runners get the weights; the next update begins when other operators have done
+    with the result.
+    """
 
     is_counted = True
 
+    def __init__(self, resources: Resources, **options: Any) -> None:
+        super().__init__(resources, **options)
+        self._ahead: UpdateAhead | None = None  # the newest item's, with `learners.prefetch`
+
     def transform(self, item: Experiences | RecordedBatches) -> Iterator[TrainResult]:
-        """Give what the update did."""
-        self.resources.callbacks.call("on_update_start")
-        result = self._trained_on_recorded(item) if isinstance(item, RecordedBatches) else self._trained(item)
-        self.resources.callbacks.call("on_update_end", updates=result.updates)
-        yield result
+        """Give what the update did; with `learners.prefetch`, what the one before did."""
+        before, self._ahead = self._ahead, None
+        if self.resources.config.learners.prefetch and isinstance(item, Experiences):
+            self._ahead = UpdateAhead(self.resources, item, self._num_env_steps)
+        if before is not None:  # also without `prefetch`, of a checkpoint with it
+            yield self._ended(before)
+        if self._ahead is None:
+            self.resources.callbacks.call("on_update_start")
+            yield self._trained_on_recorded(item) if isinstance(item, RecordedBatches) else self._trained(item)
+
+    def flow(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Yield what the updates did."""
+        return super().flow(self._beginning_before_each(items))
+
+    def _beginning_before_each(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Let the update ahead begin before the next item is asked for."""
+        if self._ahead is not None:
+            self._ahead.begin()
+        for item in items:
+            yield item
+            if self._ahead is not None:
+                self._ahead.begin()
+
+    @property
+    def _num_env_steps(self) -> int:
+        return self.resources.metrics.num_env_steps_sampled_lifetime
 
     def _trained_on_recorded(self, item: RecordedBatches) -> TrainResult:
-        result = item.train(self.resources.learners, self.resources.metrics.num_env_steps_sampled_lifetime)
+        result = item.train(self.resources.learners, self._num_env_steps)
         self.resources.send_weights()
+        self.resources.callbacks.call("on_update_end", updates=result.updates)
         return result
 
     def _trained(self, item: Experiences) -> TrainResult:
         started = time.perf_counter()
         lags = self.resources.lags_of(item.origins)
-        update = self._update(item)
+        with naming_rows_of(item):
+            update = self.resources.learners.update(item.rollout, self._num_env_steps)
+        return self._result(item, lags, update, time.perf_counter() - started)
+
+    def _ended(self, ahead: UpdateAhead) -> TrainResult:
+        update = ahead.end()
+        return self._result(ahead.item, ahead.lags, update, update.update_s)
+
+    def _result(
+        self, item: Experiences, lags: Sequence[tuple[int, int]], update: UpdateResult, update_s: float
+    ) -> TrainResult:
         updated = time.perf_counter()
         self.resources.send_weights()
         timers = {
-            "learner_update": updated - started,
+            "learner_update": update_s,
             "learner_connector": update.connector_s,
             "synch_weights": time.perf_counter() - updated,
         }
         if update.compile_s:
             timers["learner_compile"] = update.compile_s
+        self.resources.callbacks.call("on_update_end", updates=[update.metrics])
         return TrainResult(
             [update.metrics],
             item.num_env_steps,
@@ -57,12 +102,13 @@ class TrainOneStep(Operator):
             connector_metrics=update.connector_metrics,
         )
 
-    def _update(self, item: Experiences) -> Any:
-        try:
-            num_env_steps = self.resources.metrics.num_env_steps_sampled_lifetime
-            return self.resources.learners.update(item.rollout, num_env_steps)
-        except LossNotFinite as failure:
-            raise with_rollout(failure, item.rollout) from failure
+    def get_state(self) -> dict[str, Any]:
+        """Return the update whose result has not been given."""
+        return {} if self._ahead is None else self._ahead.get_state()
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+        self._ahead = UpdateAhead.from_state(state, self.resources)
 
 
 class ComputeGradients(Operator):
@@ -74,10 +120,8 @@ class ComputeGradients(Operator):
         """Give the gradients of all modules."""
         started = time.perf_counter()
         num_env_steps = self.resources.metrics.num_env_steps_sampled_lifetime
-        try:
+        with naming_rows_of(item):
             gradients = self.resources.learners.gradients(item.rollout, num_env_steps)
-        except LossNotFinite as failure:
-            raise with_rollout(failure, item.rollout) from failure
         timers = {"learner_update": time.perf_counter() - started}
         reported = gradients.connector_metrics
         yield Gradients(gradients, item.num_env_steps, item.origins, timers=timers, connector_metrics=reported)

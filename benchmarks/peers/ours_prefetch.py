@@ -1,0 +1,66 @@
+"""Updates per second of a remote learner on pictures, and its share of idle time, with `learners.prefetch` or not."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+
+import torch
+
+from runner import Trainer
+from runner.cluster import connected
+from runner.config import build_experiment_config, compose_experiment
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--prefetch", choices=("true", "false"), required=True)
+    parser.add_argument("--waiting-ms", type=float, default=0.0, help="of each update, in which the learner only waits")
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--learners", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--measured-s", type=float, default=12.0)
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    waiting = f"{{_target_: pictures.Waiting, seconds: {args.waiting_ms / 1000}}}"
+    with tempfile.TemporaryDirectory(prefix="bench-ours-") as run_dir:
+        overrides = [
+            f"seed={args.seed}",
+            f"learners.prefetch={args.prefetch}",
+            f"learners.num_learners={args.learners}",
+            "learners.num_cpus_per_learner=0.01",
+            f"algorithm.train_batch_size_per_learner={args.batch // args.learners}",
+            f"algorithm.min_sample_timesteps_per_iteration={args.batch}",
+            "module.conv_filters=[[4, 8, 8]]",
+            "module.fcnet_hiddens=[4]",
+            "env_runners.num_env_runners=2",
+            "env_runners.num_envs_per_env_runner=16",
+            "env_runners.num_cpus_per_env_runner=0.01",
+            "env.env=null",
+            "env._target_=pictures.Pictures",
+            f"connectors.learner=[{{insert_before: AgentToModuleMapping, piece: {waiting}}}]",
+            "evaluation.evaluation_interval=null",
+            "tracking=none",
+            f"hydra.run.dir={run_dir}",
+        ]
+        config = build_experiment_config(compose_experiment(["+experiment=impala_cartpole", *overrides]))
+        with (
+            connected(config.ray, {"CPU": 1}, "the benchmark", lambda note: None),
+            Trainer.from_experiment("impala_cartpole", overrides=overrides) as trainer,
+        ):
+            for _ in range(5):
+                trainer.train()
+            started, num_updates, update_s = time.perf_counter(), 0, 0.0
+            while time.perf_counter() < started + args.measured_s:
+                result = trainer.train()
+                num_updates += 1
+                update_s += result["timers/learner_update"]
+            seconds = time.perf_counter() - started
+    lag = result["env_runners/weights_lag_mean"]
+    print(json.dumps({"updates_per_s": num_updates / seconds, "update_ms": 1000 * update_s / num_updates, "lag": lag}))
+
+
+if __name__ == "__main__":
+    main()

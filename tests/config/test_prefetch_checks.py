@@ -1,0 +1,35 @@
+"""`learners.prefetch` in runs in which no train batch can be made while learners update."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError
+from runner.config.validation import build_experiment_config
+
+AHEAD = ("learners.prefetch=true", "learners.num_learners=1")
+SAMPLE, JOIN = "{ParallelRollouts: {mode: async}}", "{ConcatBatches: {min_env_steps: 100}}"
+TWICE = f"[{SAMPLE}, {JOIN}, {{Duplicate: {{plans: [[TrainOneStep], [TrainOneStep]]}}}}]"
+
+
+@pytest.mark.parametrize(
+    ("experiment", "overrides", "reason"),
+    [
+        ("ppo_cartpole", [], r"the plan\s+has\s+no\s+ParallelRollouts with mode async"),
+        ("a3c_cartpole", [], r"the plan\s+has\s+no\s+ParallelRollouts with mode async"),
+        ("impala_cartpole", ["learners.num_learners=0"], "the learner is in the driver"),
+        ("apex_cartpole", [], "from replayed samples alone"),
+        ("impala_cartpole", [f"algorithm.plan={TWICE}"], r"in the\s+way of another one"),
+    ],
+)
+def test_runs_without_a_batch_to_be_made_in_an_update(experiment: str, overrides: list[str], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        build_experiment_config(compose_experiment([f"+experiment={experiment}", *AHEAD, *overrides], None))
+
+
+@pytest.mark.parametrize("experiment", ["impala_cartpole", "appo_cartpole", "appo_multi_agent_cartpole"])
+def test_runs_with_batches_made_ahead(experiment: str) -> None:
+    config = build_experiment_config(compose_experiment([f"+experiment={experiment}", *AHEAD], None))
+    assert config.learners.prefetch
+    assert not config.learners.in_driver().prefetch
