@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 import gymnasium as gym
 
 from runner.config.errors import ChoiceError, ConfigError, Problem
 from runner.config.imports import import_target
+from runner.config.plans import is_deterministic
 from runner.config.plans.buffer_checks import RECORDED
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_makers import make_environment
 from runner.module_parts import ModuleParts
 from runner.replay import HindsightReplayBuffer, ReplayBuffer, ShardedReplayBuffer
 from runner.replay.goals import GoalJudge
+from runner.replay.restorable_shard import RestorableShard
 from runner.replay.shards import RemoteShard
 from runner.restarts import Restarts
 from runner.streams import random_stream
@@ -63,7 +66,8 @@ def _use_actors(buffer: ShardedReplayBuffer, config: ExperimentConfig) -> None:
     if runners.max_env_runners > 0 and config.engine != "inline":
         most = runners.max_num_env_runner_restarts if runners.restart_failed_env_runners else 0
         restarts = Restarts(most, "env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts")
-        buffer.use_shards(RemoteShard, restarts)
+        is_restored = is_deterministic(config)  # else lost shards begin empty
+        buffer.use_shards(partial(RestorableShard, restarts=restarts) if is_restored else RemoteShard, restarts)
 
 
 def _goal_judge(config: ExperimentConfig, key: str) -> GoalJudge:

@@ -59,9 +59,13 @@ class RemoteShard:
     """
 
     def __init__(self, make_buffer: MakeBuffer) -> None:
+        self._make_buffer = make_buffer
+        self._start()
+
+    def _start(self) -> None:
         import ray
 
-        self._actor: Any = ray.remote(_ReplayShard).options(num_cpus=0).remote(make_buffer)
+        self._actor: Any = ray.remote(_ReplayShard).options(num_cpus=0).remote(self._make_buffer)
         self._waiting: deque[Answer] = deque()
 
     def call(self, method: str, *arguments: Any) -> Answer:

@@ -169,49 +169,58 @@ def test_asynchronous_runs_learn_whatever_is_killed(
     scenario.ends(f"all replaced, a return of 450 within {num_env_steps:,} env steps")
 
 
-# Experiment -> what is killed, learners in actors, its plan with samples in the order of their requests.
+# Run -> its overrides, what is killed, its plan with samples in the order of their requests.
 IN_ORDER = "{mode: async, num_async: 2, deterministic: true}"
+IMPALA_IN_ORDER = f"[{{ParallelRollouts: {IN_ORDER}}}, ConcatBatches, TrainOneStep]"
 DETERMINISTIC = {
     "impala_cartpole": (
+        ["+experiment=impala_cartpole", "learners.num_learners=2"],
         [RUNNER_ACTOR, LEARNER_ACTOR],
-        2,
-        f"[{{ParallelRollouts: {IN_ORDER}}}, ConcatBatches, TrainOneStep]",
+        IMPALA_IN_ORDER,
+    ),
+    "impala_cartpole with prefetch": (
+        ["+experiment=impala_cartpole", "learners.num_learners=2", "learners.prefetch=true"],
+        [RUNNER_ACTOR, LEARNER_ACTOR],
+        IMPALA_IN_ORDER,
     ),
     "appo_cartpole": (
+        ["+experiment=appo_cartpole", "learners.num_learners=1"],
         [RUNNER_ACTOR, LEARNER_ACTOR],
-        1,
         f"[{{ParallelRollouts: {IN_ORDER}}}, ConcatBatches, {{MixInReplay: {{replay_proportion: 0.5}}}}, TrainOneStep, "
         "UpdateTargetNetwork]",
     ),
     "a3c_cartpole": (
+        ["+experiment=a3c_cartpole"],
         [RUNNER_ACTOR],
-        0,
         "[{AsyncGradients: {num_async: 2, deterministic: true}}, {ApplyGradients: {update_all: false}}]",
     ),
-    "apex_cartpole": (  # not its shards, which begin anew empty
-        [RUNNER_ACTOR, LEARNER_ACTOR],
-        1,
+    "apex_cartpole": (
+        ["+experiment=apex_cartpole", "learners.num_learners=1"],
+        [RUNNER_ACTOR, LEARNER_ACTOR, SHARD_ACTOR],
         "[{Concurrently: {output_indexes: [1], round_robin_weights: auto, plans: [[{ParallelRollouts: "
         f"{IN_ORDER}}}, StoreToReplayBuffer], "
         "[{Replay: {learning_starts: 1000}}, TrainOneStep, UpdatePriorities, "
         "UpdateTargetNetwork]]}}]",
     ),
 }
-OF_LOSSES = ("fault_tolerance/num_remote_worker_restarts", "fault_tolerance/num_learner_restarts")
+OF_LOSSES = (
+    "fault_tolerance/num_remote_worker_restarts",
+    "fault_tolerance/num_learner_restarts",
+    "replay_buffers/replay/num_shard_restarts",
+)
 
 
 @pytest.mark.chaos
-@pytest.mark.parametrize("experiment", DETERMINISTIC)
+@pytest.mark.parametrize("run", DETERMINISTIC)
 def test_deterministic_runs_have_the_same_numbers_whatever_is_killed(
-    experiment: str, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
+    run: str, start: Start, tmp_path: Path, chance: random.Random, scenario: Scenario
 ) -> None:
-    """Twenty times in a row a random actor dies; each iteration has the numbers of a run that was left alone."""
-    killed, num_learners, plan = DETERMINISTIC[experiment]
+    """Twenty times in a row an actor dies; each iteration has the numbers of a run that was left alone."""
+    chosen, killed, plan = DETERMINISTIC[run]
     num_iterations = 2 * NUM_KILLS + 5
-    overrides = [f"+experiment={experiment}", "tracking=none", f"algorithm.plan={plan}"]
-    stop = compose_experiment([f"+experiment={experiment}"]).values["stop"]
+    overrides = [*chosen, "tracking=none", f"algorithm.plan={plan}", "evaluation.evaluation_interval=null"]
+    stop = compose_experiment(chosen).values["stop"]
     overrides += [f"~stop.{metric}" for metric in stop] + [f"stop.training_iteration={num_iterations}"]
-    overrides += ["evaluation.evaluation_interval=null", f"learners.num_learners={num_learners}"]
     alone, disturbed = tmp_path / "alone", tmp_path / "disturbed"
     command = start(*RUNNER, *overrides, f"hydra.run.dir={alone}")
     assert command.wait() == 0, command.output

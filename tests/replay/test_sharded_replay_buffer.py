@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.config.errors import RunFailure
 from runner.episodes.columns import Rollout
 from runner.replay import BufferEmpty, ShardedReplayBuffer
+from runner.replay.restorable_shard import RestorableShard
 from runner.replay.sharded_replay_buffer import MakeShard
 from runner.replay.shards import LocalShard, RemoteShard
 from runner.restarts import Restarts
@@ -177,4 +179,84 @@ def test_a_shard_that_is_lost_begins_anew(lost: list[int], ray_cluster: None) ->
     assert set(seen[-16:]) & set(range(10, 22)), "later experiences are sampled"
     if len(lost) == 1:
         assert set(seen) & set(range(6)), "other shards kept theirs"
+    buffer.close()
+
+
+def restorable(restarts: Restarts, **options: int) -> MakeShard:
+    return partial(RestorableShard, restarts=restarts, **options)
+
+
+def kill(buffer: ShardedReplayBuffer, index: int) -> None:
+    import ray
+
+    shard: Any = buffer._shards[index]
+    ray.kill(shard._actor)
+
+
+def without_restarts(seen: list[Any]) -> list[Any]:
+    """What `played` returns, without the number of restarts in the metrics."""
+    return [*seen[:-1], {name: value for name, value in seen[-1].items() if name != "num_shard_restarts"}]
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("calls_per_snapshot", [1000, 4, 1])
+def test_a_restorable_shard_that_is_lost_goes_on_as_if_it_had_not_been(
+    calls_per_snapshot: int, ray_cluster: None
+) -> None:
+    """A sample that was drawn ahead is waited for when it is lost; snapshots may be in the making."""
+    restarts = Restarts(100, "keys")
+    undisturbed, buffer = filled(), filled(restorable(restarts, calls_per_snapshot=calls_per_snapshot))
+    for number in range(4):
+        for index in {number % 3, number % 2}:
+            kill(buffer, index)
+        assert without_restarts(played(buffer, 3)) == without_restarts(played(undisturbed, 3)), number
+    assert restarts.count == 6
+    buffer.close()
+
+
+@pytest.mark.ray
+def test_a_restorable_shard_is_restored_from_the_state_that_it_was_given(ray_cluster: None) -> None:
+    buffer = filled()
+    played(buffer, 3)
+    state = buffer.get_state()
+    resumed = sharded(restorable(Restarts(100, "keys")))
+    resumed.set_state(state)
+    for index in range(3):
+        kill(resumed, index)
+    assert without_restarts(played(resumed)) == without_restarts(played(buffer))
+    resumed.close()
+
+
+@pytest.mark.ray
+def test_a_restorable_shard_without_snapshots_begins_anew(ray_cluster: None) -> None:
+    """As where a node is lost that had them."""
+    buffer = filled(restorable(Restarts(100, "keys"), calls_per_snapshot=1))
+    len(buffer)
+    shard: Any = buffer._shards[0]
+    assert all(period.snapshot is not None for period in shard._periods)
+    for period in shard._periods:
+        period.snapshot = _lost_object()
+    kill(buffer, 0)
+    assert len(buffer) == 20
+    buffer.close()
+
+
+def _lost_object() -> Any:
+    """A reference to what nobody will ever have made."""
+    import ray
+
+    @ray.remote(num_cpus=1000)
+    def never() -> None: ...
+
+    return never.remote()
+
+
+@pytest.mark.ray
+def test_a_restorable_shard_that_is_lost_too_often_ends_the_run(ray_cluster: None) -> None:
+    buffer = filled(restorable(Restarts(1, "keys")))
+    kill(buffer, 1)
+    assert len(buffer) == 30
+    kill(buffer, 1)
+    with pytest.raises(RunFailure, match=r"a replay shard is gone .*, and 1 restarts are used up"):
+        len(buffer)
     buffer.close()
