@@ -177,13 +177,18 @@ def shown_prefetch(results: Sequence[bc.Result]) -> str:
             for whether in ("false", "true")
         )
         cells = [
-            f"{statistics.median(one[key] for one in of_kind):.1f}"
-            for key in ("update_ms", "updates_per_s", "lag")
+            form.format(statistics.median(one[key] for one in of_kind))
+            for key, form in (
+                ("update_ms", "{:.1f}"),
+                ("updates_per_s", "{:.1f}"),
+                ("idle", "{:.0%}"),
+                ("lag", "{:.1f}"),
+            )
             for of_kind in (later, ahead)
         ]
         speeds = [statistics.median(one["updates_per_s"] for one in of_kind) for of_kind in (later, ahead)]
         rows.append([str(waiting_ms), *cells, f"{speeds[1] / speeds[0]:.2f}"])
-    header = [f"{name}{when}" for name in ("update (ms)", "updates/s", "mean lag") for when in ("", ", ahead")]
+    header = [f"{name}{when}" for name in ("update (ms)", "updates/s", "idle", "mean lag") for when in ("", ", ahead")]
     return bc.markdown_table(["waiting (ms)", *header, "updates/s, ratio"], rows)
 
 

@@ -29,6 +29,13 @@ STARTS = {
     "in_turn": ("+experiment=dqn_cartpole", *_SHORT, "module.fcnet_hiddens=[8]", "algorithm.training_intensity=null"),
     "a2c": ("+experiment=a2c_cartpole", *_SHORT),
     "appo": ("+experiment=appo_cartpole", *_SHORT, "engine=inline"),
+    "ahead": (
+        "+experiment=appo_cartpole",
+        *_SHORT,
+        "env_runners.num_env_runners=0",
+        "learners.num_learners=1",
+        "learners.prefetch=true",
+    ),
 }
 
 
@@ -47,17 +54,20 @@ def _end_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("name", "call"),
-    marked_but(
-        pytest.mark.slow,
-        [
-            *(("ppo", call) for call in (1, 3, 6)),
-            *(("dqn", call) for call in (1, 3001, 3002)),
-            *(("in_turn", call) for call in (600, 601, 602)),
-            *(("a2c", call) for call in (2, 30)),
-            *(("appo", call) for call in (20, 21, 22)),
-        ],
-        *(("ppo", 3), ("dqn", 3001)),
-    ),
+    [
+        *marked_but(
+            pytest.mark.slow,
+            [
+                *(("ppo", call) for call in (1, 3, 6)),
+                *(("dqn", call) for call in (1, 3001, 3002)),
+                *(("in_turn", call) for call in (600, 601, 602)),
+                *(("a2c", call) for call in (2, 30)),
+                *(("appo", call) for call in (20, 21, 22)),
+            ],
+            *(("ppo", 3), ("dqn", 3001)),
+        ),
+        *(pytest.param("ahead", call, marks=[pytest.mark.slow, pytest.mark.ray]) for call in (20, 21, 22)),
+    ],
 )
 def test_the_rest_of_an_iteration_is_for_the_resumed_run(
     name: str, call: int, run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -99,7 +99,7 @@ _BUFFER_METRICS: Mapping[str, str] = {
     "num_bytes": "memory that it has taken, in bytes",
     "age_of_oldest": "batches that were sampled since its oldest row was written",
     "mean_priority": "mean priority of its rows, where they are prioritised",
-    "num_shard_restarts": "lost shards that began anew so far, where it has shards",
+    "num_shard_restarts": "lost shards that were replaced so far, where it has shards",
 }
 
 _METRICS_OF_RESOURCES = {ENV_RUNNERS: _ONLINE_METRICS, RECORDED_DATA: _OFFLINE_METRICS}

@@ -109,9 +109,9 @@ class LearnerActors:
             for _ in range(config.num_learners)
         ]
         try:
-            [address] = self._wait([self.actors[0].free_address.remote()], start_timeout_s)
+            [address] = self.answers([self.actors[0].free_address.remote()], start_timeout_s)
             joins = [actor.join.remote(rank, self._num_learners, address) for rank, actor in enumerate(self.actors)]
-            self._wait(joins, start_timeout_s)
+            self.answers(joins, start_timeout_s)
         except BaseException:
             self.close()
             raise
@@ -125,18 +125,6 @@ class LearnerActors:
         pairs = zip(self.actors, arguments, strict=True)
         return [getattr(actor, method).remote(*its_arguments) for actor, its_arguments in pairs]
 
-    def answers(self, calls: Sequence[Any]) -> list[Any]:
-        """Wait for the answers of all learners.
-
-        Args:
-            calls: of `begin`.
-
-        Raises:
-            LearnerLost: a learner is gone, at once; others may wait for it until they are closed.
-            RunnerError: a learner failed in a way that a restart would not mend.
-        """
-        return self._wait(calls)
-
     def close(self) -> None:
         """Kill the actors, whatever they are doing."""
         import ray
@@ -145,7 +133,17 @@ class LearnerActors:
             ray.kill(actor)
             self._placement.leave()
 
-    def _wait(self, calls: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
+    def answers(self, calls: Sequence[Any], timeout_s: float | None = None) -> list[Any]:
+        """Wait for the answers of all learners.
+
+        Args:
+            calls: of `begin`.
+            timeout_s: after which learners count as not started; None: never.
+
+        Raises:
+            LearnerLost: a learner is gone, at once; others may wait for it until they are closed.
+            RunnerError: a learner failed in a way that a restart would not mend.
+        """
         import ray
 
         answers: dict[Any, Any] = {}

@@ -117,13 +117,13 @@ class LearnerGroup:
         update_s = time.perf_counter() - started
         return UpdateResult(_metrics(updates), connector_s, update_s, rows, reported, _compile_s(updates))
 
-    def load(self, rollout: Rollout) -> Rollout:
+    def send(self, rollout: Rollout) -> Rollout:
         """Return the rollout for `begin_update`; other groups send it to their learners."""
         return rollout
 
-    def begin_update(self, loaded: Rollout, num_env_steps: int) -> Callable[[], UpdateResult]:
-        """Return a function that updates on what `load` returned, as `update` does, and returns what was done."""
-        return partial(self.update, loaded, num_env_steps)
+    def begin_update(self, sent: Rollout, num_env_steps: int) -> Callable[[], UpdateResult]:
+        """Return a function that updates on what `send` returned, as `update` does, and returns what was done."""
+        return partial(self.update, sent, num_env_steps)
 
     def _update_each(self, batches: Mapping[str, Mapping[str, Any]], num_env_steps: int) -> dict[str, LearnerUpdate]:
         """Update each module once on its train batch: module id -> column -> tensor."""

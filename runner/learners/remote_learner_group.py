@@ -67,7 +67,7 @@ class RemoteLearnerGroup:
         self._weights: dict[str, npt.NDArray[np.float32]] | None = None  # None: `_states` has newer ones
         self._restarts = Restarts(config.max_restarts, "learners.max_restarts")
         self._actors: LearnerActors | None = None  # None: to be started
-        self._has_begun = False  # an update whose end nobody has waited for
+        self._updating: object | None = None  # the update that has begun, until somebody has waited for its end
         self._make_readers: MakeReaders | None = None
         # By rank, learners and pipelines: complete for the first learner, only the unshared part for others.
         self._states: list[dict[str, Any]] = []
@@ -87,7 +87,7 @@ class RemoteLearnerGroup:
         """
         return self.begin_update(self._parts(rollout), num_env_steps)()
 
-    def load(self, rollout: Rollout) -> list[Any]:
+    def send(self, rollout: Rollout) -> list[Any]:
         """Send each learner its part of a rollout for `begin_update`, while they may be busy with another update.
 
         Returns:
@@ -98,25 +98,32 @@ class RemoteLearnerGroup:
             self._actors.begin("receive", [(part,) for part in parts])
         return parts
 
-    def begin_update(self, loaded: Sequence[Any], num_env_steps: int) -> Callable[[], UpdateResult]:
-        """Let the learners begin an update on what `load` returned; nothing else may change them until its end.
+    def begin_update(self, sent: Sequence[Any], num_env_steps: int) -> Callable[[], UpdateResult]:
+        """Let the learners begin an update on what `send` returned; nothing else may change them until its end.
 
         Returns:
             A function that waits for the end and returns what was done, as `update` does.
         """
-        arguments = [("update", part, num_env_steps) for part in loaded]
+        self._check_not_updating()
+        arguments = [("update", part, num_env_steps) for part in sent]
         actors = self._actors
         calls = [] if actors is None else actors.begin("change", arguments)
-        self._has_begun = True
+        update = self._updating = object()
 
         def attempt(running: LearnerActors) -> list[Any]:
             return running.answers(calls) if running is actors else running.call("change", arguments)
 
         def end() -> UpdateResult:
-            self._has_begun = False
-            return _joined(self._changed(attempt))
+            if self._updating is not update:
+                raise RuntimeError("the learners have been given another state since this update began")
+            self._updating = None
+            return _joined(self._change_all(attempt))
 
         return end
+
+    def _check_not_updating(self) -> None:
+        if self._updating is not None:
+            raise RuntimeError("learners that have begun an update are asked for a change before its end")
 
     def gradients(self, rollout: Rollout, num_env_steps: int) -> GroupGradients:
         """Compute one gradient of all rows for each module that is trained; no parameter changes.
@@ -161,12 +168,11 @@ class RemoteLearnerGroup:
 
     def _updated(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Let all learners do something that changes them, keep their states, and return their answers."""
-        return self._changed(lambda actors: actors.call("change", [(method, *one) for one in arguments]))
+        return self._change_all(lambda actors: actors.call("change", [(method, *one) for one in arguments]))
 
-    def _changed(self, attempt: Callable[[LearnerActors], list[Any]]) -> list[Any]:
+    def _change_all(self, attempt: Callable[[LearnerActors], list[Any]]) -> list[Any]:
         """Keep the states in the answers of `_LearnerActor.change`, and return the others' parts."""
-        if self._has_begun:
-            raise RuntimeError("learners that have begun an update are asked for a change before its end")
+        self._check_not_updating()
         answers = self._until_done(attempt)
         self._states = [state for _, state in answers]
         self._weights = None
@@ -247,7 +253,7 @@ class RemoteLearnerGroup:
         peers = list(state.get("peers", ()))
         if len(peers) != self.num_learners - 1:
             peers = [_unshared_from(first, unshared) for unshared in self._states[1:]]
-        self._states, self._weights, self._has_begun = [first, *peers], None, False
+        self._states, self._weights, self._updating = [first, *peers], None, None
         self._restarts.count = int(state.get("num_restarts", 0))
         self._until_done(lambda actors: actors.call("set_state", self._complete_states()))
 

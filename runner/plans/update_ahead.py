@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 class UpdateAhead:
-    """An update on an item, which is sent to the learners when it is there, and updated on after the one before it.
+    """Sends an item to the learners at once, and lets them update on it once the update before has ended.
 
     Args:
         resources: of the run; its learners update meanwhile if they are remote.
         item: to update on.
-        num_env_steps: env steps that had been sampled when it came.
+        num_env_steps: env steps that had been sampled when the item reached `TrainOneStep`.
         is_announced: whether callbacks have been told of the beginning, before a checkpoint.
 
     Attributes:
@@ -34,7 +34,7 @@ class UpdateAhead:
     def __init__(self, resources: Resources, item: Experiences, num_env_steps: int, is_announced: bool = False) -> None:
         self.item, self._num_env_steps = item, num_env_steps
         self._resources, self._is_announced = resources, is_announced
-        self._loaded: Any = resources.learners.load(item.rollout)
+        self._sent: Any = resources.learners.send(item.rollout)
         self._end: Callable[[], UpdateResult] | None = None  # None: it has not begun
 
     def begin(self) -> None:
@@ -44,7 +44,7 @@ class UpdateAhead:
                 self._resources.callbacks.call("on_update_start")
                 self._is_announced = True
             self.lags = self._resources.lags_of(self.item.origins)
-            self._end = self._resources.learners.begin_update(self._loaded, self._num_env_steps)
+            self._end = self._resources.learners.begin_update(self._sent, self._num_env_steps)
 
     def end(self) -> UpdateResult:
         """Wait for the end of the update.

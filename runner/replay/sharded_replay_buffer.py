@@ -37,8 +37,8 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
 
     An episode stays in one shard, and so do all that an env runner samples while its episodes go on: shards are
     written in turn by env runners, and more of them than env runners stay empty. Each sample is of one shard, and is
-    drawn while the update before it goes on: it does not know that update's priorities. A shard whose process is lost
-    begins empty; its experiences are gone, and the run goes on.
+    drawn while the update before it goes on: it does not know that update's priorities. A shard that is lost, and is
+    no `RestorableShard`, begins empty; its experiences are gone, and the run goes on.
 
     Args:
         capacity: env steps of each module that all shards keep together.

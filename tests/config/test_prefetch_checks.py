@@ -11,16 +11,24 @@ from runner.config.validation import build_experiment_config
 AHEAD = ("learners.prefetch=true", "learners.num_learners=1")
 SAMPLE, JOIN = "{ParallelRollouts: {mode: async}}", "{ConcatBatches: {min_env_steps: 100}}"
 TWICE = f"[{SAMPLE}, {JOIN}, {{Duplicate: {{plans: [[TrainOneStep], [TrainOneStep]]}}}}]"
+MIX = "{MixInReplay: {replay_proportion: 0.5}}"
+PRIORITISED = f"[{SAMPLE}, {JOIN}, {MIX}, TrainOneStep, UpdatePriorities]"
+TARGETS = "[{Dequeue: {queue: results}}, UpdateTargetNetwork]"
+BESIDE = (
+    f"[{{Concurrently: {{plans: [[{SAMPLE}, {JOIN}, TrainOneStep, {{Enqueue: {{queue: results}}}}], {TARGETS}]}}}}]"
+)
 
 
 @pytest.mark.parametrize(
     ("experiment", "overrides", "reason"),
     [
-        ("ppo_cartpole", [], r"the plan\s+has\s+no\s+ParallelRollouts with mode async"),
-        ("a3c_cartpole", [], r"the plan\s+has\s+no\s+ParallelRollouts with mode async"),
+        ("ppo_cartpole", [], r"nothing in the\s+plan\s+samples\s+asynchronously"),
+        ("a3c_cartpole", [], r"is for TrainOneStep, and the plan has\s+none"),
         ("impala_cartpole", ["learners.num_learners=0"], "the learner is in the driver"),
         ("apex_cartpole", [], "from replayed samples alone"),
-        ("impala_cartpole", [f"algorithm.plan={TWICE}"], r"in the\s+way of another one"),
+        ("impala_cartpole", [f"algorithm.plan={TWICE}"], r"cannot\s+serve TrainOneStep\s+\(algorithm.plan.2"),
+        ("appo_cartpole", [f"algorithm.plan={BESIDE}"], r"cannot\s+serve\s+UpdateTargetNetwork"),
+        ("appo_cartpole", [f"algorithm.plan={PRIORITISED}"], "rows would be drawn before UpdatePriorities"),
     ],
 )
 def test_runs_without_a_batch_to_be_made_in_an_update(experiment: str, overrides: list[str], reason: str) -> None:

@@ -7,11 +7,12 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
+from runner.config.errors import RunFailure
 from runner.episodes.columns import Rollout
 from runner.experiment.learner_builder import build_learner_group
 from runner.experiment.trainer import Trainer
@@ -38,10 +39,10 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Updates:
     """What learners have been sent, and the env steps that their updates were told."""
     rollouts: dict[int, Rollout] = {}
     updates: Updates = []
-    load, begin = RemoteLearnerGroup.load, RemoteLearnerGroup.begin_update
+    send, begin = RemoteLearnerGroup.send, RemoteLearnerGroup.begin_update
 
     def keeping_rollout(group: RemoteLearnerGroup, rollout: Rollout) -> list[Any]:
-        parts = load(group, rollout)
+        parts = send(group, rollout)
         rollouts[id(parts)] = rollout
         return parts
 
@@ -49,7 +50,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> Updates:
         updates.append((rollouts[id(parts)], num_env_steps))
         return begin(group, parts, num_env_steps)
 
-    monkeypatch.setattr(RemoteLearnerGroup, "load", keeping_rollout)
+    monkeypatch.setattr(RemoteLearnerGroup, "send", keeping_rollout)
     monkeypatch.setattr(RemoteLearnerGroup, "begin_update", keeping_update)
     return updates
 
@@ -142,14 +143,14 @@ class WaitingForNext(LearnerPiece):
 
 def test_the_next_batch_is_made_and_sent_while_learners_update(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Learners wait for it in their updates, so that a driver that waits for an update first ends the run."""
-    load = RemoteLearnerGroup.load
+    send = RemoteLearnerGroup.send
 
-    def load_and_tell(group: RemoteLearnerGroup, rollout: Rollout) -> list[Any]:
-        parts = load(group, rollout)
+    def send_and_tell(group: RemoteLearnerGroup, rollout: Rollout) -> list[Any]:
+        parts = send(group, rollout)
         (tmp_path / str(len(list(tmp_path.iterdir())))).touch()
         return parts
 
-    monkeypatch.setattr(RemoteLearnerGroup, "load", load_and_tell)
+    monkeypatch.setattr(RemoteLearnerGroup, "send", send_and_tell)
     piece = f"{{_target_: {__name__}.WaitingForNext, folder: {tmp_path}}}"
     waiting = f"connectors.learner=[{{insert_before: AgentToModuleMapping, piece: {piece}}}]"
     with trainer_of("impala", *AHEAD, waiting) as trainer:
@@ -159,10 +160,55 @@ def test_the_next_batch_is_made_and_sent_while_learners_update(tmp_path: Path, m
 def test_nothing_else_changes_learners_that_have_begun_an_update() -> None:
     with trainer_of("appo", *AHEAD) as trainer:
         results_of(trainer, 1)
-        learners: Any = trainer.learners
-        operator: Any = trainer.resources.operators["TrainOneStep"]
-        end = learners.begin_update(learners.load(operator._ahead.item.rollout), 0)
-        with pytest.raises(RuntimeError, match="asked for a change before its end"):
-            learners.update_targets(0.5)
+        learners, operator = trainer.learners, cast(Any, trainer.resources.operators["TrainOneStep"])
+        rollout = operator._ahead.item.rollout
+        end = learners.begin_update(learners.send(rollout), 0)
+        for change in (lambda: learners.update(rollout, 0), lambda: learners.update_targets(0.5)):
+            with pytest.raises(RuntimeError, match="asked for a change before its end"):
+                change()
         end()
         learners.update_targets(0.5)
+        end = learners.begin_update(learners.send(rollout), 0)
+        learners.set_state(learners.get_state())
+        with pytest.raises(RuntimeError, match="given another state"):
+            end()
+
+
+def num_ahead(result: dict[str, Any]) -> int:
+    """Env steps that were sampled and are not learned from yet."""
+    return int(result["num_env_steps_sampled_lifetime"] - result["num_env_steps_trained_lifetime"])
+
+
+@pytest.mark.parametrize("num_learners", marked_but(pytest.mark.slow, [0, 1, 2], 0))
+def test_a_run_goes_on_without_prefetch_after_a_checkpoint_with_it(num_learners: int) -> None:
+    """The item ahead is learned from first: nothing that was sampled is lost, or counted twice."""
+    with trainer_of("impala", *AHEAD) as trainer:
+        assert num_ahead(results_of(trainer, 2)[-1]) >= 100
+        state = trainer.get_state()
+    with trainer_of("impala", f"learners.num_learners={num_learners}") as trainer:
+        trainer.set_state(state)
+        assert [num_ahead(result) for result in results_of(trainer, 2)] == [0, 0]
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_prefetch_after_a_checkpoint_without_it() -> None:
+    with trainer_of("impala", "learners.num_learners=1") as trainer:
+        assert num_ahead(results_of(trainer, 2)[-1]) == 0
+        state = trainer.get_state()
+    with trainer_of("impala", *AHEAD) as trainer:
+        trainer.set_state(state)
+        assert 100 <= num_ahead(results_of(trainer, 2)[-1]) <= 140
+
+
+def test_a_loss_that_is_not_finite_names_the_rows_of_its_update(monkeypatch: pytest.MonkeyPatch) -> None:
+    send, numbers = RemoteLearnerGroup.send, iter(range(1000))
+
+    def send_spoilt(group: RemoteLearnerGroup, rollout: Rollout) -> list[Any]:
+        if next(numbers) == 2:
+            rollout.blocks["default_policy"].columns["rewards"][-1] = np.nan
+        return send(group, rollout)
+
+    monkeypatch.setattr(RemoteLearnerGroup, "send", send_spoilt)
+    spoilt = pytest.raises(RunFailure, match=r"the batch holds rewards = nan \(env runner")
+    with trainer_of("impala", *AHEAD) as trainer, spoilt:
+        results_of(trainer, 2)

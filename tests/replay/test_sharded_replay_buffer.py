@@ -206,6 +206,7 @@ def test_a_restorable_shard_that_is_lost_goes_on_as_if_it_had_not_been(
     """A sample that was drawn ahead is waited for when it is lost; snapshots may be in the making."""
     restarts = Restarts(100, "keys")
     undisturbed, buffer = filled(), filled(restorable(restarts, calls_per_snapshot=calls_per_snapshot))
+    len(buffer)  # all actors have started
     for number in range(4):
         for index in {number % 3, number % 2}:
             kill(buffer, index)
@@ -230,25 +231,31 @@ def test_a_restorable_shard_is_restored_from_the_state_that_it_was_given(ray_clu
 @pytest.mark.ray
 def test_a_restorable_shard_without_snapshots_begins_anew(ray_cluster: None) -> None:
     """As where a node is lost that had them."""
+    import ray
+
     buffer = filled(restorable(Restarts(100, "keys"), calls_per_snapshot=1))
-    len(buffer)
+    assert [len(buffer) for _ in range(3)] == [30, 30, 30]
     shard: Any = buffer._shards[0]
     assert all(period.snapshot is not None for period in shard._periods)
+    gone = ray.remote(num_cpus=0)(LocalShard).remote(buffer._make_buffer)
+    ray.kill(gone)
     for period in shard._periods:
-        period.snapshot = _lost_object()
+        period.snapshot = gone.call.remote("get_state")
     kill(buffer, 0)
     assert len(buffer) == 20
     buffer.close()
 
 
-def _lost_object() -> Any:
-    """A reference to what nobody will ever have made."""
-    import ray
-
-    @ray.remote(num_cpus=1000)
-    def never() -> None: ...
-
-    return never.remote()
+@pytest.mark.ray
+def test_a_snapshot_that_failed_is_passed_over(ray_cluster: None) -> None:
+    undisturbed, buffer = filled(), filled(restorable(Restarts(100, "keys"), calls_per_snapshot=4))
+    played(buffer, 3), played(undisturbed, 3)
+    shard: Any = buffer._shards[0]
+    assert len(shard._periods) > 1
+    shard._periods[-1].is_made = shard._actor.call.remote("no_such_method")
+    kill(buffer, 0)
+    assert without_restarts(played(buffer)) == without_restarts(played(undisturbed))
+    buffer.close()
 
 
 @pytest.mark.ray

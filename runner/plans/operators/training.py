@@ -23,9 +23,8 @@ if TYPE_CHECKING:
 class TrainOneStep(Operator):
     """Update the modules on each item, and give env runners the new weights.
 
-    With `learners.prefetch` the learners update on an item while the next one is made and sent to them. When it is
-    there, the result is given and env runners get the weights; the next update begins when other operators have done
-    with the result.
+    With `learners.prefetch` the learners update on an item while the next one is made and sent to them. Only then the
+    result is given and env runners get the weights; the next update begins when the plan asks for more.
     """
 
     is_counted = True
@@ -47,9 +46,12 @@ class TrainOneStep(Operator):
 
     def flow(self, items: Iterable[Any]) -> Iterator[Any]:
         """Yield what the updates did."""
-        return super().flow(self._beginning_before_each(items))
+        yield from super().flow(self._begin_between(items))
+        if self._ahead is not None:
+            last, self._ahead = self._ahead, None
+            yield self._ended(last)
 
-    def _beginning_before_each(self, items: Iterable[Any]) -> Iterator[Any]:
+    def _begin_between(self, items: Iterable[Any]) -> Iterator[Any]:
         """Let the update ahead begin before the next item is asked for."""
         if self._ahead is not None:
             self._ahead.begin()
@@ -69,23 +71,19 @@ class TrainOneStep(Operator):
         return result
 
     def _trained(self, item: Experiences) -> TrainResult:
-        started = time.perf_counter()
         lags = self.resources.lags_of(item.origins)
         with naming_rows_of(item):
-            update = self.resources.learners.update(item.rollout, self._num_env_steps)
-        return self._result(item, lags, update, time.perf_counter() - started)
+            return self._result(item, lags, self.resources.learners.update(item.rollout, self._num_env_steps))
 
     def _ended(self, ahead: UpdateAhead) -> TrainResult:
         update = ahead.end()
-        return self._result(ahead.item, ahead.lags, update, update.update_s)
+        return self._result(ahead.item, ahead.lags, update)
 
-    def _result(
-        self, item: Experiences, lags: Sequence[tuple[int, int]], update: UpdateResult, update_s: float
-    ) -> TrainResult:
+    def _result(self, item: Experiences, lags: Sequence[tuple[int, int]], update: UpdateResult) -> TrainResult:
         updated = time.perf_counter()
         self.resources.send_weights()
         timers = {
-            "learner_update": update_s,
+            "learner_update": update.update_s,
             "learner_connector": update.connector_s,
             "synch_weights": time.perf_counter() - updated,
         }
