@@ -186,10 +186,10 @@ def shown_prefetch(results: Sequence[bc.Result]) -> str:
             )
             for of_kind in (later, ahead)
         ]
-        speeds = [statistics.median(one["updates_per_s"] for one in of_kind) for of_kind in (later, ahead)]
-        rows.append([str(waiting_ms), *cells, f"{speeds[1] / speeds[0]:.2f}"])
+        of_pairs = [one["updates_per_s"] / other["updates_per_s"] for one, other in zip(ahead, later, strict=True)]
+        rows.append([str(waiting_ms), *cells, f"{statistics.median(of_pairs):.2f}"])
     header = [f"{name}{when}" for name in ("update (ms)", "updates/s", "idle", "mean lag") for when in ("", ", ahead")]
-    return bc.markdown_table(["waiting (ms)", *header, "updates/s, ratio"], rows)
+    return bc.markdown_table(["waiting (ms)", *header, "updates/s, ratio of pairs"], rows)
 
 
 SHOWN = {

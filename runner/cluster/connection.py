@@ -209,8 +209,10 @@ def _print_messages_of_ray() -> None:
 def _log_message(message: Mapping[str, Any], file: Any, ignore_prefix: bool = False) -> None:
     """Log a message of Ray's, which counts the ones that are alike; print what workers print, if Ray is to do it."""
     if message.get("pid") == "raylet":
-        for line in message["lines"]:
-            _log.warning("Ray: %s", line)
+        for text in message["lines"]:
+            first, _, rest = text.partition("\n")
+            _log.warning("Ray: %s", first)
+            _log.debug("%s", rest)  # when Ray ends: the last lines of its own log
     elif _rays_printer is not None:
         _rays_printer(message, file, ignore_prefix)
 

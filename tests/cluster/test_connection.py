@@ -48,7 +48,7 @@ logging.getLogger("runner").addHandler(Log(logging.WARNING))
 rays_own = worker.print_worker_logs
 start_local_ray(1)
 for _ in range(100):  # a message that comes before Ray listens is lost
-    utils.push_error_to_driver(worker.global_worker, "task", "a task has failed")
+    utils.push_error_to_driver(worker.global_worker, "task", "a task has failed\\nand a log of it")
     if is_logged.wait(1):
         break
 stop_ray()
