@@ -187,10 +187,14 @@ def restorable(restarts: Restarts, **options: int) -> MakeShard:
 
 
 def kill(buffer: ShardedReplayBuffer, index: int) -> None:
+    """Kill the actor of a shard, which may answer a call until it is gone."""
     import ray
 
     shard: Any = buffer._shards[index]
     ray.kill(shard._actor)
+    with suppress(ray.exceptions.ActorDiedError):
+        while True:
+            ray.get(shard._actor.call.remote("__len__"))
 
 
 def without_restarts(seen: list[Any]) -> list[Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import statistics
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -173,18 +174,18 @@ def test_wrong_tokens_are_slowed_down_and_other_addresses_are_not(serve: Serve) 
     with Client(*served.address, token="secret", reconnect_s=0) as working:
         for guesser in guessers:
             guesser.start()
-        worst_s = 0.0
+        waited_s: list[float] = []
         while any(guesser.is_alive() for guesser in guessers):
             started = time.monotonic()
             working.ping()
             with Client(*served.address, token="secret", reconnect_s=0) as newcomer:
                 newcomer.ping()
-            worst_s = max(worst_s, time.monotonic() - started)
+            waited_s.append(time.monotonic() - started)
             time.sleep(0.02)
     seconds = time.monotonic() - begun
     assert set(results) == {"unauthorized"}
     assert len(results) <= 10 + 10 * seconds + 1  # ten at once, ten a second
-    assert worst_s < 1.0
+    assert statistics.median(waited_s) < 0.3, "one wait may be longer on a busy machine"
 
 
 def test_beside_a_guesser_of_the_same_address_a_session_goes_on_at_once(serve: Serve) -> None:
