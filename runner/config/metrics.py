@@ -43,7 +43,7 @@ _RUN_METRICS: Mapping[str, str] = {
     "env_steps_per_s": "env steps of this iteration per second, sampling and update together",
     "time_this_iter_s": "seconds this iteration took",
     "time_total_s": "seconds of training so far, over all resumes",
-    "timers/learner_update": "seconds this iteration spent in updates, learner pipeline included, in the slowest learner",
+    "timers/learner_update": "seconds of updates this iteration, learner pipeline included, in the slowest learner",
     "timers/learner_connector": "seconds this iteration spent in the learner pipeline",
     "timers/synch_weights": "seconds this iteration spent sending weights and connector states to env runners",
     "fault_tolerance/num_learner_restarts": "restarts of the remote learners so far",
