@@ -10,7 +10,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from hydra.core.override_parser.types import Quote, QuotedString
 
@@ -29,25 +31,61 @@ from runner.experiment.run_folder import opened_run_folder
 
 def run_with_hydra(arguments: Arguments, checked: Checked | None, verdict: Verdict) -> int:
     """Run Hydra on a good command line. `checked` spares a single run its second composition."""
-    import hydra
-
     codes: list[int] = []
 
-    def job(_: object) -> float | list[float | None] | None:
+    def job(_: object) -> None:
         codes.append(_run_job(arguments, checked, verdict))
-        if arguments.is_multirun and codes[-1] == EXIT_INTERRUPTED:
-            raise SystemExit(EXIT_INTERRUPTED)  # no further runs of a sweep
-        return _objective(arguments) if arguments.is_multirun else None
+
+    _call_hydra(job, arguments, None if checked is None else checked[0].run_dir)
+    return max(codes, default=0)
+
+
+def sweep_with_hydra(arguments: Arguments) -> int:
+    """Sweep with a sweeper and a launcher of Hydra or of one of its plugins; returns the exit code.
+
+    Launchers such as joblib's and submitit's pickle the job and call it in other processes.
+    """
+    try:
+        _call_hydra(_SweptRun(arguments), arguments, None)
+    except _RunFailedError as failed:
+        return failed.exit_code
+    return 0
+
+
+class _RunFailedError(Exception):
+    """A run of a sweep did not finish; it has printed why."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__(exit_code)
+        self.exit_code = exit_code
+
+
+@dataclass(frozen=True)
+class _SweptRun:
+    """The job of a sweep: one run, whose return value is the objective."""
+
+    arguments: Arguments
+
+    def __call__(self, _: object) -> float | list[float | None] | None:
+        prepare_hydra(self.arguments.config_dir)
+        code = _run_job(self.arguments, None, Verdict(self.arguments))
+        if code == EXIT_INTERRUPTED:
+            raise SystemExit(EXIT_INTERRUPTED)  # no further runs of the sweep
+        if code:
+            raise _RunFailedError(code)
+        return _objective(self.arguments)
+
+
+def _call_hydra(job: Callable[[Any], Any], arguments: Arguments, run_dir: str | None) -> None:
+    import hydra
 
     prepare_hydra(arguments.config_dir)
     run: Callable[[], None] = hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(job)
-    run_dir = None if checked is None else checked[0].run_dir
     with _hydra_command_line(arguments, run_dir), _overrides_as_typed(), hydra_with_this_loader():
         try:
             run()
-        except OSError as error:  # the job turns its own into messages: this is Hydra making the folder
+        except OSError as error:  # the job reports its own errors: this one is Hydra's, making the folder
             raise UserError(f"the run dir cannot be made: {error}") from error
-    return max(codes, default=0)
 
 
 def _objective(arguments: Arguments) -> float | list[float | None] | None:

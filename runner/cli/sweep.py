@@ -82,6 +82,7 @@ def _run(
         may_change=may_change,
         arguments=_arguments_of_a_run(space, arguments),
         is_trusted=arguments.is_trusting,
+        target=_target(configs),
     )
     check_trials(space, folder)
     _check_extension(space, config, folder)
@@ -216,6 +217,13 @@ def _searched(space: SearchSpace) -> dict[str, object]:
 
 def _digest(space: SearchSpace) -> str:
     return hashlib.sha256(json.dumps(_searched(space), sort_keys=True).encode()).hexdigest()[:8]
+
+
+def _target(configs: Sequence[ExperimentConfig]) -> float | None:
+    """Return the value of the first objective at which all trials stop; None if they have no such criterion."""
+    metric = next(iter(configs[0].objectives))
+    targets = {config.stop.get(metric) for config in configs}
+    return targets.pop() if len(targets) == 1 else None
 
 
 def _facts(space: SearchSpace, config: ExperimentConfig, path: Path) -> dict[str, str]:

@@ -12,8 +12,10 @@ from runner.config.demands import Demand, find_demands, mask_resolvers
 from runner.config.errors import UserError, nearest_match
 from runner.config.experiment_file import experiment_text, override_values
 from runner.config.paths import conf_dir
+from runner.sweep.ranking import rank_folder
 from runner.sweep.space import SEED
-from runner.sweep.trials import SweepFolder, Trial, best_first
+from runner.sweep.statistics import FEWEST_VALUES
+from runner.sweep.trials import SweepFolder, Trial
 
 _USAGE = "python -m runner sweep best SWEEP_DIR [--emit FILE] [--config-dir DIR]"
 _COMMANDS = ("best",)
@@ -25,15 +27,14 @@ def main(argv: Sequence[str]) -> int:
     _check_words(words)
     folder = SweepFolder.open(Path(words[1]), TRUST in options)
     metric, mode = next(iter(folder.objectives.items()))
-    from runner.sweep.statistics import FEWEST_VALUES, best_groups_first, group_by_combination
-
-    ranked = best_groups_first(group_by_combination(folder.trials), metric, mode)
-    if not ranked or not ranked[0][1].num:
+    ranking = rank_folder(folder)
+    best = ranking.best
+    if best is None:
         raise UserError(f"no trial of {folder.path} has a value of {metric} yet")
-    group, estimate = ranked[0]
-    best = best_first(group.trials, folder.objectives)[0]
+    estimate = ranking.groups[0].estimate(metric)
     print(f"best of {len(folder.trials)} trials by {metric} ({mode})")
     print(f"  trial    {best.number}, {best.status}: {best.result[metric]:.6g}")
+    print(f"  because  {ranking.reason}")
     if estimate.num > 1:
         interval = f", 95 % interval {estimate.low:.6g} to {estimate.high:.6g}" if estimate.num >= FEWEST_VALUES else ""
         print(f"  seeds    {estimate.num}: mean {estimate.mean:.6g}, inter-quartile mean {estimate.iqm:.6g}{interval}")

@@ -127,16 +127,15 @@ class TrainedSweep:
         return JudgedValue(reached.iqm if reached.num else None, any(one.is_reported for one in last), of)
 
     def _best_trial(self) -> Trial | None:
-        from runner.sweep.trials import best_first
+        from runner.sweep.ranking import rank_folder
 
-        return next(iter(best_first(self.folder.trials, self.folder.objectives)), None)
+        return rank_folder(self.folder).best
 
     def _best_group(self) -> SeedGroup | None:
-        from runner.sweep.statistics import best_groups_first, group_by_combination
+        from runner.sweep.ranking import rank_folder
 
-        metric, mode = next(iter(self.folder.objectives.items()))
-        groups = best_groups_first(group_by_combination(self.folder.trials), metric, mode)
-        return groups[0][0] if groups else None
+        groups = rank_folder(self.folder).groups
+        return groups[0] if groups else None
 
     def overall_cases(self, early: str | None, time_s: float) -> Iterator[Case]:
         if early is not None:

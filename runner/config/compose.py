@@ -51,7 +51,7 @@ def prepare_hydra(config_dir: Path | None) -> None:
     """Register the defaults and resolvers that `conf/config.yaml` refers to."""
     register_defaults(search_dirs(config_dir))
     OmegaConf.register_new_resolver("first_given", _first_given, replace=True)
-    OmegaConf.register_new_resolver("sweep_digest", lambda: SWEEP_DIGEST.get(), replace=True)
+    OmegaConf.register_new_resolver("sweep_digest", _sweep_digest, replace=True)
     setup_globals()
 
 
@@ -64,6 +64,11 @@ def write_composed(composed: Composed, folder: Path) -> None:
 
 def _first_given(*values: Any) -> Any:
     return next((value for value in values if value is not None), None)
+
+
+def _sweep_digest() -> str:
+    """Return the digest; a named function, because launchers of Hydra pickle resolvers."""
+    return SWEEP_DIGEST.get()
 
 
 class _Composition:

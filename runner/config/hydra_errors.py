@@ -71,6 +71,12 @@ def _describe_missing_file(name: str, composition: Repairable) -> bool:
     group, _, option = name.removesuffix(".yaml").strip("/").rpartition("/")
     if group.removeprefix("experiment/") in core_groups() and group.startswith("experiment/"):
         return _describe_missing_override(group.removeprefix("experiment/"), option, composition)
+    plugin = next((line for line in composition.lines if line.key == group and group.startswith("hydra/")), None)
+    if plugin is not None:
+        what = f"{group} has no option {option}, or the package of this plugin is not installed"
+        composition.problems.append(Problem(what, plugin.where, option))
+        composition.leave_out(plugin)
+        return True
     path, where = _find_request(composition.experiment_files(), f"{group}/{option}")
     problem = describe_unknown_option(group, option, where, composition.dirs)
     if problem in composition.problems:

@@ -11,7 +11,7 @@ from runner.report.sweep_record import SweepRecord, total
 from runner.report.sweep_tables import all_trials, best_trial, failed_trials, over_seeds, search_space
 from runner.report.sweep_texts import interval_text, large_text, short_values_text
 from runner.report.sweep_values import pareto, values_and_objective
-from runner.sweep.statistics import Estimate, SeedGroup, best_groups_first, group_by_combination
+from runner.sweep.statistics import Estimate, SeedGroup
 from runner.tracking.headline import ENV_STEPS, TOTAL_S, count_text, duration_text, number_text
 
 _STATUSES = ("running", "finished", "stopped", "interrupted", "failed", "waiting")
@@ -19,7 +19,7 @@ _STATUSES = ("running", "finished", "stopped", "interrupted", "failed", "waiting
 
 def sweep_page(record: SweepRecord) -> Page:
     """Return what is known of a sweep."""
-    groups = best_groups_first(group_by_combination(record.trials), record.metric, record.mode)
+    groups = record.ranking.estimates()
     counts = Counter[str](trial.status for trial in record.trials)
     sections = [
         Section("Learning curves", list(learning_curves(record, [group for group, _ in groups]))),
@@ -78,7 +78,7 @@ def _headline(record: SweepRecord, counts: Mapping[str, int]) -> list[str]:
     return [
         f"trials   {', '.join(f'{counts[status]} {status}' for status in _STATUSES if counts[status]) or 'none'}",
         f"best     {reached}",
-        *([] if best is None else [f"values   {' '.join(best.overrides)}"]),
+        *([] if best is None else [f"because  {record.ranking.reason}", f"values   {' '.join(best.overrides)}"]),
         f"cost     {count_text(total(record, ENV_STEPS))} env steps, "
         f"{duration_text(total(record, TOTAL_S))} of training in {duration_text(record.duration_s)}",
     ]

@@ -9,8 +9,9 @@ from typing import Any
 
 from runner.config.errors import Problem, UserError
 from runner.locks import owner_of
+from runner.sweep.ranking import Ranking, rank_folder
 from runner.sweep.space import SEED, Value
-from runner.sweep.trials import SweepFolder, Trial, best_first
+from runner.sweep.trials import SweepFolder, Trial
 from runner.tracking.growing_columns import Column
 from runner.tracking.headline import TOTAL_S
 from runner.tracking.plain_values import finite_number
@@ -38,7 +39,7 @@ class SweepRecord:
     Attributes:
         path: its folder.
         experiment, objectives, searched, arguments: as of `SweepFolder`.
-        trials: best first; unfinished ones have the metrics of their last iteration.
+        ranking: its trials, best first; unfinished ones have the metrics of their last iteration.
         columns: of each trial by number: the objectives, env steps and iterations.
         keys: what is searched, without the seed.
         duration_s: from the start of the first trial to the last change of one.
@@ -51,7 +52,7 @@ class SweepRecord:
     objectives: Mapping[str, str]
     searched: Mapping[str, Any]
     arguments: list[str]
-    trials: list[Trial]
+    ranking: Ranking
     columns: Mapping[int, Mapping[str, Column]]
     keys: list[str]
     duration_s: float
@@ -73,9 +74,14 @@ class SweepRecord:
         return self.objectives[self.metric]
 
     @property
+    def trials(self) -> list[Trial]:
+        """All trials, best first."""
+        return self.ranking.trials
+
+    @property
     def best(self) -> Trial | None:
-        """The best trial; None while none has a value."""
-        return next((trial for trial in self.trials if finite_number(trial.result.get(self.metric)) is not None), None)
+        """The best trial; None while no trial has a value."""
+        return self.ranking.best
 
     def mutations_of(self, trial: Trial) -> list[Mutation]:
         """Return what it went on with, in order."""
@@ -102,7 +108,7 @@ def read_sweep(
         objectives=folder.objectives,
         searched=folder.searched,
         arguments=folder.arguments,
-        trials=best_first(trials, folder.objectives),
+        ranking=rank_folder(folder),
         columns=columns,
         keys=[key for key in keys if key != SEED],
         duration_s=max(times, default=0.0) - min(times, default=0.0),

@@ -25,7 +25,12 @@ def best_trial(record: SweepRecord) -> Iterator[Block]:
         yield Text(f"No trial has a value of {record.metric} yet.")
         return
     reached = [(name, number_text(best.result.get(name))) for name in record.objectives]
-    rows = [*_values_over_time(record, best).items(), *reached, ("status", _status_text(best))]
+    rows = [
+        *_values_over_time(record, best).items(),
+        *reached,
+        ("chosen for", record.ranking.reason),
+        ("status", _status_text(best)),
+    ]
     yield Table(["", f"trial {best.number}"], [[Cell(name), Cell(value)] for name, value in rows], is_sortable=False)
     yield Code("\n".join(_commands(record, best)))
 

@@ -8,8 +8,9 @@ from contextlib import suppress
 from typing import Any, TextIO
 
 from runner.config.schemas import ExperimentConfig
+from runner.sweep.ranking import rank_folder
 from runner.sweep.space import value_text
-from runner.sweep.trials import SweepFolder, Trial, best_first, pareto_front
+from runner.sweep.trials import SweepFolder, Trial, pareto_front
 from runner.tracking.headline import ENV_STEPS, TOTAL_S, count_text, duration_text
 
 
@@ -60,12 +61,14 @@ class SweepDisplay:
 
     def finish(self, folder: SweepFolder) -> None:
         """Show the closing tables."""
-        trials = best_first(folder.trials, self._objectives)
-        self._print("", *self._table(trials))
+        ranking = rank_folder(folder)
+        self._print("", *self._table(ranking.trials))
+        if ranking.best is not None:
+            self._print(f"best: trial {ranking.best.number}, {ranking.reason}")
         if len(self._objectives) > 1:
-            front = pareto_front(folder.trials, self._objectives)
+            front = pareto_front(ranking.trials, self._objectives)
             names = " and ".join(f"{name.rpartition('/')[2]} ({mode})" for name, mode in self._objectives.items())
-            self._print("", f"no other trial is better in {names}", *self._table(best_first(front, self._objectives)))
+            self._print("", f"no other trial is better in {names}", *self._table(front))
         for trial in folder.trials:
             if trial.status == "failed":
                 self._print(f"trial {trial.number} failed: {trial.reason}")

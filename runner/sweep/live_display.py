@@ -14,7 +14,8 @@ from rich.text import Text
 
 from runner.config.schemas import ExperimentConfig
 from runner.sweep.display import SweepDisplay, counts_text
-from runner.sweep.trials import SweepFolder, Trial, best_first
+from runner.sweep.ranking import rank_folder
+from runner.sweep.trials import SweepFolder, Trial
 from runner.tracking.headline import duration_text
 from runner.tracking.time_left import TimeLeft
 
@@ -66,7 +67,7 @@ class LiveSweepDisplay(SweepDisplay):
             return Text()
         trials = list(self._folder.trials)
         running = [trial for trial in trials if trial.status == "running"]
-        others = [trial for trial in best_first(trials, self._objectives) if trial.status != "running"]
+        others = [trial for trial in rank_folder(self._folder).trials if trial.status != "running"]
         table = Table(box=None, pad_edge=False, header_style="dim")
         shown = [*running, *others][: max(1, self._console.height - _LINES_AROUND)]
         rows = [self.cells(trial) for trial in shown]
@@ -83,7 +84,7 @@ class LiveSweepDisplay(SweepDisplay):
         """Return counts, the best trial, and the time that is left at the pace of the trials so far."""
         texts = [f"{counts_text(folder)} of {max(self._num_trials, len(folder.trials))}"]
         metric = next(iter(self._objectives))
-        best = next(iter(best_first(folder.trials, self._objectives)), None)
+        best = rank_folder(folder).best
         if best is not None and best.result.get(metric) is not None:
             texts.append(f"best {best.result[metric]:.6g} (trial {best.number})")
         elapsed_s = time.monotonic() - self._started_s

@@ -1,6 +1,4 @@
-"""What several seeds of one combination reach together: inter-quartile means and their confidence intervals.
-
-Imports scipy, which takes half a second: import it where it is needed.
+"""Statistics over the seeds of a combination: inter-quartile means and their confidence intervals.
 
 Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021
 (https://arxiv.org/abs/2108.13264): a few seeds are best told by the inter-quartile mean and a bootstrap interval.
@@ -10,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
-import scipy.stats  # type: ignore[import-untyped]
 from numpy.typing import ArrayLike, NDArray
 
 from runner.sweep.space import Combination, combination_key, override_text, without_seed
@@ -89,16 +87,6 @@ def group_by_combination(trials: Sequence[Trial]) -> list[SeedGroup]:
     return [SeedGroup(without_seed(trials[0].combination), tuple(trials)) for trials in groups.values()]
 
 
-def best_groups_first(groups: Sequence[SeedGroup], metric: str, mode: str) -> list[tuple[SeedGroup, Estimate]]:
-    """Return groups with their estimates of a metric, by inter-quartile mean; groups without one last.
-
-    `mode` is max or min.
-    """
-    sign = -1.0 if mode == "max" else 1.0
-    estimated = [(group, group.estimate(metric)) for group in groups]
-    return sorted(estimated, key=lambda pair: (pair[1].num == 0, sign * pair[1].iqm if pair[1].num else 0.0))
-
-
 def estimate(values: ArrayLike) -> Estimate:
     """Return what seeds reach.
 
@@ -133,13 +121,15 @@ def estimate_curve(values: ArrayLike) -> CurveEstimate:
 
 def _estimate_known(values: Curve) -> Curve:
     """Return `mean, iqm, low, high` [4, num_points] of values without gaps [num_seeds, num_points]."""
-    mean, iqm = values.mean(axis=0), _iqm(values, axis=0)
+    import scipy.stats  # type: ignore[import-untyped]  # takes half a second
+
+    mean, iqm = values.mean(axis=0), interquartile_mean(values)
     nothing = np.full_like(iqm, np.nan)
     if len(values) < FEWEST_VALUES:
         return np.stack([mean, iqm, nothing, nothing])
     interval = scipy.stats.bootstrap(
         (values,),
-        _iqm,
+        interquartile_mean,
         n_resamples=_NUM_RESAMPLES,
         batch=max(1, _MOST_NUMBERS // values.size),
         vectorized=True,
@@ -152,8 +142,20 @@ def _estimate_known(values: Curve) -> Curve:
     return np.stack([mean, iqm, np.minimum(interval.low, iqm), np.maximum(interval.high, iqm)])
 
 
-def _iqm(values: Curve, axis: int) -> Curve:
-    return np.asarray(scipy.stats.trim_mean(values, _TRIMMED, axis=axis))
+def interquartile_mean(values: ArrayLike, axis: int = 0) -> Any:
+    """Return the mean without the lowest and the highest quarter, each rounded down to whole values.
+
+    Args:
+        values: numbers, finite and at least one along `axis`.
+        axis: the axis of the seeds.
+
+    Returns:
+        float64 without that axis; a number for a list of numbers.
+    """
+    numbers = np.sort(np.asarray(values, np.float64), axis=axis)
+    num_cut = int(_TRIMMED * numbers.shape[axis])
+    kept = np.take(numbers, range(num_cut, numbers.shape[axis] - num_cut), axis=axis)
+    return kept.mean(axis=axis)
 
 
 def _number(value: object) -> float:

@@ -13,8 +13,10 @@ from typing import Any
 
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.run_records import find_store, information_tags, known_run, mlflow_settings
+from runner.sweep.ranking import Ranking, rank_folder
 from runner.sweep.space import SEED, Value
-from runner.sweep.trials import SweepFolder, Trial, best_first
+from runner.sweep.statistics import estimate_curve
+from runner.sweep.trials import SweepFolder, Trial
 from runner.tracking import MLflowSettings, MLflowTracker, RunStatus, flatten_parameters, run_info
 from runner.tracking.headline import ENV_STEPS
 from runner.tracking.series import on_common_grid, read_columns
@@ -109,31 +111,27 @@ class SweepTracking:
         mutations = self._folder.mutations()
         if mutations:
             self._tracker.log_artifact(_write_table(self._folder.path / "mutations.csv", _mutation_rows(mutations)))
+        ranking = rank_folder(self._folder)
         if self._folder.searched["space"].get(SEED):
-            self._log_seeds(self._tracker)
-        ranked = [trial for trial in best_first(self._folder.trials, self._config.objectives) if trial.result]
-        if ranked:
-            best = ranked[0]
+            self._log_seeds(self._tracker, ranking)
+        best = ranking.best
+        if best is not None:
             params = {f"best.{key}": value for key, _, value in (text.partition("=") for text in best.overrides)}
-            self._tracker.describe({"best.trial": str(best.number), **params}, {})
+            self._tracker.describe({"best.trial": str(best.number), "best.reason": ranking.reason, **params}, {})
             self._tracker.log_metrics(int(best.result.get(ENV_STEPS, 0)), best.result)
         warning = self._tracker.finish(status)
         if warning:
             print(warning, file=sys.stderr, flush=True)
 
-    def _log_seeds(self, tracker: MLflowTracker) -> None:
-        """Log what seeds reach together: a table of all combinations, and curves of the best one over env steps."""
-        # Imports scipy, which takes half a second.
-        from runner.sweep.statistics import best_groups_first, estimate_curve, group_by_combination
-
-        metric, mode = next(iter(self._config.objectives.items()))
-        ranked = best_groups_first(group_by_combination(self._folder.trials), metric, mode)
+    def _log_seeds(self, tracker: MLflowTracker, ranking: Ranking) -> None:
+        """Log statistics over seeds: a table of all combinations, and curves of the best one over env steps."""
+        metric = ranking.metric
         table = [["values", "metric", *_STATISTICS, "num"]]
-        for group, estimate in ranked:
+        for group, estimate in ranking.estimates():
             numbers = [f"{getattr(estimate, name):.6g}" for name in _STATISTICS]
             table.append([" ".join(group.overrides), metric, *numbers, str(estimate.num)])
         tracker.log_artifact(_write_table(self._folder.path / "seeds.csv", table))
-        best = [trial for group, _ in ranked[:1] for trial in group.trials]
+        best = [trial for group in ranking.groups[:1] for trial in group.trials]
         read = [read_columns(self._folder.run_dir(trial), [metric, ENV_STEPS]) for trial in best]
         lines = [(columns[ENV_STEPS], columns[metric]) for columns in read if metric in columns]
         if not lines:

@@ -87,6 +87,7 @@ class SweepFolder:
         experiment: its name.
         objectives: metrics that trials are judged by, each with `max` or `min`; the first one counts.
         searched: `SearchSpace.to_dict` of what is searched.
+        target: value of the first objective at which trials stop; None if it is not a stop criterion.
         arguments: of the command line that began it, as far as all trials share them and a run takes them.
         trials: by number.
         foreign: number of a trial -> why its line counts as somebody else's.
@@ -104,6 +105,7 @@ class SweepFolder:
         self._to_describe = dict(described) if is_new else None
         self.experiment = str(described["experiment"])
         self.objectives: dict[str, str] = dict(described["objectives"])
+        self.target: float | None = described.get("target")
         self.searched: dict[str, Any] = dict(described["searched"])
         self.arguments: list[str] = list(described.get("arguments", self.searched["overrides"]))
         self._log = ProgressLog(path / _TRIALS_FILE)
@@ -140,12 +142,13 @@ class SweepFolder:
         may_change: bool,
         arguments: Sequence[str] = (),
         is_trusted: bool = False,
+        target: float | None = None,
     ) -> SweepFolder:
         """Return the folder for a sweep that begins or goes on; made if it is not there, written with its first trial.
 
         Args:
             path: the folder.
-            experiment, objectives, searched, arguments: as of the attributes.
+            experiment, objectives, searched, arguments, target: as of the attributes.
             may_change: whether a sweep that searches something else goes on as this one.
             is_trusted: read an existing sweep whoever wrote it.
 
@@ -157,6 +160,7 @@ class SweepFolder:
             "version": _VERSION,
             "experiment": experiment,
             "objectives": dict(objectives),
+            "target": target,
             "searched": dict(searched),
             "arguments": list(arguments),
         }
@@ -274,6 +278,8 @@ def _read_json(file: Path) -> dict[str, Any]:
             raise ValueError(f"version {content['version']}, not {_VERSION}")
         if not content["objectives"] or not set(content["objectives"].values()) <= {"max", "min"}:
             raise ValueError("its objectives are none")
+        if content.get("target") is not None and finite_number(content["target"]) is None:
+            raise ValueError("its target is not a number")
         if not isinstance(content["experiment"], str) or not isinstance(content["searched"]["space"], dict):
             raise ValueError("it has no name, or searches nothing")
         if not all(isinstance(text, str) for text in content["searched"]["overrides"]):
@@ -297,18 +303,6 @@ def is_complete(folder: SweepFolder, space: SearchSpace, num_samples: int | None
     known = {combination_key(trial.combination) for trial in folder.trials}
     grid = space.grid() if num_samples is None else ()
     return all(combination_key(seeded) in known for combination in grid for seeded in space.with_seeds(combination))
-
-
-def best_first(trials: Sequence[Trial], objectives: Mapping[str, str]) -> list[Trial]:
-    """Return trials by the first objective; trials without a value last."""
-    metric, mode = next(iter(objectives.items()))
-    sign = -1 if mode == "max" else 1
-
-    def rank(trial: Trial) -> tuple[bool, float, int]:
-        value = finite_number(trial.result.get(metric))
-        return value is None, 0.0 if value is None else sign * value, trial.number
-
-    return sorted(trials, key=rank)
 
 
 def pareto_front(trials: Sequence[Trial], objectives: Mapping[str, str]) -> list[Trial]:

@@ -40,9 +40,9 @@ def judged(sweep: TrainedSweep, text: str) -> str:
     return str(Assertion(condition, sweep.value_of(condition)))
 
 
-def test_a_lucky_seed_is_enough_for_the_best_trial_and_not_for_the_combination(tmp_path: Path) -> None:
+def test_a_lucky_seed_makes_neither_the_best_trial_nor_the_best_combination(tmp_path: Path) -> None:
     sweep = sweep_of(tmp_path, SEEDS)
-    assert judged(sweep, f"{RETURN} >= 450") == "500 of the best trial, 0 of 8, holds"
+    assert judged(sweep, f"{RETURN} >= 450") == "310 of the best trial, 5 of 8, does not hold"
     over_seeds = "302.5 of the best combination with algorithm.lr=0.001, 4 seeds"  # without the lowest and the highest
     assert judged(sweep, f"iqm({RETURN}) >= 450") == f"{over_seeds}, does not hold"
     assert judged(sweep, f"iqm({RETURN.replace('/', '.')}) >= 300") == f"{over_seeds}, holds"

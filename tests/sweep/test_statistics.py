@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from runner.sweep.statistics import best_groups_first, estimate, estimate_curve, group_by_combination
+from runner.sweep.ranking import rank
+from runner.sweep.statistics import estimate, estimate_curve, group_by_combination
 from runner.sweep.trials import Trial, pareto_front
 
 NUMBERS = st.floats(-1e6, 1e6, allow_subnormal=False)
@@ -101,8 +102,8 @@ def test_groups_leave_out_the_seed_only() -> None:
     assert [[trial.number for trial in group.trials] for group in groups] == [[0, 2, 3], [1], [4]]
     assert groups[0].overrides == ["lr=1e-3"]
     assert (groups[0].estimate("score").mean, groups[0].estimate("score").num) == (2.0, 2)
-    assert [own.combination["lr"] for own, _ in best_groups_first(groups, "score", "max")] == ["3e-3", "1e-3", "5e-3"]
-    assert [own.combination["lr"] for own, _ in best_groups_first(groups, "score", "min")] == ["1e-3", "3e-3", "5e-3"]
+    for mode, order in {"max": ["3e-3", "1e-3", "5e-3"], "min": ["1e-3", "3e-3", "5e-3"]}.items():
+        assert [group.combination["lr"] for group in rank(trials, {"score": mode}).groups] == order
 
 
 POINTS = st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.none() | st.integers(0, 4)), max_size=12)

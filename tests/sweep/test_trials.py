@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from runner.locks import held
-from runner.sweep.trials import Status, SweepFolder, Trial, best_first, unfinished
+from runner.sweep.ranking import rank
+from runner.sweep.trials import Status, SweepFolder, Trial, unfinished
 
 METRIC = "env_runners/episode_return_mean"
 
@@ -21,7 +22,7 @@ def trials_of(values: Sequence[float | None]) -> list[Trial]:
 @pytest.mark.parametrize(("mode", "order"), [("max", [4, 2, 3, 0, 1]), ("min", [3, 2, 4, 0, 1])])
 def test_trials_without_a_value_come_last(mode: str, order: list[int]) -> None:
     trials = trials_of([None, float("nan"), -2.0, -7.0, -1.0])
-    assert [trial.number for trial in best_first(trials, {METRIC: mode})] == order
+    assert [trial.number for trial in rank(trials, {METRIC: mode}).trials] == order
 
 
 @pytest.mark.parametrize(
