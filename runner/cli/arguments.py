@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from runner.config.errors import UserError, nearest_match
 # Option with a value -> the kind of value.
 _WITH_VALUE: Mapping[str, str] = {
     "--config-dir": "a folder",
+    "-cd": "a folder",
     "--assert": "a condition: --assert 'METRIC >= 450'",
     "--budget": "a duration: --budget 10m",
     "--junit": "a file: --junit results.xml",
@@ -28,6 +30,17 @@ _SWITCHES: Mapping[str, str] = {
     "--replay-schedule": "replays_schedule",
     "--build": "is_built",
     "--trust": "is_trusting",
+}
+# Flag of Hydra -> what to type for the same purpose.
+_SHOW = "python -m runner show [OVERRIDES], which prints the composed configuration"
+_FLAGS_OF_HYDRA: Mapping[str, str] = {
+    **dict.fromkeys(("--cfg", "-c", "--resolve", "--package", "-p", "--info", "-i"), _SHOW),
+    **dict.fromkeys(("--config-name", "-cn"), "experiment=NAME"),
+    **dict.fromkeys(("--config-path", "-cp"), "--config-dir DIR"),
+    **dict.fromkeys(("--run", "-r"), "no flag: without -m there is one run"),
+    **dict.fromkeys(("--shell-completion", "-sc"), "python -m runner list, which prints all experiments and options"),
+    "--hydra-help": "python -m runner --help",
+    "--experimental-rerun": "python -m runner resume RUN_DIR",
 }
 _FLAGS = ("--help", "-h", "--version", *_WITH_VALUE, *_SWITCHES)
 # Option -> the verbs that take it (None: training); every verb takes the others. `_INSTEAD` names the substitute.
@@ -146,7 +159,10 @@ def take_options(
 
 
 def _describe_unknown_option(text: str, options: Sequence[str]) -> str:
-    nearest = nearest_match(text.partition("=")[0], options)
+    name = text.partition("=")[0]
+    if name in _FLAGS_OF_HYDRA:
+        return f"{name} is a flag of Hydra that runner does not have\n   allowed  {_FLAGS_OF_HYDRA[name]}"
+    nearest = nearest_match(name, options)
     hint = f"\n   nearest  {nearest}" if nearest else ""
     return f"unknown option {text}\n   allowed  {', '.join(options)}{hint}"
 
@@ -154,11 +170,16 @@ def _describe_unknown_option(text: str, options: Sequence[str]) -> str:
 def parse_arguments(argv: Sequence[str], word_names: Sequence[str] = ()) -> Arguments:
     """Parse options, overrides and the words named `word_names` (of `_WORDS`), all required; raises `UsageError`."""
     arguments = Arguments()
-    rest = list(argv)
+    rest, positionals = list(argv), list[str]()
     while rest:
-        arguments = _take_argument(arguments, rest)
-    if len(arguments.words) < len(word_names):
-        name = word_names[len(arguments.words)]
+        if rest[0].startswith("-"):
+            arguments = _take_option(arguments, rest)
+        else:
+            positionals.append(rest.pop(0))
+    words, overrides = split_words(positionals, len(word_names))
+    arguments = replace(arguments, words=tuple(words), overrides=tuple(overrides))
+    if len(words) < len(word_names):
+        name = word_names[len(words)]
         raise UsageError(f"{name} is missing\n   allowed  {_WORDS[name]}")
     if len(arguments.words) > len(word_names):
         extra = arguments.words[len(word_names)]
@@ -166,8 +187,23 @@ def parse_arguments(argv: Sequence[str], word_names: Sequence[str] = ()) -> Argu
     return arguments
 
 
+def split_words(texts: Sequence[str], num_words: int) -> tuple[list[str], list[str]]:
+    """Split arguments without options into words and overrides.
+
+    If there are fewer words than the verb takes, arguments with a `=` that are paths become words: existing ones
+    first, then names in an existing folder.
+    """
+    words = {text for text in texts if _is_word(text)}
+    others = [text for text in texts if text not in words and not text.startswith(("+", "~"))]
+    existing = [text for text in others if os.path.exists(text)]
+    in_folders = [text for text in others if os.path.isdir(os.path.dirname(text))]
+    num_missing = max(0, num_words - sum(text in words for text in texts))
+    words |= set(list(dict.fromkeys([*existing, *in_folders]))[:num_missing])
+    return [text for text in texts if text in words], [text for text in texts if text not in words]
+
+
 def _take_value(arguments: Arguments, name: str, value: str) -> Arguments:
-    if name == "--config-dir":
+    if name in ("--config-dir", "-cd"):
         return replace(arguments, config_dir=Path(value))
     if name == "--assert":
         return replace(arguments, assertions=(*arguments.assertions, value))
@@ -178,7 +214,7 @@ def _take_value(arguments: Arguments, name: str, value: str) -> Arguments:
     return replace(arguments, format=value)
 
 
-def _take_argument(arguments: Arguments, rest: list[str]) -> Arguments:
+def _take_option(arguments: Arguments, rest: list[str]) -> Arguments:
     text = rest.pop(0)
     name, separator, value = text.partition("=")
     if name in _WITH_VALUE:
@@ -188,8 +224,4 @@ def _take_argument(arguments: Arguments, rest: list[str]) -> Arguments:
     if text in _SWITCHES:
         switch: dict[str, Any] = {_SWITCHES[text]: True}
         return replace(arguments, **switch)
-    if text.startswith("-"):
-        raise UsageError(_describe_unknown_option(text, _FLAGS))
-    if _is_word(text):
-        return replace(arguments, words=(*arguments.words, text))
-    return replace(arguments, overrides=(*arguments.overrides, text))
+    raise UsageError(_describe_unknown_option(text, _FLAGS))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from runner.checkpoints.trust import ACTING, TRUST
-from runner.cli.arguments import UsageError, take_options
+from runner.cli.arguments import UsageError, split_words, take_options
 from runner.config.documents import read_regular
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError, UserError, nearest_match
 from runner.config.paths import zoo_dir
@@ -32,7 +32,7 @@ _DISPLAYS = ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER")
 def main(argv: Sequence[str]) -> int:
     """Play episodes, and print their returns."""
     options, rest = take_options(argv, (_OUTPUT, _EPISODES, _CONFIG_DIR), (TRUST,))
-    words = [text for text in rest if "=" not in text]
+    words, overrides = split_words(rest, 1)
     if len(words) != 1:
         what = f"{words[1]} is one word too many" if words else "RUN_DIR, POLICY.onnx or zoo:NAME is missing"
         raise UsageError(f"{what}\n   allowed  python -m runner play RUN_DIR [{_OUTPUT} FILE] [{_EPISODES} 1]")
@@ -42,7 +42,6 @@ def main(argv: Sequence[str]) -> int:
         _check_display()
     elif output.is_dir():
         raise UserError(Problem("the file cannot be written: this is a folder", str(output)).render_alone())
-    overrides = [text for text in rest if "=" in text]
     if words[0].startswith(_ZOO):
         _refuse(options, _CONFIG_DIR, "the zoo's experiments are ours")
         _refuse(options, TRUST, "the zoo's policies are ours")

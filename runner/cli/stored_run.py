@@ -16,6 +16,7 @@ from runner.cli.arguments import Arguments, UsageError, parse_arguments
 from runner.config.composed import Composed
 from runner.config.errors import ConfigError, Problem, UserError
 from runner.config.fields import adapted_names
+from runner.config.overrides import override_value
 from runner.config.schemas import EnvConfig, ExperimentConfig
 from runner.config.stored import compose_stored, describe_changes
 from runner.config.validation import build_experiment_config
@@ -111,7 +112,7 @@ def target_run_dir(arguments: Arguments) -> Path:
 
 def split_run_dir(arguments: Arguments) -> tuple[Path | None, list[str]]:
     """Split off the value of `hydra.run.dir=` (None: not given) from the other overrides."""
-    run_dirs = [text.partition("=")[2] for text in arguments.overrides if text.startswith("hydra.run.dir=")]
+    run_dirs = [override_value(text) for text in arguments.overrides if text.startswith("hydra.run.dir=")]
     others = [text for text in arguments.overrides if not text.startswith("hydra.run.dir=")]
     return Path(run_dirs[-1]).absolute() if run_dirs else None, others
 

@@ -21,7 +21,9 @@ def with_local_runs(verb: str | None, argv: Sequence[str]) -> list[str]:
     """
     if VERBS[verb].arguments.split(" ")[0] not in ("RUN_DIR", "DIR"):
         return list(argv)
-    named = [text.removeprefix(_TARGET) for text in argv if text.startswith(_TARGET)]
+    from runner.config.overrides import override_value  # imports Hydra
+
+    named = [override_value(text) for text in argv if text.startswith(_TARGET)]
     if named and is_url(named[-1]):
         what, store = "the run dir of a stored run is a local folder", named[-1].rstrip("/").rpartition("/")[0]
         allowed = f"hydra.run.dir=FOLDER; with checkpoint.upload_to={store} `resume` uploads it"

@@ -107,8 +107,21 @@ def _describe_syntax_error(text: str, error: HydraException) -> Problem:
     if key.startswith("metrics."):
         allowed = "'metrics={env_runners/NAME: {info: KEY}}', the block as a whole"
         return Problem(f"this override cannot be read: {reason}", where, text, allowed)
+    value = text.partition("=")[2]
+    if "=" in value and "/" in value and value[:1] not in "'\"[{":
+        return Problem(f"this override cannot be read: {reason}", where, text, f"quotes: \"{key}='{value}'\"")
     suggestion = key.replace("/", ".") if "/" in key else None
     return Problem(f"this override cannot be read: {reason}", where, text, _FORMS, suggestion)
+
+
+def override_value(text: str) -> str:
+    """Return the value of `key=value` as text: quotes are read as Hydra reads them, all other values stay as typed."""
+    typed = text.partition("=")[2]
+    try:
+        value = OverridesParser.create().parse_override(text).value()
+    except HydraException:
+        return typed
+    return str(value) if isinstance(value, str) else typed
 
 
 def find_unknown_option(line: OverrideLine, dirs: Sequence[Path]) -> Problem | None:

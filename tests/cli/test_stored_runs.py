@@ -145,3 +145,53 @@ def test_other_spaces_name_the_override_that_brought_them(
     outcome = run_main(verb, "run", "env.env=Pendulum-v1", "stop.training_iteration=3")
     assert outcome.code == 2
     assert_golden(f"{verb}_other_spaces", outcome.err)
+
+
+@pytest.mark.parametrize(
+    ("verb", "words", "output"),
+    [
+        ("resume", ["stop.training_iteration=3"], "finished: training_iteration 3"),
+        ("evaluate", ["evaluation.evaluation_duration=1"], "evaluated "),
+        ("export", ["lr=0.1/policy=1.onnx"], "policy=1.onnx"),
+        ("report", [], "report.html"),
+        ("inspect", [], ""),
+    ],
+)
+def test_a_path_with_an_equals_sign_is_no_override(
+    run_main: RunMain,
+    run_dir: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    verb: str,
+    words: list[str],
+    output: str,
+) -> None:
+    (tmp_path / "lr=0.1").mkdir()
+    monkeypatch.chdir(tmp_path)
+    run_dir.rename("lr=0.1/seed=1")
+    outcome = run_main(verb, *words[1:], "lr=0.1/seed=1", *words[:1])
+    if verb == "inspect":  # a run dir holds no recorded data, which the message says of this folder
+        assert "lr=0.1/seed=1" in outcome.err
+        return
+    assert outcome.code == 0, outcome.err
+    assert output in outcome.out
+
+
+def test_a_missing_run_dir_is_still_missing(run_main: RunMain) -> None:
+    outcome = run_main("resume", "stop.env_runners/episode_return_mean=450")
+    assert (outcome.code, outcome.err.splitlines()[0]) == (2, "RUN_DIR is missing")
+
+
+def test_quotes_around_the_run_dir_are_read_as_hydra_reads_them(
+    run_main: RunMain, run_dir: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "a=b c"
+    outcome = run_main("resume", str(run_dir), "stop.training_iteration=3", f"hydra.run.dir='{target}'")
+    assert outcome.code == 0, outcome.err
+    assert (target / "progress.jsonl").exists()
+
+
+def test_a_value_with_an_equals_sign_needs_quotes(run_main: RunMain) -> None:
+    outcome = run_main(*START, "hydra.run.dir=/runs/lr=0.1")
+    assert outcome.code == 2
+    assert "\"hydra.run.dir='/runs/lr=0.1'\"" in outcome.err

@@ -63,6 +63,17 @@ def test_a_sweep_validates_first(run_cli: RunCli, tmp_path: Path) -> None:
     [
         (["validte"], "nearest  validate"),
         (["train"], "unknown verb train"),
+        (
+            [CARTPOLE, "--cfg", "job"],
+            "--cfg is a flag of Hydra that runner does not have\n   allowed  python -m runner show",
+        ),
+        ([CARTPOLE, "--resolve"], "python -m runner show"),
+        ([CARTPOLE, "--info"], "python -m runner show"),
+        (["-cn", "ppo_cartpole"], "experiment=NAME"),
+        (["--config-name=ppo_cartpole"], "experiment=NAME"),
+        (["--hydra-help"], "python -m runner --help"),
+        (["evaluate", "--cfg=job"], "python -m runner show"),
+        (["-cd", "nowhere", CARTPOLE], "no such folder"),
         (["--confg-dir=x"], "nearest  --config-dir"),
         (["validate", "--config-dir"], "--config-dir needs a folder"),
         (["validate", "--config-dir", "nowhere", CARTPOLE], "no such folder"),

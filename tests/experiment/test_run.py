@@ -405,3 +405,33 @@ def test_a_log_that_cannot_be_written_is_told(run_main: Run, tmp_path: Path) -> 
     outcome = run_main(*TRAIN)
     assert outcome.code == 2
     assert outcome.err.startswith("the run dir cannot be made: [Errno 21] Is a directory: ")
+
+
+def test_launchers_of_hydra_run_in_other_processes(run_main: Run, tmp_path: Path) -> None:
+    pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
+    settings = ["seed=1,2", "stop.training_iteration=1", "hydra/sweeper=basic", "hydra/launcher=joblib"]
+    outcome = run_main("-m", "+experiment=ppo_cartpole", *QUICK, *settings, "hydra.launcher.n_jobs=2")
+    assert outcome.code == 0, outcome.err
+    results = sorted((tmp_path / "outputs" / "ppo_cartpole" / "sweeps").glob("*/*/result.json"))
+    assert [json.loads(file.read_text())["training_iteration"] for file in results] == [1, 1]
+
+
+def test_each_sweep_of_hydra_has_its_own_folder(run_main: Run, tmp_path: Path) -> None:
+    command = ["-m", "+experiment=ppo_cartpole", *QUICK, "stop.training_iteration=1", "seed=1", "hydra/sweeper=basic"]
+    assert run_main(*command).code == 0
+    time.sleep(1.1)  # folders are named by the second
+    assert run_main(*command).code == 0
+    assert len(list((tmp_path / "outputs" / "ppo_cartpole" / "sweeps").iterdir())) == 2
+
+
+def test_a_launcher_needs_a_sweeper_of_hydra(run_main: Run) -> None:
+    outcome = run_main("-m", "+experiment=ppo_cartpole", *QUICK, "seed=1,2", "hydra/launcher=joblib")
+    assert outcome.code == 2
+    assert "hydra/sweeper=basic as well" in outcome.err
+
+
+def test_a_plugin_that_is_not_installed(run_main: Run) -> None:
+    outcome = run_main("-m", "+experiment=ppo_cartpole", *QUICK, "seed=1,2", "hydra/sweeper=nope")
+    assert outcome.code == 2
+    assert outcome.err.startswith("1 problem in the configuration\n\n1. hydra/sweeper has no option nope")
+    assert "override hydra/sweeper=nope" in outcome.err
