@@ -26,7 +26,7 @@ from runner.config.loader import hydra_with_this_loader
 from runner.config.overrides import parse_overrides
 from runner.config.paths import conf_dir, search_dirs
 from runner.config.validation import build_experiment_config
-from runner.experiment.run_folder import opened_run_folder
+from runner.experiment.run_folder import claim_run_dir, opened_run_folder
 
 
 def run_with_hydra(arguments: Arguments, checked: Checked | None, verdict: Verdict) -> int:
@@ -36,7 +36,7 @@ def run_with_hydra(arguments: Arguments, checked: Checked | None, verdict: Verdi
     def job(_: object) -> None:
         codes.append(_run_job(arguments, checked, verdict))
 
-    _call_hydra(job, arguments, None if checked is None else checked[0].run_dir)
+    _call_hydra(job, arguments, None if checked is None else claim_run_dir(checked[0]))
     return max(codes, default=0)
 
 
@@ -76,7 +76,7 @@ class _SweptRun:
         return _objective(self.arguments)
 
 
-def _call_hydra(job: Callable[[Any], Any], arguments: Arguments, run_dir: str | None) -> None:
+def _call_hydra(job: Callable[[Any], Any], arguments: Arguments, run_dir: Path | None) -> None:
     import hydra
 
     prepare_hydra(arguments.config_dir)
@@ -138,12 +138,12 @@ def _overrides_as_typed() -> Iterator[None]:
 
 
 @contextmanager
-def _hydra_command_line(arguments: Arguments, run_dir: str | None) -> Iterator[None]:
+def _hydra_command_line(arguments: Arguments, run_dir: Path | None) -> Iterator[None]:
     """Put the overrides into `sys.argv`, which Hydra reads, in its spelling; `run_dir` is local, whatever they say."""
     lines, _ = parse_overrides(arguments.overrides, search_dirs(arguments.config_dir))
     texts = [line.hydra_text for line in lines]
     if run_dir is not None:
-        texts.append(f"hydra.run.dir={QuotedString(run_dir, Quote.single).with_quotes()}")
+        texts.append(f"hydra.run.dir={QuotedString(str(run_dir), Quote.single).with_quotes()}")
     if arguments.is_multirun:
         texts.append("--multirun")
     if arguments.config_dir is not None:

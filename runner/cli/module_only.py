@@ -15,9 +15,10 @@ from runner.cli.ci import Verdict
 from runner.cli.conditions import check_assertions
 from runner.cli.stored_run import check_holds_no_run, check_writable, named_checkpoint, split_run_dir
 from runner.cli.validate import check_memory
+from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_new_run
 from runner.config.validation import build_experiment_config
-from runner.experiment.run_folder import opened_run_folder
+from runner.experiment.run_folder import make_free_folder, opened_run_folder
 
 
 def main(arguments: Arguments, verdict: Verdict) -> int:
@@ -34,10 +35,11 @@ def main(arguments: Arguments, verdict: Verdict) -> int:
     stored.check(composed, overrides, trusted_blocks={*chosen, "module.load_state_path"})
     config = build_experiment_config(composed)
     check_assertions(arguments.assertions, config)
-    run_dir = run_dir or _new_run_dir(str(config.experiment_name))
-    check_writable(run_dir)
-    check_holds_no_run(run_dir)
+    check_writable(run_dir or _default_run_dir(config))
+    if run_dir is not None:
+        check_holds_no_run(run_dir)
     check_memory([config])
+    run_dir = run_dir or make_free_folder(_default_run_dir(config))
     with opened_run_folder(run_dir) as folder:
         from runner.experiment.run_experiment import run_experiment
 
@@ -45,6 +47,6 @@ def main(arguments: Arguments, verdict: Verdict) -> int:
         return run_experiment(config, composed, folder, start_time_s=start_time_s)
 
 
-def _new_run_dir(experiment_name: str) -> Path:
+def _default_run_dir(config: ExperimentConfig) -> Path:
     """Name the run dir as `hydra.run.dir` in `conf/config.yaml` does."""
-    return Path.cwd() / "outputs" / experiment_name / time.strftime("%Y-%m-%d/%H-%M-%S")
+    return Path.cwd() / "outputs" / str(config.experiment_name) / time.strftime("%Y-%m-%d/%H-%M-%S")

@@ -47,17 +47,18 @@ def _number(options: Mapping[str, str], name: str) -> int:
 
 def _profile(checked: Checked, num_iterations: int, num_warmup: int, output: Path | None) -> int:
     from runner.experiment.run import own_errors_told
-    from runner.experiment.run_folder import opened_run_folder
+    from runner.experiment.run_folder import claim_run_dir, opened_run_folder
     from runner.experiment.run_records import check_unused
     from runner.experiment.trainer import Trainer
     from runner.profiling.profile import check_can_profile, profile_iterations
 
     composed, config = checked
     check_can_profile(config)
-    if composed.run_dir is None:
+    run_dir = claim_run_dir(composed)
+    if run_dir is None:
         problem = Problem("profile does not know where to write", "hydra.run.dir", allowed="hydra.run.dir=DIR")
         raise UserError(problem.render_alone())
-    with opened_run_folder(Path(composed.run_dir)) as folder, own_errors_told(folder.path):
+    with opened_run_folder(run_dir) as folder, own_errors_told(folder.path):
         check_unused(folder.path)
         folder.write_configuration(composed)
         with Trainer(config, note=_note, run_dir=folder.path) as trainer:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +27,7 @@ from runner.config.paths import search_dirs
 from runner.config.schemas import ExperimentConfig
 from runner.config.sweep import POPULATIONS
 from runner.interrupts import is_interrupted
-from runner.locks import held
+from runner.locks import FolderHeld, held, owner_of
 from runner.sweep.space import Choices, SearchSpace, read_search_space
 
 if TYPE_CHECKING:
@@ -51,8 +53,8 @@ def run_sweep_command(arguments: Arguments, verdict: Verdict) -> int:
     codes: list[int] = []
 
     def run(folder: Path) -> int:
-        with _held_folder(folder):
-            codes.append(_run(space, configs, folder, arguments, verdict))
+        with _held_folder(folder) as path:
+            codes.append(_run(space, configs, path, arguments, verdict))
         return codes[-1]
 
     token = SWEEP_DIGEST.set(_digest(space))
@@ -98,20 +100,33 @@ def _run(
 
 
 @contextmanager
-def _held_folder(folder: Path) -> Iterator[None]:
-    """Hold the folder for this process.
+def _held_folder(folder: Path) -> Iterator[Path]:
+    """Hold the folder for this process, and yield it.
+
+    If nobody chose its name and another process holds it, hold the next free one: `NAME_2`, `NAME_3` and so on.
 
     Raises:
-        FolderHeld: another process holds the folder.
+        FolderHeld: another process holds the folder, which the user named.
         UserError: the folder cannot be written.
     """
+    is_named = folder.name != SWEEP_DIGEST.get()
     with ExitStack() as stack:
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(held(folder, "sweep's folder"))
-        except OSError as error:
-            raise UserError(f"the sweep's folder cannot be used: {error}") from error
-        yield
+        for path in (folder.with_name(f"{folder.name}_{number}") if number > 1 else folder for number in count(1)):
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(held(path, "sweep's folder"))
+            except FolderHeld:
+                if is_named or owner_of(path) is None:
+                    raise
+            except OSError as error:
+                raise UserError(f"the sweep's folder cannot be used: {error}") from error
+            else:
+                break
+        if path != folder:
+            print(
+                f"another process runs this sweep in {folder}; this one writes to {path}", file=sys.stderr, flush=True
+            )
+        yield path
 
 
 def _checked_space(arguments: Arguments) -> SearchSpace:

@@ -34,6 +34,7 @@ from runner.config.yaml_lines import YAMLError
 _MISSING_KEY = re.compile(r"Interpolation key '(.+)' not found")
 _MISSING = "???"  # in YAML: no value yet
 _RUN_DIR, _SWEEP_DIR, _UPLOAD_TO = "hydra.run.dir", "hydra.sweep.dir", "checkpoint.upload_to"
+_CLOCK = "${now:"  # Hydra's resolver of the time
 # Stands for the search space of a sweep in the name of its folder.
 SWEEP_DIGEST: ContextVar[str] = ContextVar("sweep_digest", default="sweep")
 
@@ -91,9 +92,10 @@ class _Composition:
             unread = frozenset({*core_groups(), "experiment"})
             return Composed({}, {}, self.texts, None, tuple(self.problems), unread, self.config_dir)
         experiment, run_dir, run_url = self._chosen_experiment(config), _hydra_value(config, _RUN_DIR), None
+        is_run_dir_named = _CLOCK not in _unresolved_text(config, _RUN_DIR)
         if run_dir is not None and is_url(run_dir):
             run_url = run_dir.rstrip("/")
-            run_dir = str(local_copy_of(run_url))
+            run_dir, is_run_dir_named = str(local_copy_of(run_url)), True
             self._upload_to(config, run_url)
         self._check_sweep_dir(_hydra_value(config, _SWEEP_DIR))
         with open_dict(config):
@@ -118,6 +120,7 @@ class _Composition:
             unresolved,
             run_dir,
             run_url,
+            is_run_dir_named,
         )
 
     def _upload_to(self, config: DictConfig, url: str) -> None:
@@ -295,6 +298,11 @@ def _hydra_value(config: DictConfig, key: str) -> str | None:
     """The value of a key of Hydra; None where only a run of Hydra knows it."""
     value = _value(config, key)
     return None if value is None else str(value)
+
+
+def _unresolved_text(config: DictConfig, key: str) -> str:
+    block, _, name = key.rpartition(".")
+    return str(OmegaConf.to_container(OmegaConf.select(config, block), resolve=False).get(name))  # type: ignore[union-attr]
 
 
 def _value(config: DictConfig, key: str) -> Any:

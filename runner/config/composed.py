@@ -20,6 +20,7 @@ class Composed:
     chosen file is missing or cannot be read, so that their keys cannot be checked. `unresolved`: the values
     with their interpolations, for a checkpoint. `run_dir`: `hydra.run.dir`; None where only a run of Hydra knows it.
     `run_url`: the URL that `hydra.run.dir` is, if it is one; then `run_dir` is the folder of the local copy.
+    `is_run_dir_named`: false if `hydra.run.dir` contains the time, as it does by default: nobody chose that name.
     """
 
     values: dict[str, Any]
@@ -33,6 +34,7 @@ class Composed:
     unresolved: Mapping[str, Any] = field(default_factory=dict)
     run_dir: str | None = None
     run_url: str | None = None
+    is_run_dir_named: bool = True
 
     def where(self, key: str) -> str | None:
         """Return the source of the value at `key`, else of a value inside or around it; None for a default."""

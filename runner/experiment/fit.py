@@ -11,7 +11,7 @@ from runner.checkpoints.folder import list_checkpoints
 from runner.config.composed import Composed
 from runner.config.errors import Problem, UserError
 from runner.experiment.run import Run
-from runner.experiment.run_folder import opened_run_folder
+from runner.experiment.run_folder import claim_run_dir, opened_run_folder
 from runner.experiment.run_records import RunRecords
 from runner.interrupts import interrupts
 from runner.pages.run_record import RunRecord, read_run
@@ -66,11 +66,12 @@ def fit(trainer: Trainer, origin: Origin | None, run_dir: Path | None = None) ->
 
 
 def _run_dir_of(origin: Origin) -> Path:
-    checkpoint, named = origin.checkpoint, origin.composed.run_dir
+    checkpoint = origin.checkpoint
     if checkpoint is not None and checkpoint.parent.name == "checkpoints":
         return checkpoint.parent.parent
-    if checkpoint is not None or named is None:
+    named = None if checkpoint is not None else claim_run_dir(origin.composed)
+    if named is None:
         got = f"a checkpoint outside of a run dir, {checkpoint}" if checkpoint else "hydra.run.dir without a value"
         problem = Problem("fit does not know where to write", "Trainer.fit", got, "fit(run_dir=...)")
         raise UserError(problem.render_alone())
-    return Path(named)
+    return named

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import count
 from pathlib import Path
 
 from runner.config.compose import write_composed
@@ -43,6 +44,40 @@ class RunFolder:
     def write_configuration(self, composed: Composed) -> None:
         """Write the composed configuration and the overrides into `.hydra`, as Hydra does."""
         write_composed(composed, self.path / ".hydra")
+
+
+def claim_run_dir(composed: Composed) -> Path | None:
+    """Return the run dir of a new run; None if only a run of Hydra knows it.
+
+    A name that contains the time may be taken by a run that started in the same second. This function then creates
+    the next free folder, `NAME_2`, `NAME_3` and so on.
+
+    Raises:
+        UserError: the folder cannot be made.
+    """
+    if composed.run_dir is None or composed.is_run_dir_named:
+        return None if composed.run_dir is None else Path(composed.run_dir)
+    return make_free_folder(Path(composed.run_dir))
+
+
+def make_free_folder(path: Path) -> Path:
+    """Create the folder, or `NAME_2`, `NAME_3` and so on if it exists, and return it. Two processes never get the same.
+
+    Raises:
+        UserError: the folder cannot be made.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for number in count(1):
+            candidate = path if number == 1 else path.with_name(f"{path.name}_{number}")
+            try:
+                candidate.mkdir()
+            except FileExistsError:
+                continue
+            return candidate
+    except OSError as error:
+        raise UserError(f"the run dir cannot be made: {error}") from error
+    raise AssertionError("unreachable")
 
 
 @contextmanager
