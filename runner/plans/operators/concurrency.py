@@ -39,6 +39,7 @@ class Concurrently(Source):
             raise ConfigError([problem])
         self._turn = 0  # number of the flow whose turn it is
         self._num_given = 0  # items that it has given in this turn
+        self._is_held = False  # whether this flow keeps its turn for the resumed run
         # Env steps that were sampled and trained on before the share counts; None: it has not begun.
         self._before: tuple[int, int] | None = None
 
@@ -59,17 +60,21 @@ class Concurrently(Source):
         """Take from the second flow while it has trained on fewer than `intensity` env steps for each one sampled.
 
         Nothing is owed for env steps that were sampled while it waited for a queue or a replay buffer, or before a
-        resumed run was given another intensity.
+        resumed run was given another intensity. A flow that stops in the middle of its turn keeps the turn: the env
+        steps of its item are counted already, and say that the other flow is next.
         """
         metrics = self.resources.metrics
         while True:
             counts = metrics.num_env_steps_sampled_lifetime, metrics.num_env_steps_trained_lifetime
             self._before = before = self._before or counts
             num_sampled, num_trained = counts[0] - before[0], counts[1] - before[1]
-            turn = 1 if num_trained < intensity * num_sampled else 0
+            if not self._is_held:
+                self._turn = 1 if num_trained < intensity * num_sampled else 0
+            turn = self._turn
             item = next(self._flows[turn], _END)
             if item is _END:
                 return
+            self._is_held = item is Waiting.FOR_END
             if turn == 1 and item is Waiting.FOR_QUEUE:
                 self._before = counts
             elif isinstance(item, Waiting) or turn in self._outputs:
@@ -130,12 +135,18 @@ class Concurrently(Source):
 
     def get_state(self) -> dict[str, Any]:
         """Return whose turn it is."""
-        before = None if self._before is None else list(self._before)
-        return {"turn": self._turn, "num_given": self._num_given, "before": before, "intensity": self._intensity}
+        return {
+            "turn": self._turn,
+            "num_given": self._num_given,
+            "is_held": self._is_held,
+            "before": None if self._before is None else list(self._before),
+            "intensity": self._intensity,
+        }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
         self._turn, self._num_given = int(state["turn"]), int(state["num_given"])
+        self._is_held = bool(state.get("is_held", False))
         if state["before"] is not None and state["intensity"] == self._intensity:
             num_sampled, num_trained = state["before"]
             self._before = int(num_sampled), int(num_trained)

@@ -1,0 +1,223 @@
+"""A run that stops when an operator is offered an item, at each possible moment, equals a straight run when resumed.
+
+The tests count the moments: a run stops at each offered item in turn and continues. From each of the states that it had
+then, another run makes the rest of the results.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.config.paths import conf_dir, list_options
+from runner.env_runners.sample import Sample
+from runner.episodes.columns import Rollout
+from runner.experiment.trainer import Trainer
+from runner.interrupts import BrokenOff
+from runner.plans import Concurrently, Operator, Replay, Resources, Source, StoreToReplayBuffer, TrainResult
+from runner.plans.item_state import KEPT
+from runner.replay import ReplayBuffer
+from runner.rows.finished_episodes import FinishedEpisodes
+from runner.streams import random_stream
+from tests.conftest import without_times
+from tests.plans.hand_made import ID, config_of, experiences_of, resources_of
+
+_SMALL = (
+    "evaluation=none",
+    "tracking=none",
+    "stop.training_iteration=100",
+    "engine=inline",
+    "env_runners.num_env_runners=2",
+    "env_runners.num_envs_per_env_runner=1",
+    "env_runners.rollout_fragment_length=4",
+    "algorithm.min_sample_timesteps_per_iteration=10",
+    "module.fcnet_hiddens=[4]",
+    "algorithm.train_batch_size_per_learner=8",
+)
+_REPLAY = ("algorithm.num_steps_sampled_before_learning_starts=12", "algorithm.training_intensity=1.5")
+_EVALUATED = "evaluation.evaluation_interval=100"  # `stop` names its metric
+# Algorithm -> experiment and overrides.
+RUNS: dict[str, tuple[str, Sequence[str]]] = {
+    "a2c": ("a2c_cartpole", ()),
+    "a2c_replay": ("a2c_replay_cartpole", ()),
+    "a3c": ("a3c_cartpole", ()),
+    "apex_dqn": ("apex_cartpole", (*_REPLAY, "algorithm.num_replay_shards=2")),
+    "appo": ("appo_cartpole", ("algorithm.replay_proportion=0.5", "algorithm.replay_fragment_length=2")),
+    "ddpg": ("ddpg_pendulum", (*_REPLAY, "algorithm.num_random_steps=4")),
+    "dqn": ("dqn_cartpole", _REPLAY),
+    "impala": ("impala_cartpole", ()),
+    "ippo": ("ippo_speaker_listener", ()),
+    "mappo": ("mappo_speaker_listener", ()),
+    "pg": ("pg_cartpole", ()),
+    "ppo": ("ppo_cartpole", ("algorithm.minibatch_size=4", "algorithm.num_epochs=1")),
+    "ppo_sb3": ("ppo_sb3_cartpole", ("algorithm.minibatch_size=4", "algorithm.num_epochs=1")),
+    "qmix": ("qmix_two_step_game", (*_REPLAY, _EVALUATED)),
+    "rainbow": ("rainbow_cartpole", (*_REPLAY, "module.num_atoms=3")),
+    "sac": ("sac_pendulum", _REPLAY),
+    "sac_discrete": ("sac_cartpole_discrete", _REPLAY),
+    "td3": ("td3_pendulum", (*_REPLAY, "algorithm.num_random_steps=4")),
+    "tqc": ("tqc_pendulum", (*_REPLAY, "module.num_atoms=3")),
+    "vdn": ("vdn_two_step_game", (*_REPLAY, _EVALUATED)),
+    # Beyond the plans in conf/algorithm: one update for each fragment, and two branches that share the sampled steps.
+    "dqn_in_turn": ("dqn_cartpole", (_REPLAY[0], "algorithm.training_intensity=null")),
+    "ppo_beside_dqn": ("ppo_dqn_multi_agent_cartpole", ("algorithm.minibatch_size=4", "algorithm.num_epochs=1")),
+}
+# Recorded batches are never held: their reader counts them, and a run stops between iterations.
+_READS_RECORDED = {"bc", "cql", "cql_discrete", "iql", "marwil"}
+_NUM_ITERATIONS = 2
+
+
+class Offers:
+    """Counts the items that are offered to operators, and stops the run at the ones that `stops_at` chooses."""
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.stops_at: Callable[[int], bool] = lambda number: False
+        self._newest: object = None
+
+    def __call__(self, _resources: Resources, item: object) -> bool:
+        if type(item) not in KEPT:
+            return False
+        if item is self._newest:  # it was held, and the run continues
+            self._newest = None
+            return False
+        self.number += 1
+        if self.stops_at(self.number):
+            self._newest = item
+            return True
+        return False
+
+
+@pytest.fixture
+def offers(monkeypatch: pytest.MonkeyPatch) -> Offers:
+    found = Offers()
+    monkeypatch.setattr(Resources, "breaks_off", lambda resources, item: found(resources, item))
+    return found
+
+
+def _made(name: str) -> Trainer:
+    experiment, overrides = RUNS[name]
+    return Trainer.from_experiment(experiment, [*_SMALL, *overrides])
+
+
+def _results(trainer: Trainer, note_state: Callable[[dict[str, Any]], None] = lambda state: None) -> list[Any]:
+    """The results up to the last iteration; `note_state` gets a state for each stop."""
+    results = []
+    while trainer.training_iteration < _NUM_ITERATIONS:
+        try:
+            results.append(without_times(trainer.train()))
+        except BrokenOff:
+            note_state(copy.deepcopy(trainer.get_state()))
+    return results
+
+
+def test_each_plan_is_here() -> None:
+    assert (
+        set(RUNS) - {"dqn_in_turn", "ppo_beside_dqn"} == set(list_options([conf_dir()], "algorithm")) - _READS_RECORDED
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_a_stop_at_each_moment_changes_nothing(name: str, offers: Offers) -> None:
+    with _made(name) as trainer:
+        straight = _results(trainer)
+        weights = trainer.learners.get_weights()
+    num_offers, offers.number = offers.number, 0
+    assert num_offers >= 2 * _NUM_ITERATIONS
+    states: list[dict[str, Any]] = []
+    offers.stops_at = lambda number: True
+    with _made(name) as trainer:
+        assert _results(trainer, states.append) == straight, "the run stops and continues without a checkpoint"
+    assert len(states) == num_offers
+    offers.stops_at = lambda number: False
+    for number, state in enumerate(states, 1):
+        with _made(name) as trainer:
+            trainer.set_state(state)
+            rest = _results(trainer)
+            assert rest == straight[_NUM_ITERATIONS - len(rest) :], f"stopped at offer {number} of {num_offers}"
+            for module_id, expected in weights.items():
+                assert np.array_equal(trainer.learners.get_weights()[module_id], expected), f"offer {number}"
+
+
+_NO_EPISODES = FinishedEpisodes(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64))
+
+
+class _Sampled(Source):
+    """Samples four env steps at a time, with rewards that count the env steps of the run."""
+
+    is_counted = True
+
+    def make_items(self) -> Iterator[Any]:
+        while True:
+            first_row = self.resources.metrics.num_env_steps_sampled_lifetime
+            sample = Sample(Rollout({}, 4), _NO_EPISODES, {})
+            yield replace(experiences_of(first_row, [4]), samples=(sample,))
+
+
+class _Train(Operator):
+    """Reports the size of the replay buffer and the sum of the drawn rewards, instead of an update."""
+
+    is_counted = True
+
+    def transform(self, item: Any) -> Iterator[TrainResult]:
+        size = len(self.resources.replay_buffers["replay"])
+        drawn = float(item.rollout.blocks[ID].columns["rewards"].sum())
+        yield TrainResult([{ID: {"size": size, "drawn": drawn}}], item.num_env_steps)
+
+
+def _small_plan(resources: Resources, options: dict[str, Any]) -> Concurrently:
+    store = _Sampled(resources).for_each(StoreToReplayBuffer(resources))
+    train = Replay(resources, num_env_steps=4, learning_starts=8).for_each(_Train(resources))
+    return Concurrently([store, train], output_indexes=[1], **options)
+
+
+def _small_resources(intensity: float | None) -> Resources:
+    config = config_of()
+    algorithm = replace(config.algorithm, training_intensity=intensity, replay_buffers={"replay": {}})
+    resources = resources_of(replace(config, algorithm=algorithm), SimpleNamespace(get_state=dict))
+    buffer = resources.replay_buffers["replay"] = ReplayBuffer(1000)
+    buffer.use_stream(random_stream(0, "test"))
+    return resources
+
+
+def _updates(plan: Concurrently, num: int, note_state: Callable[[], None] = lambda: None) -> list[Any]:
+    updates: list[Any] = []
+    while len(updates) < num:
+        try:
+            updates.append(next(plan).updates)
+        except BrokenOff:
+            note_state()
+    return updates
+
+
+@pytest.mark.parametrize(
+    ("options", "intensity"),
+    [
+        *[({"round_robin_weights": "auto"}, intensity) for intensity in (0.3, 1.0, 2.5, None)],
+        *[({"round_robin_weights": weights}, None) for weights in (None, [1, 2], [3, 1])],
+        ({"mode": "async"}, None),
+    ],
+)
+def test_turns_are_kept_by_branches_that_stop(options: dict[str, Any], intensity: float | None, offers: Offers) -> None:
+    straight = _updates(_small_plan(_small_resources(intensity), options), 6)
+    num_offers, offers.number = offers.number, 0
+    states: list[dict[str, Any]] = []
+    offers.stops_at = lambda number: number <= num_offers
+    resources = _small_resources(intensity)
+    plan = _small_plan(resources, options)
+    assert _updates(plan, 6, lambda: states.append(copy.deepcopy(resources.get_state()))) == straight
+    assert len(states) == num_offers
+    offers.stops_at = lambda number: False
+    for number, state in enumerate(states, 1):
+        resources = _small_resources(intensity)
+        plan = _small_plan(resources, options)
+        resources.set_state(state)
+        num_done = len(state["metrics"]["iteration"]["updates"])
+        assert _updates(plan, 6 - num_done) == straight[num_done:], f"stopped at offer {number} of {num_offers}"
