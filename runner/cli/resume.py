@@ -57,7 +57,7 @@ def _resume(argv: Sequence[str], arguments: Arguments, verdict: Verdict) -> int:
         folder = stack.enter_context(opened_run_folder(run_dir)) if is_run else None
         stored = open_run(argv, _FIXED, TRAINING, trains_on=True)
         check_assertions(arguments.assertions, stored.config)
-        met = met_criteria(stored.config.stop, stored.manifest["result"])
+        met = met_criteria(stored.config, stored.manifest["result"])
         if met and _is_finished(stored.checkpoint.parent.parent):
             print("\n".join(_describe_finished(met, argv)))
             verdict.judge_run(stored.config.experiment_name, stored.checkpoint.parent.parent)

@@ -18,6 +18,7 @@ from runner.config.composed import Composed
 from runner.config.errors import ConfigError, Problem, RunnerError, nearest_match
 from runner.config.overrides import expand_sweep, parse_overrides
 from runner.config.paths import search_dirs
+from runner.config.plans import find_few_updates
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.config.variants import compose_variant
@@ -46,6 +47,8 @@ def main(argv: Sequence[str]) -> int:
         return error.exit_code
     _, config = checked[0]
     count = "" if len(checked) == 1 else f" in {len(checked)} configurations that cover the sweep"
+    warnings = dict.fromkeys(filter(None, (find_few_updates(one) for _, one in checked)))
+    lines += [f"  warning   {text}" for text in warnings]
     print(f"{config.experiment_name}: no problems{count}", *lines, sep="\n")
     return 0
 

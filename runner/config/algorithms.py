@@ -78,7 +78,12 @@ class AlgorithmConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     train_batch_size_per_learner: int = option(4000, "rows of one update", unit="env steps", minimum=1)
     num_epochs: int = option(1, "passes over the batch in one update", minimum=1)
-    minibatch_size: int | None = option(None, "most rows of one gradient step; null: the whole batch", minimum=1)
+    minibatch_size: int | None = option(
+        None,
+        "rows of one gradient step, about: the batch is cut into equal parts, batch / minibatch_size of them, to the "
+        "nearest number; null: the whole batch",
+        minimum=1,
+    )
     minibatching: str = option(
         "shuffled",
         "rows of a gradient step: shuffled, or in the batch's order: chunk by chunk, each along time; modules with "
@@ -138,7 +143,12 @@ class PPOConfig(AlgorithmConfig):
 
     lr: Schedule = option(5e-5, "learning rate of the optimiser", minimum=0, is_schedule=True)
     num_epochs: int = option(30, "passes over the batch in one update", minimum=1)
-    minibatch_size: int | None = option(128, "most rows of one gradient step; null: the whole batch", minimum=1)
+    minibatch_size: int | None = option(
+        128,
+        "rows of one gradient step, about: the batch is cut into equal parts, batch / minibatch_size of them, to the "
+        "nearest number; null: the whole batch",
+        minimum=1,
+    )
     lambda_: float = option(1.0, "GAE's lambda", minimum=0, maximum=1)
     clip_param: float = option(0.3, "epsilon of the clipped surrogate", above=0)
     vf_loss_coeff: float = option(1.0, "weight of the value loss", minimum=0)
@@ -209,7 +219,12 @@ class APPOConfig(PPOConfig):
     )
     train_batch_size_per_learner: int = option(500, "rows of one update", unit="env steps", minimum=1)
     num_epochs: int = option(1, "passes over the batch in one update", minimum=1)
-    minibatch_size: int | None = option(None, "most rows of one gradient step; null: the whole batch", minimum=1)
+    minibatch_size: int | None = option(
+        None,
+        "rows of one gradient step, about: the batch is cut into equal parts, batch / minibatch_size of them, to the "
+        "nearest number; null: the whole batch",
+        minimum=1,
+    )
     replay_capacity: int = option(4000, "newest env steps that are trained on again", unit="env steps", minimum=2)
     replay_proportion: float = option(1.0, "updates on replayed batches for each on a sampled one", minimum=0)
     replay_fragment_length: int = option(50, "most consecutive env steps of a replayed batch", minimum=1)
@@ -278,7 +293,9 @@ class DQNMetrics(LossMetrics):
 class DQNConfig(AlgorithmConfig):
     """DQN (Mnih et al., 2015, https://doi.org/10.1038/nature14236): double, dueling, n-step, with RLlib's defaults.
 
-    Distributions of returns and noisy layers are options of the module; all together are Rainbow.
+    Two defaults differ: targets sum three rewards, as in Rainbow (Hessel et al., 2018, table 1), and there is an update
+    for every four env steps, as in Mnih et al. and Stable-Baselines3. Distributions of returns and noisy layers are
+    options of the module; all together are Rainbow.
     """
 
     lr: Schedule = option(5e-4, "learning rate", minimum=0, is_schedule=True)
@@ -294,7 +311,7 @@ class DQNConfig(AlgorithmConfig):
         1000, "env steps that are kept before the first update", unit="env steps", minimum=0
     )
     n_step: int | list[int] = option(
-        1, "env steps that a target sums rewards over; [lowest, highest]: each row draws its own", minimum=1
+        3, "env steps that a target sums rewards over; [lowest, highest]: each row draws its own", minimum=1
     )
     epsilon: Schedule = option(
         [[0, 1.0], [10_000, 0.05]], "share of random actions, over env steps", minimum=0, maximum=1, is_schedule=True
@@ -350,6 +367,9 @@ class QMIXConfig(DQNConfig):
 
     grad_clip: float | None = option(
         10.0, "largest global norm of the gradient of each optimiser; null: no clipping", above=0
+    )
+    n_step: int | list[int] = option(
+        1, "env steps that a target sums rewards over; [lowest, highest]: each row draws its own", minimum=1
     )
     td_error_loss_fn: str = option("mse", "loss of TD errors", choices=("huber", "mse"))
 
@@ -458,10 +478,11 @@ class SACMetrics(LossMetrics):
 class SACConfig(TargetNetworksConfig):
     """Soft actor-critic for real-valued actions (Haarnoja et al., 2018, https://arxiv.org/abs/1812.05905).
 
-    Defaults are RLlib's, but for replay, which is uniform as in the paper.
+    Learning rates are the paper's, replay is uniform as there; learning begins after 100 env steps, as in
+    Stable-Baselines3.
     """
 
-    actor_lr: Schedule = option(3e-5, "learning rate of the policy", minimum=0, is_schedule=True)
+    actor_lr: Schedule = option(3e-4, "learning rate of the policy", minimum=0, is_schedule=True)
     critic_lr: Schedule = option(3e-4, "learning rate of the Q functions", minimum=0, is_schedule=True)
     alpha_lr: Schedule = option(3e-4, "learning rate of the temperature alpha", minimum=0, is_schedule=True)
     train_batch_size_per_learner: int = option(256, "rows of one update", unit="env steps", minimum=1)
@@ -470,7 +491,7 @@ class SACConfig(TargetNetworksConfig):
     )
     replay_capacity: int = option(1_000_000, "env steps that are kept", unit="env steps", minimum=2)
     num_steps_sampled_before_learning_starts: int = option(
-        1500, "env steps that are kept before the first update", unit="env steps", minimum=0
+        100, "env steps that are kept before the first update", unit="env steps", minimum=0
     )
     n_step: int | list[int] = option(
         1, "env steps that a target sums rewards over; [lowest, highest]: each row draws its own", minimum=1
@@ -496,7 +517,6 @@ class SACConfig(TargetNetworksConfig):
 class DiscreteSACConfig(SACConfig):
     """Soft actor-critic for discrete actions (Christodoulou, 2019, https://arxiv.org/abs/1910.07207)."""
 
-    actor_lr: Schedule = option(3e-4, "learning rate of the policy", minimum=0, is_schedule=True)
     target_entropy: float | str = option(
         "auto",
         "entropy that alpha is adapted to; auto: half the largest, log(number of actions) / 2",
@@ -511,7 +531,6 @@ class TQCConfig(SACConfig):
     Defaults are the paper's, but for the first steps and `min_sample_timesteps_per_iteration`.
     """
 
-    actor_lr: Schedule = option(3e-4, "learning rate of the policy", minimum=0, is_schedule=True)
     policy_q: str = option("mean", "value that the policy learns from, of all Q functions", choices=("min", "mean"))
     top_quantiles_to_drop_per_net: int = option(
         2, "highest quantiles of the target that are left out, times the number of Q functions", minimum=0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ import hydra_plugins.runner_sweeper  # noqa: F401 (`hydra/sweeper=tune` of conf/
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.composed import DEFAULT_SOURCE, Composed
 from runner.config.composed_edits import own_blocks
-from runner.config.defaults import SchemaError, core_groups, default_values, load_schema, register_defaults
+from runner.config.defaults import SchemaError, core_groups, default_values, load_schema, module_of, register_defaults
 from runner.config.documents import TooLargeError, check_expansion
 from runner.config.errors import Problem, nearest_match
 from runner.config.hydra_errors import describe_composition_error
@@ -50,8 +52,11 @@ def compose_experiment(overrides: Sequence[str], config_dir: Path | None = None)
 
 def prepare_hydra(config_dir: Path | None) -> None:
     """Register the defaults and resolvers that `conf/config.yaml` refers to."""
-    register_defaults(search_dirs(config_dir))
+    dirs = search_dirs(config_dir)
+    register_defaults(dirs)
     OmegaConf.register_new_resolver("first_given", _first_given, replace=True)
+    OmegaConf.register_new_resolver("module_of", partial(module_of, dirs=dirs), replace=True)
+    OmegaConf.register_new_resolver("product", _product, replace=True)
     OmegaConf.register_new_resolver("sweep_digest", _sweep_digest, replace=True)
     setup_globals()
 
@@ -70,6 +75,12 @@ def _first_given(*values: Any) -> Any:
 def _sweep_digest() -> str:
     """Return the digest; a named function, because launchers of Hydra pickle resolvers."""
     return SWEEP_DIGEST.get()
+
+
+def _product(*factors: Any) -> float | None:
+    """Multiply numbers; None if one of them is not a number, which is reported where it is given."""
+    is_number = all(isinstance(factor, (int, float)) for factor in factors)
+    return math.prod(factors) if is_number else None
 
 
 class _Composition:

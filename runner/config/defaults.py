@@ -61,13 +61,26 @@ def known_keys() -> frozenset[str]:
 
 @cache
 def core_groups() -> Mapping[str, str]:
-    """Group -> option chosen by `conf/config.yaml`."""
+    """Group -> option chosen by `conf/config.yaml` for its own algorithm."""
     config = read_yaml(conf_dir() / "config.yaml")
     groups: dict[str, str] = {}
     for entry in config["defaults"]:
         if isinstance(entry, dict):
             groups |= {name: option for name, option in entry.items() if " " not in name}
-    return groups
+    return groups | {"module": module_of(groups["algorithm"], [conf_dir()])}
+
+
+def module_of(algorithm: str, dirs: Sequence[Path]) -> str:
+    """Return the option of `module` that an algorithm trains unless another one is chosen.
+
+    It is the option with the name of the algorithm, or else of the algorithm that its file builds on.
+    """
+    modules, algorithms = list_options(dirs, "module"), list_options(dirs, "algorithm")
+    seen: set[str] = set()
+    while algorithm in algorithms and algorithm not in modules and algorithm not in seen:
+        seen.add(algorithm)
+        algorithm = _built_on(algorithms[algorithm], file_version(algorithms[algorithm]))
+    return algorithm if algorithm in modules else "mlp"
 
 
 def load_schema(dotted_path: str) -> type[AlgorithmConfig]:
@@ -108,6 +121,17 @@ def register_defaults(dirs: Sequence[Path]) -> None:
             _store_defaults(f"schema/algorithm/{name}", load_schema(_schema_in(path, file_version(path))))
         except (SchemaError, YAMLError, AttributeError):
             continue  # reported when this algorithm is the chosen one
+
+
+@lru_cache(maxsize=256)
+def _built_on(path: Path, _version: tuple[int, ...]) -> str:
+    """Return the first option in the `defaults` of a file; empty without one, or if the file cannot be read."""
+    try:
+        defaults = read_yaml(path).get("defaults")
+    except (YAMLError, AttributeError, OSError):
+        return ""
+    names = [one for one in defaults if isinstance(one, str)] if isinstance(defaults, list) else []
+    return next((name for name in names if name != "_self_"), "")
 
 
 @lru_cache(maxsize=256)

@@ -38,6 +38,7 @@ _RUN_METRICS: Mapping[str, str] = {
     "num_env_steps_sampled": "env steps sampled in this iteration; recorded ones that were read, where nothing samples",
     "num_env_steps_sampled_lifetime": "such env steps so far; the step axis of all plots",
     "num_env_steps_trained_lifetime": "rows that went through an update so far, each counted once",
+    "num_gradient_steps_lifetime": "gradient steps so far, of several modules the most of any one",
     "training_intensity": "rows trained on for each sampled env step so far",
     "num_episodes_lifetime": "episodes finished so far",
     "env_steps_per_s": "env steps of this iteration per second, sampling and update together",

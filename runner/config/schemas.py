@@ -91,7 +91,8 @@ class EnvRunnersConfig:
     num_envs_per_env_runner: int = option(1, "sub-environments that one runner steps together", minimum=1)
     rollout_fragment_length: int | str = option(
         "auto",
-        "env steps per sub-environment and fragment; auto divides the train batch",
+        "env steps per sub-environment and fragment; auto divides the train batch; with "
+        "algorithm.training_intensity it divides the env steps between two updates (DQN 4, SAC and TD3 1)",
         minimum=1,
         choices=("auto",),
     )
@@ -107,7 +108,9 @@ class EnvRunnersConfig:
     )
     explore: bool = option(True, "sample actions from the policy's distribution (false: its mode)")
     episode_lookback_horizon: int = option(1, "past steps an episode chunk can still see", unit="steps", minimum=0)
-    metrics_num_episodes_for_smoothing: int = option(100, "finished episodes in the running means", minimum=1)
+    metrics_num_episodes_for_smoothing: int = option(
+        100, "finished episodes in the running means; `stop` waits for so many before it compares one", minimum=1
+    )
     num_cpus_per_env_runner: float = option(1.0, "logical CPUs asked of Ray for each remote runner", minimum=0)
     num_gpus_per_env_runner: float = option(
         0.0, "GPUs asked of Ray for each remote runner, whose modules act there if it is more than 0", minimum=0
@@ -542,7 +545,11 @@ class ExperimentConfig:
         {}, "env_runners/name: {info: key in infos, at: episode_end, reduce: mean}, a metric of finished episodes"
     )
     sweep: SweepConfig = field(default_factory=SweepConfig)
-    stop: dict[str, Number] = option({}, "metric: value; the run ends when one metric is at or above its value")
+    stop: dict[str, Number] = option(
+        {},
+        "metric: value; the run ends when one metric is at or above its value. Means over training episodes count "
+        "once env_runners.metrics_num_episodes_for_smoothing episodes have finished",
+    )
 
     def algorithm_of(self, module_id: str) -> AlgorithmConfig:
         """Return the algorithm that trains a module: its own one, or the run's."""

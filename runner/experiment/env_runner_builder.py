@@ -14,6 +14,7 @@ from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.imports import import_target
 from runner.config.info_metrics import read_info_metrics
 from runner.config.own_code import is_own, place_of
+from runner.config.plans import env_steps_per_round
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.agent_infos import AgentInfos
 from runner.env_runners.env_makers import make_multi_agent_env, make_vector_env
@@ -42,7 +43,6 @@ from runner.module_parts import (
     plan_modules,
 )
 from runner.pipelines.piece import DEFAULT_MODULE_ID
-from runner.plans.operators.rollouts import env_steps_per_round
 
 if TYPE_CHECKING:
     from runner.offline.writing.env_episode_recorder import EnvEpisodeRecorder

@@ -160,7 +160,7 @@ class Run:
 
     def _stop_reason(self, result: Mapping[str, Any]) -> str | None:
         """Return the first stop criterion that a result meets; None while the run goes on."""
-        met = met_criteria(self._config.stop, result)
+        met = met_criteria(self._config, result)
         return str(met[0]) if met else None
 
     def _is_checkpoint_due(self) -> bool:

@@ -25,9 +25,10 @@ from runner.config.league import LEAGUE_FOLDER
 from runner.config.metrics import COMPILE_S, NUM_AGGREGATOR_RESTARTS, NUM_ENV_RESTARTS, NUM_HEALTHY, NUM_RESTARTS
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.origin import prepare_key
-from runner.config.plans import needs_of
+from runner.config.plans import describe_updates, find_few_updates, needs_of
 from runner.config.schemas import ASYNC, ExperimentConfig
 from runner.experiment.run_folder import RunFolder
+from runner.experiment.stop_criteria import fewest_episodes
 from runner.locks import FolderLost
 from runner.tracking import (
     DataSet,
@@ -366,6 +367,10 @@ class RunRecords:
             "algorithm": f"{_names_of_algorithms(config)}, seed {config.seed}",
             "run dir": str(self.run_dir),
         }
+        if updates := describe_updates(config):
+            facts["updates"] = updates
+        if warning := find_few_updates(config):
+            facts["warning"] = warning
         if self._uploads is not None:
             facts["upload to"] = self._uploads.url
         for one in loaded:
@@ -377,6 +382,7 @@ class RunRecords:
             title=config.experiment_name or "",
             facts=facts,
             stop=config.stop,
+            fewest_episodes=fewest_episodes(config),
             initial=self._first_result,
             best_return=self._best_return,
             samples_episodes=ENV_RUNNERS in needs_of(config),

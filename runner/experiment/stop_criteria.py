@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from runner.config.schemas import ExperimentConfig
+
+_OVER_EPISODES = re.compile(r"env_runners/(episode_(return|len)_(mean|min)|(agent|module)_episode_return_mean/.+)")
 
 
 @dataclass(frozen=True)
@@ -24,11 +29,36 @@ class MetCriterion:
         return f"stop.{self.metric.replace('/', '.')}"
 
 
-def met_criteria(stop: Mapping[str, float], result: Mapping[str, Any]) -> list[MetCriterion]:
-    """Return the criteria that a result meets, in the order of `stop`; one is enough to end the run."""
-    values = {metric: result.get(metric) for metric in stop}
+def met_criteria(config: ExperimentConfig, result: Mapping[str, Any]) -> list[MetCriterion]:
+    """Return the criteria that a result meets, in the order of `stop`; one is enough to end the run.
+
+    A criterion on finished training episodes is met only after as many episodes as `fewest_episodes` returns for it.
+    """
+    num_episodes, fewest = result.get("num_episodes_lifetime") or 0, fewest_episodes(config)
+    values = {metric: result.get(metric) for metric in config.stop}
     return [
-        MetCriterion(metric, value, stop[metric])
+        MetCriterion(metric, value, config.stop[metric])
         for metric, value in values.items()
-        if value is not None and value >= stop[metric]
+        if value is not None and value >= config.stop[metric] and num_episodes >= fewest.get(metric, 0)
     ]
+
+
+def fewest_episodes(config: ExperimentConfig) -> dict[str, int]:
+    """Return stop metric -> episodes that must finish before it counts, for metrics over the last training episodes.
+
+    A mean of one lucky episode would end the run. The highest value of the last episodes does not wait: it is the value
+    of one episode.
+    """
+    smoothing = config.env_runners.metrics_num_episodes_for_smoothing
+    return {metric: smoothing for metric in config.stop if _is_over_episodes(metric, config)}
+
+
+def _is_over_episodes(metric: str, config: ExperimentConfig) -> bool:
+    if _OVER_EPISODES.fullmatch(metric):
+        return True
+    of_infos = [name for name in config.metrics if metric == name or metric.startswith(f"{name}/")]
+    return any(_reduction(config.metrics[name]) != "max" for name in of_infos)
+
+
+def _reduction(block: Any) -> Any:
+    return block.get("reduce") if isinstance(block, Mapping) else None

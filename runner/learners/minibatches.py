@@ -39,8 +39,8 @@ class _Units(Protocol):
     numbers: Units
     num_rows: int
 
-    def num_parts(self, numbers: Units, max_rows: int | None) -> int:
-        """Return into how many parts these units are cut so that a part has about `max_rows` env steps at most."""
+    def num_parts(self, numbers: Units, num_parts: int) -> int:
+        """Return into how many parts these units are cut where their env steps alone would be cut into `num_parts`."""
 
     def are_all(self, numbers: Units) -> bool:
         """Return whether these are all units of the columns, in their order."""
@@ -70,8 +70,8 @@ class _Rows:
     def are_all(self, numbers: Units) -> bool:
         return numbers is self._all
 
-    def num_parts(self, numbers: Units, max_rows: int | None) -> int:
-        return num_minibatches(len(numbers), max_rows)
+    def num_parts(self, numbers: Units, num_parts: int) -> int:
+        return num_parts
 
     def rows_in(self, numbers: Units) -> int:
         return len(numbers)
@@ -93,9 +93,8 @@ class _Sequences:
         self.numbers = np.flatnonzero(self._lengths)  # a sequence of a bootstrap row alone has nothing to learn from
         self.num_rows = int(self._lengths.sum())
 
-    def num_parts(self, numbers: Units, max_rows: int | None) -> int:
-        num_parts = num_minibatches(self.rows_in(numbers), max_rows)
-        return num_minibatches(len(numbers), -(-len(numbers) // num_parts)) if num_parts else 0
+    def num_parts(self, numbers: Units, num_parts: int) -> int:
+        return num_microbatches(len(numbers), num_microbatches(len(numbers), num_parts))
 
     def are_all(self, numbers: Units) -> bool:
         return False
@@ -212,10 +211,11 @@ class Minibatches:
             return _Sequences(batch, self._reads, self._sequences)
         return _Rows(batch, self._reads)
 
-    def _sizes(self, units: _Units, max_rows: int | None) -> list[int]:
+    def _sizes(self, units: _Units, minibatch_size: int | None) -> list[int]:
         """Agree with the peers on the number of minibatches: the most that one needs, with a unit in each for all."""
         num_units = len(units.numbers)
-        num_parts = self._peers.most(units.num_parts(units.numbers, max_rows) if num_units else 0)
+        num_minibatches_here = num_minibatches(units.num_rows, minibatch_size)
+        num_parts = self._peers.most(units.num_parts(units.numbers, num_minibatches_here) if num_units else 0)
         fewest_units = -self._peers.most(-num_units)
         return even_sizes(num_units, min(num_parts, fewest_units))
 
@@ -243,7 +243,10 @@ class Minibatches:
         limit = self._config.microbatch_size
         if limit is None:
             return [[len(numbers)] for numbers in minibatches]
-        return [even_sizes(len(numbers), units.num_parts(numbers, limit)) for numbers in minibatches]
+        return [
+            even_sizes(len(numbers), units.num_parts(numbers, num_microbatches(units.rows_in(numbers), limit)))
+            for numbers in minibatches
+        ]
 
 
 def _parts(rows: Any, sizes: Sequence[int]) -> list[Any]:
@@ -284,8 +287,13 @@ def _rows_at(step_rows: Tensor, column: Tensor) -> Tensor:
 
 
 def num_minibatches(num_rows: int, minibatch_size: int | None) -> int:
-    """Return the fewest minibatches with at most `minibatch_size` rows."""
-    return 1 if minibatch_size is None else -(-num_rows // minibatch_size)
+    """Return the number of minibatches of about `minibatch_size` rows: `num_rows / minibatch_size`, to the nearest."""
+    return 1 if minibatch_size is None else max(1, (2 * num_rows + minibatch_size) // (2 * minibatch_size))
+
+
+def num_microbatches(num_rows: int, microbatch_size: int) -> int:
+    """Return the fewest parts with at most `microbatch_size` rows, which is a limit of memory."""
+    return -(-num_rows // microbatch_size)
 
 
 def even_sizes(num_rows: int, num_parts: int) -> list[int]:

@@ -71,6 +71,7 @@ def build_module_parts(config: ExperimentConfig, plan: ModulePlan) -> ModulePart
     """Make the module on the learner's device, with its three pipelines; raises as `build_acting_parts` does."""
     acting_parts = build_acting_parts(config, plan)
     device = learner_device(config)
+    loss = import_target(plan.algorithm.loss, "algorithm.loss", Loss)
     with _errors_of(plan):
         learner = learner_pipeline(
             acting_parts.env_to_module.held_observation_space,
@@ -80,8 +81,9 @@ def build_module_parts(config: ExperimentConfig, plan: ModulePlan) -> ModulePart
             make_piece,
             (*acting_parts.recorded, *(REPLAYED if is_replayed(plan.module_id, config) else ())),
             plan.module.max_seq_len if acting_parts.module.is_stateful else None,
+            # Steps that were not replayed are single steps, and count equally.
+            {name: dtype for name, dtype in REPLAYED.items() if name in loss.reads},
         )
-    loss = import_target(plan.algorithm.loss, "algorithm.loss", Loss)
     misfit = find_misfit(loss, acting_parts.module, plan.algorithm)
     if misfit is not None:
         raise ConfigError([misfit])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import gymnasium as gym
+import numpy.typing as npt
 import torch
 
 from runner.pipelines.common_pieces import (
@@ -98,15 +100,27 @@ def learner_pipeline(
     make_piece: MakePiece,
     recorded_columns: Sequence[str] = (),
     max_seq_len: int | None = None,
+    ones: Mapping[str, npt.DTypeLike] = MappingProxyType({}),
 ) -> LearnerConnectorPipeline:
-    """Make the pipeline from episode chunks to the train batch; `recorded_columns`: their extra model outputs."""
+    """Make the pipeline from episode chunks to the train batch.
+
+    Args:
+        observation_space: of the episodes.
+        action_space: of the episodes.
+        device: of the train batch.
+        edits: of this pipeline.
+        make_piece: makes the piece of an edit.
+        recorded_columns: extra model outputs of the episodes.
+        max_seq_len: of a module with memory; None for other modules.
+        ones: see `AddColumnsFromEpisodesToTrainBatch`.
+    """
     memory: list[ConnectorPiece] = []
     if max_seq_len is not None:
         time_dim = AddTimeDimToBatchAndZeroPad(max_seq_len, as_learner_connector=True)
         memory = [time_dim, AddStatesFromEpisodesToBatch(max_seq_len, as_learner_connector=True)]
     pieces = [
         AddObservationsFromEpisodesToBatch(),
-        AddColumnsFromEpisodesToTrainBatch(recorded_columns),
+        AddColumnsFromEpisodesToTrainBatch(recorded_columns, ones),
         *memory,
         AgentToModuleMapping(),
         BatchIndividualItems(),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -41,12 +42,17 @@ class AddColumnsFromEpisodesToTrainBatch(LearnerPiece):
 
     Args:
         recorded_columns: the extra model outputs that episodes will have, for the check of the pipeline's order.
+        ones: column -> its type; each is one in all rows if the episodes do not have it.
     """
 
     writes: tuple[str, ...] = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
 
-    def __init__(self, recorded_columns: Sequence[str] = ()) -> None:
-        self.writes = (*type(self).writes, *(column for column in recorded_columns if column != STATE_OUT))
+    def __init__(
+        self, recorded_columns: Sequence[str] = (), ones: Mapping[str, npt.DTypeLike] = MappingProxyType({})
+    ) -> None:
+        recorded = (column for column in recorded_columns if column != STATE_OUT)
+        self.writes = tuple(dict.fromkeys((*type(self).writes, *recorded, *ones)))
+        self._ones = ones
 
     def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
         """Add the columns; columns that are present already stay as they are."""
@@ -62,6 +68,9 @@ class AddColumnsFromEpisodesToTrainBatch(LearnerPiece):
         terminateds, truncateds = _ends_of_rows(episodes, mask)
         batch.setdefault(TERMINATEDS, terminateds)
         batch.setdefault(TRUNCATEDS, truncateds)
+        for name, dtype in self._ones.items():
+            if name not in batch:
+                batch[name] = np.ones(len(terminateds), dtype)
         return batch
 
 

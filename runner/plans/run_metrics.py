@@ -23,7 +23,7 @@ from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 from runner.rows.matches import Match
 from runner.rows.task_outcomes import TaskOutcome
 
-_NUM_GRADIENT_STEPS = "/num_minibatch_updates"
+_NUM_GRADIENT_STEPS = "num_minibatch_updates"
 _NO_NUMBERS = np.zeros(0)
 # Metric name with slashes -> number; None where there is nothing to average yet.
 Result = dict[str, float | int | None]
@@ -85,6 +85,7 @@ class RunMetrics:
         self.training_iteration = 0
         self.num_env_steps_sampled_lifetime = 0
         self.num_env_steps_trained_lifetime = 0
+        self.num_gradient_steps_lifetime = 0
         self.num_episodes_lifetime = 0
         self.time_total_s = 0.0
         self.begin_iteration()
@@ -156,6 +157,7 @@ class RunMetrics:
             if self.counts_recorded:
                 self._add_sampled(item.num_env_steps_read)
             self.num_env_steps_trained_lifetime += item.num_env_steps_trained
+            self.num_gradient_steps_lifetime += sum(map(_num_gradient_steps, item.updates))
             self._updates.extend(item.updates)
             self._lags.extend(item.lags)
 
@@ -211,6 +213,7 @@ class RunMetrics:
             "num_env_steps_sampled": self.num_env_steps_sampled,
             "num_env_steps_sampled_lifetime": self.num_env_steps_sampled_lifetime,
             "num_env_steps_trained_lifetime": self.num_env_steps_trained_lifetime,
+            "num_gradient_steps_lifetime": self.num_gradient_steps_lifetime,
             "training_intensity": self._training_intensity,
             "num_episodes_lifetime": self.num_episodes_lifetime,
             "time_this_iter_s": seconds,
@@ -248,6 +251,7 @@ class RunMetrics:
             "training_iteration": self.training_iteration,
             "num_env_steps_sampled_lifetime": self.num_env_steps_sampled_lifetime,
             "num_env_steps_trained_lifetime": self.num_env_steps_trained_lifetime,
+            "num_gradient_steps_lifetime": self.num_gradient_steps_lifetime,
             "num_episodes_lifetime": self.num_episodes_lifetime,
             "time_total_s": self.time_total_s,
             "reported": {name: reduced.reduction for name, reduced in self._reported.items()},
@@ -305,10 +309,16 @@ class RunMetrics:
         self.training_iteration = int(state["training_iteration"])
         self.num_env_steps_sampled_lifetime = int(state["num_env_steps_sampled_lifetime"])
         self.num_env_steps_trained_lifetime = int(state["num_env_steps_trained_lifetime"])
+        self.num_gradient_steps_lifetime = int(state.get("num_gradient_steps_lifetime", 0))
         self.num_episodes_lifetime = int(state["num_episodes_lifetime"])
         self.time_total_s = float(state["time_total_s"])
         if "iteration" in state:
             self._set_state_of_iteration(state["iteration"])
+
+
+def _num_gradient_steps(update: Mapping[str, Mapping[str, float]]) -> int:
+    """Return the gradient steps of an update: the most of any module, since modules step side by side."""
+    return int(max((metrics.get(_NUM_GRADIENT_STEPS, 0) for metrics in update.values()), default=0))
 
 
 def _lag_metrics(lags: Sequence[tuple[int, int]]) -> Result:
@@ -330,7 +340,7 @@ def _means_by_module(updates: Sequence[Mapping[str, Mapping[str, float]]]) -> Re
             for name, value in metrics.items():
                 values[f"learners/{module_id}/{name}"].append(value)
     return {
-        name: sum(reported) if name.endswith(_NUM_GRADIENT_STEPS) else sum(reported) / len(reported)
+        name: sum(reported) if name.endswith(f"/{_NUM_GRADIENT_STEPS}") else sum(reported) / len(reported)
         for name, reported in values.items()
     }
 

@@ -24,7 +24,7 @@ from runner.streams import restore_stream, stream_state
 # Column of samples: importance weights, at most 1; all 1 where sampling is uniform.
 WEIGHTS = "weights"
 # Columns that samples have besides what was recorded.
-REPLAYED = (N_STEP, WEIGHTS)
+REPLAYED: Mapping[str, npt.DTypeLike] = {N_STEP: np.int64, WEIGHTS: np.float32}
 _REPLAY_MODES = ("independent", "lockstep")
 _MARKS = 256
 MEASURED_ROWS = 4096

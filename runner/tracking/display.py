@@ -15,6 +15,7 @@ from runner.tracking.time_left import TimeLeft
 class DisplayInfo:
     """What is known at the start: `facts` are shown as they are.
 
+    `fewest_episodes` has the stop metrics that count only after so many finished episodes.
     `initial` and `best_return` are a resumed run's last result and its highest mean return so far. A run that samples
     no episodes has no returns to show; instead it shows what it reads of the recorded data.
     """
@@ -22,6 +23,7 @@ class DisplayInfo:
     title: str
     facts: Mapping[str, str] = field(default_factory=dict)
     stop: Mapping[str, float] = field(default_factory=dict)
+    fewest_episodes: Mapping[str, int] = field(default_factory=dict)
     initial: Mapping[str, Any] = field(default_factory=dict)
     best_return: float | None = None
     samples_episodes: bool = True
@@ -34,7 +36,7 @@ class DisplayInfo:
         indent = max(map(len, ("stop at", *self.facts))) + 4
         lines = [f"  {name}".ljust(indent) + value for name, value in self.facts.items()]
         stop = "  stop at".ljust(indent)
-        for number, criterion in enumerate(headline.stop_texts(self.stop)):
+        for number, criterion in enumerate(headline.stop_texts(self.stop, self.fewest_episodes)):
             joined = f" or {criterion}" if number else criterion
             if number and width is not None and len(stop + joined) > width:
                 lines.append(stop)
@@ -134,6 +136,7 @@ class PlainDisplay:
             ("steps/s", f"{headline.count_text(metrics.get(headline.STEPS_PER_S)):>7}"),
         ]
         fields += [(label, f"{text:>{headline.NUMBER_WIDTH}}") for label, text in self._losses.texts(metrics)]
+        fields.append(("updates", f"{headline.count_text(metrics.get(headline.GRADIENT_STEPS)):>9}"))
         fields.append(("elapsed", f"{headline.duration_text(now_s - self._started_s):>7}"))
         fields.append(("left", f"{self._time_left.text(now_s):>9}"))
         if self._evaluation is not None:

@@ -9,6 +9,7 @@ from runner.tracking.plain_values import finite_number
 
 ITERATION = "training_iteration"
 ENV_STEPS = "num_env_steps_sampled_lifetime"
+GRADIENT_STEPS = "num_gradient_steps_lifetime"
 TOTAL_S = "time_total_s"
 RETURN = "env_runners/episode_return_mean"
 EPISODE_LENGTH = "env_runners/episode_len_mean"
@@ -91,6 +92,13 @@ def duration_text(seconds: float) -> str:
     return f"{days}d {text}" if days else text
 
 
-def stop_texts(stop: Mapping[str, float]) -> list[str]:
-    """Return the stop criteria; the run ends when one of them is met."""
-    return [f"{name} >= {float(value):,.10g}" for name, value in stop.items()] or ["nothing: until interrupted"]
+def stop_texts(stop: Mapping[str, float], fewest_episodes: Mapping[str, int]) -> list[str]:
+    """Return the stop criteria; the run ends when one of them is met.
+
+    Args:
+        stop: metric -> bound.
+        fewest_episodes: metric -> episodes that it is computed over before it counts.
+    """
+    over = {name: f" over {num:,} episodes" for name, num in fewest_episodes.items()}
+    texts = [f"{name} >= {float(value):,.10g}{over.get(name, '')}" for name, value in stop.items()]
+    return texts or ["nothing: until interrupted"]

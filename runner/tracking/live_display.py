@@ -93,6 +93,7 @@ class LiveDisplay:
         counts = [
             ("iteration", headline.count_text(metrics.get(headline.ITERATION))),
             ("env steps", headline.count_text(metrics.get(headline.ENV_STEPS))),
+            ("updates", headline.count_text(metrics.get(headline.GRADIENT_STEPS))),
             ("steps/s", headline.count_text(metrics.get(headline.STEPS_PER_S))),
         ]
         return Group(

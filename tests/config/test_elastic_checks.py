@@ -6,10 +6,11 @@ import pytest
 
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
+from runner.config.plans import env_steps_per_round
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.experiment.ray_resources import bundles_of, other_actors
-from runner.plans.operators.rollouts import env_steps_per_request, env_steps_per_round
+from runner.plans.operators.rollouts import env_steps_per_request
 from tests.plans.hand_made import resources_of
 
 TWO_TO_SIX = "env_runners.num_env_runners={min: 2, max: 6}"

@@ -108,6 +108,34 @@ def test_every_experiment(name: str, recorded: Callable[[str], Path]) -> None:
     assert any("server at port" in text for text in done.not_made) == ("external" in name)
 
 
+CONFIGS, LOSSES = "runner.config.algorithms", "runner.learners"
+
+
+@pytest.mark.parametrize(
+    ("module", "schema", "loss", "env"),
+    [
+        ("double_q", "DQNConfig", "dqn.DQNLoss", "CartPole-v1"),
+        ("rainbow", "DQNConfig", "dqn.DQNLoss", "CartPole-v1"),
+        ("sac_discrete", "DiscreteSACConfig", "sac_discrete.DiscreteSACLoss", "CartPole-v1"),
+        ("sac", "SACConfig", "sac.SACLoss", "Pendulum-v1"),
+        ("tqc", "TQCConfig", "tqc.TQCLoss", "Pendulum-v1"),
+        ("td3", "TD3Config", "td3.TD3Loss", "Pendulum-v1"),
+    ],
+)
+def test_off_policy_losses_learn_from_recorded_steps(
+    module: str, schema: str, loss: str, env: str, recorded: Callable[[str], Path]
+) -> None:
+    """Recorded steps have neither `n_step` nor `weights`: they are single steps that count equally."""
+    targets = "algorithm.target_network_update_freq=" + ("500" if schema == "DQNConfig" else "null")
+    done = rehearsed(
+        *("algorithm=cql", f"module={module}", f"algorithm.schema={CONFIGS}.{schema}", targets),
+        *(f"algorithm.loss={LOSSES}.{loss}", f"env.env={env}", "offline=episodes", f"offline.input_={recorded(env)}"),
+        *("evaluation=periodic", "stop.training_iteration=1", "checkpoint.metric=training_iteration"),
+    )
+    assert "the first recorded steps" in done.made
+    assert any(text.startswith("one update on ") for text in done.made)
+
+
 @pytest.mark.parametrize(
     "env",
     [

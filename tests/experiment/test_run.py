@@ -139,6 +139,7 @@ def test_a_metric_that_does_not_come_in_every_iteration_stops_no_run(run_main: R
         "env._target_=tests.environments.Faulty",
         "env.env=null",
         "env.env_config={episode_len: 100}",
+        "env_runners.metrics_num_episodes_for_smoothing=1",
         "stop.env_runners.episode_return_mean=100",
     )
     assert outcome.code == 0, outcome.err

@@ -16,6 +16,7 @@ from runner.pipelines import (
     AddColumnsFromEpisodesToTrainBatch,
     AddInfosFromEpisodesToTrainBatch,
     AddNextObservationsFromEpisodesToTrainBatch,
+    AddOneTsToEpisodesAndTruncate,
     ComputeReturnsToGo,
 )
 from runner.pipelines.train_batch_pieces import suffix_sums
@@ -142,6 +143,22 @@ def test_suffix_sums_are_those_of_a_loop(lengths: list[int], gamma: float, seed:
     for i in reversed(range(len(terms))):
         expected[i] = terms[i] + factors[i] * expected[i + 1]
     np.testing.assert_allclose(suffix_sums(terms, factors, max(lengths)), expected[:-1], rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("has_bootstrap_rows", [False, True])
+def test_columns_that_are_one_where_the_episodes_do_not_have_them(has_bootstrap_rows: bool) -> None:
+    block = block_of(5, [2, 3])
+    weighted = block.with_columns({"weights": np.arange(5, dtype=np.float32)})
+    piece = AddColumnsFromEpisodesToTrainBatch(ones={"n_step": np.int64, "weights": np.float32})
+    assert piece.writes[-2:] == ("n_step", "weights")
+    for episodes in (block, weighted):
+        batch = AddOneTsToEpisodesAndTruncate()(batch={}, episodes=episodes) if has_bootstrap_rows else {}
+        columns = piece(batch=batch, episodes=episodes)
+        num_rows = 7 if has_bootstrap_rows else 5
+        np.testing.assert_array_equal(columns["n_step"], np.ones(num_rows))
+        assert (columns["n_step"].dtype, columns["weights"].dtype) == (np.int64, np.float32)
+        given = [0, 1, 1, 2, 3, 4, 4] if has_bootstrap_rows else [0, 1, 2, 3, 4]
+        np.testing.assert_array_equal(columns["weights"], given if episodes is weighted else np.ones(num_rows))
 
 
 @pytest.mark.parametrize("lengths", [[1, 1, 1], [0, 2, 1], [2, 0], [3]])

@@ -66,7 +66,7 @@ def test_the_ratio_is_exact(length: int, runners: str, intensity: float) -> None
 
 
 def test_without_an_intensity_items_take_turns() -> None:
-    with trainer_of("env_runners.rollout_fragment_length=5") as trainer:
+    with trainer_of("env_runners.rollout_fragment_length=5", "algorithm.training_intensity=null") as trainer:
         results: list[Any] = [trainer.train() for _ in range(10)]
     counts = [(one["num_env_steps_sampled_lifetime"], one["num_env_steps_trained_lifetime"]) for one in results]
     assert counts == [(STARTS + 5 * number, BATCH * (number + 1)) for number in range(10)]
@@ -111,3 +111,27 @@ def test_learning_starts_with_a_full_buffer() -> None:
     with trainer_of(*settings, "algorithm.num_steps_sampled_before_learning_starts=49") as trainer:
         result: Any = trainer.train()
     assert result["num_env_steps_sampled_lifetime"] <= 60
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "env", "per_env_step"), [("dqn", "cartpole", 0.25), ("sac", "pendulum", 1), ("td3", "pendulum", 1)]
+)
+@pytest.mark.parametrize("num_envs", [1, 3])
+def test_updates_of_an_algorithm_with_nothing_but_an_environment(
+    algorithm: str, env: str, per_env_step: float, num_envs: int
+) -> None:
+    """Whatever the number of sub-environments and the size of an update."""
+    settings = (
+        *(f"algorithm={algorithm}", f"env={env}", "module.fcnet_hiddens=[4]", "evaluation=none", "tracking=none"),
+        *("stop.training_iteration=1", "algorithm.train_batch_size_per_learner=8"),
+        *(f"env_runners.num_envs_per_env_runner={num_envs}", "algorithm.num_steps_sampled_before_learning_starts=100"),
+        "algorithm.min_sample_timesteps_per_iteration=300",
+    )
+    with Trainer(build_experiment_config(compose_experiment(settings))) as trainer:
+        results: list[Any] = [trainer.train() for _ in range(2)]
+    for result in results:
+        since_start = result["num_env_steps_sampled_lifetime"] - 100
+        assert (
+            abs(result["num_gradient_steps_lifetime"] - per_env_step * since_start) <= per_env_step * num_envs * 4 + 1
+        )
+    assert results[1]["num_gradient_steps_lifetime"] > results[0]["num_gradient_steps_lifetime"]

@@ -51,6 +51,7 @@ def metrics_of(iteration: int) -> dict[str, Any]:
     metrics: dict[str, Any] = {
         "training_iteration": iteration,
         "num_env_steps_sampled_lifetime": 4000 * iteration,
+        "num_gradient_steps_lifetime": 320 * iteration,
         "env_steps_per_s": 31_000.0 + iteration,
         "env_runners/episode_return_mean": math.nan if iteration == 1 else 22.5 * iteration,
         "env_runners/episode_len_mean": 22.5 * iteration,

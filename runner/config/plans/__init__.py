@@ -19,15 +19,25 @@ from runner.config.plans.needs import (
 )
 from runner.config.plans.reading import read_options, read_plan
 from runner.config.plans.steps import KEY, Plan, Step, steps_of
+from runner.config.plans.training_ratio import (
+    describe_updates,
+    env_steps_per_round,
+    find_few_updates,
+    train_batch_size,
+    training_ratio,
+)
 
 __all__ = [
     "KEY",
     "Plan",
     "Step",
+    "describe_updates",
     "draw_plan",
+    "env_steps_per_round",
     "find_asynchrony_problems",
     "find_buffer_problems",
     "find_compile_problems",
+    "find_few_updates",
     "find_plan_problems",
     "find_untrained_plan",
     "find_useless_intensity",
@@ -43,4 +53,6 @@ __all__ = [
     "recorded_buffers",
     "samples_asynchronously",
     "steps_of",
+    "train_batch_size",
+    "training_ratio",
 ]

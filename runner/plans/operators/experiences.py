@@ -10,12 +10,12 @@ import numpy as np
 
 from runner.config.errors import ConfigError, Problem, RunFailure, nearest_match
 from runner.config.operators import ConcatBatchesConfig, SelectExperiencesConfig, StandardizeFieldsConfig
+from runner.config.plans import train_batch_size
 from runner.env_runners.loss_failure import runner_of
 from runner.episodes.columns import OBS, ColumnBlock, Rollout, concat_rollouts
 from runner.plans.flow import Operator, Waiting
 from runner.plans.item_state import item_from_state, item_to_state
 from runner.plans.items import Experiences, Origin, ReplayRows
-from runner.plans.operators.rollouts import train_batch_size
 from runner.plans.resources import Resources
 from runner.plans.whole_episodes import WholeEpisodes
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from runner.config.errors import Problem, RunFailure
 from runner.config.operators import BufferConfig, MixInReplayConfig, ReplayConfig, UpdatePrioritiesConfig
+from runner.config.plans import train_batch_size
 from runner.plans.flow import Operator, Source, Waiting
 from runner.plans.items import Experiences, TrainResult
-from runner.plans.operators.rollouts import train_batch_size
 from runner.plans.resources import Resources
 from runner.replay import BufferEmpty, PrioritizedReplayBuffer
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import ASYNC, AsyncGradientsConfig, ParallelRolloutsConfig
+from runner.config.plans import env_steps_per_round
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.gradient_runner import GradientSample
 from runner.env_runners.sample import Sample
@@ -135,23 +136,10 @@ class AsyncGradients(Source):
         self.requests.set_state(state["requests"])
 
 
-def env_steps_per_round(config: ExperimentConfig, num_runners: int) -> int:
-    """Return the env steps that so many runners make together in a round."""
-    runners = config.env_runners
-    if isinstance(runners.rollout_fragment_length, str):  # auto
-        return train_batch_size(config)
-    return runners.rollout_fragment_length * runners.num_envs_per_env_runner * num_runners
-
-
 def env_steps_per_request(config: ExperimentConfig) -> int:
     """Return the env steps that one runner makes for a request of its own, however many there are beyond the least."""
     num_runners = max(1, config.env_runners.min_env_runners)
     return max(1, -(-env_steps_per_round(config, num_runners) // num_runners))
-
-
-def train_batch_size(config: ExperimentConfig) -> int:
-    """Return the env steps that all learners together learn from in an update."""
-    return config.algorithm.train_batch_size_per_learner * max(1, config.learners.num_learners)
 
 
 def origin_of(sample: Sample) -> Origin:
