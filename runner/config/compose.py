@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
@@ -30,6 +29,7 @@ from runner.config.overrides import OverrideLine, describe_sweep, find_unknown_o
 from runner.config.own_block import OWN_BLOCK
 from runner.config.paths import display_path, find_config, search_dirs
 from runner.config.provenance import Provenance
+from runner.config.resolvers import register_value_resolvers
 from runner.config.stores import find_run_url_problem, is_url, local_copy_of
 from runner.config.yaml_lines import YAMLError
 
@@ -56,8 +56,8 @@ def prepare_hydra(config_dir: Path | None) -> None:
     register_defaults(dirs)
     OmegaConf.register_new_resolver("first_given", _first_given, replace=True)
     OmegaConf.register_new_resolver("module_of", partial(module_of, dirs=dirs), replace=True)
-    OmegaConf.register_new_resolver("product", _product, replace=True)
     OmegaConf.register_new_resolver("sweep_digest", _sweep_digest, replace=True)
+    register_value_resolvers()
     setup_globals()
 
 
@@ -75,12 +75,6 @@ def _first_given(*values: Any) -> Any:
 def _sweep_digest() -> str:
     """Return the digest; a named function, because launchers of Hydra pickle resolvers."""
     return SWEEP_DIGEST.get()
-
-
-def _product(*factors: Any) -> float | None:
-    """Multiply numbers; None if one of them is not a number, which is reported where it is given."""
-    is_number = all(isinstance(factor, (int, float)) for factor in factors)
-    return math.prod(factors) if is_number else None
 
 
 class _Composition:

@@ -21,6 +21,7 @@ from runner.config.errors import ConfigError, Problem, show_value
 from runner.config.overrides import OverrideLine, parse_overrides
 from runner.config.paths import search_dirs
 from runner.config.provenance import Provenance, join_keys
+from runner.config.resolvers import register_value_resolvers
 
 _CHECKPOINT_SOURCE = "checkpoint"
 _EXPERIMENT = "experiment"
@@ -63,6 +64,7 @@ def compose_stored(
 def _resolved(config: DictConfig) -> dict[str, Any]:
     try:
         check_expansion(OmegaConf.to_container(config, resolve=False))
+        register_value_resolvers()
         return cast(dict[str, Any], OmegaConf.to_container(config, resolve=True))
     except (OmegaConfBaseException, TooLargeError) as error:
         what = f"the stored configuration and its overrides cannot be resolved: {str(error).splitlines()[0]}"

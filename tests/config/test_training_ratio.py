@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.paths import conf_dir, list_options
@@ -132,3 +133,12 @@ def test_a_chosen_module_and_the_modules_of_agents_stay() -> None:
     config = config_of("+experiment=ppo_dqn_multi_agent_cartpole")
     assert config.module._target_ == "runner.modules.ActorCriticModule"
     assert config.multi_agent.modules["p1"]["_target_"] == "runner.modules.DoubleQModule"
+
+
+def test_a_resumed_run_follows_another_size_of_updates(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+    start = ("algorithm=dqn", "env=cartpole", "module.fcnet_hiddens=[4]", "tracking=none", "hydra.run.dir=run")
+    assert run_main(*start, "stop.training_iteration=1").code == 0
+    OmegaConf.clear_resolver("product")  # another process has not composed anything
+    outcome = run_main("resume", "run", "stop.training_iteration=2", "algorithm.train_batch_size_per_learner=64")
+    assert outcome.code == 0, outcome.err
+    assert "updates      1 of 64 rows for every 4 env steps" in outcome.out
