@@ -143,7 +143,8 @@ def _build_learner(config: ExperimentConfig, parts: ModuleParts, peers: Peers) -
     if is_compiled and of_module.config.microbatch_size is not None:
         what = f"learners.compile: microbatches (module {parts.plan.module_id}) are not compiled"
         raise ConfigError([Problem(what, "algorithm.microbatch_size", str(of_module.config.microbatch_size), "null")])
-    return Learner(parts.module, of_module.loss, of_module.config, of_module.stream, peers, is_compiled)
+    learning = of_module.loss, of_module.config, of_module.stream
+    return Learner(parts.module, *learning, peers, is_compiled, of_module.loss_stream)
 
 
 def _build_joint_learner(
@@ -154,11 +155,10 @@ def _build_joint_learner(
 
 
 def _module_learning(config: ExperimentConfig, parts: ModuleParts, peers: Peers) -> ModuleLearning:
-    """Make the loss of a module, and the random stream of its learner."""
+    """Make the loss of a module, and the random streams of its learner."""
     plan, algorithm = parts.plan, parts.plan.algorithm
-    loss = make_loss(algorithm)
-    loss.use_stream(random_stream(config.seed, plan.name("loss"), peers.rank))
-    return ModuleLearning(loss, algorithm, random_stream(config.seed, plan.name("learner"), peers.rank))
+    streams = (random_stream(config.seed, plan.name(name), peers.rank) for name in ("learner", "loss"))
+    return ModuleLearning(make_loss(algorithm), algorithm, *streams)
 
 
 def make_loss(algorithm: AlgorithmConfig) -> Loss:

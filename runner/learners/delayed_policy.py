@@ -9,7 +9,7 @@ import numpy as np
 
 from runner.learners.loss import Loss
 from runner.modules.rl_module import RLModule
-from runner.streams import restore_stream, stream_state
+from runner.streams import restore_stream
 
 
 class DelayedPolicyLoss(Loss):
@@ -40,10 +40,11 @@ class DelayedPolicyLoss(Loss):
         self.resting = () if (num_steps + 1) % self._policy_delay == 0 else self.delayed
 
     def get_state(self) -> dict[str, Any]:
-        """Return the random stream and the number of gradient steps."""
-        return {"stream": stream_state(self._stream), "num_steps": self.num_steps}
+        """Return the number of gradient steps."""
+        return {"num_steps": self.num_steps}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
-        restore_stream(self._stream, state["stream"])
+        """Continue from a state; those of older checkpoints include the stream."""
+        if "stream" in state:
+            restore_stream(self._stream, state["stream"])
         self._set_num_steps(int(state["num_steps"]))

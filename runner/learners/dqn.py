@@ -13,7 +13,7 @@ from torch.nn.functional import huber_loss, mse_loss
 from runner.config.algorithms import DQNConfig, DQNMetrics
 from runner.learners.loss import Loss
 from runner.modules.value_distributions import of_actions
-from runner.streams import restore_stream, stream_state
+from runner.streams import restore_stream
 
 # Columns of noise for noisy layers: of the network in s and in s', of the target in s'.
 NOISE, NEXT_NOISE, TARGET_NOISE = "noise", "next_noise", "target_noise"
@@ -39,7 +39,6 @@ class DQNLoss(Loss):
         self._config = config
         self._td_loss = huber_loss if config.td_error_loss_fn == "huber" else mse_loss
         self._stream = np.random.default_rng(0)
-        self._has_drawn = False
 
     def use_stream(self, stream: np.random.Generator) -> None:
         """Draw the noise of noisy layers from `stream`."""
@@ -49,7 +48,6 @@ class DQNLoss(Loss):
         """Draw the noise of noisy layers, (num_noise,) for all rows of each pass; {} for a module without."""
         if not module.num_noise:
             return {}
-        self._has_drawn = True
         names = (NOISE, NEXT_NOISE, TARGET_NOISE) if self._config.double_q else (NOISE, TARGET_NOISE)
         noise = torch.from_numpy(module.draw_noise(self._stream, (len(names),))).to(columns["rewards"].device)
         return dict(zip(names, noise.unbind(), strict=True))
@@ -97,14 +95,9 @@ class DQNLoss(Loss):
         """Return the target's Q (B,) of actions numbered from 0, from outputs of `forward_target`."""
         return of_actions(outputs["qf_preds"], best)
 
-    def get_state(self) -> dict[str, Any]:
-        """Return the random stream, if anything was drawn from it."""
-        return {"stream": stream_state(self._stream)} if self._has_drawn else {}
-
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+        """Take over the stream of an older checkpoint; in newer ones it is not part of this state."""
         if "stream" in state:
-            self._has_drawn = True
             restore_stream(self._stream, state["stream"])
 
 

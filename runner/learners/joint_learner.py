@@ -32,11 +32,19 @@ TrainBatches = Mapping[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class ModuleLearning:
-    """How one of the modules learns: its loss, its configuration, and the stream that shuffles its rows."""
+    """How one of the modules learns.
+
+    Attributes:
+        loss: of the algorithm.
+        config: of the algorithm.
+        stream: shuffles rows.
+        loss_stream: for the random numbers of the loss; None: the loss has one already.
+    """
 
     loss: Loss
     config: AlgorithmConfig
     stream: np.random.Generator
+    loss_stream: np.random.Generator | None = None
 
 
 class JointLearner:
@@ -64,7 +72,13 @@ class JointLearner:
         self._steps = GradientSteps(together, config)
         self._updates = {
             module_id: ModuleUpdate(
-                member_of(together, module_id), of_one.loss, of_one.config, of_one.stream, self.device, self._peers
+                member_of(together, module_id),
+                of_one.loss,
+                of_one.config,
+                of_one.stream,
+                self.device,
+                self._peers,
+                of_one.loss_stream,
             )
             for module_id, of_one in trained.items()
         }
@@ -210,6 +224,7 @@ class JointLearner:
             ConfigError: the parameters are of another network.
         """
         self._steps.set_state(state, has_same_parameters=state["loss"].keys() == self._updates.keys())
+        by_name = {name: by_id for name, by_id in state.items() if name not in ("module", "optimizer")}
         for module_id, update in self._updates.items():
             if module_id in state["loss"]:
-                update.set_state({name: state[name][module_id] for name in (*update.get_state(), "loss", "stream")})
+                update.set_state({name: by_id[module_id] for name, by_id in by_name.items() if module_id in by_id})

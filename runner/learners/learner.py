@@ -35,6 +35,7 @@ class Learner:
         stream: shuffles rows.
         peers: learners that update the same module on other rows; None: there are none.
         is_compiled: compute gradients in one compiled function.
+        loss_stream: for the random numbers of the loss, saved with the learner; None: the loss has one already.
 
     Raises:
         ConfigError: the module cannot be compiled.
@@ -48,12 +49,13 @@ class Learner:
         stream: np.random.Generator,
         peers: Peers | None = None,
         is_compiled: bool = False,
+        loss_stream: np.random.Generator | None = None,
     ) -> None:
         self.module = module
         self.loss = loss
         self._peers: Peers = peers or Alone()
         self._steps = GradientSteps(module, config)
-        self._update = ModuleUpdate(module, loss, config, stream, self.device, self._peers)
+        self._update = ModuleUpdate(module, loss, config, stream, self.device, self._peers, loss_stream)
         self._compiled = _compiled_gradient(module, loss, self._steps, self._peers) if is_compiled else None
         checked_once(loss, config.metrics, self._use)
         self._cut = [config.train_batch_size_per_learner, config.minibatch_size]
@@ -174,11 +176,11 @@ class Learner:
         self._steps.set_weights(weights)
 
     def get_state(self) -> dict[str, Any]:
-        """Return parameters, optimiser, rows since the targets' last update, loss and random stream."""
+        """Return parameters, optimiser, rows since the targets' last update, loss and random streams."""
         return {**self._steps.get_state(), **self._update.get_state(), **self.get_unshared_state()}
 
     def get_unshared_state(self) -> dict[str, Any]:
-        """Return the state that may differ from the peers: loss, random stream, and sizes that are compiled."""
+        """Return the state that may differ from the peers: loss, random streams, and sizes that are compiled."""
         compiled = (
             {} if self._compiled is None else {"compiled": {"of": self._cut, "sizes": list(self._compiled.sizes)}}
         )

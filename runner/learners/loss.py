@@ -44,7 +44,10 @@ class Loss:
         raise NotImplementedError(f"{type(self).__name__} has no __call__")
 
     def use_stream(self, stream: np.random.Generator) -> None:
-        """Take the random stream that this loss owns from now on."""
+        """Take the random stream that this loss draws from; the learner saves and restores it.
+
+        Keep the stream itself: checkpoints do not include generators that the loss makes of it.
+        """
 
     def draw_noise(self, module: RLModule, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Draw what is random in the loss of a minibatch: column -> values that its batch has besides `columns`."""
@@ -62,6 +65,11 @@ class Loss:
 
     def after_update(self, metrics: Mapping[str, float]) -> None:
         """Adapt to what the update reported."""
+
+    @property
+    def draws(self) -> bool:
+        """Whether it uses its random stream."""
+        return type(self).use_stream is not Loss.use_stream
 
     @property
     def adapts(self) -> bool:

@@ -59,6 +59,7 @@ class ModuleUpdate:
         stream: shuffles rows.
         device: of the module.
         peers: update the same module on other rows.
+        loss_stream: for the random numbers of the loss; None: the loss keeps the stream that it has, and its state.
     """
 
     def __init__(
@@ -69,9 +70,13 @@ class ModuleUpdate:
         stream: np.random.Generator,
         device: torch.device,
         peers: Peers,
+        loss_stream: np.random.Generator | None = None,
     ) -> None:
         self.module, self.loss, self.config = module, loss, config
         self._stream, self._peers = stream, peers
+        self._loss_stream = loss_stream if loss.draws else None
+        if loss_stream is not None:
+            loss.use_stream(loss_stream)
         self.minibatches = Minibatches(module, loss, config, stream, device, peers)
         self._targets = TargetUpdates(module, config)
 
@@ -127,12 +132,15 @@ class ModuleUpdate:
         return {"rows_since_target_update": self._targets.num_rows}
 
     def get_unshared_state(self) -> dict[str, Any]:
-        """Return the state that may differ from the peers: loss and random stream."""
-        return {"loss": self.loss.get_state(), "stream": stream_state(self._stream)}
+        """Return the state that may differ from the peers: loss and random streams."""
+        state = {"loss": self.loss.get_state(), "stream": stream_state(self._stream)}
+        return state if self._loss_stream is None else {**state, "loss_stream": stream_state(self._loss_stream)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from both states together."""
+        """Continue from both states together."""
         self._targets.num_rows = int(state["rows_since_target_update"])
+        if self._loss_stream is not None and "loss_stream" in state:
+            restore_stream(self._loss_stream, state["loss_stream"])
         self.loss.set_state(state["loss"])
         restore_stream(self._stream, state["stream"])
 

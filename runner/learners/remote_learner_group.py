@@ -22,6 +22,7 @@ from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import MultiRLModule, modules_in
 from runner.modules.rl_module import RLModule
 from runner.pipelines.piece_metrics import merged_metrics
+from runner.pipelines.pipeline import STREAMS
 from runner.restarts import Restarts
 
 _log = logging.getLogger(__name__)
@@ -281,17 +282,17 @@ def _joined(parts: Sequence[UpdateResult]) -> UpdateResult:
 def _unshared_from(saved: Mapping[str, Any], unshared: Mapping[str, Any]) -> dict[str, Any]:
     """Return the part of the first learner's saved state that is not shared, with the streams of another learner."""
     learners = {
-        module_id: {name: saved["learners"][module_id][name] for name in state}
+        module_id: {name: value for name, value in saved["learners"][module_id].items() if name in state}
         for module_id, state in unshared["learners"].items()
     }
     return _with_streams({"learners": learners, "pipelines": saved["pipelines"]}, unshared)
 
 
 def _with_streams(saved: Mapping[str, Any], streams: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the saved state with each `stream` in it, at any depth, taken from the same place of `streams`."""
+    """Return the saved state with each random stream in it, at any depth, taken from the same place of `streams`."""
     found: dict[str, Any] = dict(saved)
     for name in saved.keys() & streams.keys():
-        if name == "stream":
+        if name in ("stream", "loss_stream", STREAMS):
             found[name] = streams[name]
         elif isinstance(saved[name], Mapping) and isinstance(streams[name], Mapping):
             found[name] = _with_streams(saved[name], streams[name])

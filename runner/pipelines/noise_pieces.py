@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,12 +20,12 @@ _NOISE_STEPS = 256
 class DrawsNoise(ConnectorPiece):
     """Base of pieces that draw random numbers, each from its stream: the noise of 256 vector steps at once."""
 
+    _noise: Any
+    _position: int
+    _resume_at: int
+
     def __init__(self) -> None:
-        self._stream = np.random.default_rng(0)
-        self._noise: Any = ()
-        self._position = 0
-        self._resume_at = 0
-        self._drawn_from: dict[str, Any] = {}
+        self.use_stream(np.random.default_rng(0))
 
     def _next_noise(self, num_rows: int, most_rows: int, draw: Callable[[tuple[int, int]], Any]) -> Any:
         """Return noise (K, ...) for the K rows of a vector step.
@@ -35,7 +36,7 @@ class DrawsNoise(ConnectorPiece):
             draw: returns noise (vector steps, rows, ...) of this leading shape.
         """
         if self._position == len(self._noise) or self._noise[0].shape[0] < num_rows:
-            self._drawn_from = stream_state(self._stream)
+            restore_stream(self._before, stream_state(self._stream))
             self._noise = draw((_NOISE_STEPS, max(num_rows, most_rows)))
             self._position, self._resume_at = self._resume_at, 0
         noise = self._noise[self._position]
@@ -43,19 +44,22 @@ class DrawsNoise(ConnectorPiece):
         return noise if noise.shape[0] == num_rows else noise[:num_rows]  # fewer rows act than could
 
     def use_stream(self, stream: np.random.Generator) -> None:
-        """Draw noise from `stream`."""
-        self._stream = stream
+        """Draw noise from a copy of `stream`, which itself stays where the current noise begins."""
+        self._before, self._stream = stream, copy.deepcopy(stream)
         self._noise, self._position, self._resume_at = (), 0, 0
 
     def get_state(self) -> dict[str, Any]:
-        """Return the stream before the current noise was drawn, and how much of that noise is used."""
-        if self._resume_at or self._position == len(self._noise):
-            return {"stream": stream_state(self._stream), "position": self._resume_at}
-        return {"stream": self._drawn_from, "position": self._position}
+        """Return how much of the current noise is used; the pipeline saves the stream that it was drawn from."""
+        if self._position == len(self._noise):  # the next noise begins here
+            restore_stream(self._before, stream_state(self._stream))
+            self._noise, self._position = (), 0
+        return {"position": self._position or self._resume_at}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; the noise is drawn again at the next call."""
-        restore_stream(self._stream, state["stream"])
+        """Continue from a state; the noise is drawn again at the next call."""
+        if "stream" in state:  # in older checkpoints, whose pipelines save no streams
+            restore_stream(self._before, state["stream"])
+        restore_stream(self._stream, stream_state(self._before))
         self._noise, self._position, self._resume_at = (), 0, int(state["position"])
 
 

@@ -109,7 +109,7 @@ class NoisyActions(DrawsNoise, ModuleToEnvPiece):
         return noise
 
     def get_state(self) -> dict[str, Any]:
-        """Return the stream and, where noise remembers, the newest noise (slots, A)."""
+        """Return the place in the noise and, where noise remembers, the newest noise (slots, A)."""
         remembered = {} if self._remembered is None else {"remembered": self._remembered.copy()}
         return super().get_state() | remembered
 

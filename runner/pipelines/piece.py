@@ -177,7 +177,10 @@ class ConnectorPiece:
         """Take the agents of a run with several: agent id -> space of the observations that its episodes hold."""
 
     def use_stream(self, stream: np.random.Generator) -> None:
-        """Take the random stream that this piece owns from now on."""
+        """Take the random stream that this piece draws from; the pipeline saves and restores it.
+
+        Keep the stream itself: checkpoints do not include generators that the piece makes of it.
+        """
 
     def get_state(self) -> dict[str, Any]:
         """Return arrays and plain values; empty for a piece without state."""

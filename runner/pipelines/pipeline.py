@@ -23,6 +23,10 @@ from runner.pipelines.piece_list import PipelineError as PipelineError
 from runner.pipelines.piece_metrics import ConnectorMetrics, merged_metrics
 from runner.pipelines.pipeline_checks import check_rows, find_misplaced_piece, rows_to_learn_from
 from runner.pipelines.pipeline_metrics import Call, PipelineMetrics, joined_reports
+from runner.streams import restore_stream, stream_state
+
+# Key in the state of a pipeline, next to the names of pieces.
+STREAMS = "#streams"
 
 
 class ConnectorPipeline(PieceList, ConnectorPiece):
@@ -47,6 +51,7 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
         input_action_space: gym.Space[Any] | None = None,
     ) -> None:
         self._pieces = list(pieces)
+        self._streams: dict[str, np.random.Generator] = {}
         self._infer_columns()
         if input_observation_space is not None and input_action_space is not None:
             self.input_spaces = (input_observation_space, input_action_space)
@@ -75,6 +80,8 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
         self._completing, self._scheduled, self._stateful = (
             _overriding(hook, self._named) for hook in ("complete_fragment", "at_env_steps", "get_state")
         )
+        draws = _overriding("use_stream", self._named)
+        self._drawing = [name for name, piece in draws.items() if not isinstance(piece, ConnectorPipeline)]
         self._calls: list[Call] = list(self._pieces)
         if self.is_training:
             self._calls = [self._metrics.call_of(piece) for piece in self._pieces]
@@ -246,9 +253,13 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
         return PipelineGraph({name: graph for name, graph in graphs.items() if graph is not None})
 
     def give_streams(self, make_stream: Callable[[str, int], np.random.Generator]) -> None:
-        """Give each piece its own random stream, `make_stream(pipeline name, position)`."""
-        for position, piece in enumerate(self._pieces):
-            piece.use_stream(make_stream(self.name, position))
+        """Give each piece its own random stream, `make_stream(pipeline name, position)`; the state includes them."""
+        self._give([make_stream(self.name, position) for position in range(len(self._pieces))])
+
+    def _give(self, streams: Sequence[np.random.Generator]) -> None:
+        self._streams = dict(zip(self._named, streams, strict=True))
+        for piece, stream in zip(self._pieces, streams, strict=True):
+            piece.use_stream(stream)
 
     def at_env_steps(self, num_env_steps: int) -> None:
         """Let each piece know how many env steps all runners have sampled."""
@@ -267,8 +278,7 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
 
     def use_stream(self, stream: np.random.Generator) -> None:
         """Give each piece a child of the stream (of a pipeline within a pipeline)."""
-        for piece, child in zip(self._pieces, stream.spawn(len(self._pieces)), strict=True):
-            piece.use_stream(child)
+        self._give(stream.spawn(len(self._pieces)))
 
     def freeze(self) -> None:
         """Let no piece learn from what passes, nor report (evaluation)."""
@@ -284,12 +294,18 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
         return dict(self._named)
 
     def get_state(self) -> dict[str, Any]:
-        """Return piece name -> its state, for pieces that have one."""
+        """Return piece name -> its state, for pieces that have one, and the streams of the pieces that use theirs."""
         states = {name: piece.get_state() for name, piece in self._stateful.items()}
-        return {name: state for name, state in states.items() if state}
+        states = {name: state for name, state in states.items() if state}
+        streams = {name: stream_state(self._streams[name]) for name in self._drawing if name in self._streams}
+        return {**states, STREAMS: streams} if streams else states
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`; states of pieces that are not here are an error."""
+        """Continue from a state of `get_state`; states of pieces that are not here are an error."""
+        state = dict(state)
+        for name, of_stream in state.pop(STREAMS, {}).items():
+            if name in self._streams:
+                restore_stream(self._streams[name], of_stream)
         pieces = self._named
         for name, piece_state in state.items():
             if name not in pieces:
@@ -311,9 +327,10 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
             piece.reset_state()
 
     def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Merge the states of several runners, piece by piece (by name); only pieces that share something."""
+        """Merge the states of several runners, piece by piece (by name); each runner keeps its streams."""
         pieces = self._named
-        merged = {name: pieces[name].merge_states([state[name] for state in states]) for name in states[0]}
+        names = [name for name in states[0] if name != STREAMS]
+        merged = {name: pieces[name].merge_states([state[name] for state in states]) for name in names}
         return {name: state for name, state in merged.items() if state}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -22,7 +22,14 @@ from runner.learners.learner import Learner
 from runner.learners.loss import Loss, find_misfit, with_noise
 from runner.modules.rl_module import RLModule
 from runner.testing.loss_batches import ReadColumns, make_batch, make_sequences, reordered
-from runner.testing.rules import Rule, are_equal, check_rules, through_checkpoint
+from runner.testing.rules import (
+    Rule,
+    are_equal,
+    check_rules,
+    differing_attributes,
+    find_difference,
+    through_checkpoint,
+)
 from runner.testing.sampled_items import DISCRETE, OBSERVATIONS, Space, are_close, process_streams, small_module
 
 _NUM_ROWS = 13  # a number that no other dimension has
@@ -92,9 +99,9 @@ class _LossContract:
 
     # -- calls ---------------------------------------------------------------------------------------------------------
 
-    def _loss(self) -> Loss:
+    def _loss(self, stream: np.random.Generator | None = None) -> Loss:
         loss = self._make(self._config)
-        loss.use_stream(np.random.default_rng(0))
+        loss.use_stream(stream or np.random.default_rng(0))
         loss.before_update(0)
         return loss
 
@@ -234,24 +241,42 @@ class _LossContract:
             yield Problem(what, "__call__", allowed=allowed)
 
     def goes_on_from_its_state(self) -> Iterator[Problem]:
-        """Its state is plain, and a new loss with this state has it, too, and goes on as this one."""
-        module, loss, metrics = self._call()
+        """Its state is plain, and a new loss with this state and its random stream continues as this one."""
+        stream, module = np.random.default_rng(0), self._make_module()
+        loss = self._loss(stream)
+        metrics = loss(module, self._batch(module, loss))
         reported = {name: getattr(metrics, name) for name in metrics.names()}
         values = {name: float(value.detach()) for name, value in reported.items() if value.numel() == 1}
+        loss.after_step(module, _NUM_ROWS)
         loss.after_update(values | {"mean_kl_loss": 1e3})  # something that adapts, if anything does
         state = through_checkpoint(loss.get_state(), self.name)
-        other = self._loss()
+        other = self._loss(copy.deepcopy(stream))
         other.set_state(copy.deepcopy(state))
-        if not are_equal(other.get_state(), state):
-            what = "get_state after set_state gives another state"
-            yield Problem(what, "set_state", str(other.get_state()), str(state))
-        batch = self._batch(module, self._loss())
+        key = find_difference(state, other.get_state())
+        if key is not None:
+            what = f"get_state after set_state gives another {key}"
+            yield Problem(what, "set_state", str(other.get_state().get(key)), str(state.get(key)))
+        attributes = [f"self.{name}" for name in differing_attributes(loss, other)]
+        got_keys = f"another {', '.join(attributes)} after set_state" if attributes else None
+        rows = self._rows(module, loss)
         for one in (loss, other):
             one.before_update(0)
-        expected, got = loss(module, batch).total_loss, other(module, batch).total_loss
-        if not torch.equal(expected, got):
-            what = "a loss with the state of another one computes another total_loss"
-            yield Problem(what, "get_state", f"{got.item():.6g}", f"{expected.item():.6g}")
+        for _ in range(3):
+            (expected, total), (got, other_total) = (self._drawn(module, one, rows) for one in (loss, other))
+            column = find_difference(expected, got)
+            if column is not None or not torch.equal(total, other_total):
+                result = f"draws other {column}" if column else "computes another total_loss"
+                what = f"a loss with the state of another one {result}"
+                allowed = "get_state includes all that later calls depend on; the learner saves the stream itself"
+                yield Problem(what, "get_state, set_state", got_keys, allowed)
+                return
+
+    def _drawn(self, module: RLModule, loss: Loss, rows: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor]:
+        """Return what a loss draws for rows, and its total."""
+        noise = loss.draw_noise(module, rows)
+        total: Tensor = loss(module, {**rows, **noise}).total_loss.detach()
+        loss.after_step(module, _NUM_ROWS)
+        return noise, total
 
     def compiles(self) -> Iterator[Problem]:
         """An update as one traced graph equals the eager one."""

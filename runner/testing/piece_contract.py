@@ -18,7 +18,14 @@ from runner.episodes.columns import ColumnBlock
 from runner.episodes.spaces import blank_item
 from runner.pipelines.piece import OBS, ConnectorPiece
 from runner.testing.piece_stage import Place, Stage, arrays_of, make_stage, place_of, play, rows_of
-from runner.testing.rules import are_equal, check_rules, find_difference, outline, through_checkpoint
+from runner.testing.rules import (
+    are_equal,
+    check_rules,
+    differing_attributes,
+    find_difference,
+    outline,
+    through_checkpoint,
+)
 from runner.testing.sampled_items import DISCRETE, OBSERVATIONS, Space
 
 _KEYWORDS = (
@@ -225,24 +232,26 @@ class _PieceContract:
                 yield Problem(what, "__call__", str(shapes[0]), str(shapes[1]))
 
     def goes_on_from_its_state(self) -> Iterator[Problem]:
-        """Its state is plain, and a new piece with this state goes on as it does."""
+        """Its state is plain, and a new piece with this state and its random stream continues as it does."""
         stage, other = self._stage(), self._stage()
         for _ in range(3):
             stage.around()
-        state = through_checkpoint(stage.piece.get_state(), self.name)
-        kept = copy.deepcopy(state)
-        other.piece.set_state(state)
+        kept = through_checkpoint(stage.piece.get_state(), self.name)
+        other.pipeline.set_state(through_checkpoint(stage.get_state(), self.name))
         key = find_difference(kept, other.piece.get_state())
         if key is not None:
             yield Problem(
                 f"get_state after set_state gives another {key}", "set_state", allowed="the state that was set"
             )
+        attributes = [f"self.{name}" for name in differing_attributes(stage.piece, other.piece)]
         for _ in range(3):
             (_, expected, _), (_, got, _) = stage.around(), other.around()
             column = _difference(expected, got)
             if column is not None:
                 what = f"a piece with the state of another one writes other {column}"
-                yield Problem(what, "get_state, set_state", allowed="a state of all that later calls depend on")
+                got_keys = f"another {', '.join(attributes)} after set_state" if attributes else None
+                allowed = "get_state includes all that later calls depend on; the pipeline saves the stream itself"
+                yield Problem(what, "get_state, set_state", got_keys, allowed)
                 return
         if find_difference(stage.piece.get_state(), other.piece.get_state()) is not None:
             yield Problem("a piece and one with its state drift apart", "get_state, set_state")

@@ -20,7 +20,7 @@ from runner.modules import RLModule
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTIONS_FOR_ENV, DEFAULT_MODULE_ID, ConnectorPiece, Items
 from runner.pipelines.piece_metrics import PieceMetrics, ReducedValue
-from runner.pipelines.pipeline import ConnectorPipeline
+from runner.pipelines.pipeline import STREAMS, ConnectorPipeline
 from runner.rows.lock_step_rows import LockStepRows
 from runner.streams import random_stream
 from runner.testing.sampled_items import SampledEnvironments, Space, small_module
@@ -134,6 +134,14 @@ class Stage:
         episodes = copy.deepcopy(self.episodes)
         after = self._call(self.piece, copy.deepcopy(self._before), episodes)
         return by_column(self._before), by_column(after), episodes
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the state of the piece, as its pipeline saves it: with its random stream."""
+        state, streams = self.pipeline.get_state(), {}
+        [name] = [name for name, piece in self.pipeline.named_pieces().items() if piece is self.piece]
+        if name in state.get(STREAMS, {}):
+            streams = {STREAMS: {name: state[STREAMS][name]}}
+        return ({name: state[name]} if name in state else {}) | streams
 
     def run_all(self) -> dict[str, Any]:
         """Return the batch after all pieces, by column."""

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from runner.checkpoints.stored_values import Reference, from_plain, to_plain
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.episodes import nested
 from runner.segments import Segment
+from runner.streams import stream_state
 
 # Yields a problem for each way in which it is broken; none: it is kept.
 Rule = Callable[[], Iterable[Problem]]
@@ -114,6 +116,33 @@ def find_difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str 
     """Return the first key whose values differ, or that only one has; None if there is none."""
     keys = dict.fromkeys([*first, *second])
     return next((k for k in keys if k not in first or k not in second or not are_equal(first[k], second[k])), None)
+
+
+def differing_attributes(first: Any, second: Any) -> list[str]:
+    """Return the names of the attributes of two objects of one class whose values differ.
+
+    What cannot be compared counts as equal: functions, files, locks.
+    """
+    return [name for name in vars(first) if _differ(vars(first)[name], vars(second).get(name), set())]
+
+
+def _differ(first: Any, second: Any, seen: set[int]) -> bool:
+    if first is second or id(first) in seen:
+        return False
+    seen.add(id(first))
+    if type(first) is not type(second):
+        return True
+    if isinstance(first, Mapping):
+        return first.keys() != second.keys() or any(_differ(first[key], second[key], seen) for key in first)
+    if isinstance(first, (list, tuple)):
+        return len(first) != len(second) or any(map(_differ, first, second, [seen] * len(first)))
+    if isinstance(first, np.random.Generator):
+        return not are_equal(stream_state(first), stream_state(second))
+    if isinstance(first, Tensor):
+        return not are_equal(first.detach().cpu().numpy(), second.detach().cpu().numpy())
+    if isinstance(first, (np.ndarray, np.generic, str, bytes, int, float, complex, set, frozenset)):
+        return not are_equal(first, second)
+    return not isinstance(first, type) and hasattr(first, "__dict__") and _differ(vars(first), vars(second), seen)
 
 
 def outline(value: Any) -> str:

@@ -49,8 +49,9 @@ class Case:
     def learner(self, seed: int = 0) -> Learner:
         """A new one."""
         loss = self.loss(self.config)  # type: ignore[call-arg]
-        loss.use_stream(np.random.default_rng(seed + 1))
-        return Learner(make(self.module, self.space, seed), loss, self.config, np.random.default_rng(seed))
+        streams = np.random.default_rng(seed), np.random.default_rng(seed + 1)
+        module = make(self.module, self.space, seed)
+        return Learner(module, loss, self.config, streams[0], loss_stream=streams[1])
 
 
 FOLLOWING = MARWILConfig(moving_average_sqd_adv_norm_update_rate=0.1)
@@ -245,5 +246,5 @@ def test_the_seed_of_the_run_gives_the_noise() -> None:
     streams = []
     for seed in (0, 0, 1):
         learner, _ = make_learner("algorithm=cql", "module=sac", f"seed={seed}", env=Line)
-        streams.append(learner.loss.get_state()["stream"]["state"]["state"])
+        streams.append(learner.get_state()["loss_stream"]["state"]["state"])
     assert streams[0] == streams[1] != streams[2]

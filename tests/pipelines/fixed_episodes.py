@@ -9,6 +9,16 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import SingleAgentEpisode, nested
+from runner.pipelines.piece import ConnectorPiece
+from runner.pipelines.pipeline import ModuleToEnvPipeline
+from runner.streams import random_stream
+
+
+def pipeline_of(piece: ConnectorPiece, index: int = 0) -> ModuleToEnvPipeline:
+    """A pipeline of one piece, with a random stream, which is part of its state."""
+    pipeline = ModuleToEnvPipeline([piece])
+    pipeline.give_streams(lambda *_: random_stream(3, "env_runner/module_to_env", index))
+    return pipeline
 
 
 class FixedEpisodes:

@@ -13,7 +13,7 @@ from runner.config.schemas import ModuleConfig
 from runner.modules.rl_module import RLModule
 from runner.pipelines import GetActions, NormalizeAndClipActions
 from runner.streams import random_stream
-from tests.pipelines.fixed_episodes import FixedEpisodes
+from tests.pipelines.fixed_episodes import FixedEpisodes, pipeline_of
 
 OBS_SPACE = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 DISCRETE, GAUSSIAN = gym.spaces.Discrete(4), gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -76,24 +76,29 @@ def test_same_stream_same_actions(space: gym.Space[Any]) -> None:
 @pytest.mark.parametrize("space", [DISCRETE, GAUSSIAN], ids=["discrete", "gaussian"])
 @pytest.mark.parametrize("steps", [0, 1, 100, 255, 256, 257, 600])
 def test_state_in_the_middle_of_a_block_of_noise(space: gym.Space[Any], steps: int) -> None:
-    module, piece = module_for(space), make_piece()
+    module, piece = module_for(space), GetActions()
+    pipeline = pipeline_of(piece)
     dist_inputs = torch.zeros(3, 4)
     for _ in range(steps):
         act(piece, module, dist_inputs)
-    state = piece.get_state()
+    state = pipeline.get_state()
     expected = [act(piece, module, dist_inputs).tolist() for _ in range(300)]
-    restored = make_piece(index=9)
-    restored.set_state(state)
-    again = GetActions()
-    again.set_state(restored.get_state())  # saved again before its first step
-    assert [act(restored, module, dist_inputs).tolist() for _ in range(300)] == expected
-    assert [act(again, module, dist_inputs).tolist() for _ in range(300)] == expected
+    restored, again, old = GetActions(), GetActions(), GetActions()
+    pipeline = pipeline_of(restored, index=9)
+    pipeline.set_state(state)
+    assert pipeline.get_state() == state
+    pipeline_of(again, index=8).set_state(pipeline.get_state())  # saved again before its first step
+    before = state["GetActions"] | {"stream": state["#streams"]["GetActions"]}  # as older checkpoints have it
+    pipeline_of(old, index=7).set_state({"GetActions": before})
+    for one in (restored, again, old):
+        assert [act(one, module, dist_inputs).tolist() for _ in range(300)] == expected
 
 
 def test_state_is_not_touched_by_what_follows() -> None:
-    module, piece = module_for(DISCRETE), make_piece()
+    module, piece = module_for(DISCRETE), GetActions()
+    pipeline = pipeline_of(piece)
     act(piece, module, LOGITS)
-    state = piece.get_state()
+    state = pipeline.get_state()
     before = repr(state)
     for _ in range(600):
         act(piece, module, LOGITS)

@@ -15,7 +15,7 @@ from runner.modules.action_distribution import MASKED_LOGIT
 from runner.modules.rl_module import RLModule
 from runner.pipelines import EpsilonGreedyActions
 from runner.streams import random_stream
-from tests.pipelines.fixed_episodes import FixedEpisodes
+from tests.pipelines.fixed_episodes import FixedEpisodes, pipeline_of
 
 OBS_SPACE = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 Q = torch.tensor([[0.0, 3.0, -1.0, 0.5]])
@@ -81,10 +81,11 @@ def test_greedy_when_not_exploring() -> None:
 def test_a_resumed_piece_goes_on() -> None:
     """In the middle of the noise that is drawn at once, and where that ends."""
     for steps in (0, 1, 100, 255, 256, 300):
-        piece, other = make_piece(0.7), make_piece(0.7, index=1)
+        piece, other = EpsilonGreedyActions(0.7), EpsilonGreedyActions(0.7)
+        pipeline = pipeline_of(piece)
         for _ in range(steps):
             act(piece, Q.expand(3, 4))
-        other.set_state(piece.get_state())
+        pipeline_of(other, index=9).set_state(pipeline.get_state())
         for _ in range(300):
             assert np.array_equal(act(piece, Q.expand(3, 4)), act(other, Q.expand(3, 4)))
 

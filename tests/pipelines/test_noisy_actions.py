@@ -14,7 +14,7 @@ from runner.modules.rl_module import RLModule
 from runner.modules.squashed_gaussian import SquashedGaussian
 from runner.pipelines import NoisyActions
 from runner.streams import random_stream
-from tests.pipelines.fixed_episodes import FixedEpisodes
+from tests.pipelines.fixed_episodes import FixedEpisodes, pipeline_of
 
 OBS_SPACE = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 ACTION_SPACE = gym.spaces.Box(-2.0, 2.0, (1,), np.float32)
@@ -99,11 +99,12 @@ def test_sigma_follows_its_schedule() -> None:
 
 @pytest.mark.parametrize("kind", ["gaussian", "ornstein_uhlenbeck"])
 def test_a_state_goes_on_with_the_same_noise(kind: str) -> None:
-    piece, other = make_piece(0.1, kind=kind), make_piece(0.1, kind=kind)
+    piece, other = NoisyActions(0.1, kind=kind), NoisyActions(0.1, kind=kind)
+    pipeline = pipeline_of(piece)
     goes_on = (False,) * ROWS
     for _ in range(300):
         act(piece, goes_on)
-    other.set_state(piece.get_state())
+    pipeline_of(other, index=9).set_state(pipeline.get_state())
     for _ in range(300):
         assert act(piece, goes_on).tolist() == act(other, goes_on).tolist()
 

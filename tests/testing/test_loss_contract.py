@@ -212,7 +212,7 @@ def test_losses_of_users(loss_class: type[Loss]) -> None:
         (DrawsFromTorch, "the loss draws random numbers of the process"),
         (CountsCalls, "the same batch has another loss"),
         (ReadsValuesBack, "the loss waits for its device, or leaves it"),
-        (ForgetsWhatAdapts, "get_state after set_state gives another state"),
+        (ForgetsWhatAdapts, "get_state after set_state gives another scale"),
         (KeepsItsState, "a loss with the state of another one computes another total_loss"),
         (HasAStateOfObjects, "state/scale: HasAStateOfObjects cannot be part of a checkpoint"),
         (NeedsACritic, "NeedsACritic needs critic of the module, and ActorCriticModule has none"),

@@ -1,0 +1,203 @@
+"""Pieces and losses of users draw from the streams they are given; runs resume exactly, although they save nothing."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.config import build_experiment_config, compose_experiment
+from runner.config.algorithms import A2CConfig
+from runner.experiment.trainer import Trainer
+from runner.learners.a2c import A2CLoss
+from runner.pipelines import ConnectorPiece, ConnectorPipeline, EnvToModulePiece, LearnerPiece
+from runner.pipelines.piece import Batch
+from runner.testing import BrokenContract, check_loss, check_piece
+from tests.conftest import QUICK, without_times
+
+HERE = "tests.test_own_streams"
+
+
+class Draws(ConnectorPiece):
+    """Keeps the stream, and nothing else."""
+
+    def use_stream(self, stream: np.random.Generator) -> None:
+        self._stream = stream
+
+
+class NoisyObservations(Draws, EnvToModulePiece):
+    writes = ("obs",)
+
+    def __call__(self, *, batch: Batch, **_: Any) -> Batch:
+        noise = self._stream.normal(scale=0.1, size=batch["obs"].shape).astype(np.float32)
+        batch["obs"] = batch["obs"] + noise
+        return batch
+
+
+class NoisyRewards(Draws, LearnerPiece):
+    writes = ("rewards",)
+
+    def __call__(self, *, batch: Batch, **_: Any) -> Batch:
+        noise = self._stream.normal(size=len(batch["rewards"])).astype(np.float32)
+        batch["rewards"] = batch["rewards"] + noise
+        return batch
+
+
+class NoisyLoss(A2CLoss):
+    """Weighs minibatches at random; `algorithm.loss` names it."""
+
+    def use_stream(self, stream: np.random.Generator) -> None:
+        self._stream = stream
+
+    def draw_noise(self, module: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
+        return {"weight": torch.tensor(self._stream.random(), device=columns["advantages"].device)}
+
+    def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> Any:
+        metrics = super().__call__(module, batch, is_reporting)
+        return replace(metrics, total_loss=batch["weight"] * metrics.total_loss)
+
+
+OWN = [
+    "+experiment=a2c_cartpole",
+    *QUICK,
+    "algorithm.train_batch_size_per_learner=200",
+    f"algorithm.loss={HERE}.NoisyLoss",
+    "connectors.env_to_module=[{insert_after: AddObservationsFromEpisodesToBatch, "
+    f"piece: {{_target_: {HERE}.NoisyObservations}}}}, {{insert_after: NoisyObservations, "
+    "piece: {_target_: runner.pipelines.WriteObservationsToEpisodes}}]",
+    "connectors.learner=[{insert_after: AddColumnsFromEpisodesToTrainBatch, "
+    f"piece: {{_target_: {HERE}.NoisyRewards}}}}]",
+]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        pytest.param(
+            ["learners.compile=true"],
+            marks=[pytest.mark.slow, pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")],
+        ),
+        ["engine=inline", "env_runners.num_env_runners=2"],
+        pytest.param(["learners.num_learners=2"], marks=[pytest.mark.ray, pytest.mark.slow]),
+    ],
+    ids=["local", "compiled", "env_runners", "learners"],
+)
+def test_a_run_resumes_exactly(overrides: list[str], tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    if "learners.num_learners=2" in overrides:
+        request.getfixturevalue("ray_cluster")
+    config = build_experiment_config(compose_experiment([*OWN, *overrides]))
+    with Trainer(config) as trainer:
+        trainer.train()
+        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
+        expected = [without_times(trainer.train()) for _ in range(2)]
+        weights = trainer.learners.get_weights()["default_policy"]
+    with Trainer(config) as trainer:
+        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
+        assert [without_times(trainer.train()) for _ in range(2)] == expected
+        assert np.array_equal(trainer.learners.get_weights()["default_policy"], weights)
+
+
+def test_pipelines_in_pipelines_save_the_streams_of_their_pieces() -> None:
+    def make() -> tuple[ConnectorPipeline, list[Any]]:
+        pieces = [NoisyRewards() for _ in range(4)]
+        inner = ConnectorPipeline([pieces[1], ConnectorPipeline([pieces[2]])])
+        pipeline = ConnectorPipeline([pieces[0], inner, pieces[3]])
+        pipeline.give_streams(lambda name, position: np.random.default_rng(position))
+        return pipeline, pieces
+
+    (pipeline, pieces), (other, others) = make(), make()
+    drawn = [piece._stream.random(3) for piece in pieces]
+    other.set_state(copy.deepcopy(pipeline.get_state()))
+    for piece, one, before in zip(pieces, others, drawn, strict=True):
+        after = piece._stream.random(3)
+        assert after.tolist() == one._stream.random(3).tolist() != before.tolist()
+
+
+def test_states_that_runners_share_leave_streams_alone() -> None:
+    pipeline, other = ConnectorPipeline([NoisyRewards()]), ConnectorPipeline([NoisyRewards()])
+    pipeline.give_streams(lambda name, position: np.random.default_rng(0))
+    other.give_streams(lambda name, position: np.random.default_rng(1))
+    before = copy.deepcopy(other.get_state())
+    other.set_state(pipeline.merge_states([pipeline.get_state(), other.get_state()]))
+    assert other.get_state() == before != pipeline.get_state()
+
+
+@pytest.mark.parametrize("experiment", ["sac_pendulum", "rainbow_cartpole", "td3_pendulum"])
+def test_older_checkpoints_have_the_stream_in_the_state_of_the_piece_or_loss(experiment: str) -> None:
+    arguments = [f"+experiment={experiment}", "module.fcnet_hiddens=[8]"]
+    config = build_experiment_config(compose_experiment(arguments))
+    with Trainer(config) as trainer:
+        state = copy.deepcopy(trainer.get_state())
+        learner = state["learners"]["learners"]["default_policy"]
+        stream = learner.pop("loss_stream")
+        learner["loss"]["stream"] = stream | {"state": {"state": 5, "inc": 7}}
+        trainer.set_state(state)
+        again = trainer.get_state()["learners"]["learners"]["default_policy"]
+        assert again["loss_stream"]["state"] == {"state": 5, "inc": 7}
+
+
+def test_check_piece_accepts_a_piece_that_does_not_save_its_stream() -> None:
+    check_piece(NoisyRewards)
+
+
+class SpawnsAStream(NoisyRewards):
+    def use_stream(self, stream: np.random.Generator) -> None:
+        (self._stream,) = stream.spawn(1)
+
+
+class CountsInSecret(NoisyRewards):
+    num_calls = 0
+
+    def __call__(self, *, batch: Batch, **_: Any) -> Batch:
+        self.num_calls += 1
+        batch["rewards"] = batch["rewards"] * self.num_calls
+        return batch
+
+
+@pytest.mark.parametrize(("piece", "name"), [(SpawnsAStream, "_stream"), (CountsInSecret, "num_calls")])
+def test_check_piece_names_the_attribute_that_is_not_saved(piece: type[ConnectorPiece], name: str) -> None:
+    with pytest.raises(BrokenContract) as caught:
+        check_piece(piece)
+    (problem,) = caught.value.problems
+    assert problem.what == "a piece with the state of another one writes other rewards"
+    assert problem.got == f"another self.{name} after set_state"
+
+
+def test_check_loss_accepts_a_loss_that_does_not_save_its_stream() -> None:
+    check_loss(NoisyLoss, A2CConfig(), is_compiled=True)
+
+
+class SpawnsForLoss(NoisyLoss):
+    def use_stream(self, stream: np.random.Generator) -> None:
+        (self._stream,) = stream.spawn(1)
+
+
+class GrowsWithSteps(A2CLoss):
+    scale = 1.0
+
+    def after_step(self, module: Any, num_rows: int) -> None:
+        self.scale += 1.0
+
+    def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> Any:
+        metrics = super().__call__(module, batch, is_reporting)
+        return replace(metrics, total_loss=self.scale * metrics.total_loss)
+
+
+@pytest.mark.parametrize(
+    ("loss", "name", "result"),
+    [(SpawnsForLoss, "_stream", "draws other weight"), (GrowsWithSteps, "scale", "computes another total_loss")],
+)
+def test_check_loss_names_the_attribute_that_is_not_saved(loss: type[A2CLoss], name: str, result: str) -> None:
+    with pytest.raises(BrokenContract) as caught:
+        check_loss(loss, A2CConfig())
+    (problem,) = caught.value.problems
+    assert problem.what == f"a loss with the state of another one {result}"
+    assert problem.got == f"another self.{name} after set_state"
