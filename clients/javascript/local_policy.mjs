@@ -200,7 +200,7 @@ const DRAWS = {
     const { values } = DRAWS.diag_gaussian(inputs, {}, random);
     const squashed = values.map((value, i) => {
       const [bottom, top] = [bound(low, i), bound(high, i)];
-      return bottom + ((Math.tanh(value) + 1) / 2) * (top - bottom);
+      return clipped(unsquash(Math.tanh(value), bottom, top), bottom, top);
     });
     return { values: squashed, logp: undefined };
   },
@@ -229,7 +229,16 @@ function scaled(values, { kind, low, high }) {
   if (kind === "none") return { sent: values, taken: values };
   const sent = values.map((value, i) => {
     const [bottom, top] = [bound(low, i), bound(high, i)];
-    return kind === "unsquash" ? bottom + ((value + 1) * (top - bottom)) / 2 : value;
+    return kind === "unsquash" ? unsquash(value, bottom, top) : value;
   });
-  return { sent, taken: sent.map((value, i) => Math.min(Math.max(value, bound(low, i)), bound(high, i))) };
+  return { sent, taken: sent.map((value, i) => clipped(value, bound(low, i), bound(high, i))) };
+}
+
+/** Scales a number from [-1, 1] to bounds, also bounds further apart than the largest number. */
+function unsquash(unit, bottom, top) {
+  return (top / 2 + bottom / 2) + unit * (top / 2 - bottom / 2);
+}
+
+function clipped(value, bottom, top) {
+  return Math.min(Math.max(value, bottom), top);
 }

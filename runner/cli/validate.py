@@ -68,7 +68,8 @@ def _rehearse(checked: Sequence[Checked]) -> list[str]:
     if problems:
         raise ConfigError(list(problems)) from cause
     lines = [f"  made      {text}" for text in done[0].made]
-    return [*lines, *(f"  not made  {text}" for text in done[0].not_made)]
+    lines += [f"  not made  {text}" for text in done[0].not_made]
+    return [*lines, *(f"  warning   {text}" for text in done[0].warnings)]
 
 
 def check_experiments(arguments: Arguments) -> list[Checked]:

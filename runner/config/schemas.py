@@ -267,6 +267,18 @@ class ModuleConfig:
     fcnet_bias_initializer: str | None = option(None, "name in torch.nn.init for the encoder's biases")
     fcnet_bias_initializer_kwargs: dict[str, Any] = option({}, "its keyword arguments")
     fcnet_use_layernorm: bool = option(False, "layer norm before each activation of the encoder")
+    image_layout: str = option(
+        "auto",
+        "which observations are images: auto: recognise these by shape and bounds, and warn if it is not clear; "
+        "channels_last: (H, W), (H, W, C) and (frames, H, W, C); channels_first: (H, W), (C, H, W) and "
+        "(frames, C, H, W); flat: none",
+        choices=("auto", "channels_last", "channels_first", "flat"),
+    )
+    image_max: float | None = option(
+        None,
+        "images: pixel value that becomes 1; null: the upper bound of a Box with values from 0 to at most 65535",
+        above=0,
+    )
     conv_filters: list[list[int]] | None = option(
         None,
         "images: [out_channels, kernel, stride] of each unpadded convolution; null: chosen by the image's size",

@@ -34,6 +34,7 @@ from runner.module_parts import (
     ModuleParts,
     ModulePlan,
     build_module_parts,
+    encoding_doubts,
     join_modules,
     learner_device,
     plan_modules,
@@ -48,10 +49,11 @@ _RECORDED_STEPS = 64
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """Descriptions of the parts that were made and tried, and of the parts that only a run makes."""
+    """Descriptions of the parts that were made and tried, of the parts that only a run makes, and warnings."""
 
     made: tuple[str, ...]
     not_made: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def rehearse(config: ExperimentConfig) -> Rehearsed:
@@ -73,6 +75,7 @@ class _Rehearsal:
         self._cause: Exception | None = None
         self._made: list[str] = []
         self._not_made = list(_made_elsewhere(config))
+        self._warnings: list[str] = []
 
     def run(self) -> Rehearsed:
         torch.set_num_threads(self._config.learners.torch_num_threads)
@@ -83,7 +86,7 @@ class _Rehearsal:
             self._try_evaluation(parts)
         if self._problems:
             raise ConfigError(list(dict.fromkeys(self._problems))) from self._cause
-        return Rehearsed(tuple(self._made), tuple(self._not_made))
+        return Rehearsed(tuple(self._made), tuple(self._not_made), tuple(self._warnings))
 
     def _make_parts(self) -> dict[str, ModuleParts] | None:
         """Make network and pipelines of each module; None if one of them cannot be made."""
@@ -101,6 +104,7 @@ class _Rehearsal:
             return None
         parts = joined
         self._made += [config.env.name, *_described(parts)]
+        self._warnings += encoding_doubts(parts)
         agents = {
             module_id: module_parts.plan.agents for module_id, module_parts in parts.items() if module_parts.plan.agents
         }

@@ -40,7 +40,7 @@ from runner.experiment.resource_builder import build_resources
 from runner.experiment.restored_state import what_differs
 from runner.interrupts import Interrupted
 from runner.learners.remote_learner_group import Learners
-from runner.module_parts import ModuleParts, ModulePlan, build_parts, reported_metrics
+from runner.module_parts import ModuleParts, ModulePlan, build_parts, encoding_doubts, reported_metrics
 from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.pipelines.shown_pipelines import ShownPipelines
 from runner.plans import Result, RunMetrics, make_plan
@@ -106,7 +106,7 @@ class Trainer:
         self.loaded_modules = load_modules(config, self._parts) if loads_modules else []
         self.callbacks = build_callbacks(config)
         self.callbacks.context["trainer"] = self
-        self._check_metrics(trains=recorded_role == TRAINING)
+        self._check_parts(trains=recorded_role == TRAINING)
         self.replay_memory = measure_replay(config, self._parts) if recorded_role == TRAINING else []
         needs = needs_of(config)
         recorded = check_recorded_data(config, self._parts) if RECORDED_DATA in needs else {}
@@ -127,11 +127,13 @@ class Trainer:
             self.close()
             raise
 
-    def _check_metrics(self, trains: bool) -> None:
-        """Find the metrics out of infos, and check the names of all that are asked for; evaluations ask for none."""
+    def _check_parts(self, trains: bool) -> None:
+        """Find the metrics out of infos. For training check the names of all metrics, and warn of doubtful images."""
         agents = {plan.module_id: plan.agents for plan in self.plans if plan.agents}
         self._of_infos = read_info_metrics(self.config, agents)
         if trains:
+            for doubt in encoding_doubts(self._parts):
+                self._tell(doubt)
             of_pieces = reported_metrics(self.config, self._parts)
             of_callbacks = with_evaluation(self.callbacks.reported_metrics, self.config)
             check_metric_names(self.config, agents, of_pieces, of_callbacks)

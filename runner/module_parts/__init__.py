@@ -12,6 +12,7 @@ from runner.module_parts.module_plan import ModulePlan, has_several_agents, plan
 from runner.module_parts.parts import (
     ActingParts,
     ModuleParts,
+    encoding_doubts,
     lookback_of,
     networks_of,
     reported_metrics,
@@ -28,6 +29,7 @@ __all__ = [
     "build_module_parts",
     "build_parts",
     "check_acts_alone",
+    "encoding_doubts",
     "has_several_agents",
     "join_modules",
     "learner_device",

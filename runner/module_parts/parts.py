@@ -13,6 +13,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.module_parts.module_plan import ModulePlan
 from runner.modules.flat_parameters import FlatParameters, flat_values
 from runner.modules.multi_rl_module import ALL_MODULES, MultiRLModule
+from runner.modules.observation_encoder import ObservationEncoder
 from runner.modules.rl_module import RLModule
 from runner.pipelines.pipeline import EnvToModulePipeline, LearnerConnectorPipeline, ModuleToEnvPipeline
 
@@ -65,6 +66,18 @@ def weights_by_module(
         return weights
     FlatParameters(together).load(weights[ALL_MODULES])
     return {module_id: flat_values(module) for module_id, module in together.items()}
+
+
+def encoding_doubts(parts: Mapping[str, ActingParts]) -> list[str]:
+    """Return warnings about observations whose layout or scale as images is not clear, each once."""
+    doubts = {
+        doubt if module_parts.plan.agents is None else f"{module_id}: {doubt}": None
+        for module_id, module_parts in parts.items()
+        for encoder in module_parts.module.modules()
+        if isinstance(encoder, ObservationEncoder)
+        for doubt in encoder.doubts
+    }
+    return list(doubts)
 
 
 def reported_metrics(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, str]:

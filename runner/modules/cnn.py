@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-import gymnasium as gym
-import numpy as np
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from runner.modules.images import ImageFormat
 from runner.modules.mlp import ACTIVATIONS, LayerOptions
 
-# Up to this smaller side: [out_channels, kernel, stride] of each layer. The first is MinAtar's (Young & Tian, 2019),
-# the third the DQN paper's (Mnih et al., 2015).
+# Up to this smaller side: [out_channels, kernel, stride] of each layer. The filters up to 7 are MiniGrid's
+# (Chevalier-Boisvert et al., 2023), up to 15 MinAtar's (Young & Tian, 2019), up to 127 DQN's (Mnih et al., 2015).
 _DEFAULT_FILTERS: dict[float, list[list[int]]] = {
+    4: [[16, 2, 1], [32, 2, 1]],
+    7: [[16, 2, 1], [32, 2, 1], [64, 2, 1]],
     15: [[16, 3, 1]],
     47: [[16, 4, 2], [32, 3, 2]],
     127: [[32, 8, 4], [64, 4, 2], [64, 3, 1]],
     float("inf"): [[32, 8, 4], [64, 4, 2], [64, 3, 2], [64, 3, 1]],
 }
-_MIN_SIDE = 8
-
-
-def is_image(space: gym.spaces.Box) -> bool:
-    """Return whether a Box is one of images H x W x C with H, W >= 8, of bytes or floats."""
-    is_pixel = space.dtype == np.uint8 or np.issubdtype(space.dtype, np.floating)
-    return is_pixel and len(space.shape) == 3 and min(space.shape[:2]) >= _MIN_SIDE
 
 
 def default_filters(height: int, width: int) -> list[list[int]]:
@@ -37,7 +30,7 @@ class CNN(nn.Module):
     """Unpadded convolutions with an activation after each; all pixels and channels of the last are the features.
 
     Args:
-        shape: H, W, C of the images.
+        image: layout and scale of the images.
         filters: [out_channels, kernel, stride] of each layer; None: chosen by the image's size.
         options: activation, initialisation.
 
@@ -45,17 +38,17 @@ class CNN(nn.Module):
         ValueError: a kernel is larger than what it is applied to.
     """
 
-    def __init__(self, shape: tuple[int, ...], filters: list[list[int]] | None, options: LayerOptions) -> None:
+    def __init__(self, image: ImageFormat, filters: list[list[int]] | None, options: LayerOptions) -> None:
         super().__init__()
-        self._shape = shape
+        self._image = image
         self._activate = ACTIVATIONS[options.activation]
         self.layers = nn.ModuleList()
-        height, width, channels = shape
+        height, width, channels = image.height, image.width, image.num_channels
         for out_channels, kernel, stride in default_filters(height, width) if filters is None else filters:
             if kernel > min(height, width):
                 raise ValueError(
                     f"module.conv_filters: the kernel of [{out_channels}, {kernel}, {stride}] is larger than the "
-                    f"{height} x {width} pixels that it is applied to; the images are {shape[0]} x {shape[1]}"
+                    f"{height} x {width} pixels that it is applied to; the images are {image.height} x {image.width}"
                 )
             layer = nn.Conv2d(channels, out_channels, kernel, stride)
             options.initialize(layer.weight, _bias_of(layer))
@@ -66,18 +59,25 @@ class CNN(nn.Module):
         self.num_outputs = height * width * channels
 
     def forward(self, images: Tensor) -> Tensor:
-        """Encode (..., H, W, C) bytes or floats -> (B, num_outputs), B the product of the leading dimensions."""
-        height, width, num_channels = self._shape
-        if num_channels == 1:  # the same memory; a permuted axis of length 1 makes strides that no export agrees on
-            pixels = images.reshape(-1, 1, height, width)
-        else:
-            pixels = images.reshape(-1, *self._shape).permute(0, 3, 1, 2)  # (B, C, H, W)
-        pixels = pixels * (1 / 255) if pixels.dtype == torch.uint8 else pixels.float()
+        """Encode (..., *shape) bytes or floats -> (B, num_outputs), B the product of the leading dimensions."""
+        pixels = self._pixels(images)
         for weight, bias, stride in self._chain:
             pixels = F.conv2d(pixels, weight, bias, stride)
             if self._activate is not None:
                 pixels = self._activate(pixels)
         return pixels.flatten(1)
+
+    def _pixels(self, images: Tensor) -> Tensor:
+        """Return scaled floats (B, channels, H, W)."""
+        image = self._image
+        pixels = images.reshape(-1, *image.shape)
+        # A permuted axis of length 1 makes strides that no export agrees on, and is not needed: the memory is the same.
+        if image.axes[-1] == "C" and image.shape[-1] > 1:
+            pixels = pixels.movedim(-1, -3)
+        pixels = pixels.reshape(-1, image.num_channels, image.height, image.width)
+        if image.scale == 1 or pixels.is_floating_point():
+            pixels = pixels.float()
+        return pixels if image.scale == 1 else pixels * image.scale
 
     def _convolutions(self) -> list[nn.Conv2d]:
         return [layer for layer in self.layers if isinstance(layer, nn.Conv2d)]

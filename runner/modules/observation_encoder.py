@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
-from runner.modules.cnn import CNN, is_image
+from runner.modules.cnn import CNN
+from runner.modules.images import image_doubts, image_format
 from runner.modules.mlp import MLP, LayerOptions, initializer
 
 Space = gym.Space[Any]
@@ -26,12 +27,15 @@ _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of t
 class ObservationEncoder(MLP):
     """The features of every leaf of an observation, one after another, through a perceptron.
 
-    Images (Box H x W x C of bytes or floats, H, W >= 8) go through a CNN of their own, Discrete and MultiDiscrete
-    become one-hot vectors, all else is flattened.
+    Images (see `image_format`) go through a CNN of their own, Discrete and MultiDiscrete become one-hot vectors, all
+    else is flattened.
 
     Args:
         space: of the observations.
         config: widths, filters, activations.
+
+    Attributes:
+        doubts: leaves that are perhaps read in the wrong layout or scale, with the key that decides it.
 
     Raises:
         TypeError: a leaf that cannot be encoded, or no leaf at all.
@@ -47,6 +51,7 @@ class ObservationEncoder(MLP):
         super().__init__(
             sum(encoder.num_outputs for encoder in encoders), config.fcnet_hiddens, encoder_options(config)
         )
+        self.doubts = tuple(image_doubts(space, config))
         self.leaf_encoders = nn.ModuleList(encoder for encoder in encoders if isinstance(encoder, nn.Module))
         self._is_vector = isinstance(space, gym.spaces.Box) and len(space.shape) == 1
         self._encoders = tuple((path, encoder.forward) for (path, _), encoder in zip(leaves, encoders, strict=True))
@@ -116,8 +121,9 @@ def _leaf_encoder(space: Space, config: ModuleConfig) -> _LeafEncoder:
         return _OneHot([int(space.n)], [int(space.start)])
     if isinstance(space, gym.spaces.MultiDiscrete):
         return _OneHot(space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist())
-    if isinstance(space, gym.spaces.Box) and is_image(space):
-        return CNN(space.shape, config.conv_filters, _conv_options(config))
+    image = image_format(space, config)
+    if image is not None:
+        return CNN(image, config.conv_filters, _conv_options(config))
     assert space.shape is not None  # a leaf that `_encodable_leaves` lets pass
     return _Flatten(tuple(space.shape))
 
@@ -145,12 +151,10 @@ def _leaf_at(obs: Any, path: Path) -> Any:
 
 
 def _check_filters_are_used(space: Space, leaves: list[Space], config: ModuleConfig) -> None:
-    if config.conv_filters is not None and not any(
-        isinstance(leaf, gym.spaces.Box) and is_image(leaf) for leaf in leaves
-    ):
+    if config.conv_filters is not None and not any(image_format(leaf, config) for leaf in leaves):
         raise ValueError(
-            f"module.conv_filters is set, but no observation is an image: got {space}; "
-            "allowed: a Box height x width x channels of bytes or floats, both sides at least 8"
+            f"module.conv_filters is set, but no observation is an image: got {space}; allowed: a Box height x width x "
+            "channels of bytes or floats, or another layout that module.image_layout names"
         )
 
 

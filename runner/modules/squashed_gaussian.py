@@ -19,6 +19,7 @@ from runner.modules.gaussian import DiagGaussian
 _LOG_2 = math.log(2.0)
 # Recorded actions at the very bounds would have come from infinite normal variables.
 _LARGEST_TANH = 1.0 - 1e-6
+_FLOATS = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)  # everything is computed in float32
 _NUM_NODES = 32  # of the quadrature that gives the entropy, good to 1e-3 nats for a std up to 3 before the tanh
 
 
@@ -45,9 +46,17 @@ class SquashedGaussian:
         self._normal = DiagGaussian((math.prod(space.shape),))
         self.num_inputs, self.num_noise = self._normal.num_inputs, self._normal.num_noise
         self.log_std_inputs = self._normal.log_std_inputs
-        low, high = (torch.from_numpy(np.array(bound, np.float32)) for bound in (space.low, space.high))
-        self.log_volume = float((high - low).log().sum())
-        self._tables = {torch.device("cpu"): _Tables.of(low, high)}
+        low, high = (
+            torch.from_numpy(np.clip(np.float64(bound), *_FLOATS).astype(np.float32))
+            for bound in (space.low, space.high)
+        )
+        tables = _Tables.of(low, high)
+        width = high - low
+        log_widths = torch.where(width.isfinite(), width.log(), _LOG_2 + tables.log_scale.reshape(width.shape))
+        self.log_volume = float(log_widths.sum())
+        self._tables = {torch.device("cpu"): tables}
+        is_unit = bool((space.low == -1).all() and (space.high == 1).all())  # tanh does not leave these
+        self._bounds = None if is_unit else _in_dtype(space, self._dtype)
 
     def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
         """Return standard normal noise (*leading, A)."""
@@ -118,7 +127,11 @@ class SquashedGaussian:
         return self._shaped(tables.center + tables.scale * x.tanh())
 
     def _shaped(self, flat: Tensor) -> Tensor:
-        return flat.reshape(*flat.shape[:-1], *self._shape).to(self._dtype)
+        actions = flat.reshape(*flat.shape[:-1], *self._shape).to(self._dtype)
+        if self._bounds is None:
+            return actions
+        low, high = (bound.to(actions.device) for bound in self._bounds)
+        return torch.minimum(torch.maximum(actions, low), high)  # rounding could carry them over a bound
 
     def _log_slopes(self, x: Tensor) -> Tensor:
         """Return (B, A) log da/dx."""
@@ -144,7 +157,7 @@ class _Tables:
 
     @classmethod
     def of(cls, low: Tensor, high: Tensor) -> _Tables:
-        center, scale = (0.5 * (high + low)).flatten(), (0.5 * (high - low)).flatten()
+        center, scale = (0.5 * high + 0.5 * low).flatten(), (0.5 * high - 0.5 * low).flatten()
         nodes, weights = np.polynomial.hermite_e.hermegauss(_NUM_NODES)
         quadrature = (torch.from_numpy(values.astype(np.float32)) for values in (nodes, weights / weights.sum()))
         return cls(center, scale, scale.log(), *quadrature)
@@ -156,6 +169,12 @@ class _Tables:
 def _log_tanh_slope(x: Tensor) -> Tensor:
     """Return log(1 - tanh(x)^2), exact where tanh(x) rounds to 1."""
     return 2.0 * (_LOG_2 - x - F.softplus(-2.0 * x))
+
+
+def _in_dtype(space: gym.spaces.Box, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the bounds in the dtype of actions."""
+    low, high = (torch.from_numpy(np.array(bound, np.float64)).to(dtype) for bound in (space.low, space.high))
+    return low, high
 
 
 def _is_usable(space: gym.Space[Any]) -> bool:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.episodes.spaces import blank_item
+from runner.modules.images import CHW, TCHW, THWC, clear_axes
 from runner.pipelines.flat_encoding import FlatEncoding, Floats, Space, leaf_spaces
 from runner.pipelines.observation_piece import ObservationPiece, check_keys, observation_rows, step_rows
 from runner.pipelines.piece import ACTIONS, OBS, REWARDS, Batch, ConnectorPiece
@@ -27,7 +28,8 @@ class FrameStacking(ConnectorPiece):
     """Stacks the last `num_frames` observations, oldest first; before an episode's start there are zeros.
 
     A Box (D,) becomes (num_frames * D,), (H, W, C) becomes (H, W, num_frames * C), each frame's channels together;
-    (H, W) becomes (H, W, num_frames). In a Dict or Tuple every Box is stacked.
+    (H, W) becomes (H, W, num_frames). Images that are clearly (C, H, W), or that have a first axis of frames already,
+    are stacked along that axis. In a Dict or Tuple every Box is stacked.
 
     Frames are what the episodes hold: in the env-to-module pipeline what the environment returned, so the piece stands
     before the pieces that change observations. Have it in the learner pipeline, too (episodes then hold single frames,
@@ -51,6 +53,7 @@ class FrameStacking(ConnectorPiece):
         if as_learner_connector:
             self.belongs_in = ("learner",)
         self._is_order_checked = False
+        self._is_first: Any = False
         self.num_lookback = num_frames - 1
 
     def recompute_output_observation_space(self, input_observation_space: Space, input_action_space: Space) -> Space:
@@ -61,6 +64,7 @@ class FrameStacking(ConnectorPiece):
         """
         check_keys(type(self).__name__, "keys_to_leave", self._left, input_observation_space)
         self._space = input_observation_space
+        self._is_first = _stacks_first(input_observation_space)
         return self._stacked_space(input_observation_space, self._left)
 
     def _stacked_space(self, space: Space, left: Collection[str] = ()) -> Space:
@@ -71,9 +75,9 @@ class FrameStacking(ConnectorPiece):
             return gym.spaces.Tuple([self._stacked_space(part) for part in space.spaces])
         if not isinstance(space, gym.spaces.Box):
             raise TypeError(f"FrameStacking stacks Box observations, alone or in a Dict or Tuple; here is {space}")
-        before = self._num_frames - 1
+        before, is_first = self._num_frames - 1, _stacks_first(space)
         low, high = (
-            _stacked(np.stack([*[np.asarray(past, bound.dtype)] * before, bound])[None])[0]
+            _stacked(is_first, np.stack([*[np.asarray(past, bound.dtype)] * before, bound])[None])[0]
             for past, bound in ((np.minimum(space.low, 0), space.low), (np.maximum(space.high, 0), space.high))
         )
         return gym.spaces.Box(low, high, dtype=space.dtype.type)
@@ -93,10 +97,14 @@ class FrameStacking(ConnectorPiece):
         return batch
 
     def _stacked_column(self, values: Any) -> Any:
+        if type(values) is np.ndarray:
+            return _stacked(self._is_first, values)
         if not self._left:
-            return _stacked(values) if type(values) is np.ndarray else nested.map_leaves(_stacked, values)
+            return nested.map_leaves(_stacked, self._is_first, values)
         return {
-            key: nested.take(part, (slice(None), -1)) if key in self._left else nested.map_leaves(_stacked, part)
+            key: nested.take(part, (slice(None), -1))
+            if key in self._left
+            else nested.map_leaves(_stacked, self._is_first[key], part)
             for key, part in values.items()
         }
 
@@ -109,7 +117,7 @@ class FrameStacking(ConnectorPiece):
                 key: nested.map_leaves(lambda leaf, key=key: key not in self._left, part)
                 for key, part in blanks.items()
             }
-        return FrameStackGraph(is_stacked, blanks, self._num_frames)
+        return FrameStackGraph(is_stacked, self._is_first, blanks, self._num_frames)
 
     def _check_order(self, batch: Batch, episodes: RunningEpisodes | ColumnBlock, values: Any) -> None:
         newest = nested.take(values, (slice(None), -1))
@@ -204,8 +212,20 @@ def _blank_arrays(space: Space) -> Any:
     return nested.map_leaves(np.asarray, blank_item(space))
 
 
-def _stacked(frames: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return (rows, F, ..., C) -> (rows, ..., F * C); without channels, of scalars and (H, W): (rows, ..., F)."""
+def _stacks_first(space: Space) -> Any:
+    """Return for each leaf of a space whether its first axis is that of channels or frames."""
+    if isinstance(space, gym.spaces.Dict):
+        return {key: _stacks_first(part) for key, part in space.spaces.items()}
+    if isinstance(space, gym.spaces.Tuple):
+        return tuple(_stacks_first(part) for part in space.spaces)
+    return clear_axes(space) in (CHW, THWC, TCHW)
+
+
+def _stacked(is_first: bool, frames: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return (rows, F, ..., C) -> (rows, ..., F * C), or (rows, F, C, ...) -> (rows, F * C, ...) if channels are first;
+    without channels, of scalars and (H, W): (rows, ..., F)."""
+    if is_first:
+        return frames.reshape(len(frames), frames.shape[1] * frames.shape[2], *frames.shape[3:])
     if frames.ndim in (2, 4):
         frames = frames[..., None]
     rows, num_frames, *shape, channels = frames.shape

@@ -25,7 +25,14 @@ from runner.pipelines.piece import (
     ConnectorPiece,
     Items,
 )
-from runner.pipelines.piece_graph import GreedyActionsGraph, LeafScaling, PieceGraph, RemoveTimeGraph, ScalingGraph
+from runner.pipelines.piece_graph import (
+    GreedyActionsGraph,
+    LeafScaling,
+    PieceGraph,
+    RemoveTimeGraph,
+    ScalingGraph,
+    is_wide,
+)
 from runner.pipelines.piece_kinds import ModuleToEnvPiece
 from runner.rows.running_episodes import RunningAgents, RunningEpisodes
 
@@ -296,13 +303,13 @@ def _is_bounded(space: gym.spaces.Box) -> bool:
 
 
 class _Clipped:
-    """Actions clipped into the bounds."""
+    """Actions clipped into the bounds, in the dtype of the Box."""
 
     def __init__(self, low: Any, high: Any) -> None:
         self.low, self.high = low, high
 
     def __call__(self, actions: Any) -> Any:
-        return np.clip(actions, self.low, self.high)
+        return np.minimum(np.maximum(actions.astype(self.low.dtype, copy=False), self.low), self.high)
 
     def undo(self, actions: Any) -> Any:
         return actions
@@ -313,12 +320,23 @@ class _Clipped:
 
 
 class _Unsquashed(_Clipped):
-    """Actions in [-1, 1] scaled to the bounds."""
+    """Actions in [-1, 1] scaled to the bounds, and clipped: rounding could carry them over a bound."""
+
+    def __init__(self, low: Any, high: Any) -> None:
+        super().__init__(low, high)
+        self._half = 0.5 * high - 0.5 * low  # high - low may be more than the dtype can hold
+        self._center = 0.5 * high + 0.5 * low if is_wide(low, high) else None
 
     def __call__(self, actions: Any) -> Any:
-        return self.low + (np.clip(actions, -1.0, 1.0) + 1.0) * (0.5 * (self.high - self.low))
+        units = np.minimum(np.maximum(actions, -1.0), 1.0)
+        if self._center is None:
+            return super().__call__(self.low + (units + 1.0) * self._half)
+        return super().__call__(self._center + units * self._half)
 
     def undo(self, actions: Any) -> Any:
+        if self._center is not None:
+            half = np.where(self._half > 0, self._half, 1.0)
+            return ((actions - self._center) / half).astype(actions.dtype)
         width = np.where(self.high > self.low, self.high - self.low, 1.0)
         return ((actions - self.low) * (2.0 / width) - 1.0).astype(actions.dtype)
 

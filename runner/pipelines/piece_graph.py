@@ -233,13 +233,15 @@ class FrameStackGraph(PieceGraph):
 
     Args:
         is_stacked: the observations' structure with whether a leaf is stacked.
+        is_first: with whether the first axis of a leaf is that of channels or frames.
         blanks: for each leaf an item of zeros.
         num_frames: with the newest.
     """
 
-    def __init__(self, is_stacked: Any, blanks: Any, num_frames: int) -> None:
+    def __init__(self, is_stacked: Any, is_first: Any, blanks: Any, num_frames: int) -> None:
         super().__init__()
         self._is_stacked = is_stacked
+        self._is_first = is_first
         self._blanks = blanks
         self._num_past = num_frames - 1
 
@@ -262,7 +264,7 @@ class FrameStackGraph(PieceGraph):
         """Replace column `obs`."""
         names = iter(self._names())
 
-        def stack(is_stacked: bool, leaf: Tensor) -> Tensor:
+        def stack(is_stacked: bool, is_first: bool, leaf: Tensor) -> Tensor:
             name = next(names)
             if not is_stacked:
                 return leaf
@@ -270,9 +272,9 @@ class FrameStackGraph(PieceGraph):
             if self._num_past:
                 frames = torch.cat((step.past[name], frames), 1)
                 step.remember(name, frames[:, 1:])
-            return _stacked_frames(frames)
+            return frames.flatten(1, 2) if is_first else _stacked_frames(frames)
 
-        return {**columns, OBS: nested.map_leaves(stack, self._is_stacked, columns.get(OBS, step.obs))}
+        return {**columns, OBS: nested.map_leaves(stack, self._is_stacked, self._is_first, columns.get(OBS, step.obs))}
 
 
 def _stacked_frames(frames: Tensor) -> Tensor:
@@ -372,7 +374,7 @@ class ScalingGraph(PieceGraph):
 
 @dataclass(frozen=True)
 class LeafScaling:
-    """Actions clipped into bounds, or first scaled from [-1, 1] to them.
+    """Actions first scaled from [-1, 1] to bounds, or not; then clipped into them.
 
     Attributes:
         kind: `clip` or `unsquash`.
@@ -386,9 +388,19 @@ class LeafScaling:
     def __call__(self, actions: Tensor) -> Tensor:
         """Return (B, *shape) of the same dtype."""
         low, high = torch.from_numpy(self.low.copy()), torch.from_numpy(self.high.copy())
-        if self.kind == "clip":
-            return torch.minimum(torch.maximum(actions, low), high)
-        return low + (actions.clamp(-1.0, 1.0) + 1.0) * (0.5 * (high - low))
+        if self.kind == "unsquash":
+            units, half = actions.clamp(-1.0, 1.0), 0.5 * high - 0.5 * low
+            if is_wide(self.low, self.high):
+                actions = (0.5 * high + 0.5 * low) + units * half
+            else:
+                actions = low + (units + 1.0) * half
+        return torch.minimum(torch.maximum(actions, low), high)
+
+
+def is_wide(low: npt.NDArray[Any], high: npt.NDArray[Any]) -> bool:
+    """Return whether bounds are further apart than the largest number of their dtype."""
+    with np.errstate(over="ignore"):
+        return not np.isfinite(high - low).all()
 
 
 def paths(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -12,9 +12,11 @@ import gymnasium as gym
 import numpy as np
 
 from runner.config.errors import Problem, RunFailure
+from runner.config.schemas import ModuleConfig
 from runner.env_runners.env_makers import Environment, sub_environments
 from runner.env_runners.observation_checks import ObservationChecks, leaf_spaces, outline
 from runner.episodes import nested
+from runner.modules.images import image_doubts
 
 NUM_REPEATED = 200  # steps that are taken a second time
 NUM_TOGETHER = 8  # sub-environments of the measurement
@@ -69,6 +71,11 @@ class EnvironmentCheck:
             if isinstance(part, gym.spaces.Box) and not part.is_bounded():
                 what = "actions have no bounds: they are neither scaled nor clipped"
                 self.tell(Problem(what, where, str(part), "a Box with finite low and high"), is_fault=False)
+
+    def check_images(self, space: gym.Space[Any], where: str = "observation_space") -> None:
+        """Check that images among observations are read in the intended layout and scale."""
+        for doubt in image_doubts(space, ModuleConfig()):
+            self.tell(Problem(doubt, where), is_fault=False)
 
     def tell_episodes(self, lengths: Sequence[int], returns: Sequence[float], num_steps: int) -> None:
         """Say how long episodes were, or that none has ended."""

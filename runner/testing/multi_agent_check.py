@@ -57,6 +57,7 @@ class MultiAgentCheck:
             spaces = f"{text_of(env.observation_spaces[agent])} -> {text_of(env.action_spaces[agent])}"
             found.facts[f"agent {agent}"] = spaces
             found.check_bounds(env.action_spaces[agent], f"action_spaces[{agent!r}]")
+            found.check_images(env.observation_spaces[agent], f"observation_spaces[{agent!r}]")
         steps = self._walk(num_steps)
         if found.faults:
             return

@@ -48,6 +48,7 @@ class SingleAgentCheck:
         spaces = {"observation space": self._env.observation_space, "action space": self._env.action_space}
         self.found.facts.update({name: text_of(space) for name, space in spaces.items()})
         self.found.check_bounds(self._env.action_space)
+        self.found.check_images(self._env.observation_space)
         answers = self._walk(num_steps)
         if self.found.faults:
             return

@@ -55,6 +55,7 @@ class VectorCheck:
         found.facts["observation space"] = f"{text_of(env.single_observation_space)} of each"
         found.facts["action space"] = f"{text_of(env.single_action_space)} of each"
         found.check_bounds(env.single_action_space, "single_action_space")
+        found.check_images(env.single_observation_space, "single_observation_space")
         self._check_declarations()
         if found.faults:
             return

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
 from runner.modules.cnn import CNN, default_filters
+from runner.modules.images import ImageFormat, image_doubt, image_format
 from runner.modules.mlp import LayerOptions
 from runner.modules.observation_encoder import ObservationEncoder
 from tests.modules.spaces import BOX, NESTED, items_of, rows_of, spaces
@@ -82,7 +83,7 @@ def test_nested_features_are_those_of_the_leaves_one_after_another() -> None:
     obs = items_of(NESTED, 4)
     features = features_of(NESTED, obs)
     torch.manual_seed(0)
-    image = CNN((10, 12, 3), None, LayerOptions("relu"))
+    image = CNN(colour_image(10, 12), None, LayerOptions("relu"))
     assert features.shape[1] == image.num_outputs + 3 + 4 + 4 + 10
     torch.testing.assert_close(features[:, : image.num_outputs], image.forward(obs["camera"]))
     rest = features[:, image.num_outputs :]
@@ -104,13 +105,13 @@ def test_the_only_entry_is_encoded_as_if_it_were_alone() -> None:
     ("side", "num_outputs"), [(8, 16 * 6 * 6), (10, 16 * 8 * 8), (16, 32 * 3 * 3), (32, 32 * 7 * 7), (84, 64 * 7 * 7)]
 )
 def test_default_filters(side: int, num_outputs: int) -> None:
-    assert CNN((side, side, 3), None, LayerOptions("relu")).num_outputs == num_outputs
+    assert CNN(colour_image(side, side), None, LayerOptions("relu")).num_outputs == num_outputs
 
 
-@pytest.mark.parametrize("side", range(8, 260, 7))
+@pytest.mark.parametrize("side", [3, 4, 5, 6, 7, *range(8, 260, 7)])
 def test_default_filters_fit_every_size(side: int) -> None:
     for shape in ((side, side, 1), (side, 2 * side, 3)):
-        cnn = CNN(shape, None, LayerOptions("relu"))
+        cnn = CNN(ImageFormat("HWC", shape, 1.0), None, LayerOptions("relu"))
         assert 32 <= cnn.num_outputs <= 30_000
         assert cnn.forward(torch.zeros(1, *shape)).shape == (1, cnn.num_outputs)
 
@@ -133,13 +134,140 @@ def test_cnn_is_that_of_plain_torch() -> None:
     torch.testing.assert_close(sequences, expected)
 
 
-def test_float_images_are_not_scaled() -> None:
-    bytes_, floats = (gym.spaces.Box(0, 255, (8, 8, 1), dtype) for dtype in (np.uint8, np.float32))
-    images = items_of(bytes_, 3)
-    torch.testing.assert_close(features_of(bytes_, images), features_of(floats, images / 255))
+def colour_image(height: int, width: int) -> ImageFormat:
+    return ImageFormat("HWC", (height, width, 3), 1 / 255)
 
 
-@pytest.mark.parametrize("shape", [(7, 20, 3), (20, 7, 3), (4, 84, 84), (20, 20), (8, 8, 2, 2)])
+BYTES, UNIT, FREE = (0, 255, np.uint8), (0, 1, np.float32), (-np.inf, np.inf, np.float32)
+FLOAT_BYTES, CODES = (0, 255, np.float32), (0, 10, np.uint8)
+
+
+def box(bounds: tuple[Any, Any, Any], *shape: int) -> gym.spaces.Box:
+    low, high, dtype = bounds
+    return gym.spaces.Box(low, high, shape, dtype)
+
+
+# Space -> axes (none: flattened), scale, whether it is doubtful.
+READ: list[tuple[gym.spaces.Box, str, float, bool]] = [
+    (box(BYTES, 84, 84, 3), "HWC", 1 / 255, False),
+    (box(BYTES, 210, 160, 12), "HWC", 1 / 255, False),
+    (box(BYTES, 3, 84, 84), "CHW", 1 / 255, False),
+    (box(BYTES, 4, 84, 84), "CHW", 1 / 255, False),
+    (box(BYTES, 16, 84, 84), "CHW", 1 / 255, False),
+    (box(BYTES, 3, 210, 160), "CHW", 1 / 255, False),
+    (box(BYTES, 1, 84, 84), "CHW", 1 / 255, False),
+    (box(BYTES, 84, 84), "HW", 1 / 255, False),
+    (box(BYTES, 20, 20), "HW", 1 / 255, False),
+    (box(BYTES, 4, 210, 160, 3), "THWC", 1 / 255, False),
+    (box(BYTES, 4, 84, 84, 1), "THWC", 1 / 255, False),
+    (box(BYTES, 4, 3, 84, 84), "TCHW", 1 / 255, False),
+    (box((0, 255, np.int64), 64, 64, 3), "HWC", 1 / 255, False),
+    (box((0, 255, np.int32), 3, 64, 64), "CHW", 1 / 255, False),
+    (box(FLOAT_BYTES, 84, 84, 3), "HWC", 1 / 255, False),
+    (box(FLOAT_BYTES, 3, 84, 84), "CHW", 1 / 255, False),
+    (box((0, 255, np.float64), 84, 84), "HW", 1 / 255, False),
+    (box((0, 255, np.float16), 84, 84), "HW", 1 / 255, False),
+    (box(UNIT, 84, 84, 3), "HWC", 1, False),
+    (box(UNIT, 4, 84, 84), "CHW", 1, False),
+    (box(UNIT, 84, 84), "HW", 1, False),
+    (box(UNIT, 4, 84, 84, 3), "THWC", 1, False),
+    (box((-1, 1, np.float32), 84, 84, 3), "HWC", 1, False),
+    (box((-10, 10, np.float32), 84, 84, 3), "HWC", 1, False),
+    (box(CODES, 10, 10, 4), "HWC", 1 / 10, False),
+    (box(BYTES, 10, 10, 10), "HWC", 1 / 255, True),
+    (box(BYTES, 12, 20, 24), "CHW", 1 / 255, True),
+    (box(BYTES, 8, 8, 111), "HWC", 1 / 255, False),
+    (box(BYTES, 7, 7, 3), "HWC", 1 / 255, True),
+    (box(BYTES, 4, 7, 7, 3), "THWC", 1 / 255, True),
+    (box(BYTES, 3, 3, 3), "HWC", 1 / 255, True),
+    (box(FREE, 84, 84, 3), "HWC", 1, True),
+    (box(FREE, 4, 84, 84), "CHW", 1, True),
+    (box((0, np.finfo(np.float32).max, np.float32), 84, 84, 3), "HWC", 1, True),
+    (box(FREE, 5, 20, 30), "", 1, True),
+    (box(FREE, 64, 64), "", 1, True),
+    (box(UNIT, 20, 20), "", 1, True),
+    (box(CODES, 20, 20), "", 1, True),
+    (box(CODES, 64, 64), "HW", 1 / 10, False),
+    (box(BYTES, 5, 5), "", 1, True),
+    (box(BYTES, 4, 128), "", 1, True),
+    (box(BYTES, 128), "", 1, False),
+    (box(FREE, 4, 17), "", 1, False),
+    (box(FREE, 3, 3, 3), "", 1, False),
+    (box(UNIT, 5, 5, 3), "", 1, False),
+    (box((0, 1, np.int8), 8, 8, 111), "", 1, False),
+]
+
+
+@pytest.mark.parametrize(("space", "axes", "scale", "is_doubtful"), READ, ids=[str(case[0]) for case in READ])
+def test_every_layout_is_read_or_named_as_doubtful(
+    space: gym.spaces.Box, axes: str, scale: float, is_doubtful: bool
+) -> None:
+    image, doubt = image_format(space, BARE), image_doubt(space, BARE)
+    assert (image.axes if image else "") == axes
+    assert image is None or image.scale == pytest.approx(scale)
+    assert (doubt is not None) == is_doubtful
+    assert doubt is None or "module.image_layout" in doubt or "module.image_max" in doubt
+    encoder = ObservationEncoder(gym.spaces.Dict({"camera": space, "x": BOX}), BARE)
+    assert [text.partition(": ")[0] for text in encoder.doubts] == ["observations['camera']"] * is_doubtful
+    assert any(isinstance(part, CNN) for part in encoder.leaf_encoders) == bool(axes)
+
+
+# How each layout is turned into channels x height x width.
+AS_CHANNELS: dict[str, tuple[tuple[int, ...], Callable[[Tensor], Tensor]]] = {
+    "HWC": ((9, 11, 3), lambda images: images.permute(0, 3, 1, 2)),
+    "CHW": ((3, 9, 11), lambda images: images),
+    "HW": ((9, 11), lambda images: images[:, None]),
+    "THWC": ((4, 9, 11, 3), lambda images: torch.cat([frame.permute(0, 3, 1, 2) for frame in images.unbind(1)], 1)),
+    "TCHW": ((4, 3, 9, 11), lambda images: torch.cat(list(images.unbind(1)), 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64, np.float16, np.int64])
+@pytest.mark.parametrize("axes", AS_CHANNELS)
+def test_layouts_are_channels_of_plain_torch(axes: str, dtype: Any) -> None:
+    shape, as_channels = AS_CHANNELS[axes]
+    space = gym.spaces.Box(0, 255, shape, dtype)
+    torch.manual_seed(0)
+    encoder, images = ObservationEncoder(space, replace(BARE, conv_filters=[[4, 3, 2]])), items_of(space, 6)
+    conv = next(layer for layer in encoder.modules() if isinstance(layer, nn.Conv2d))
+    expected = torch.relu(conv(as_channels(images).float() / 255)).flatten(1)
+    torch.testing.assert_close(encoder.forward(images), expected)
+    torch.testing.assert_close(encoder.forward(images.reshape(2, 3, *shape)), expected)
+
+
+def test_the_layout_is_an_option() -> None:
+    space = box(BYTES, 12, 20, 24)
+    for layout, axes in {"channels_first": "CHW", "channels_last": "HWC"}.items():
+        config = replace(BARE, image_layout=layout)
+        image = image_format(space, config)
+        assert image is not None
+        assert image.axes == axes
+        assert image_doubt(space, config) is None
+    flat = replace(BARE, image_layout="flat")
+    assert image_format(space, flat) is None
+    assert image_doubt(space, flat) is None
+
+
+def test_the_largest_pixel_is_an_option() -> None:
+    space, codes = box(BYTES, 7, 7, 3), replace(BARE, image_max=10.0)
+    image = image_format(space, codes)
+    assert image is not None
+    assert image.scale == pytest.approx(0.1)
+    assert image_doubt(space, codes) is None
+    assert image_doubt(box(FREE, 84, 84, 3), replace(BARE, image_max=5.0)) is None
+
+
+def test_bytes_are_scaled_as_ever() -> None:
+    space = box(BYTES, 9, 11, 3)
+    images = items_of(space, 5)
+    torch.manual_seed(0)
+    encoder = ObservationEncoder(space, BARE)
+    conv = next(layer for layer in encoder.modules() if isinstance(layer, nn.Conv2d))
+    pixels = images.permute(0, 3, 1, 2) * (1 / 255)
+    assert torch.equal(encoder.forward(images), torch.relu(conv(pixels)).flatten(1))
+
+
+@pytest.mark.parametrize("shape", [(84, 4, 84), (5, 5), (4, 128), (8, 8, 2, 2)])
 def test_what_is_no_image_is_flattened(shape: tuple[int, ...]) -> None:
     space = gym.spaces.Box(0, 255, shape, np.uint8)
     obs = items_of(space, 2)
@@ -170,7 +298,7 @@ UNSUPPORTED: dict[str, tuple[Space, dict[str, Any]]] = {
     ),
     "obs_sequence": (gym.spaces.Dict({"seen": gym.spaces.Sequence(BOX)}), {}),
     "obs_empty": (gym.spaces.Dict({"none": gym.spaces.Box(0, 1, (0,))}), {}),
-    "obs_no_image": (gym.spaces.Box(0, 255, (4, 84, 84), np.uint8), {"conv_filters": [[16, 3, 1]]}),
+    "obs_no_image": (gym.spaces.Box(0, 255, (4, 128), np.uint8), {"conv_filters": [[16, 3, 1]]}),
     "obs_large_kernel": (gym.spaces.Box(0, 255, (20, 30, 3), np.uint8), {"conv_filters": [[16, 8, 4], [16, 5, 1]]}),
 }
 

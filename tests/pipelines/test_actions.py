@@ -8,10 +8,15 @@ import gymnasium as gym
 import numpy as np
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from runner.config.schemas import ModuleConfig
 from runner.modules.rl_module import RLModule
+from runner.modules.squashed_gaussian import SquashedGaussian
 from runner.pipelines import GetActions, NormalizeAndClipActions
+from runner.rllink.client.local_policy import _scale
 from runner.streams import random_stream
 from tests.pipelines.fixed_episodes import FixedEpisodes, pipeline_of
 
@@ -174,3 +179,93 @@ def test_discrete_actions_pass() -> None:
     piece.recompute_output_action_space(OBS_SPACE, DISCRETE)
     actions = np.array([0, 3, 1])
     assert piece(batch={"actions": actions})["actions_for_env"] is actions
+
+
+# -- actions stay within the bounds of their Box -----------------------------------------------------------------------
+
+FLOATS = [np.float16, np.float32, np.float64]
+UNITS = [-1.5, -1.0, -0.9999999, -0.5, 0.0, 0.3, 0.9999999, 1.0, 1.5]
+
+
+def one_decimal(low: int, width: int, dtype: Any) -> gym.spaces.Box:
+    return gym.spaces.Box(np.asarray([low / 10], dtype), np.asarray([(low + width) / 10], dtype), dtype=dtype)
+
+
+@st.composite
+def float_boxes(draw: st.DrawFn) -> gym.spaces.Box:
+    dtype = draw(st.sampled_from(FLOATS))
+    if draw(st.booleans()):
+        return one_decimal(draw(st.integers(-200, 200)), draw(st.integers(0, 200)), dtype)
+    numbers = hnp.arrays(dtype, 3, elements=hnp.from_dtype(np.dtype(dtype), allow_nan=False, allow_infinity=False))
+    low, high = np.sort(np.stack([draw(numbers), draw(numbers)]), 0)
+    return gym.spaces.Box(low, high, dtype=dtype)
+
+
+def widest(dtype: Any) -> gym.spaces.Box:
+    return gym.spaces.Box(np.finfo(dtype).min, np.finfo(dtype).max, (2,), dtype)
+
+
+def scaled_everywhere(space: gym.spaces.Box, units: Any, normalize: bool) -> list[Any]:
+    """Actions by the piece, by the graph of an exported policy, and by a client with a stored policy."""
+    piece = NormalizeAndClipActions(normalize, True)
+    piece.recompute_output_action_space(OBS_SPACE, space)
+    kind = "unsquash" if normalize else "clip"
+    described = {"kind": kind, "low": space.low.tolist(), "high": space.high.tolist()}
+    in_graph = piece.to_graph().scalings(torch.from_numpy(units)).numpy()
+    return [piece(batch={"actions": units})["actions_for_env"], in_graph, _scale(described, units, clips=True)]
+
+
+@given(space=float_boxes(), normalize=st.booleans())
+@example(space=widest(np.float32), normalize=True)
+@example(space=widest(np.float64), normalize=True)
+@example(space=widest(np.float16), normalize=True)
+@example(space=one_decimal(-3, 4, np.float32), normalize=True)
+@settings(max_examples=300, deadline=None)
+def test_actions_never_leave_their_box(space: gym.spaces.Box, normalize: bool) -> None:
+    units = np.repeat(np.array(UNITS, space.dtype)[:, None], space.shape[0], 1)
+    for actions in scaled_everywhere(space, units, normalize):
+        assert actions.dtype == space.dtype
+        assert all(space.contains(action) for action in actions), (space, actions)
+        assert (actions[1] <= actions[-2]).all()
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_widest_box_is_scaled_evenly(dtype: Any) -> None:
+    space = widest(dtype)
+    units = np.array([[-0.5, 0.25]], dtype)
+    for actions in scaled_everywhere(space, units, normalize=True):
+        np.testing.assert_allclose(actions, units * space.high)
+    piece = NormalizeAndClipActions()
+    piece.recompute_output_action_space(OBS_SPACE, space)
+    np.testing.assert_allclose(piece.to_module(units * space.high), units)
+
+
+def test_float32_actions_are_cast_to_the_dtype_of_the_box() -> None:
+    piece = NormalizeAndClipActions()
+    piece.recompute_output_action_space(OBS_SPACE, one_decimal(1, 2, np.float16))
+    actions = piece(batch={"actions": np.array([[1.0]], np.float32)})["actions_for_env"]
+    assert actions.dtype == np.float16
+
+
+@given(space=float_boxes().filter(lambda space: (space.low < space.high).all()))
+@example(space=widest(np.float32))
+@example(space=widest(np.float64))
+@settings(max_examples=200, deadline=None)
+def test_squashed_actions_never_leave_their_box(space: gym.spaces.Box) -> None:
+    dist = SquashedGaussian(space)
+    inputs = torch.tensor([[x] * space.shape[0] + [0.0] * space.shape[0] for x in (-50.0, -1.0, 0.0, 1.0, 50.0)])
+    noise = torch.full((5, space.shape[0]), 3.0)
+    for actions in (dist.mode(inputs), dist.sample(inputs, noise), dist.mode_with_noise(inputs, noise)):
+        assert all(space.contains(action) for action in actions.numpy()), (space, actions)
+
+
+@given(low=st.integers(-130, 120), width=st.integers(0, 7), dtype=st.sampled_from([np.int8, np.int32, np.int64]))
+@settings(max_examples=50, deadline=None)
+def test_integer_actions_never_leave_their_box(low: int, width: int, dtype: Any) -> None:
+    low = max(low, -128)
+    space = gym.spaces.Box(low, low + width, (2,), dtype)
+    module = module_for(space)
+    piece = NormalizeAndClipActions(True, True)
+    piece.recompute_output_action_space(OBS_SPACE, space)
+    sampled = act(make_piece(), module, torch.randn(20, module.action_dist.num_inputs))
+    assert all(space.contains(action) for action in piece(batch={"actions": sampled})["actions_for_env"])

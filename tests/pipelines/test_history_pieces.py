@@ -182,6 +182,21 @@ def test_shapes(shape: tuple[int, ...], stacked_shape: tuple[int, ...]) -> None:
     assert (low[..., 2, :] == 10).all()
 
 
+@pytest.mark.parametrize("shape", [(3, 16, 20), (4, 16, 20, 3), (4, 3, 16, 20)])
+def test_images_with_channels_or_frames_first_are_stacked_along_that_axis(shape: tuple[int, ...]) -> None:
+    space = gym.spaces.Dict({"camera": gym.spaces.Box(0, 255, shape, np.uint8), "x": gym.spaces.Box(-1, 1, (2,))})
+    piece = FrameStacking(2)
+    stacked_space = piece.recompute_output_observation_space(space, gym.spaces.Discrete(2))
+    frames = {
+        "camera": np.random.default_rng(0).integers(0, 255, (5, 2, *shape), np.uint8),
+        "x": np.ones((5, 2, 2), np.float32),
+    }
+    stacks = piece(batch={"obs": nested.take(frames, (slice(None), -1))}, episodes=FixedEpisodes(obs=frames))["obs"]
+    assert all(stacked_space.contains(stack) for stack in nested.unstack(stacks))
+    np.testing.assert_array_equal(stacks["camera"], np.concatenate([frames["camera"][:, 0], frames["camera"][:, 1]], 1))
+    assert stacks["x"].shape == (5, 4)
+
+
 def test_boxes_in_nested_spaces_are_stacked() -> None:
     space = gym.spaces.Dict({"b": gym.spaces.Tuple([gym.spaces.Box(-1, 1, (2,))]), "a": gym.spaces.Box(-1, 1, ())})
     piece = FrameStacking(2)

@@ -60,6 +60,18 @@ CASES: dict[str, Case] = {
     "filtered_leaves": (NESTED, TWO, (), [prepended("MeanStdFilter", clip_by_value=1.5)]),
     "one channel": (ONE_CHANNEL, TWO, (), []),
     "stacked": (IMAGES, TWO, (), [prepended("FrameStacking", num_frames=3)]),
+    "channels first": (spaces.Box(0, 255, (3, 16, 20), np.uint8), TWO, (), []),
+    "channels first, stacked": (
+        spaces.Dict({"camera": spaces.Box(0, 255, (3, 16, 16), np.uint8), "x": VECTOR}), TWO, (),
+        [prepended("FrameStacking", num_frames=3)],
+    ),
+    "grey": (spaces.Box(0, 255, (16, 20), np.uint8), TWO, (), []),
+    "grey, stacked": (spaces.Box(0, 255, (16, 20), np.uint8), TWO, (), [prepended("FrameStacking", num_frames=3)]),
+    "frames": (spaces.Box(0, 1, (4, 16, 16), np.float32), TWO, (), []),
+    "coloured frames": (spaces.Box(0, 255, (4, 16, 20, 3), np.uint8), TWO, (), []),
+    "coloured frames first": (spaces.Box(0, 255, (4, 3, 16, 20), np.float32), TWO, (), []),
+    "grey frames with channels": (spaces.Box(0, 255, (4, 16, 20, 1), np.uint8), TWO, (), []),
+    "cells": (spaces.Box(0, 255, (7, 7, 3), np.uint8), TWO, ("module.image_max=10",), []),
     "stacked_but_mask": (
         MASKED, spaces.Discrete(3), ("module.action_mask_key=mask",),
         [prepended("FrameStacking", num_frames=2, keys_to_leave=["mask"])],

@@ -446,3 +446,17 @@ class AgentWithoutSpace(Passing):
     def __init__(self) -> None:
         super().__init__()
         del self.action_spaces["right"]
+
+
+class ShowsAMatrix(Walk):
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space = gym.spaces.Box(0, 1, (20, 20), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        super().reset(seed=seed)
+        return np.zeros((20, 20), np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        _, *others = super().step(action)
+        return np.zeros((20, 20), np.float32), *others

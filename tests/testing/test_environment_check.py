@@ -70,6 +70,11 @@ def test_no_space() -> None:
         ("EndsWithNumbers", "terminated is no bool"),
         ("NeverEnds", "no episode has ended after 60 env steps: returns are counted when episodes end"),
         ("ActsWithoutBounds", "actions have no bounds: they are neither scaled nor clipped"),
+        (
+            "ShowsAMatrix",
+            "observations: 20 x 20 float32 values are flattened and not scaled: set module.image_layout=channels_first "
+            "or channels_last if they are images, or flat",
+        ),
     ],
 )
 def test_warning(name: str, what: str) -> None:

@@ -280,9 +280,17 @@ def _scale(scaling: Mapping[str, Any], actions: Any, clips: bool) -> Any:
     if kind == "none":
         return actions
     low, high = (np.asarray(_numbers(scaling[side]), actions.dtype) for side in ("low", "high"))
-    if kind == "clip":
-        return np.clip(actions, low, high) if clips else actions
-    return low + ((np.clip(actions, -1.0, 1.0) if clips else actions) + 1.0) * (0.5 * (high - low))
+    if kind == "unsquash":
+        actions = _unsquashed(np.clip(actions, -1.0, 1.0) if clips else actions, low, high)
+    return np.clip(actions, low, high) if clips else actions
+
+
+def _unsquashed(units: Array, low: Array, high: Array) -> Array:
+    """Scale numbers from [-1, 1] to bounds, also bounds further apart than the largest number of their dtype."""
+    half = 0.5 * high - 0.5 * low
+    with np.errstate(over="ignore"):
+        is_wide = not np.isfinite(high - low).all()
+    return (0.5 * high + 0.5 * low) + units * half if is_wide else low + (units + 1.0) * half
 
 
 # -- distributions: `dist` is the manifest's description, `dist_inputs` (B, K) float32 ---------------------------------
@@ -471,7 +479,8 @@ class _SquashedGaussian:
     @staticmethod
     def _squashed(dist: Mapping[str, Any], x: Array) -> Array:
         center, scale = _SquashedGaussian._center_and_scale(dist)
-        return _shaped(dist, center + scale * np.tanh(x))
+        low, high = (np.asarray(_numbers(dist[side]), dist["dtype"]) for side in ("low", "high"))
+        return np.clip(_shaped(dist, center + scale * np.tanh(x)), low, high)
 
     @staticmethod
     def _center_and_scale(dist: Mapping[str, Any]) -> tuple[Array, Array]:
@@ -480,7 +489,7 @@ class _SquashedGaussian:
             np.broadcast_to(np.asarray(_numbers(dist[side]), np.float32), dist["shape"]).reshape(-1)
             for side in ("low", "high")
         )
-        return 0.5 * (high + low), 0.5 * (high - low)
+        return 0.5 * high + 0.5 * low, 0.5 * high - 0.5 * low
 
 
 def _shaped(dist: Mapping[str, Any], flat: Array) -> Array:

@@ -1,0 +1,226 @@
+"""Recognition of images among observations: which axes are height, width and channels, and how pixels are scaled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from runner.config.schemas import ModuleConfig
+
+# Names of the axes: frames, height, width, channels. Frames become channels.
+HW, HWC, CHW, THWC, TCHW = "HW", "HWC", "CHW", "THWC", "TCHW"
+_CHANNELS_LAST = {2: HW, 3: HWC, 4: THWC}
+_CHANNELS_FIRST = {2: HW, 3: CHW, 4: TCHW}
+
+_MIN_SIDE = 8  # sides of an image
+_MIN_PIXEL_SIDE = 3  # also of small ones, if the bounds are those of pixels
+_CLEAR_SIDE = 32  # sides of this length or longer are hardly features of a few steps
+_MAX_COLOURS = 4
+_MAX_RATIO = 4  # of the longer side to the shorter one
+_LARGEST_PIXEL = 65535
+
+
+@dataclass(frozen=True)
+class ImageFormat:
+    """How a Box of images is read.
+
+    Attributes:
+        axes: names of the axes in order: T (frames), H, W, C.
+        shape: sizes of these axes.
+        scale: factor of the pixel values.
+    """
+
+    axes: str
+    shape: tuple[int, ...]
+    scale: float
+
+    @property
+    def height(self) -> int:
+        """Number of rows."""
+        return self.shape[self.axes.index("H")]
+
+    @property
+    def width(self) -> int:
+        """Number of columns."""
+        return self.shape[self.axes.index("W")]
+
+    @property
+    def num_channels(self) -> int:
+        """Number of channels of all frames together."""
+        sizes = dict(zip(self.axes, self.shape, strict=True))
+        return sizes.get("T", 1) * sizes.get("C", 1)
+
+    def __str__(self) -> str:
+        words = {"T": "frames", "H": "height", "W": "width", "C": "channels"}
+        scale = "as they are" if self.scale == 1 else f"divided by {1 / self.scale:g}"
+        return f"images of {' x '.join(words[axis] for axis in self.axes)}, values {scale}"
+
+
+def image_format(space: gym.Space[Any], config: ModuleConfig) -> ImageFormat | None:
+    """Return how a leaf of an observation space is read as an image, None if it is flattened."""
+    if not _is_candidate(space) or config.image_layout == "flat":
+        return None
+    assert space.shape is not None
+    axes = _axes(space, config.image_layout)
+    return None if axes is None else ImageFormat(axes, space.shape, _scale(space, config.image_max))
+
+
+def image_doubt(space: gym.Space[Any], config: ModuleConfig) -> str | None:
+    """Return why it is not clear how a leaf is read, with the key that decides it; None if it is clear."""
+    if not _is_candidate(space) or config.image_layout == "flat":
+        return None
+    found = image_format(space, config)
+    sized = f"{' x '.join(map(str, space.shape or ()))} {space.dtype}"
+    if found is None:
+        if config.image_layout != "auto" or not _may_be_image(space):
+            return None
+        allowed = "channels_first or channels_last if they are images, or flat"
+        return f"{sized} values are flattened and not scaled: set module.image_layout={allowed}"
+    if config.image_layout == "auto" and _is_layout_ambiguous(space):
+        return f"{sized} values are read as {found}: set module.image_layout=channels_first, channels_last or flat"
+    if config.image_max is None and _is_unbounded(space):
+        return (
+            f"{sized} values are read as {found}, because the Box has no bounds: set module.image_max to the largest "
+            "pixel value, which becomes 1"
+        )
+    if config.image_max is None and found.scale != 1 and min(found.height, found.width) < _MIN_SIDE:
+        return (
+            f"{sized} values are read as {found}: if the cells hold small codes, as MiniGrid's 0 to 10, set "
+            "module.image_max to the largest code, which becomes 1"
+        )
+    return None
+
+
+def image_doubts(space: gym.Space[Any], config: ModuleConfig, path: str = "observations") -> Iterator[str]:
+    """Yield `image_doubt` of each leaf of a space, after the leaf's place."""
+    if isinstance(space, gym.spaces.Dict):
+        for key, part in space.spaces.items():
+            yield from image_doubts(part, config, f"{path}[{key!r}]")
+    elif isinstance(space, gym.spaces.Tuple):
+        for index, part in enumerate(space.spaces):
+            yield from image_doubts(part, config, f"{path}[{index}]")
+    elif (doubt := image_doubt(space, config)) is not None:
+        yield f"{path}: {doubt}"
+
+
+def clear_axes(space: gym.Space[Any]) -> str | None:
+    """Return the axes of a leaf that is an image beyond doubt, else None."""
+    config = ModuleConfig()
+    found = image_format(space, config)
+    return None if found is None or _is_layout_ambiguous(space) else found.axes
+
+
+def _is_candidate(space: gym.Space[Any]) -> bool:
+    """Return whether a Box has the rank and dtype of images: bytes or floats, or other numbers from 0 to 255."""
+    if not isinstance(space, gym.spaces.Box) or not 2 <= len(space.shape) <= 4 or 0 in space.shape:
+        return False
+    return space.dtype == np.uint8 or np.issubdtype(space.dtype, np.floating) or _range(space) == (0, 255)
+
+
+def _axes(space: gym.Space[Any], layout: str) -> str | None:
+    assert space.shape is not None
+    rank = len(space.shape)
+    if layout != "auto":
+        axes = (_CHANNELS_FIRST if layout == "channels_first" else _CHANNELS_LAST)[rank]
+        smallest = _MIN_SIDE if rank == 2 else _MIN_PIXEL_SIDE
+        return axes if min(_sides(space.shape, axes)) >= smallest else None
+    return {2: _flat_axes, 3: _coloured_axes, 4: _stacked_axes}[rank](space)
+
+
+def _flat_axes(space: gym.Space[Any]) -> str | None:
+    """Return the axes of a Box with two dimensions: a grey image, or rows of features."""
+    short, long = sorted(space.shape or ())
+    smallest = _MIN_SIDE if _range(space) == (0, 255) else _CLEAR_SIDE
+    return HW if _is_pixels(space) and short >= smallest and long <= _MAX_RATIO * short else None
+
+
+def _coloured_axes(space: gym.Space[Any]) -> str | None:
+    """Return the axes of a Box with three dimensions; the smallest one is that of channels or stacked frames."""
+    shape = space.shape or ()
+    first, middle, last = shape
+    smallest = _smallest_side(space)
+    if first < min(middle, last) and min(middle, last) >= smallest and _is_clear_first(space):
+        return CHW
+    if min(first, middle) >= _MIN_SIDE:
+        return HWC
+    is_small_image = min(first, middle) >= smallest and last <= min(_MAX_COLOURS, first, middle)
+    return HWC if is_small_image else None
+
+
+def _is_clear_first(space: gym.Space[Any]) -> bool:
+    """Return whether a smaller first axis counts as the channels: floats of any value need large square images."""
+    _, middle, last = space.shape or ()
+    if not _is_pixels(space):
+        return middle == last and middle >= _CLEAR_SIDE
+    return max(middle, last) <= _MAX_RATIO * min(middle, last)
+
+
+def _stacked_axes(space: gym.Space[Any]) -> str | None:
+    """Return the axes of a Box with four dimensions: frames, each with up to four colours."""
+    shape, smallest = space.shape or (), _smallest_side(space)
+    for axes in (THWC, TCHW):
+        height, width = _sides(shape, axes)
+        is_clear = _is_pixels(space) or (height == width and height >= _CLEAR_SIDE)
+        if is_clear and min(height, width) >= smallest and shape[axes.index("C")] <= _MAX_COLOURS:
+            return axes
+    return None
+
+
+def _is_layout_ambiguous(space: gym.Space[Any]) -> bool:
+    """Return whether an image has another plausible layout than the one it is read in."""
+    shape = space.shape or ()
+    if len(shape) == 3:
+        first, middle, last = shape
+        if first < min(middle, last):
+            return first >= _MIN_SIDE and middle != last
+        return last > _MAX_COLOURS and not (first == middle != last) and last >= min(first, middle)
+    return len(shape) == 4 and all(
+        min(_sides(shape, axes)) >= _smallest_side(space) and shape[axes.index("C")] <= _MAX_COLOURS
+        for axes in (THWC, TCHW)
+    )
+
+
+def _may_be_image(space: gym.Space[Any]) -> bool:
+    """Return whether a flattened Box could be an image."""
+    shape = space.shape or ()
+    if _range(space) == (0, 255):
+        return min(sorted(shape)[-2:]) >= _MIN_PIXEL_SIDE
+    short, long = sorted(shape)[-2:]
+    smallest = _MIN_SIDE if _is_pixels(space) or len(shape) > 2 else _CLEAR_SIDE
+    return short >= smallest and long <= _MAX_RATIO * short
+
+
+def _smallest_side(space: gym.Space[Any]) -> int:
+    return _MIN_PIXEL_SIDE if _range(space) == (0, 255) else _MIN_SIDE
+
+
+def _sides(shape: tuple[int, ...], axes: str) -> tuple[int, int]:
+    return shape[axes.index("H")], shape[axes.index("W")]
+
+
+def _range(space: gym.Space[Any]) -> tuple[float, float]:
+    """Return the lowest and the highest bound of a Box."""
+    assert isinstance(space, gym.spaces.Box)
+    return float(space.low.min()), float(space.high.max())
+
+
+def _is_pixels(space: gym.Space[Any]) -> bool:
+    """Return whether the bounds are those of brightness: bytes, or floats from 0 to 1, 255 or 65535."""
+    low, high = _range(space)
+    return space.dtype == np.uint8 or (low == 0 and high in (1, 255, _LARGEST_PIXEL))
+
+
+def _is_unbounded(space: gym.Space[Any]) -> bool:
+    return max(abs(bound) for bound in _range(space)) > _LARGEST_PIXEL
+
+
+def _scale(space: gym.Space[Any], image_max: float | None) -> float:
+    """Return the factor that makes the largest pixel 1; values that may be negative are standardised already."""
+    low, high = _range(space)
+    if image_max is not None:
+        return 1 / image_max
+    return 1 / high if low >= 0 and 1 < high <= _LARGEST_PIXEL else 1.0
