@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from runner.config.composed import Composed
 from runner.config.edits import describe_fault
 from runner.config.errors import Problem, show_value
-from runner.config.kinds import VECTOR_ENV
+from runner.config.kinds import MULTI_AGENT_ENVS, VECTOR_ENV
 from runner.config.schemas import ASYNC, EnvRunnersConfig, ExperimentConfig
 from runner.config.source_definitions import attributes_of
 from runner.config.targets import find_target_fault, is_subclass
@@ -16,7 +16,6 @@ _KEY = "env_runners.env_runner_class"
 _PROTOCOL = "runner.env_runners.protocol.EnvRunner"
 _OF_SINGLE = "runner.env_runners.env_runner.SingleAgentEnvRunner"
 _OF_SEVERAL = "runner.env_runners.multi_agent_env_runner.MultiAgentEnvRunner"
-_MULTI_AGENT_ENV = "runner.env_runners.multi_agent_env.MultiAgentEnv"
 
 
 def find_env_runner_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
@@ -89,4 +88,4 @@ def separate_settings(runners: EnvRunnersConfig) -> list[str]:
 
 
 def _has_several_agents(config: ExperimentConfig) -> bool:
-    return config.env._target_ is not None and is_subclass(config.env._target_, _MULTI_AGENT_ENV)
+    return config.env._target_ is not None and any(is_subclass(config.env._target_, base) for base in MULTI_AGENT_ENVS)

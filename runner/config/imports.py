@@ -5,12 +5,19 @@ from __future__ import annotations
 import importlib
 import inspect
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from runner.config.errors import ConfigError, Problem, nearest_match
 
 
-def import_target(path: str, where: str, *bases: type, or_function: bool = False) -> Any:
+def import_target(
+    path: str,
+    where: str,
+    *bases: type,
+    or_function: bool = False,
+    later_bases: Callable[[], tuple[type, ...]] = tuple,
+) -> Any:
     """The class or function at a dotted path.
 
     Args:
@@ -18,6 +25,7 @@ def import_target(path: str, where: str, *bases: type, or_function: bool = False
         where: configuration key, for the message.
         bases: the target must be a subclass of one of these; without any, a function will do.
         or_function: a function that makes such an object will do as well.
+        later_bases: further bases, of packages that only the target's module may import.
 
     Raises:
         ConfigError: the path names nothing, or an object of another kind. A checkpoint's configuration may be somebody
@@ -35,6 +43,7 @@ def import_target(path: str, where: str, *bases: type, or_function: bool = False
     if target is None:
         public = [option for option in dir(module) if not option.startswith("_")]
         raise _error(f"{module_path} has no {name}", where, path, nearest_match(name, public))
+    bases = (*bases, *later_bases())
     is_factory = or_function and inspect.isfunction(target)
     if bases and not is_factory and not (inspect.isclass(target) and issubclass(target, bases)):
         names = " or ".join(f"{base.__module__}.{base.__qualname__}" for base in bases)

@@ -20,9 +20,15 @@ PIPELINE_KINDS = {
 # Bases of pieces that are given running episodes.
 ENV_PIECES = ("runner.pipelines.piece_kinds.EnvToModulePiece", "runner.pipelines.piece_kinds.ModuleToEnvPiece")
 
+# Bases of environments with several agents.
+MULTI_AGENT_ENVS = (
+    "runner.env_runners.multi_agent_env.MultiAgentEnv",
+    "pettingzoo.utils.env.ParallelEnv",
+    "pettingzoo.utils.env.AECEnv",
+)
 ENVIRONMENTS = Kinds(
-    ("gymnasium.core.Env", VECTOR_ENV, "runner.env_runners.multi_agent_env.MultiAgentEnv"),
-    "gymnasium.Env, gymnasium.vector.VectorEnv or MultiAgentEnv",
+    ("gymnasium.core.Env", VECTOR_ENV, *MULTI_AGENT_ENVS),
+    "gymnasium.Env, gymnasium.vector.VectorEnv, MultiAgentEnv, or PettingZoo's ParallelEnv or AECEnv",
     has_factories=True,
 )
 PIECES = Kinds(("runner.pipelines.piece.ConnectorPiece",), "runner.pipelines.ConnectorPiece")

@@ -385,6 +385,11 @@ class MultiAgentConfig:
         {}, "module id: fields of the algorithm block that differ for it"
     )
 
+    def __post_init__(self) -> None:
+        for name in ("agent_to_module", "modules", "teams", "algorithm_config_overrides_per_module"):
+            by_id = {str(key): value for key, value in getattr(self, name).items()}  # YAML reads the id 0 as a number
+            object.__setattr__(self, name, by_id)
+
     def module_fields(self, module_id: str) -> dict[str, Any]:
         """Return the fields of the module block that differ for a module."""
         return {name: value for name, value in self.modules.get(module_id, {}).items() if name != "algorithm"}

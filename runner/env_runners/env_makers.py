@@ -15,13 +15,14 @@ from runner.config.imports import import_target
 from runner.config.schemas import ASYNC, EnvConfig
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.native.making import make_native
+from runner.env_runners.petting_zoo import as_multi_agent, is_petting_zoo, petting_zoo_kinds
 from runner.env_runners.separate_envs import local_environments, process_environments
 from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
 
 # What steps, as it is made: one environment, or several together.
 Environment = Any
 _KINDS = (gym.Env, gym.vector.VectorEnv, MultiAgentEnv)
-_KIND_NAMES = "a gymnasium.Env, a gymnasium.vector.VectorEnv or a MultiAgentEnv"
+_KIND_NAMES = "a gymnasium.Env, a gymnasium.vector.VectorEnv, a MultiAgentEnv, or PettingZoo's ParallelEnv or AECEnv"
 
 
 def make_environment(config: EnvConfig, num_envs: int = 1, mode: str = "auto") -> Environment:
@@ -40,9 +41,16 @@ def make_environment(config: EnvConfig, num_envs: int = 1, mode: str = "auto") -
         env = _make_bare(config, num_envs, mode, wrappers)
     check_made(env, num_envs, config.name, "env._target_" if config._target_ else "env.env", str(config.env_config))
     for index, (wrapper, block) in enumerate(zip(wrappers, config.wrappers, strict=True)):
+        if not _wraps_petting_zoo(wrapper):
+            env = _adapted(env, config)
         env = _wrapped(env, wrapper, index, block)
         check_made(env, num_envs, block["_target_"], f"env.wrappers.{index}", str(block))
-    return env
+    return _adapted(env, config)
+
+
+def _adapted(env: Environment, config: EnvConfig) -> Environment:
+    with _telling_what(config):
+        return as_multi_agent(env)
 
 
 def make_vector_env(
@@ -116,7 +124,7 @@ def _make_bare(config: EnvConfig, num_envs: int, mode: str, wrappers: list[Any])
         return make_native(config, num_envs)
     arguments = dict(config.env_config)
     if config._target_ is not None:
-        target = import_target(config._target_, "env._target_", *_KINDS, or_function=True)
+        target = _import_environment(config._target_, "env._target_")
         return target(**({"num_envs": num_envs} if makes_all_at_once(target) else {}) | arguments)
     name = config.env or ""
     # One sub-environment is stepped faster by itself.
@@ -139,7 +147,16 @@ def _has_batched_implementation(name: str) -> bool:
 
 
 def _import_wrapper(index: int, block: Mapping[str, Any]) -> Any:
-    return import_target(str(block["_target_"]), f"env.wrappers.{index}._target_", *_KINDS, or_function=True)
+    return _import_environment(str(block["_target_"]), f"env.wrappers.{index}._target_")
+
+
+def _import_environment(path: str, where: str) -> Any:
+    """Return the class or function at a path."""
+    return import_target(path, where, *_KINDS, or_function=True, later_bases=petting_zoo_kinds)
+
+
+def _wraps_petting_zoo(wrapper: Any) -> bool:
+    return inspect.isclass(wrapper) and issubclass(wrapper, petting_zoo_kinds())
 
 
 def _wrapped(env: Environment, wrapper: Any, index: int, block: Mapping[str, Any]) -> Environment:
@@ -180,7 +197,7 @@ def _telling_what(config: EnvConfig) -> Iterator[None]:
 
 def check_made(env: Environment, num_envs: int, name: str, where: str, got: str) -> None:
     """Check what a function, or a class that is not the environment's, has returned."""
-    if not isinstance(env, _KINDS):
+    if not (isinstance(env, _KINDS) or is_petting_zoo(env)):
         raise ConfigError([Problem(f"{name} made {type(env).__name__}, no environment", where, got, _KIND_NAMES)])
     if isinstance(env, gym.vector.VectorEnv) and env.num_envs != num_envs:
         what = f"{name} made {env.num_envs} sub-environments that are stepped together, and {num_envs} are asked for"

@@ -47,7 +47,7 @@ class SquashedGaussian:
         self.num_inputs, self.num_noise = self._normal.num_inputs, self._normal.num_noise
         self.log_std_inputs = self._normal.log_std_inputs
         low, high = (
-            torch.from_numpy(np.clip(np.float64(bound), *_FLOATS).astype(np.float32))
+            torch.from_numpy(np.asarray(np.clip(np.float64(bound), *_FLOATS), np.float32))
             for bound in (space.low, space.high)
         )
         tables = _Tables.of(low, high)

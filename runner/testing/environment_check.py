@@ -12,6 +12,7 @@ from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.schemas import EnvConfig
 from runner.env_runners.env_makers import Environment, check_made, make_environment, makes_all_at_once
 from runner.env_runners.multi_agent_env import MultiAgentEnv
+from runner.env_runners.petting_zoo import as_multi_agent
 from runner.testing.environment_findings import EnvironmentCheck as EnvironmentCheck
 from runner.testing.environment_findings import Make
 from runner.testing.multi_agent_check import MultiAgentCheck
@@ -94,7 +95,7 @@ def _make(make: Callable[..., Environment], num_envs: int) -> Environment:
     made = make(num_envs=num_envs) if makes_all_at_once(make) else make()
     name = _name_of(make)
     check_made(made, num_envs, name, name, type(made).__name__)
-    return made
+    return as_multi_agent(made)
 
 
 def _check_spaces(env: Any, name: str, attributes: tuple[str, ...]) -> None:

@@ -1,0 +1,185 @@
+"""Environments with several agents of other kinds as a `MultiAgentEnv`: PettingZoo's, and agents without text ids."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv, StepDicts
+
+_STATE_METHODS = ("get_state", "set_state")
+
+
+def petting_zoo_kinds() -> tuple[type, ...]:
+    """Return PettingZoo's base classes `ParallelEnv` and `AECEnv`; none if nothing has imported PettingZoo."""
+    module = sys.modules.get("pettingzoo.utils.env")
+    return () if module is None else (module.ParallelEnv, module.AECEnv)
+
+
+def is_petting_zoo(env: Any) -> bool:
+    """Return whether an object is an environment of PettingZoo's base classes."""
+    return isinstance(env, petting_zoo_kinds())
+
+
+def as_multi_agent(env: Any) -> Any:
+    """Return an environment of PettingZoo as a `MultiAgentEnv`, and agent ids as texts; other environments as they are.
+
+    Raises:
+        ValueError: two agent ids are the same text.
+    """
+    if is_petting_zoo(env):
+        env = PettingZooAdapter(env)
+    is_named = not isinstance(env, MultiAgentEnv) or all(isinstance(agent, str) for agent in env.possible_agents)
+    return env if is_named else NamedAgents(env)
+
+
+class PettingZooAdapter(MultiAgentEnv):
+    """An environment of PettingZoo: a `ParallelEnv`, whose agents act together, or an `AECEnv`, one agent a step.
+
+    Args:
+        env: the environment.
+        state: put the environment's state into each agent's info, for critics that read it.
+
+    Attributes:
+        state_space: of the state; None: infos have none.
+
+    Raises:
+        ValueError: the environment has no state or no agents.
+    """
+
+    def __init__(self, env: Any, state: bool = False) -> None:
+        self._env = env
+        self._is_parallel = isinstance(env, petting_zoo_kinds()[0])
+        self.metadata = {"render_fps": getattr(env, "metadata", {}).get("render_fps")}
+        self.state_space = getattr(env, "state_space", None) if state else None
+        if state and self.state_space is None:
+            raise ValueError(f"{type(env).__name__} has no state_space, so that its state cannot be given")
+        if not getattr(env, "possible_agents", None):
+            raise ValueError(f"{type(env).__name__} has no possible_agents, the ids of all agents there can be")
+        self.possible_agents = list(env.possible_agents)
+        with warnings.catch_warnings():
+            # PettingZoo warns about classes that define the dicts and not the methods; both are fine here.
+            warnings.simplefilter("ignore", UserWarning)
+            self.observation_spaces = {agent: env.observation_space(agent) for agent in self.possible_agents}
+            self.action_spaces = {agent: env.action_space(agent) for agent in self.possible_agents}
+        _take_state_methods(self, env)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[AgentDict, AgentDict]:
+        """Start an episode."""
+        if self._is_parallel:
+            obs, infos = self._env.reset(seed=seed, options=options)
+            return dict(obs), self._with_state(obs, infos)
+        self._env.reset(seed=seed, options=options)
+        self._ended: set[str] = set()
+        agent = self._env.agent_selection
+        obs = {agent: self._env.observe(agent)}
+        return obs, self._with_state(obs, {agent: self._env.infos[agent]})
+
+    def step(self, actions: AgentDict) -> StepDicts:
+        """Step all agents, or the one whose turn it is."""
+        if not self._is_parallel:
+            return self._step_turn(actions)
+        obs, rewards, terminateds, truncateds, infos = self._env.step(dict(actions))
+        return dict(obs), dict(rewards), dict(terminateds), dict(truncateds), self._with_state(obs, infos)
+
+    def state(self) -> Any:
+        """Return the environment's state."""
+        return self._env.state()
+
+    def _with_state(self, obs: AgentDict, infos: AgentDict) -> AgentDict:
+        """Return the infos, with the state for each agent that is observed."""
+        if self.state_space is None:
+            return dict(infos)
+        state = self.state()
+        return {**infos, **{agent: {**infos.get(agent, {}), "state": state} for agent in obs}}
+
+    def _step_turn(self, actions: AgentDict) -> StepDicts:
+        """Step the agent whose turn it is; observe the next one and all whose episodes ended by the step."""
+        env = self._env
+        env.step(actions[env.agent_selection])
+        rewards = {agent: float(env.rewards[agent]) for agent in env.agents}
+        terminateds = {agent: bool(env.terminations[agent]) for agent in env.agents}
+        truncateds = {agent: bool(env.truncations[agent]) for agent in env.agents}
+        ended = [agent for agent in env.agents if terminateds[agent] or truncateds[agent]]
+        obs = {agent: env.observe(agent) for agent in ended if agent not in self._ended}
+        infos = {agent: dict(env.infos[agent]) for agent in ended}
+        self._ended.update(ended)
+        while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
+            env.step(None)  # PettingZoo takes ended agents out one by one
+        if env.agents:
+            agent = env.agent_selection
+            obs[agent], infos[agent] = env.observe(agent), dict(env.infos[agent])
+        terminateds[ALL_AGENTS] = not env.agents and not any(truncateds.values())
+        truncateds[ALL_AGENTS] = not env.agents and any(truncateds.values())
+        return obs, rewards, terminateds, truncateds, self._with_state(obs, infos)
+
+    def render(self) -> Any:
+        """Return what the environment draws, a picture with `render_mode: rgb_array`."""
+        return self._env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+
+class NamedAgents(MultiAgentEnv):
+    """Agents whose ids are numbers or other objects, under their ids as text: agent 0 is `0`.
+
+    Args:
+        env: the environment.
+
+    Raises:
+        ValueError: two ids are the same text.
+    """
+
+    def __init__(self, env: MultiAgentEnv) -> None:
+        self._env = env
+        self._ids = {str(agent): agent for agent in env.possible_agents}
+        self.possible_agents = list(self._ids)
+        if len(self._ids) < len(list(env.possible_agents)):
+            raise ValueError(f"agent ids are the same as text: {list(env.possible_agents)}; give each agent a name")
+        self.metadata = env.metadata
+        self.observation_spaces = _by_name(env.observation_spaces)
+        self.action_spaces = _by_name(env.action_spaces)
+        self.state_space = getattr(env, "state_space", None)
+        _take_state_methods(self, env)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[AgentDict, AgentDict]:
+        """Start an episode."""
+        answer: tuple[AgentDict, AgentDict] = _named(
+            self._env.reset(seed=seed, **({"options": options} if options else {}))
+        )
+        return answer
+
+    def step(self, actions: AgentDict) -> StepDicts:
+        """Take one env step."""
+        answer: StepDicts = _named(self._env.step({self._ids[name]: action for name, action in actions.items()}))
+        return answer
+
+    def render(self) -> Any:
+        """Return what the environment draws."""
+        return self._env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+
+def _named(answer: Any) -> Any:
+    """Return what `reset` or `step` returned, by names; an answer of another form is reported by who called."""
+    if not isinstance(answer, tuple):
+        return answer
+    return tuple(_by_name(part) if isinstance(part, dict) else part for part in answer)
+
+
+def _by_name(by_id: Mapping[Any, Any]) -> AgentDict:
+    return {str(agent): value for agent, value in by_id.items()}
+
+
+def _take_state_methods(adapter: Any, env: Any) -> None:
+    """Let the adapter have `get_state` and `set_state` if the environment has them, for exact resume."""
+    if all(hasattr(env, name) for name in _STATE_METHODS):
+        for name in _STATE_METHODS:
+            setattr(adapter, name, getattr(env, name))

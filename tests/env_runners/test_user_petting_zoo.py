@@ -1,0 +1,99 @@
+"""PettingZoo environments that users write, by class and by function, with any agent ids."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runner.cli.main import main
+from runner.config import build_experiment_config, compose_experiment
+from runner.config.errors import ConfigError
+from runner.env_runners.multi_agent_env import MultiAgentEnv
+from runner.env_runners.petting_zoo import as_multi_agent
+from runner.episodes import nested
+from runner.experiment.rehearsal import rehearse
+from runner.experiment.trainer import Trainer
+from runner.testing import check_environment
+from tests.conftest import QUICK
+from tests.env_runners import user_petting_zoo as envs
+
+HERE = "tests.env_runners.user_petting_zoo"
+NAMES = ["Guesses", "WithDicts", "Turns", "NumberedAgents", "make_parallel", "make_turns"]
+MAPPED = "multi_agent.agent_to_module={0: first, 1: second}"
+
+
+def overrides(name: str) -> list[str]:
+    return [*QUICK, "env=none", f"env._target_={HERE}.{name}", "module.fcnet_hiddens=[4]"]
+
+
+def trainer_of(name: str, *others: str) -> Trainer:
+    return Trainer.from_experiment("ppo_cartpole", [*overrides(name), *others])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_training_names_the_agents_by_text(name: str) -> None:
+    with trainer_of(name, MAPPED) as trainer:
+        result = trainer.train()
+        assert [plan.agents for plan in trainer.plans] == [("0",), ("1",)]
+    assert 0 < (result["env_runners/episode_return_mean"] or 0) <= 10
+    assert np.isfinite(result["learners/first/total_loss"])
+    assert np.isfinite(result["learners/second/total_loss"])
+    assert any(metric.endswith("/0") for metric in result)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_check_env_and_validate_accept_it(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check-env", f"{HERE}.{name}"]) == 0
+    assert "agent 0" in capsys.readouterr().out
+    assert not check_environment(getattr(envs, name), num_steps=60).faults
+    composed = compose_experiment(["+experiment=ppo_cartpole", *overrides(name)])
+    assert rehearse(build_experiment_config(composed)).made
+
+
+@pytest.mark.parametrize("name", ["Guesses", "Turns", "NumberedAgents"])
+def test_resume_is_exact(name: str) -> None:
+    with trainer_of(name, MAPPED) as trainer:
+        trainer.env_runners.sample(33, True)
+        state = trainer.get_state()
+        expected = trainer.env_runners.sample(40, True)[0].rollout.blocks
+    with trainer_of(name, MAPPED) as trainer:
+        trainer.set_state(state)
+        blocks = trainer.env_runners.sample(40, True)[0].rollout.blocks
+    assert list(blocks) == list(expected)
+    for module_id, block in expected.items():
+        assert nested.equal(dict(blocks[module_id].columns), dict(block.columns))
+
+
+def test_a_run_records_resumes_and_evaluates(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_dir = tmp_path / "run"
+    recorded = [f"offline.output={tmp_path / 'recorded'}"]
+    stop = ["stop={num_env_steps_sampled_lifetime: 512}"]
+    run = ["+experiment=ppo_cartpole", *overrides("Guesses"), MAPPED, *recorded, *stop, f"hydra.run.dir={run_dir}"]
+    assert main(run) == 0
+    assert list((tmp_path / "recorded").rglob("*.parquet"))
+    assert main(["resume", str(run_dir), "stop.num_env_steps_sampled_lifetime=768"]) == 0
+    assert main(["evaluate", str(run_dir)]) == 0
+    assert "episode_return_mean" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("ids", [[0, 1], ["a", "b"], [("red", 0), ("red", 1)], [np.int64(3), np.int64(4)]])
+def test_every_kind_of_id_becomes_text(ids: list[Any]) -> None:
+    env = as_multi_agent(envs.Guesses(ids))
+    assert isinstance(env, MultiAgentEnv)
+    obs, _ = env.reset(seed=0)
+    assert list(obs) == [str(agent) for agent in ids] == list(env.observation_spaces)
+    _, rewards, terminateds, _, infos = env.step(dict.fromkeys(obs, 0))
+    assert list(rewards) == list(terminateds) == list(infos) == list(obs)
+
+
+def test_ids_that_are_the_same_text() -> None:
+    with pytest.raises(ValueError, match="agent ids are the same as text"):
+        as_multi_agent(envs.Guesses([0, "0"]))
+
+
+def test_no_agents() -> None:
+    with pytest.raises(ConfigError, match=r"NoAgents has no\s+possible_agents"), trainer_of("NoAgents"):
+        pass
