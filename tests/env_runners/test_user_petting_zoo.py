@@ -74,7 +74,7 @@ def test_a_run_records_resumes_and_evaluates(tmp_path: Path, capsys: pytest.Capt
     run = ["+experiment=ppo_cartpole", *overrides("Guesses"), MAPPED, *recorded, *stop, f"hydra.run.dir={run_dir}"]
     assert main(run) == 0
     assert list((tmp_path / "recorded").rglob("*.parquet"))
-    assert main(["resume", str(run_dir), "stop.num_env_steps_sampled_lifetime=768"]) == 0
+    assert main(["resume", str(run_dir), "stop.num_env_steps_sampled_lifetime=768", "offline.output_append=true"]) == 0
     assert main(["evaluate", str(run_dir)]) == 0
     assert "episode_return_mean" in capsys.readouterr().out
 
