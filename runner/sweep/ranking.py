@@ -77,7 +77,7 @@ def rank_folder(folder: SweepFolder) -> Ranking:
 def _reason(best: SeedGroup, metric: str, mode: str, target: float | None) -> str:
     """Describe why a combination is the best one, and how its first trial was chosen."""
     values = [value for trial in best.trials if (value := finite_number(trial.result.get(metric))) is not None]
-    seeds = f", inter-quartile mean of {len(values)} seeds" if len(values) > 1 else ""
+    seeds = f" (inter-quartile mean of {len(values)} seeds)" if len(values) > 1 else ""
     if target is not None and interquartile_mean([min(value, target) for value in values]) >= target:
         steps = interquartile_mean([float(trial.result.get(ENV_STEPS) or 0) for trial in best.trials])
         return f"reached {metric} {target:g} in the fewest env steps: {count_text(steps)}{seeds}"

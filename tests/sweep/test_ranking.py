@@ -35,7 +35,7 @@ def test_a_lucky_seed_does_not_make_its_combination_the_best() -> None:
         trials_of({"3e-3": [(500, 9), (10, 9), (20, 9)], "1e-3": [(300, 9), (310, 9), (290, 9)]}), {RETURN: "max"}
     )
     assert [trial.number for trial in ranking.trials] == [4, 3, 5, 0, 2, 1]
-    assert ranking.reason == f"highest {RETURN}: 300, inter-quartile mean of 3 seeds"
+    assert ranking.reason == f"highest {RETURN}: 300 (inter-quartile mean of 3 seeds)"
 
 
 def test_trials_that_stop_at_the_target_are_ranked_by_the_env_steps_that_they_needed() -> None:
