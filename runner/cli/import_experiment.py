@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from runner.cli.arguments import UsageError, take_options
 from runner.cli.export import check_new_file
-from runner.config.errors import Problem, UserError, nearest_match
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError, Problem, UserError, nearest_match
+from runner.config.validation import build_experiment_config
 from runner.importing import Imported, import_rllib, import_sb3_zoo, one_line
 from runner.tracking.result_file import write_atomically
 
@@ -22,6 +25,7 @@ def main(argv: Sequence[str]) -> int:
     """Print the experiment, or write it to a file and say what has no counterpart."""
     options, words = take_options(argv, (_ENV, _ALGORITHM, _OUTPUT), (_FORCE,))
     imported = _import(words, options)
+    _find_problems(imported)
     text = imported.to_yaml()
     if _OUTPUT not in options:
         print(text, end="")
@@ -38,7 +42,22 @@ def main(argv: Sequence[str]) -> int:
         print(f"  read it first   training {demand}")
     for key, reason in imported.missing.items():
         print(f"  no counterpart  {one_line(key)}: {one_line(reason)}")
+    for problem in imported.problems:
+        print(f"  does not validate  {one_line(problem)}")
     return 0
+
+
+def _find_problems(imported: Imported) -> None:
+    """Validate the experiment, and note the problems that the import has not explained yet."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder, "experiment", "imported.yaml")
+        file.parent.mkdir()
+        file.write_text(imported.to_yaml())
+        try:
+            build_experiment_config(compose_experiment(["+experiment=imported"], Path(folder)))
+        except ConfigError as error:
+            env = imported.values.get("env", {}).get("env") if "env" in imported.missing else None
+            imported.problems = [problem.what for problem in error.problems if env is None or problem.got != env]
 
 
 def _import(words: Sequence[str], options: Mapping[str, str]) -> Imported:

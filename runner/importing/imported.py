@@ -28,12 +28,14 @@ class Imported:
         options: group -> option.
         values: block -> its values; a key that is no block -> its value.
         missing: what has no counterpart -> why, or what to do.
+        problems: what `validate` finds in the experiment.
     """
 
     source: str
     options: dict[str, str] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
 
     def set(self, block: str, **values: Any) -> None:
         """Set values of a block; None: leave it at its default."""
@@ -50,6 +52,7 @@ class Imported:
         lines = ["# @package _global_", f"# Imported from {one_line(self.source)}."]
         lines += [f"# Training {demand}: read it first." for demand in self.demands]
         lines += [f"# No counterpart: {one_line(key)} ({one_line(reason)})." for key, reason in self.missing.items()]
+        lines += [f"# Does not validate: {one_line(problem)}." for problem in self.problems]
         chosen = ", ".join(f"override /{group}: {option}" for group, option in self.options.items())
         lines.append(f"defaults: [{chosen}]")
         lines += [f"{block}: {_flow(self.values[block])}" for block in _BLOCKS if self.values.get(block)]

@@ -14,6 +14,7 @@ from runner.config.errors import Problem, UserError, nearest_match
 from runner.config.yaml_lines import YAMLError, read_yaml
 from runner.importing.imported import Imported
 from runner.importing.python_text import read_python
+from runner.importing.zoo_envs import ATARI_ENTRY, atari_env, find_env, find_wrappers, is_atari_wrapper
 
 Params = dict[str, Any]
 # Takes over what an algorithm's own parameters say, for a run of so many env steps.
@@ -46,6 +47,7 @@ _TD3 = {
 _DDPG = {**_TD3}
 _HIDDEN = {"ppo": [64, 64], "a2c": [64, 64], "dqn": [64, 64], "td3": [400, 300], "ddpg": [400, 300]}
 _WIDE = [256, 256]
+_NATURE_CNN, _NATURE_FEATURES = [[32, 8, 4], [64, 4, 2], [64, 3, 1]], 512
 _ACTIVATIONS = {"ReLU": "relu", "Tanh": "tanh", "ELU": "elu", "SiLU": "silu", "GELU": "gelu"}
 # Keys that mean nothing here, or are what this project does anyway.
 _SILENT = {"policy", "n_timesteps", "monitor_kwargs", "optimize_memory_usage"}
@@ -56,7 +58,8 @@ def import_sb3_zoo(path: Path, env: str) -> Imported:
 
     Args:
         path: of the file; its name says the algorithm.
-        env: the environment's gymnasium id; an entry of another version of it counts where there is none of this one.
+        env: the environment's gymnasium id, or the name of an entry. If the file has no entry for this version of the
+            environment, the newest other version is used; Atari games use the entry `atari`.
 
     Raises:
         UserError: the file cannot be read, has no such environment, or is of an algorithm that is not known here.
@@ -70,13 +73,28 @@ def import_sb3_zoo(path: Path, env: str) -> Imported:
     entry = _entry_of(env, entries, path)
     defaults, fill = _IMPORTERS[algorithm]
     imported = Imported(f"RL Baselines3 Zoo: {algorithm} on {entry}")
-    imported.set("env", env=env)
+    _environment(imported, env)
     try:
-        given = {str(key): _read_python(value) for key, value in entries[entry].items()}
+        given = {str(key): _read_python(str(key), value) for key, value in entries[entry].items()}
         _take_over(imported, algorithm, {**defaults, **given}, fill)
     except (ValueError, TypeError, AttributeError, ArithmeticError, LookupError, RecursionError) as error:
         raise UserError(Problem(f"a value cannot be read: {error}", f"{path}, {entry}").render_alone()) from error
     return imported
+
+
+def _environment(imported: Imported, env: str) -> None:
+    """Choose the environment that stands for this id today, and note what is missing for it."""
+    game = atari_env(env)
+    if game is not None or env == ATARI_ENTRY:
+        imported.options["env"] = "atari"
+        imported.set("env", env=game)
+    if env == ATARI_ENTRY:
+        imported.missing["env"] = "the entry is for every Atari game; another one than Breakout: --env ALE/Pong-v5"
+        return
+    found = find_env(game or env)
+    imported.set("env", env=found.id)
+    if found.note is not None:
+        imported.missing["env"] = found.note
 
 
 def _take_over(imported: Imported, algorithm: str, params: Params, fill: Fill) -> None:
@@ -85,7 +103,7 @@ def _take_over(imported: Imported, algorithm: str, params: Params, fill: Fill) -
     imported.set("env_runners", num_envs_per_env_runner=int(params.pop("n_envs")))
     imported.options["evaluation"] = "periodic"
     _network(imported, algorithm, params)
-    _wrappers(imported, params)
+    _wrappers(imported, algorithm, params)
     fill(imported, params, num_env_steps)
     _normalisation(imported, algorithm, params)
     for key in params:
@@ -97,6 +115,8 @@ def _entry_of(env: str, entries: Mapping[str, Any], path: Path) -> str:
     """Return the name of the environment's entry, of the newest other version if it has none of its own."""
     if env in entries:
         return env
+    if atari_env(env) is not None and ATARI_ENTRY in entries:
+        return ATARI_ENTRY
     name = env.rpartition("-v")[0]
     others = [entry for entry in entries if name and entry.rpartition("-v")[0] == name]
     if others:
@@ -116,9 +136,9 @@ def _read_entries(path: Path) -> Mapping[str, Any]:
     return dict(entries)
 
 
-def _read_python(value: Any) -> Any:
+def _read_python(key: str, value: Any) -> Any:
     """Return the value of a text that is a Python literal or a call of `dict`; other texts stay as they are."""
-    if not isinstance(value, str):
+    if not isinstance(value, str) or key == "env_wrapper":  # which is a path
         return value
     try:
         return read_python(value, ("dict",))
@@ -154,25 +174,32 @@ def _network(imported: Imported, algorithm: str, params: Params) -> None:
     known = _ACTIVATIONS.get(str(activation)) if activation is not None else None
     if activation is not None and known is None:
         imported.missing["activation_fn"] = f"{activation} is left out"
-    is_on_policy = algorithm in ("ppo", "a2c")
+    is_on_policy, has_cnn = algorithm in ("ppo", "a2c"), str(params.get("policy", "")).startswith("Cnn")
+    if has_cnn:  # one network of convolutions, whose features the layers of all heads share
+        hiddens = [_NATURE_FEATURES, *(hiddens or [])]
+        imported.set("module", conv_filters=_NATURE_CNN)
     imported.set(
         "module",
         fcnet_hiddens=_HIDDEN.get(algorithm, _WIDE) if hiddens is None else hiddens,
-        fcnet_activation=known or ("tanh" if is_on_policy else "relu"),
-        vf_share_layers=False if is_on_policy else None,
+        fcnet_activation=known or ("tanh" if is_on_policy and not has_cnn else "relu"),
+        vf_share_layers=has_cnn if is_on_policy else None,
     )
     for key, value in kwargs.items():
         if not (key == "ortho_init" and value is False):
             imported.missing[f"policy_kwargs.{key}"] = f"{value!r} is left out"
-    if str(params.get("policy", "")).startswith("Cnn"):
-        imported.missing["policy"] = "CnnPolicy: images get the convolutions of module.conv_filters"
 
 
-def _wrappers(imported: Imported, params: Params) -> None:
-    wrappers = params.pop("env_wrapper", None)
-    if wrappers:
-        imported.missing["env_wrapper"] = f"{wrappers!r}: put the wrappers into env.wrappers"
-    frames = params.pop("frame_stack", None)
+def _wrappers(imported: Imported, algorithm: str, params: Params) -> None:
+    wrappers, frames = params.pop("env_wrapper", None), params.pop("frame_stack", None)
+    if is_atari_wrapper(wrappers) and frames == 4 and imported.options.get("env") == "atari":
+        imported.options["connectors"] = "atari" if algorithm in ("ppo", "a2c") else "atari_replay"
+        return
+    env = str(imported.values["env"].get("env"))
+    found, unknown = find_wrappers(wrappers, env, is_normalized=bool(params.get("normalize")))
+    if found:
+        imported.set("env", wrappers=found)
+    if unknown:
+        imported.missing["env_wrapper"] = f"{', '.join(unknown)}: put the wrappers into env.wrappers"
     if frames:
         imported.missing["frame_stack"] = f"{frames} frames: connectors=atari, or the piece FrameStacking"
 
@@ -215,10 +242,12 @@ def _ppo(imported: Imported, params: Params, num_env_steps: int) -> None:
     if isinstance(clip, str):
         imported.missing["clip_range"] = f"{clip}: it stays at its first value"
         clip = clip.removeprefix("lin_")
+    # Stable-Baselines3 trains on the whole batch at once if it has fewer rows than a minibatch.
+    batch_size = imported.values["algorithm"]["train_batch_size_per_learner"]
     imported.set(
         "algorithm",
         clip_param=float(clip),
-        minibatch_size=int(params.pop("batch_size")),
+        minibatch_size=min(int(params.pop("batch_size")), batch_size),
         num_epochs=int(params.pop("n_epochs")),
     )
 
@@ -244,13 +273,16 @@ def _replay(imported: Imported, params: Params) -> None:
         per_env_step = 1.0
     else:
         per_env_step = gradient_steps / (num_steps_of_each_env * num_envs)
+    capacity = int(float(params.pop("buffer_size")))
+    # Stable-Baselines3 counts the steps of the run, of which its buffer may hold fewer; here the buffer's are counted.
+    learning_starts = min(int(float(params.pop("learning_starts"))), capacity - 1)
     imported.set(
         "algorithm",
         gamma=float(params.pop("gamma")),
         tau=float(params.pop("tau")),
         n_step=int(params.pop("n_steps")),
-        replay_capacity=int(float(params.pop("buffer_size"))),
-        num_steps_sampled_before_learning_starts=int(float(params.pop("learning_starts"))),
+        replay_capacity=capacity,
+        num_steps_sampled_before_learning_starts=learning_starts,
         train_batch_size_per_learner=batch_size,
         training_intensity=batch_size * per_env_step,
         replay_buffers={"replay": {"_target_": "runner.replay.ReplayBuffer"}},
