@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium as gym
@@ -22,6 +22,7 @@ _CLEAR_SIDE = 32  # sides of this length or longer are hardly features of a few 
 _MAX_COLOURS = 4
 _MAX_RATIO = 4  # of the longer side to the shorter one
 _LARGEST_PIXEL = 65535
+_LARGEST_CODE = 10  # of MiniGrid's cells, in a Box of bytes from 0 to 255; divided by 255 they are hardly learned from
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,12 @@ def image_format(space: gym.Space[Any], config: ModuleConfig) -> ImageFormat | N
         return None
     assert space.shape is not None
     axes = _axes(space, config.image_layout)
-    return None if axes is None else ImageFormat(axes, space.shape, _scale(space, config.image_max))
+    if axes is None:
+        return None
+    image = ImageFormat(axes, space.shape, _scale(space, config.image_max))
+    if config.image_max is None and _holds_codes(space, image):
+        return replace(image, scale=1 / _LARGEST_CODE)
+    return image
 
 
 def image_doubt(space: gym.Space[Any], config: ModuleConfig) -> str | None:
@@ -87,10 +93,10 @@ def image_doubt(space: gym.Space[Any], config: ModuleConfig) -> str | None:
             f"{sized} values are read as {found}, because the Box has no bounds: set module.image_max to the largest "
             "pixel value, which becomes 1"
         )
-    if config.image_max is None and found.scale != 1 and min(found.height, found.width) < _MIN_SIDE:
+    if config.image_max is None and _holds_codes(space, found):
         return (
-            f"{sized} values are read as {found}: if the cells hold small codes, as MiniGrid's 0 to 10, set "
-            "module.image_max to the largest code, which becomes 1"
+            f"{sized} values are read as {found}, because small images hold codes, as MiniGrid's 0 to {_LARGEST_CODE}: "
+            "set module.image_max to the largest value, which becomes 1"
         )
     return None
 
@@ -212,6 +218,11 @@ def _is_pixels(space: gym.Space[Any]) -> bool:
     """Return whether the bounds are those of brightness: bytes, or floats from 0 to 1, 255 or 65535."""
     low, high = _range(space)
     return space.dtype == np.uint8 or (low == 0 and high in (1, 255, _LARGEST_PIXEL))
+
+
+def _holds_codes(space: gym.Space[Any], image: ImageFormat) -> bool:
+    """Return whether an image is too small for a picture."""
+    return _range(space) == (0, 255) and min(image.height, image.width) < _MIN_SIDE
 
 
 def _is_unbounded(space: gym.Space[Any]) -> bool:

@@ -177,9 +177,9 @@ READ: list[tuple[gym.spaces.Box, str, float, bool]] = [
     (box(BYTES, 10, 10, 10), "HWC", 1 / 255, True),
     (box(BYTES, 12, 20, 24), "CHW", 1 / 255, True),
     (box(BYTES, 8, 8, 111), "HWC", 1 / 255, False),
-    (box(BYTES, 7, 7, 3), "HWC", 1 / 255, True),
-    (box(BYTES, 4, 7, 7, 3), "THWC", 1 / 255, True),
-    (box(BYTES, 3, 3, 3), "HWC", 1 / 255, True),
+    (box(BYTES, 7, 7, 3), "HWC", 1 / 10, True),
+    (box(BYTES, 4, 7, 7, 3), "THWC", 1 / 10, True),
+    (box(BYTES, 3, 3, 3), "HWC", 1 / 10, True),
     (box(FREE, 84, 84, 3), "HWC", 1, True),
     (box(FREE, 4, 84, 84), "CHW", 1, True),
     (box((0, np.finfo(np.float32).max, np.float32), 84, 84, 3), "HWC", 1, True),
@@ -249,11 +249,11 @@ def test_the_layout_is_an_option() -> None:
 
 
 def test_the_largest_pixel_is_an_option() -> None:
-    space, codes = box(BYTES, 7, 7, 3), replace(BARE, image_max=10.0)
-    image = image_format(space, codes)
+    space, pixels = box(BYTES, 7, 7, 3), replace(BARE, image_max=255.0)
+    image = image_format(space, pixels)
     assert image is not None
-    assert image.scale == pytest.approx(0.1)
-    assert image_doubt(space, codes) is None
+    assert image.scale == pytest.approx(1 / 255)
+    assert image_doubt(space, pixels) is None
     assert image_doubt(box(FREE, 84, 84, 3), replace(BARE, image_max=5.0)) is None
 
 
