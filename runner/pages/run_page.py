@@ -31,6 +31,7 @@ from runner.tracking.headline import (
     duration_text,
     number_text,
 )
+from runner.tracking.reward_scale import reward_scale_hint
 from runner.tracking.series import axis_of, axis_title, last_values, plain, thin
 
 if TYPE_CHECKING:  # a record draws itself
@@ -261,7 +262,9 @@ def _common_stem(metrics: Sequence[str]) -> str:
 
 
 def _learner(record: RunRecord) -> Iterator[Block]:
-    """Yield a chart for each metric, with a line for each module."""
+    """Yield a hint on the size of rewards, and a chart for each metric with a line for each module."""
+    if hint := reward_scale_hint(last_values(record.columns)):
+        yield Text(hint)
     by_metric: dict[str, list[str]] = {}
     for name in record.columns:
         if name.startswith(_LEARNERS):

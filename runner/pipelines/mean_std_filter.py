@@ -89,6 +89,7 @@ class MeanStdFilter(ObservationPiece):
         de_std_to_one: divide by the standard deviation.
         clip_by_value: largest absolute value of the result; None: no bound.
         update_stats: learn from what passes; evaluation runners never do.
+        needs_floats: reject observations without a Box of floats; false: let these pass unchanged.
     """
 
     writes_obs_to_episodes = True
@@ -104,7 +105,10 @@ class MeanStdFilter(ObservationPiece):
         clip_by_value: float | None = 10.0,
         update_stats: bool = True,
         keys_to_leave: Sequence[str] = (),
+        needs_floats: bool = True,
     ) -> None:
+        self._needs_floats = needs_floats
+        self._is_idle = False
         self._left = frozenset(keys_to_leave)
         self._centres = de_mean_to_zero
         self._scales = de_std_to_one
@@ -126,8 +130,11 @@ class MeanStdFilter(ObservationPiece):
         if not isinstance(space, gym.spaces.Box):
             self._places, num_floats = _places_of(space, 0, self._left)
             shape = (num_floats,)
-        if not (_is_filtered(space) or (self._places is not None and shape != (0,))):
+        self._is_idle = not (_is_filtered(space) or (self._places is not None and shape != (0,)))
+        if self._is_idle and self._needs_floats:
             raise TypeError(f"MeanStdFilter needs float observations (a Box), the space here is {space}")
+        if self._is_idle:
+            return space
         self._merged = self._since_merge = Moments.of_nothing(shape)
         return self._filtered_space(space, self._left)
 
@@ -142,6 +149,8 @@ class MeanStdFilter(ObservationPiece):
 
     def transform(self, obs: Any, batch: Batch, episodes: RunningEpisodes) -> Any:
         """Learn from the rows and standardise them."""
+        if self._is_idle:
+            return obs
         rows = self._rows_of(obs)
         if self._updates and self.is_training:
             mask = batch.get(LOSS_MASK)
@@ -157,6 +166,8 @@ class MeanStdFilter(ObservationPiece):
 
     def standardised(self, obs: Any) -> Any:
         """Return observations (N, ...) standardised; nothing is learned from them."""
+        if self._is_idle:
+            return obs
         return self._as_observations(self._standardised(self._rows_of(obs)), obs)
 
     def _rows_of(self, obs: Any) -> npt.NDArray[Any]:
@@ -191,6 +202,8 @@ class MeanStdFilter(ObservationPiece):
 
     def to_graph(self) -> PieceGraph | None:
         """Return the same in torch, in float64 too; it does not learn from what passes."""
+        if self._is_idle:
+            return None
         places = slice(0, self._merged.mean.size) if self._places is None else self._places
         statistics = self._statistics(self.get_state())
         return StandardisationGraph(places, statistics["mean"], statistics["std"], self._statistics, self._clip)

@@ -33,8 +33,13 @@ def results_of(trainer: Trainer, iterations: int) -> list[dict[str, Any]]:
         ("ppo_masked_cartpole", []),
         ("ppo_masked_cartpole", ["module.use_gru=true"]),
         ("ppo_catch", []),
+        ("ppo_pendulum", ["connectors=normalize"]),
+        ("ppo_cartpole", ["env.env=Taxi-v4", "connectors=normalize"]),
     ],
-    ids=["lstm", "gru", "lstm-fragments", "lstm-sync", "dict", "dict-lstm", "masked", "masked-gru", "catch"],
+    ids=[
+        *("lstm", "gru", "lstm-fragments", "lstm-sync", "dict", "dict-lstm", "masked", "masked-gru", "catch"),
+        *("normalize-floats", "normalize-discrete"),
+    ],
 )
 def test_interrupted_is_straight(experiment: str, overrides: list[str], tmp_path: Path) -> None:
     with Trainer.from_experiment(experiment, [*TINY, *overrides]) as trainer:

@@ -283,3 +283,17 @@ def test_evaluation_runs_with_the_merged_state_and_leaves_it_alone() -> None:
     assert after["merged_count"] == 2
     assert after["own_count"] == 0
     np.testing.assert_array_equal(after["merged_mean"], merged["merged_mean"])
+
+
+@pytest.mark.parametrize(
+    "space", [gym.spaces.Discrete(4), gym.spaces.Box(0, 255, (2,), np.uint8), gym.spaces.Dict(a=gym.spaces.Discrete(3))]
+)
+def test_observations_without_floats_may_pass(space: gym.Space[Any]) -> None:
+    piece = MeanStdFilter(needs_floats=False)
+    assert piece.recompute_output_observation_space(space, gym.spaces.Discrete(2)) == space
+    obs = nested.stack([space.sample() for _ in range(3)])
+    assert nested.equal(piece(batch={"obs": obs}, episodes=FixedEpisodes())["obs"], obs)
+    assert piece.to_graph() is None
+    merged = piece.merge_states([piece.get_state(), piece.get_state()])
+    piece.set_state(merged)
+    assert nested.equal(piece(batch={"obs": obs}, episodes=FixedEpisodes())["obs"], obs)
