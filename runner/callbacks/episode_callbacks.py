@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.callbacks.callbacks import Callbacks
-from runner.episodes import multi_agent_episodes
+from runner.episodes import multi_agent_episodes, nested
 from runner.episodes.columns import DEFAULT_MODULE_ID, Rollout
 from runner.pipelines.piece_metrics import ConnectorMetrics
 
@@ -102,15 +102,16 @@ class EpisodeCallbacks:
     def after_reset(self, episodes: HeardEpisodes) -> None:
         """Sub-environments show the first observations of their episodes."""
         for n in self._numbers(self._are_reset) if self._hears_start else ():
-            self._call("on_episode_start", n, episode=episodes[n])
+            self._call("on_episode_start", n, episode=_read_only(episodes[n]))
 
     def after_step(self, episodes: HeardEpisodes) -> None:
         """A vector step is written to the rows."""
         self.after_reset(episodes)
         for n in self._numbers(~self._are_reset) if self._hears_step else ():
-            self._call("on_episode_step", n, episode=episodes[n])
+            self._call("on_episode_step", n, episode=_read_only(episodes[n]))
         for n in self._numbers(episodes.awaits_reset) if self._hears_end else ():
-            self._call("on_episode_end", n, episode=episodes[n], episode_return=episodes.episode_return(n))
+            episode = _read_only(episodes[n])
+            self._call("on_episode_end", n, episode=episode, episode_return=episodes.episode_return(n))
 
     def _numbers(self, are_meant: npt.NDArray[np.bool_]) -> Sequence[int]:
         """Return the numbers of the sub-environments that are meant; hardly ever is one."""
@@ -142,6 +143,16 @@ class EpisodeCallbacks:
             [None if place is None or own[place] is None else copy.deepcopy(dict(own[place])) for place in places]
             for own in state["own"]
         ]
+
+
+def _read_only(episode: Any) -> Any:
+    """Return the episode, whose views of the rows that are learned from cannot be written into any more."""
+    for one in getattr(episode, "agent_episodes", {"": episode}).values():
+        for buffer in (one.observations, one.actions, one.rewards, *one.extra_model_outputs.values()):
+            for leaf in nested.leaves(buffer.data):
+                if isinstance(leaf, np.ndarray):
+                    leaf.setflags(write=False)
+    return episode
 
 
 def episodes_of(rollout: Rollout) -> Sequence[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -47,12 +48,12 @@ class RestorableEnv:
         self._actions = []
         if not self._tells:
             self._at_start = [state_of(wrapper) for wrapper in self._lasting]
-        return self.env.reset(seed=seed, **({"options": dict(options)} if options else {}))
+        return self.env.reset(seed=seed, **({"options": copy.deepcopy(dict(options))} if options else {}))
 
     def step(self, action: Any) -> Any:
         """Take a step."""
         if not self._tells:
-            self._actions.append(dict(action) if self._has_several_agents else action)
+            self._actions.append(copy.deepcopy(action))  # the environment may write into its own
         return self.env.step(action)
 
     def get_state(self, is_running: bool) -> dict[str, Any]:
@@ -80,7 +81,7 @@ class RestorableEnv:
         elif "actions" in state:
             actions = state["actions"]
             for action in actions if isinstance(actions, list) else nested.unstack(actions):
-                self.step(action)
+                self.step(copy.deepcopy(action))
         else:  # no episode ran
             for wrapper, wrapper_state in zip(self._lasting, state["lasting"], strict=False):
                 restore(wrapper, wrapper_state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
@@ -122,7 +123,7 @@ def _make_bare(config: EnvConfig, num_envs: int, mode: str, wrappers: list[Any])
     """Make the environment without wrappers."""
     if config.backend != "gymnasium":
         return make_native(config, num_envs)
-    arguments = dict(config.env_config)
+    arguments = copy.deepcopy(dict(config.env_config))  # an environment may write into its own
     if config._target_ is not None:
         target = _import_environment(config._target_, "env._target_")
         return target(**({"num_envs": num_envs} if makes_all_at_once(target) else {}) | arguments)
@@ -160,7 +161,7 @@ def _wraps_petting_zoo(wrapper: Any) -> bool:
 
 
 def _wrapped(env: Environment, wrapper: Any, index: int, block: Mapping[str, Any]) -> Environment:
-    arguments = {name: value for name, value in block.items() if name != "_target_"}
+    arguments = copy.deepcopy({name: value for name, value in block.items() if name != "_target_"})
     try:
         return wrapper(env, **arguments)
     except Exception as error:  # whatever a user's constructor raises becomes one clear message

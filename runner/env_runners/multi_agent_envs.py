@@ -12,6 +12,7 @@ import numpy.typing as npt
 from runner.closing import close_each
 from runner.config.errors import Problem, RunFailure
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv
+from runner.episodes import nested
 from runner.rows.matches import Match
 from runner.streams import integer_seed
 
@@ -72,8 +73,8 @@ class MultiAgentEnvironments:
 
     def _step_one(self, n: int, actions: AgentDict) -> EnvStep:
         if not self._has_own_state:
-            self._actions[n].append(dict(actions))  # the environment may take entries out of its own
-        step = EnvStep(False, *self._call("step", n, actions))
+            self._actions[n].append(_copied(actions))
+        step = EnvStep(False, *self._call("step", n, _copied(actions)))  # the environment may write into its own
         self._num_steps[n] += 1
         self._is_done[n] = bool(step.terminateds.get(ALL_AGENTS) or step.truncateds.get(ALL_AGENTS))
         return step
@@ -134,14 +135,22 @@ class MultiAgentEnvironments:
                 stateful.set_state(state[f"env_{n}"])
             else:
                 for actions in state[f"env_{n}"]:
-                    self._actions[n].append(dict(actions))
-                    env.step(actions)
+                    self._actions[n].append(actions)
+                    env.step(_copied(actions))
         self._num_steps = [int(number) for number in state["num_steps"]]
         self._is_done = [bool(flag) for flag in state["is_done"]]
 
     def close(self) -> None:
         """Close every environment."""
         close_each(self.environments)
+
+
+def _copied(actions: Mapping[str, Any]) -> AgentDict:
+    return nested.map_leaves(_copied_leaf, dict(actions))
+
+
+def _copied_leaf(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 def _outline(result: Any) -> str:

@@ -32,7 +32,7 @@ from runner.env_runners.observation_checks import outline
 from runner.episodes import nested
 from runner.episodes.columns import Column
 from runner.episodes.spaces import blank_item
-from runner.rows.infos import Infos
+from runner.rows.infos import Infos, copied_info
 from runner.streams import integer_seed
 
 Array = npt.NDArray[Any]
@@ -123,14 +123,16 @@ class BatchedEnvironments:
     def reset(self, seed_name: tuple[int | str, ...]) -> tuple[Array, Infos]:
         """Reset all with one seed; the environment draws for each sub-environment from it."""
         obs, infos = _checked_call(lambda: self._env.reset(seed=_seed(self._seed, seed_name)), "reset")
-        return obs, infos
+        return obs, copied_info(infos)
 
     def step(self, actions: Array) -> StepResult:
         """Take one vector step."""
         try:
-            return self._env.step(actions)
+            *answer, infos = self._env.step(_copied(actions))  # which it may write into
         except Exception as error:
             raise _failure("step", error, got=f"actions {_short(actions)}") from error
+        obs, rewards, terminateds, truncateds = answer
+        return obs, rewards, terminateds, truncateds, copied_info(infos) if infos else infos
 
     def get_state(self) -> dict[str, Any]:
         """Return the environment's own state or its attributes, and every wrapper's around it."""
@@ -233,7 +235,7 @@ class SyncEnvironments:
         seed = _seed(self._seed, (*self._seed_name, self._first + n, self._episode_numbers[n]))
         obs, info = _checked_call(lambda: self._envs[n].reset(seed=seed), "reset", self._episode(n))
         self._store_obs(n, obs, "reset")
-        return dict(info)
+        return copied_info(dict(info))  # type: ignore[no-any-return]
 
     def _store_obs(self, n: int, obs: Any, method: str) -> None:
         try:
@@ -254,23 +256,24 @@ class SyncEnvironments:
     def step(self, actions: Array) -> StepResult:
         """Step each sub-environment, or reset it where its episode is over."""
         infos: list[Mapping[str, Any]] = []
-        takes_arrays = isinstance(actions, np.ndarray)
+        given = _copied(actions)  # environments may write into theirs
+        kept = actions if self._has_own_state else _copied(actions)  # what a replay would need
         for n, env in enumerate(self._envs):
             if self._terminateds[n] or self._truncateds[n]:
                 self._episode_numbers[n] += 1
                 infos.append(self._reset_one(n))
                 self._rewards[n], self._terminateds[n], self._truncateds[n] = 0.0, False, False
                 continue
-            action = actions[n] if takes_arrays else nested.take(actions, n)
             try:
-                obs, self._rewards[n], self._terminateds[n], self._truncateds[n], info = env.step(action)
+                obs, self._rewards[n], self._terminateds[n], self._truncateds[n], info = env.step(nested.take(given, n))
             except Exception as error:
-                raise _failure("step", error, self._place(n), f"action {_short(action)}") from error
+                got = f"action {_short(nested.take(actions, n))}"
+                raise _failure("step", error, self._place(n), got) from error
             self._store_obs(n, obs, "step")
             self._num_steps[n] += 1
-            if not self._has_own_state:  # what a replay would need
-                self._actions[n].append(action)
-            infos.append(info)
+            if not self._has_own_state:
+                self._actions[n].append(nested.take(kept, n))
+            infos.append(copied_info(info) if info else info)
         return (
             _copied(self._obs),
             self._rewards.copy(),
@@ -327,9 +330,10 @@ class SyncEnvironments:
                 bare.set_state(state[f"env_{n}"]["own"])
                 for layer, layer_state in zip(layers_of(env)[:-1], state[f"env_{n}"]["wrappers"], strict=True):
                     restore(layer, layer_state)
-            for action in nested.unstack(state[f"actions_{n}"]) if f"actions_{n}" in state else ():
-                env.step(action)
-                self._actions[n].append(action)
+            if f"actions_{n}" in state:
+                self._actions[n] = nested.unstack(_copied(state[f"actions_{n}"]))
+                for action in nested.unstack(_copied(state[f"actions_{n}"])):
+                    env.step(action)
             self._num_steps[n] = int(state["num_steps"][n])
         self._terminateds[:] = state["terminateds"]
         self._truncateds[:] = state["truncateds"]

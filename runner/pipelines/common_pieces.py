@@ -36,11 +36,19 @@ class AddObservationsFromEpisodesToBatch(ConnectorPiece):
 
 
 def observations_of(episodes: RunningEpisodes | ColumnBlock, batch: Batch) -> Any:
-    """Return the rows of observations that `AddObservationsFromEpisodesToBatch` adds, also of a list of episodes."""
+    """Return the rows of observations that `AddObservationsFromEpisodesToBatch` adds, also of a list of episodes.
+
+    Those of running episodes are copies: later pieces and the module may write into them.
+    """
     if isinstance(episodes, ColumnBlock):
         obs = episodes.columns[OBS]
         return obs if LOSS_MASK in batch else obs_of_steps(obs, episodes)
-    return episodes.current_obs
+    obs = episodes.current_obs
+    return obs.copy() if type(obs) is np.ndarray else nested.map_leaves(_copied, obs)
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
 
 
 class AgentToModuleMapping(LearnerPiece):

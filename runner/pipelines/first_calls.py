@@ -93,8 +93,8 @@ class _FirstCall:
         if OBS in columns and OBS in piece.writes:
             yield from self._misfit(columns[OBS])
         if not piece.writes_obs_to_episodes and not nested.equal(held, _copy_of(episodes)):
-            what = f"{name} changes the episodes: it writes into an array that it was given"
-            yield Problem(what, self._where, allowed="a changed copy in the batch: obs = 2 * obs, not obs *= 2")
+            what = f"{name} changes the observations of the episodes"
+            yield Problem(what, self._where, allowed="changes in the batch, or `episodes.write_obs`")
 
     def _misfit(self, obs: Any) -> Iterator[Problem]:
         """Yield observations of another shape or dtype than the space after the piece."""

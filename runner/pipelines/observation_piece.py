@@ -42,7 +42,7 @@ class ObservationPiece(ConnectorPiece):
         """Return the new observations.
 
         Args:
-            obs: (rows, ...) arrays, nested as the space is; not to be written into.
+            obs: (rows, ...) arrays, nested as the space is.
             batch: the other columns so far.
             episodes: where the observations come from: `RunningEpisodes`, one row each, or in a learner pipeline a
                 `ColumnBlock`, many rows each.

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from runner.rows.array_namespace import Array
 
 # What a vector environment returns as infos: one dict a sub-environment, or gymnasium's dict of arrays.
@@ -57,6 +59,16 @@ class ChunkInfos:
         first, slot = self.first_rows[chunk], self.slots[chunk]
         infos = [self.infos.at(row, slot) for row in range(first, first + num_rows)]
         return [{} for _ in range(num_before)] + infos
+
+
+def copied_info(value: Any) -> Any:
+    """Return an info with copies of its dicts, lists and arrays, safe from an environment that reuses them."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    kind = type(value)
+    if kind is dict:
+        return {key: copied_info(part) for key, part in value.items()}
+    return kind(map(copied_info, value)) if kind in (list, tuple) else value
 
 
 def info_of(infos: Infos, env: int) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from runner.episodes import SingleAgentEpisode, nested
 from runner.episodes.block_state import storable_info
 from runner.episodes.columns import REWARDS, Column
 from runner.rows.array_namespace import NUMPY, Array, ArrayNamespace
+from runner.rows.infos import copied_info
 from runner.rows.row_store import RowStore
 
 ENV_T = "env_t"  # env time step of an observation
@@ -143,7 +144,7 @@ class SlotRows(RowStore):
     def add_info(self, slot: int, info: Mapping[str, Any]) -> None:
         """Keep the info that came with the slot's newest observation."""
         if info:
-            self._infos.of_slot[self._row_of(slot), slot] = info
+            self._infos.of_slot[self._row_of(slot), slot] = copied_info(info)
 
     def _reserve_one_more(self, slots: Array) -> None:
         num_rows = self._arrays.num_rows

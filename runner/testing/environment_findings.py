@@ -65,6 +65,13 @@ class EnvironmentCheck:
         if not isinstance(value, _BOOLS):
             self.tell(Problem(f"{name} is no bool", where, repr(value), "True or False"), is_fault=False)
 
+    def check_action(self, given: Any, before: Any, where: str) -> None:
+        """Check that `step` has left an action as it was before."""
+        if not nested.equal(given, before):
+            what = "the environment changed its action: other code that steps it would record the changed one"
+            got = f"{_short(before)}, and {_short(given)} after the step"
+            self.tell(Problem(what, where, got, "a copy that is changed, such as action = 2 - action"), is_fault=False)
+
     def check_bounds(self, space: gym.Space[Any], where: str = "action_space") -> None:
         """Check that actions can be scaled."""
         for _, part in leaf_spaces(space):
@@ -128,6 +135,10 @@ def _outline(answer: Any) -> str:
     if isinstance(answer, tuple):
         return f"{len(answer)} values: {', '.join(type(part).__name__ for part in answer)}"
     return outline(answer)
+
+
+def _short(value: Any) -> str:
+    return " ".join(str(value).split())
 
 
 def copied(obs: Any) -> Any:

@@ -72,7 +72,7 @@ class MultiAgentCheck:
 
     def _walk(self, num_steps: int) -> list[EnvStep]:
         """Take the steps, check each answer, and return the answers."""
-        environments = MultiAgentEnvironments(lambda: self._env, 1, self._seed)
+        environments = _Watched(self._env, self._seed, self.found)
         answers: list[EnvStep] = []
         lengths: list[int] = []
         returns: list[float] = []
@@ -184,6 +184,23 @@ class MultiAgentCheck:
             environments.close()
         per_step = f"{num_actions / seconds:,.0f} actions of agents"
         self.found.facts["env steps/s"] = f"{num_taken / seconds:,.0f} of one, {per_step}, drawn at random meanwhile"
+
+
+class _Watched(MultiAgentEnvironments):
+    """One environment whose actions are compared after each step with what they were before."""
+
+    def __init__(self, env: MultiAgentEnv, seed: int, found: EnvironmentCheck) -> None:
+        super().__init__(lambda: env, 1, seed)
+        self._found = found
+
+    def _call(self, method: str, n: int, *args: Any, **kwargs: Any) -> Any:
+        given = [dict(actions) for actions in args]  # the environment may take agents out of its dict
+        before = copy.deepcopy(given)
+        result = super()._call(method, n, *args, **kwargs)
+        for actions in before:
+            for agent, action in actions.items():
+                self._found.check_action(given[0][agent], action, f"step, agent {agent}")
+        return result
 
 
 def _copied(step: EnvStep) -> EnvStep:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from typing import Any
 
@@ -104,10 +105,12 @@ class SingleAgentCheck:
 
     def _step(self, env: gym.Env[Any, Any]) -> Answer:
         action = env.action_space.sample()
+        before = copy.deepcopy(action)
         sizes = "observation, reward, terminated, truncated, info (a dict)"
         obs, reward, terminated, truncated, _ = answer_of(
-            lambda: env.step(action), "step", "step", sizes, f"action {action}"
+            lambda: env.step(action), "step", "step", sizes, f"action {before}"
         )
+        self.found.check_action(action, before, "step")
         if np.ndim(terminated) or np.ndim(truncated):
             got = f"{outline(terminated)}, {outline(truncated)}"
             raise RunFailure(Problem("terminated or truncated is no bool", "step", got, "True or False"))

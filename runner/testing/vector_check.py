@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -122,10 +123,12 @@ class VectorCheck:
         sizes = "observations, rewards, terminateds, truncateds, infos (a dict)"
         while True:
             actions = space.sample()
+            before = copy.deepcopy(actions)
             obs, rewards, terminateds, truncateds, infos = answer_of(
-                partial(env.step, actions), "step", "step", sizes, f"actions {actions}"
+                partial(env.step, actions), "step", "step", sizes, f"actions {before}"
             )
             if is_checked:
+                self.found.check_action(actions, before, "step")
                 self._check_infos(infos, "step")
             yield copied(obs), np.array(rewards), np.array(terminateds), np.array(truncateds)
 

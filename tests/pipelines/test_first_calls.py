@@ -97,7 +97,7 @@ class Wider(ObservationPiece):
 
 class InPlace(ObservationPiece):
     def transform(self, obs: Any, batch: Any, episodes: Any) -> Any:
-        obs *= 2
+        episodes.current_obs[:] *= 2
         return obs
 
 
@@ -146,7 +146,7 @@ def report_of(*edits: str) -> str:
         ("TooFewRows", ["another number of rows", "got an array of shape (1, 4)", "TooFewRows.transform"]),
         ("Doubles", ["not of the space that it says", "got obs (2, 4) float64", "float32)", "Doubles.transform"]),
         ("Wider", ["not of the space that it says", "got obs (2, 8) float32", "recompute_output_observation_space"]),
-        ("InPlace", ["InPlace changes the episodes", "obs = 2 * obs, not obs *= 2", "InPlace.transform"]),
+        ("InPlace", ["InPlace changes the observations of the episodes", "changes in the batch", "InPlace.transform"]),
         ("NoSpace", ["recompute_output_observation_space returns no space", "got None", "a gymnasium.Space"]),
         ("RaisesForSpaces", ["no attribute 'lov'", "RaisesForSpaces.recompute_output", "nearest low"]),
         ("TextReads", ["TextReads.reads is no tuple of column names", "got 'obs'", "allowed ('obs',)"]),
