@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+from runner.env_runners.env_states import layers_of
 from runner.episodes import nested
+from runner.modules.default_settings import default_settings, has_default_device, is_default_dtype
 from runner.modules.multi_rl_module import MultiRLModule
 from runner.modules.rl_module import RLModule
+from runner.pipelines.pipeline import ConnectorPipeline, is_of_runner
+
+# Modules of environments and wrappers without code of the user, and without networks.
+_KNOWN = ("gymnasium.envs.", "gymnasium.wrappers.common", "runner.env_runners.")
 
 
 class ActingPass:
@@ -16,6 +25,8 @@ class ActingPass:
 
     A module on a GPU gets a copy of its inputs there, and its outputs are copied back: one copy in each direction for
     all sub-environments.
+
+    No gradients are recorded, and tensors are float32, whatever an environment has set in torch.
 
     Args:
         module: it stays on its device.
@@ -25,15 +36,53 @@ class ActingPass:
         self._module = module
         device = next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
         self._other_device = None if device.type == "cpu" else device
+        # Entered with every pass, never within itself; making one takes longer than entering it.
+        self._without_gradients = torch.no_grad()
+        self.look_at_settings()
+
+    def look_at_settings(self) -> None:
+        """Look whether an environment has set torch's default device; this takes too long for every pass."""
+        self._has_default_device = has_default_device()
 
     def __call__(self, batch: dict[str, Any], explore: bool) -> dict[str, Any]:
         """Return the module's outputs, exploring or greedy, on the CPU."""
+        if is_default_dtype() and self._has_default_device:
+            if torch.is_inference_mode_enabled():
+                return self._forward(batch, explore)
+            with self._without_gradients:
+                return self._forward(batch, explore)
+        with default_settings(), self._without_gradients:
+            return self._forward(batch, explore)
+
+    def _forward(self, batch: dict[str, Any], explore: bool) -> dict[str, Any]:
         forward = self._module.forward_exploration if explore else self._module.forward_inference
         if self._other_device is None:
             return forward(batch)
         there = nested.map_leaves(lambda leaf: _moved(leaf, self._other_device), batch)
         outputs: dict[str, Any] = nested.map_leaves(lambda leaf: _moved(leaf, "cpu"), forward(there))
         return outputs
+
+
+def sampling_mode(environments: Any, pipelines: Iterable[ConnectorPipeline], has_callbacks: bool) -> Any:
+    """Return the context in which env steps and pipelines run.
+
+    It is torch's inference mode, in which a step takes less time, if none of this code is the user's: an environment,
+    piece or callback may train a network. Then only the forward pass runs without gradients.
+
+    Args:
+        environments: see `SubEnvironments`.
+        pipelines: around the module.
+        has_callbacks: whether callbacks are called.
+    """
+    together = environments if isinstance(environments, list) else [environments]
+    layers = [layer for env in together for layer in (layers_of(env) if hasattr(env, "unwrapped") else [env])]
+    is_known = all(type(layer).__module__.startswith(_KNOWN) for layer in layers)
+    return torch.inference_mode(is_known and not has_callbacks and all(map(is_of_runner, pipelines)))
+
+
+def array_of(leaf: Any) -> npt.NDArray[Any]:
+    """Return a copy of a leaf of a batch, which a piece may have computed with gradients, as an array."""
+    return np.array(leaf.detach() if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def _moved(leaf: Any, device: Any) -> Any:

@@ -11,7 +11,7 @@ import torch
 
 from runner.config.errors import RunFailure
 from runner.config.schemas import EPISODES
-from runner.env_runners.acting_pass import ActingPass
+from runner.env_runners.acting_pass import ActingPass, array_of, sampling_mode
 from runner.env_runners.episode_infos import EpisodeInfos
 from runner.env_runners.evaluation_quotas import EvaluationQuotas
 from runner.env_runners.fragment_checks import check_fragment
@@ -90,8 +90,6 @@ class SingleAgentEnvRunner:
         self.callbacks: EpisodeCallbacks | None = None
         self.infos: EpisodeInfos | None = None
         self.tasks: TaskedEpisodes | None = None
-        # Entered with every call, never within itself; making one takes longer than entering it.
-        self._acting = torch.inference_mode()
         self._give_streams()
 
     def _give_streams(self) -> None:
@@ -116,7 +114,7 @@ class SingleAgentEnvRunner:
         self._take_over(weights, shared_state, num_env_steps_sampled)
         buffer = self._buffer
         buffer.reserve(-(-num_env_steps // self.env.num_envs) + 1)
-        with self._acting:
+        with self._sampling_mode():
             self._start_if_needed(explore)
             while buffer.num_env_steps < num_env_steps:
                 self._step(explore)
@@ -159,7 +157,7 @@ class SingleAgentEnvRunner:
         self._to_module = None
         buffer = self._buffer
         parts: list[FinishedEpisodes] = []
-        with self._acting:
+        with self._sampling_mode():
             self._start_if_needed(explore)
             while (is_running := quotas.is_running).any():
                 if self.callbacks is not None:
@@ -179,6 +177,10 @@ class SingleAgentEnvRunner:
             self.recorder.drop_open()
         counted = quotas.counted(FinishedEpisodes.concatenated(parts))
         return counted if self.callbacks is None else replace(counted, reported=(self.callbacks.end_evaluation(),))
+
+    def _sampling_mode(self) -> Any:
+        pipelines = self.env_to_module, self.module_to_env
+        return sampling_mode(self.env.environments, pipelines, self.callbacks is not None)
 
     def _cut_checked(self, with_outputs_per_fragment: bool = True) -> EnvFragment:
         """Return the fragment so far, checked; without `action_logp`, which says nothing, where actions were greedy."""
@@ -290,6 +292,7 @@ class SingleAgentEnvRunner:
     def _take_over(
         self, weights: Weights | None, shared_state: Mapping[str, Any] | None, num_env_steps_sampled: int
     ) -> None:
+        self._forward.look_at_settings()
         if weights is not None:
             self.set_weights(weights)
         if shared_state:
@@ -306,7 +309,7 @@ class SingleAgentEnvRunner:
         return {
             "env": self.env.get_state(),
             "buffer": self._buffer.get_state(),
-            "to_module": nested.map_leaves(lambda rows: np.asarray(rows).copy(), self._to_module),
+            "to_module": nested.map_leaves(array_of, self._to_module),
             "shared_data": self._shared_data,
             "env_to_module": self.env_to_module.get_state(),
             "module_to_env": self.module_to_env.get_state(),

@@ -48,5 +48,5 @@ def check_masks(
 
 
 def _rows(leaf: Any, has_time_axis: bool) -> npt.NDArray[Any]:
-    rows: npt.NDArray[Any] = leaf.numpy()
+    rows: npt.NDArray[Any] = leaf.detach().numpy()
     return rows[:, 0] if has_time_axis else rows

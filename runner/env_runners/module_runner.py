@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from runner.config.errors import Problem, RunFailure
+from runner.env_runners.acting_pass import array_of
 from runner.env_runners.fragment_checks import check_fragment
 from runner.env_runners.mask_checks import check_masks
 from runner.env_runners.multi_agent_env import AgentDict
@@ -180,7 +181,7 @@ class ModuleRunner:
         to_module = self.to_module
         return {
             "rows": self.rows.get_state(),
-            "to_module": None if to_module is None else nested.map_leaves(lambda x: np.asarray(x).copy(), to_module),
+            "to_module": None if to_module is None else nested.map_leaves(array_of, to_module),
             "shared_data": self.shared_data,
             "env_to_module": self.acting.env_to_module.get_state(),
             "module_to_env": self.acting.module_to_env.get_state(),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import nn
 
 from runner.config.schemas import EPISODES
@@ -121,11 +120,10 @@ class MultiAgentEnvRunner:
         """Step until at least `num_env_steps` env steps are made; see `EnvRunner.sample`."""
         self._take_over(weights, shared_state, num_env_steps_sampled)
         num_steps = 0
-        with torch.inference_mode():
-            self._start_if_needed(explore)
-            while num_steps < num_env_steps:
-                num_steps += int(np.count_nonzero(self._step(explore)))
-            cut = self._cut()
+        self._start_if_needed(explore)
+        while num_steps < num_env_steps:
+            num_steps += int(np.count_nonzero(self._step(explore)))
+        cut = self._cut()
         if self.recorder is not None:
             self.recorder.add(raw_blocks(cut, weights_seq_no), self._recorded_ends(self._finished))
         states = {module_id: runner.acting.env_to_module.get_state() for module_id, runner in self._modules.items()}
@@ -164,20 +162,19 @@ class MultiAgentEnvRunner:
             self.callbacks.begin_evaluation(quotas.is_running)
         if self.infos is not None:
             self.infos.clear()
-        with torch.inference_mode():
-            self._start_if_needed(explore)
-            while (is_running := quotas.is_running).any():
-                if self.callbacks is not None:
-                    self.callbacks.tell_of(is_running)
-                num_finished = len(self._finished)
-                is_step = self._step(explore)
-                quotas.count(is_step, self._ended_since(num_finished))
-                num_vector_steps += 1
-                if num_vector_steps % EVALUATION_FRAGMENT == 0 or not quotas.is_running.any():
-                    cut = self._cut(with_outputs_per_fragment=explore)
-                    if self.recorder is not None:
-                        self._record(cut, weights_seq_no, self._finished[num_recorded:], quotas)
-                        num_recorded = len(self._finished)
+        self._start_if_needed(explore)
+        while (is_running := quotas.is_running).any():
+            if self.callbacks is not None:
+                self.callbacks.tell_of(is_running)
+            num_finished = len(self._finished)
+            is_step = self._step(explore)
+            quotas.count(is_step, self._ended_since(num_finished))
+            num_vector_steps += 1
+            if num_vector_steps % EVALUATION_FRAGMENT == 0 or not quotas.is_running.any():
+                cut = self._cut(with_outputs_per_fragment=explore)
+                if self.recorder is not None:
+                    self._record(cut, weights_seq_no, self._finished[num_recorded:], quotas)
+                    num_recorded = len(self._finished)
         if self.recorder is not None:
             self.recorder.drop_open()
         finished, self._finished = self._finished, []
@@ -314,6 +311,7 @@ class MultiAgentEnvRunner:
     def _take_over(
         self, weights: Weights | None, shared_state: Mapping[str, Any] | None, num_env_steps_sampled: int
     ) -> None:
+        self._forward.look_at_settings()
         if weights is not None:
             self.set_weights(weights)
         if shared_state is not None:

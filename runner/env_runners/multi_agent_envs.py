@@ -146,7 +146,7 @@ class MultiAgentEnvironments:
 
 
 def _copied(actions: Mapping[str, Any]) -> AgentDict:
-    return nested.map_leaves(_copied_leaf, dict(actions))
+    return {agent: nested.map_leaves(_copied_leaf, action) for agent, action in actions.items()}
 
 
 def _copied_leaf(leaf: Any) -> Any:

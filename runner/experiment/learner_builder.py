@@ -36,6 +36,7 @@ from runner.module_parts import (
     on_device,
     weights_of,
 )
+from runner.modules.default_settings import default_settings
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import MultiRLModule
 from runner.modules.rl_module import RLModule
@@ -82,6 +83,7 @@ def plan_learners(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) ->
     return PlannedLearners(config, plans, weights_of(parts))
 
 
+@default_settings()
 def build_local_learner_group(config: ExperimentConfig, parts: Mapping[str, ModuleParts], peers: Peers) -> LearnerGroup:
     """Make the learners of this process from its modules and pipelines."""
     named = config.multi_agent.modules_to_train

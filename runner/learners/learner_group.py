@@ -20,6 +20,7 @@ from runner.learners.module_update import LearnerUpdate
 from runner.learners.peers import Alone, Peers
 from runner.learners.prepared_columns import fetch_prepared
 from runner.learners.train_batch import BatchReader, TrainBatch
+from runner.modules.default_settings import default_settings
 from runner.modules.rl_module import RLModule
 from runner.pipelines.piece_metrics import ConnectorMetrics, merge_metrics, merged_metrics
 from runner.pipelines.pipeline import LearnerConnectorPipeline, taken_metrics
@@ -105,6 +106,7 @@ class LearnerGroup:
         self._pipelines = dict(pipelines)
         self._modules_to_train = [module_id for module_id in learners if module_id in modules_to_train]
 
+    @default_settings()
     def update(self, rollout: Rollout, num_env_steps: int) -> UpdateResult:
         """Update each module once on all of its rows, after `num_env_steps` env steps in all.
 
@@ -133,6 +135,7 @@ class LearnerGroup:
             if module_id in batches
         }
 
+    @default_settings()
     def gradients(self, rollout: Rollout, num_env_steps: int) -> GroupGradients:
         """Compute one gradient of all rows for each module that is trained and has a row; no parameter changes.
 
@@ -152,6 +155,7 @@ class LearnerGroup:
         """Return module id -> gradient of its train batch."""
         return {id_: self._learners[id_].gradients(batch, num_env_steps) for id_, batch in batches.items()}
 
+    @default_settings()
     def apply(self, gradients: GroupGradients, num_env_steps: int) -> dict[str, dict[str, float]]:
         """Take one step of each module along its gradient, after `num_env_steps` env steps in all.
 
@@ -168,6 +172,7 @@ class LearnerGroup:
             if module_id in gradients
         }
 
+    @default_settings()
     def update_targets(self, tau: float) -> None:
         """Let the targets of each module that is trained follow: target <- target + tau (network - target)."""
         for module_id in self._modules_to_train:
@@ -185,12 +190,14 @@ class LearnerGroup:
         ended = taken_metrics({module_id: [self._pipelines[module_id]] for module_id in self._modules_to_train})
         return batches, merged_metrics([begun, ended]), connector_s
 
+    @default_settings()
     def read_from(self, make_readers: MakeReaders) -> None:
         """Let each learner take its batches from its reader from now on."""
         [reader] = make_readers()
         device = next(iter(self._learners.values())).device
         self._batches = reader.batches(device)
 
+    @default_settings()
     def update_on_recorded(self, most: int | None, num_env_steps: int) -> RecordedUpdates:
         """Update on the next batches up to the end of the pass, on `most` of them at most."""
         assert self._batches is not None, "read_from comes first"
@@ -235,6 +242,7 @@ class LearnerGroup:
         """Return module id -> parameters (P,), for env runners."""
         return {module_id: learner.get_weights() for module_id, learner in self._learners.items()}
 
+    @default_settings()
     def set_weights(self, weights: Mapping[str, np.ndarray[Any, np.dtype[np.float32]]]) -> None:
         """Take over parameters from `get_weights` of a group with the same modules.
 
@@ -263,6 +271,7 @@ class LearnerGroup:
     def _pipeline_states(self) -> dict[str, Any]:
         return {module_id: pipeline.get_state() for module_id, pipeline in self._pipelines.items()}
 
+    @default_settings()
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
         self._acted_outputs = None

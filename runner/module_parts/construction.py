@@ -20,6 +20,7 @@ from runner.learners.loss import Loss, find_misfit
 from runner.module_parts.module_checks import SUPER_FIRST, ModuleCheck, find_wrong_class
 from runner.module_parts.module_plan import ModulePlan
 from runner.module_parts.parts import ActingParts, ModuleParts
+from runner.modules.default_settings import default_settings
 from runner.modules.rl_module import RLModule
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.pipelines.module_to_env_pieces import acting_space
@@ -198,6 +199,7 @@ def make_piece(block: Mapping[str, Any], where: str) -> ConnectorPiece:
     return piece
 
 
+@default_settings()
 def _build_module(config: ExperimentConfig, plan: ModulePlan, env_to_module: EnvToModulePipeline) -> RLModule:
     """Make the module for the spaces between the pipelines; its weights follow from the run's seed alone."""
     module_class = import_target(plan.module._target_, "module._target_", RLModule)

@@ -17,6 +17,7 @@ from runner.env_runners.teams import agents_of_teams
 from runner.module_parts.construction import build_acting_parts, build_module_parts, check_reads
 from runner.module_parts.module_plan import ModulePlan, plan_modules
 from runner.module_parts.parts import ActingParts, ModuleParts
+from runner.modules.default_settings import default_settings
 from runner.modules.multi_rl_module import MultiRLModule, RunAgents
 from runner.streams import integer_seed
 
@@ -57,6 +58,7 @@ def check_acts_alone(config: ExperimentConfig, use: str) -> None:
             raise ConfigError([Problem(what, where, path, allowed)])
 
 
+@default_settings()
 def join_modules(config: ExperimentConfig, parts: Mapping[str, P]) -> dict[str, P]:
     """Return the parts, whose pieces know all agents, with the modules joined by the MultiRLModule that the
     configuration names, if it does.

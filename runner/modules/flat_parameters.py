@@ -34,8 +34,8 @@ class FlatParameters:
         tensors: list[Tensor] = [*parameters, *_unlearned(module)]
         device = tensors[0].device
         self._num_parameters = sum(parameter.numel() for parameter in parameters)
-        self._values = torch.empty(sum(tensor.numel() for tensor in tensors), device=device)
-        gradient = torch.zeros(self._num_parameters, device=device)
+        self._values = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=torch.float32, device=device)
+        gradient = torch.zeros(self._num_parameters, dtype=torch.float32, device=device)
         start = 0
         for tensor in tensors:
             rows = slice(start, start + tensor.numel())

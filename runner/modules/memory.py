@@ -51,7 +51,7 @@ class Memory(nn.Module):
 
     def initial_state(self) -> State:
         """Return zeros (H,) float32."""
-        return {name: torch.zeros(self.num_outputs, device=self.bias_hh.device) for name in self._state_names}
+        return {name: self.bias_hh.new_zeros(self.num_outputs) for name in self._state_names}
 
     def forward(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
         """Go through sequences.

@@ -6,6 +6,7 @@ Dimension letters: S sequences, L longest sequence, N sub-environments, R env st
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,6 +15,7 @@ import numpy.typing as npt
 
 from runner.episodes import nested
 from runner.episodes.columns import BURN_IN, Column, ColumnBlock
+from runner.modules.default_settings import default_settings, is_default_dtype
 from runner.modules.rl_module import RLModule
 from runner.pipelines.piece import LOSS_MASK, NEW_STATE_IN, SEQ_LENS, STATE_IN, STATE_OUT, Batch, ConnectorPiece, Items
 from runner.pipelines.piece_graph import AddStatesGraph, AddTimeGraph, PieceGraph
@@ -155,7 +157,8 @@ def _has_bootstrap_rows(block: ColumnBlock, batch: Batch) -> bool:
 
 
 def _initial_state(module: RLModule) -> Column:
-    return nested.map_leaves(lambda leaf: leaf.cpu().numpy(), module.get_initial_state())
+    with nullcontext() if is_default_dtype() else default_settings():
+        return nested.map_leaves(lambda leaf: leaf.detach().cpu().numpy(), module.get_initial_state())
 
 
 def _states_of_running(episodes: RunningEpisodes, initial: Column) -> Column:

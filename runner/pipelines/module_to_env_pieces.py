@@ -79,7 +79,7 @@ class GetActions(DrawsNoise, ModuleToEnvPiece):
         dist_inputs = torch.from_numpy(columns[ACTION_DIST_INPUTS])
         actions = nested.map_leaves(torch.from_numpy, columns[ACTIONS])
         logp = rl_module.action_dist.log_prob(dist_inputs, actions)
-        columns[ACTION_LOGP] = logp.numpy()
+        columns[ACTION_LOGP] = logp.detach().numpy()
 
 
 class EpsilonGreedyActions(DrawsNoise, ModuleToEnvPiece):
@@ -184,6 +184,7 @@ class TensorToNumpy(ConnectorPiece):
 
 def _to_numpy(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
+        value = value.detach() if value.requires_grad else value
         return value.numpy() if value.is_cpu else value.cpu().numpy()
     return value
 

@@ -376,7 +376,7 @@ class LearnerConnectorPipeline(ConnectorPipeline):
 
     def _bind(self) -> None:
         super()._bind()
-        self._are_of_runner = [_is_of_runner(piece) for piece in self._pieces]
+        self._are_of_runner = [is_of_runner(piece) for piece in self._pieces]
         self._are_checked = [False] * len(self._pieces)
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
@@ -419,10 +419,10 @@ def _overriding(hook: str, pieces: Mapping[str, ConnectorPiece]) -> dict[str, Co
     return {name: piece for name, piece in pieces.items() if getattr(type(piece), hook) is not nothing}
 
 
-def _is_of_runner(piece: ConnectorPiece) -> bool:
+def is_of_runner(piece: ConnectorPiece) -> bool:
     """Return whether no line of a piece, or of the pieces in it, is the user's."""
     if isinstance(piece, ConnectorPipeline):
-        return all(map(_is_of_runner, piece.single_pieces()))
+        return all(map(is_of_runner, piece.single_pieces()))
     return type(piece).__module__.startswith("runner.")
 
 

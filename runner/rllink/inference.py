@@ -182,11 +182,12 @@ class ModuleInference:
         module, shared_data = parts.module, {}  # type: ignore[var-annotated]
         common = {"rl_module": module, "episodes": rows, "explore": explore, "shared_data": shared_data}
         goes_on = rows.is_running[rows.slots]
-        with torch.inference_mode():
-            to_module = parts.env_to_module(batch={}, **common)
-            check_masks(module, to_module, goes_on, lambda row: rows.running_episode(int(rows.slots[row])).id_)
-            forward = module.forward_exploration if explore else module.forward_inference
-            batch = parts.module_to_env(batch=forward(to_module), **common)
+        to_module = parts.env_to_module(batch={}, **common)
+        check_masks(module, to_module, goes_on, lambda row: rows.running_episode(int(rows.slots[row])).id_)
+        forward = module.forward_exploration if explore else module.forward_inference
+        with torch.no_grad():
+            outputs = forward(to_module)
+        batch = parts.module_to_env(batch=outputs, **common)
         actions = batch.pop(ACTIONS_FOR_ENV)
         if not goes_on.all():
             batch, actions = nested.take(batch, goes_on), nested.take(actions, goes_on)
@@ -218,8 +219,7 @@ class ModuleInference:
         if not self._by_id:
             return None
         module_to_env, module = self.parts.module_to_env, self.parts.module
-        with torch.inference_mode():
-            cut = self._rows.cut(lambda columns: module_to_env.complete_fragment(columns, module))
+        cut = self._rows.cut(lambda columns: module_to_env.complete_fragment(columns, module))
         block = cut.block
         episodes = [self._by_id[id_].episode for id_ in block.episode_ids]
         for id_, is_done in zip(block.episode_ids, block.is_terminated | block.is_truncated, strict=True):

@@ -113,11 +113,11 @@ class ModuleIntake:
         seen, module_id = self._seen, self._seen.plan.module_id
         seen.env_to_module.set_state(version.shared_state.get(module_id, {}))
         self._weights.load(version.weights[module_id])
-        with torch.inference_mode():
-            batch, written_obs = pass_through(seen.env_to_module, block, seen.module)
-            columns = {} if written_obs is None else {OBS: written_obs}
-            if with_outputs:
-                obs = batch[OBS]
+        batch, written_obs = pass_through(seen.env_to_module, block, seen.module)
+        columns = {} if written_obs is None else {OBS: written_obs}
+        if with_outputs:
+            obs = batch[OBS]
+            with torch.no_grad():
                 columns |= self._replay(block, obs) if seen.module.is_stateful else self._forward(block, obs)
         return columns
 

@@ -231,14 +231,14 @@ def play(observation_space: Space, action_space: Space, num_lookback: int) -> Pl
         given.update(columns)
         to_env.complete_fragment(columns, module)
 
-    with torch.inference_mode():
-        for number in range(_FRAGMENT_STEPS + _RUNNING_STEPS):
-            if number == _FRAGMENT_STEPS:
-                block = rows.cut(complete).block
-            batch = to_module(rl_module=module, batch={}, episodes=rows, explore=True, shared_data={})
+    for number in range(_FRAGMENT_STEPS + _RUNNING_STEPS):
+        if number == _FRAGMENT_STEPS:
+            block = rows.cut(complete).block
+        batch = to_module(rl_module=module, batch={}, episodes=rows, explore=True, shared_data={})
+        with torch.no_grad():
             outputs = module.forward_exploration(batch)
-            acted = to_env(rl_module=module, batch=outputs, episodes=rows, explore=True, shared_data={})
-            rows.add_step(*env.step(acted.pop(ACTIONS_FOR_ENV)), acted)
+        acted = to_env(rl_module=module, batch=outputs, episodes=rows, explore=True, shared_data={})
+        rows.add_step(*env.step(acted.pop(ACTIONS_FOR_ENV)), acted)
     return Played(module, rows, block, given)
 
 
