@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -115,6 +115,7 @@ def _play_file(
     if env_config.env is None and env_config._target_ is None:
         problem = Problem("a policy file does not say its environment", str(path), allowed="env=cartpole or its like")
         raise UserError(problem.render_alone())
+    from runner.env_runners.env_closing import close_environments
     from runner.rllink.client.local_policy import LocalPolicy, PolicyFileError
     from runner.videos import VideoFile, fps_of, frame_of, render_mode
 
@@ -123,7 +124,9 @@ def _play_file(
         spaces = [policy.manifest[name] for name in _SPACES]
     except (OSError, PolicyFileError, KeyError) as error:
         raise UserError(Problem("the policy cannot be read", str(path), str(error)).render_alone()) from error
-    with closing(_rendering_env(env_config, render_mode(is_window=output is None))) as env:
+    with ExitStack() as held:
+        env = _rendering_env(env_config, render_mode(is_window=output is None))
+        held.callback(close_environments, [env])
         _check_fits(spaces, env, path)
         if output is None:
             for seed in range(num_episodes):

@@ -82,7 +82,7 @@ def sampling_mode(environments: Any, pipelines: Iterable[ConnectorPipeline], has
 
 def array_of(leaf: Any) -> npt.NDArray[Any]:
     """Return a copy of a leaf of a batch, which a piece may have computed with gradients, as an array."""
-    return np.array(leaf.detach() if isinstance(leaf, torch.Tensor) else leaf)
+    return np.array(leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def _moved(leaf: Any, device: Any) -> Any:

@@ -14,6 +14,7 @@ import gymnasium as gym
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.schemas import ASYNC, EnvConfig
+from runner.env_runners.env_closing import close_environments
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.native.making import make_native
 from runner.env_runners.petting_zoo import as_multi_agent, is_petting_zoo, petting_zoo_kinds
@@ -78,7 +79,7 @@ def make_vector_env(
         )
     if restarts or mode == ASYNC:
         _check_is_apart(env, config, mode)
-        env.close()  # it was made to be looked at
+        close_environments([env])  # it was made to be looked at
         spaces = env.observation_space, env.action_space
         if mode == ASYNC:
             return process_environments(config, spaces, num_envs, seed, restarts, timeout_s)

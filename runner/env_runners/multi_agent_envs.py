@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runner.closing import close_each
 from runner.config.errors import Problem, RunFailure
+from runner.env_runners.env_answers import flag_of
+from runner.env_runners.env_closing import close_environments
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv
 from runner.episodes import nested
 from runner.rows.matches import Match
@@ -75,6 +76,10 @@ class MultiAgentEnvironments:
         if not self._has_own_state:
             self._actions[n].append(_copied(actions))
         step = EnvStep(False, *self._call("step", n, _copied(actions)))  # the environment may write into its own
+        for name, flags in (("terminated", step.terminateds), ("truncated", step.truncateds)):
+            for agent, flag in flags.items():
+                if type(flag) is not bool:
+                    flag_of(flag, name, f"{self.place(n)}, agent {agent}")
         self._num_steps[n] += 1
         self._is_done[n] = bool(step.terminateds.get(ALL_AGENTS) or step.truncateds.get(ALL_AGENTS))
         return step
@@ -142,7 +147,7 @@ class MultiAgentEnvironments:
 
     def close(self) -> None:
         """Close every environment."""
-        close_each(self.environments)
+        close_environments(self.environments)
 
 
 def _copied(actions: Mapping[str, Any]) -> AgentDict:

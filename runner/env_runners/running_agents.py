@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from runner.config.errors import Problem, RunFailure, nearest_match
+from runner.env_runners.env_answers import reward_of
 from runner.env_runners.multi_agent_env import ALL_AGENTS
 from runner.env_runners.multi_agent_envs import EnvStep, MultiAgentEnvironments
 from runner.rows.matches import Match
@@ -116,11 +117,9 @@ class RunningAgents:
         returns = self._returns[n]
         for agent, reward in step.rewards.items():
             module_id, slot = self._slot(agent, n, "rewards")
-            try:
-                returns[agent] = returns.get(agent, 0.0) + float(reward)
-            except (TypeError, ValueError):
-                raise self._failure(f"the reward of agent {agent} is no number", n, repr(reward)) from None
-            observed[module_id].rewards.append((slot, reward))
+            number = reward if type(reward) is float else reward_of(reward, f"{self._env.place(n)}, agent {agent}")
+            returns[agent] = returns.get(agent, 0.0) + number
+            observed[module_id].rewards.append((slot, number))
         for agent, obs in step.obs.items():
             module_id, slot = self._slot(agent, n, "observations")
             data = observed[module_id]

@@ -16,8 +16,9 @@ import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 
-from runner.closing import close_each
 from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.env_runners.env_answers import flag_of, reward_of
+from runner.env_runners.env_closing import close_environments
 from runner.env_runners.env_states import (
     has_own_state,
     lasting_wrappers,
@@ -37,6 +38,7 @@ from runner.streams import integer_seed
 
 Array = npt.NDArray[Any]
 _log = logging.getLogger(__name__)
+_FLOATS, _BOOLS = (float, np.float64), (bool, np.bool_)
 StepResult = tuple[Array, Array, npt.NDArray[np.bool_], npt.NDArray[np.bool_], Infos]
 Space = gym.Space[Any]
 
@@ -164,7 +166,7 @@ class BatchedEnvironments:
 
     def close(self) -> None:
         """Close the environment."""
-        self._env.close()
+        close_environments([self._env])
 
 
 class SyncEnvironments:
@@ -265,10 +267,16 @@ class SyncEnvironments:
                 self._rewards[n], self._terminateds[n], self._truncateds[n] = 0.0, False, False
                 continue
             try:
-                obs, self._rewards[n], self._terminateds[n], self._truncateds[n], info = env.step(nested.take(given, n))
+                obs, reward, terminated, truncated, info = env.step(nested.take(given, n))
             except Exception as error:
                 got = f"action {_short(nested.take(actions, n))}"
                 raise _failure("step", error, self._place(n), got) from error
+            if type(reward) not in _FLOATS:
+                reward = reward_of(reward, self._place(n))
+            if type(terminated) not in _BOOLS or type(truncated) not in _BOOLS:
+                terminated = flag_of(terminated, "terminated", self._place(n))
+                truncated = flag_of(truncated, "truncated", self._place(n))
+            self._rewards[n], self._terminateds[n], self._truncateds[n] = reward, terminated, truncated
             self._store_obs(n, obs, "step")
             self._num_steps[n] += 1
             if not self._has_own_state:
@@ -340,7 +348,7 @@ class SyncEnvironments:
 
     def close(self) -> None:
         """Close every environment."""
-        close_each(self._envs)
+        close_environments(self._envs)
 
 
 def _seed(seed: int, name: tuple[int | str, ...]) -> int:

@@ -14,6 +14,7 @@ from runner.config.edit_lists import OF_ALGORITHM, added_up
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.optimizer import with_overrides
 from runner.config.schemas import ExperimentConfig, ModuleConfig, MultiAgentConfig
+from runner.env_runners.env_closing import close_environments
 from runner.env_runners.env_makers import make_environment, sub_environments
 from runner.env_runners.multi_agent_env import DeclaredAgents, MultiAgentEnv, agents_by_module, make_mapping
 from runner.episodes.nested import StateError
@@ -73,7 +74,7 @@ def plan_modules(config: ExperimentConfig) -> dict[str, ModulePlan]:
         envs = sub_environments(env, lambda: env, 1, config.seed)  # refuses what cannot be stepped
         return _plan_single(config, envs.single_observation_space, envs.single_action_space)
     finally:
-        env.close()
+        close_environments([env])
 
 
 def _plan_single(config: ExperimentConfig, observation_space: Space, action_space: Space) -> dict[str, ModulePlan]:

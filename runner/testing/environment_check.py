@@ -10,6 +10,7 @@ import gymnasium as gym
 
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.schemas import EnvConfig
+from runner.env_runners.env_closing import closing_problem
 from runner.env_runners.env_makers import Environment, check_made, make_environment, makes_all_at_once
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.petting_zoo import as_multi_agent
@@ -67,7 +68,7 @@ def inspect_environment(
             check = MultiAgentCheck(made, make, name, rule, seed)
         elif isinstance(made, gym.vector.VectorEnv):
             _check_spaces(made, name, ("single_observation_space", "single_action_space"))
-            made.close()
+            closing_problem(made)
             made = make(NUM_ENVS)
             check = VectorCheck(made, make, name, rule, seed)
         else:
@@ -78,7 +79,9 @@ def inspect_environment(
         except RunFailure as failure:  # it cannot go on
             check.found.faults.append(failure.problem)
     finally:
-        made.close()
+        problem = closing_problem(made)
+    if problem is not None:
+        check.found.tell(problem, is_fault=False)
     return check.found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +12,7 @@ import numpy as np
 
 from runner.config.errors import Problem, RunFailure
 from runner.config.schemas import ModuleConfig
+from runner.env_runners.env_answers import flag_of
 from runner.env_runners.env_makers import Environment, sub_environments
 from runner.env_runners.observation_checks import ObservationChecks, leaf_spaces, outline
 from runner.episodes import nested
@@ -53,16 +53,22 @@ class EnvironmentCheck:
 
     def check_reward(self, reward: Any, where: str) -> float:
         """Check a reward; 0 where it is no number."""
-        if np.ndim(reward) or np.asarray(reward).dtype.kind not in "biuf":
+        if np.size(reward) != 1 or np.asarray(reward).dtype.kind not in "biuf":
             self.tell(Problem("a reward is no number", where, outline(reward), "a float"), is_fault=True)
             return 0.0
-        if not math.isfinite(reward):
+        if not np.isfinite(reward).all():
             self.tell(Problem("a reward is not finite", where, str(reward), "finite numbers"), is_fault=True)
-        return float(reward)
+        return float(np.asarray(reward).item())
 
     def check_end(self, name: str, value: Any, where: str) -> None:
         """Check `terminated` or `truncated`."""
-        if not isinstance(value, _BOOLS):
+        if isinstance(value, _BOOLS):
+            return
+        try:
+            flag_of(value, name, where)
+        except RunFailure as failure:
+            self.tell(failure.problem, is_fault=True)
+        else:
             self.tell(Problem(f"{name} is no bool", where, repr(value), "True or False"), is_fault=False)
 
     def check_action(self, given: Any, before: Any, where: str) -> None:

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from runner.config.errors import Problem, RunFailure
+from runner.env_runners.env_closing import closing_problem
 from runner.env_runners.observation_checks import ObservationChecks, outline
 from runner.episodes import nested
 from runner.testing.environment_findings import (
@@ -43,6 +44,8 @@ class SingleAgentCheck:
         self._env, self._make, self._seed = env, make, seed
         self._checks = ObservationChecks(env.observation_space, 1, name, observation_check)
         self.found = EnvironmentCheck()
+        self._seeded: gym.Space[Any] | None = None
+        self._num_seeded = 0
 
     def run(self, num_steps: int) -> None:
         """Check all there is to check; the first thing that no run survives ends it."""
@@ -87,7 +90,7 @@ class SingleAgentCheck:
 
     def _answers(self, env: gym.Env[Any, Any]) -> Iterator[tuple[Answer, bool]]:
         """Yield what resets (True) and steps with random actions return, with the same seeds each time."""
-        env.action_space.seed(self._seed)
+        self._seeded, self._num_seeded = None, 0
         episode = 0
         while True:
             yield (self._reset(env, self._seed + episode), 0.0, False, False), True
@@ -104,17 +107,25 @@ class SingleAgentCheck:
         return copied(obs)
 
     def _step(self, env: gym.Env[Any, Any]) -> Answer:
-        action = env.action_space.sample()
+        action = self._sampled_action(env)
         before = copy.deepcopy(action)
         sizes = "observation, reward, terminated, truncated, info (a dict)"
         obs, reward, terminated, truncated, _ = answer_of(
             lambda: env.step(action), "step", "step", sizes, f"action {before}"
         )
         self.found.check_action(action, before, "step")
-        if np.ndim(terminated) or np.ndim(truncated):
+        if np.size(terminated) != 1 or np.size(truncated) != 1:
             got = f"{outline(terminated)}, {outline(truncated)}"
             raise RunFailure(Problem("terminated or truncated is no bool", "step", got, "True or False"))
         return copied(obs), reward, terminated, truncated
+
+    def _sampled_action(self, env: gym.Env[Any, Any]) -> Any:
+        """Return a random action; a space that has replaced another one gets a seed of its own."""
+        space = env.action_space
+        if space is not self._seeded:
+            space.seed(self._seed + self._num_seeded)
+            self._seeded, self._num_seeded = space, self._num_seeded + 1
+        return space.sample()
 
     def _check_observation(self, obs: Any, method: str) -> None:
         self.found.tell_misfit(self._checks, nested.map_leaves(lambda leaf: leaf[None], obs), method, method)
@@ -128,4 +139,4 @@ class SingleAgentCheck:
                     self.found.tell_not_repeated(number, is_new)
                     return
         finally:
-            another.close()
+            closing_problem(another)

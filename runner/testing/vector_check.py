@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import Problem
+from runner.env_runners.env_closing import closing_problem
 from runner.env_runners.observation_checks import ObservationChecks, outline
 from runner.episodes import nested
 from runner.testing.environment_findings import (
@@ -191,7 +192,7 @@ class VectorCheck:
                     self.found.tell_not_repeated(number, is_reset=number == 0)
                     return
         finally:
-            others.close()
+            closing_problem(others)
 
     def _check_seeds(self, first: Any) -> None:
         """Check what seeds change in the first observations."""

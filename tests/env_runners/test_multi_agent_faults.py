@@ -104,7 +104,11 @@ def truncate_unseen(returned: StepDicts) -> None:
             "agent a0 is truncated without a final observation, so its value cannot be estimated",
             {"where": PLACE},
         ),
-        (lambda r: r[1].update(a0=None), "the reward of agent a0 is no number", {"where": PLACE, "got": "None"}),
+        (
+            lambda r: r[1].update(a0=None),
+            "the environment's reward is not a number",
+            {"where": f"{PLACE}, agent a0", "got": "NoneType of shape ()"},
+        ),
         (
             lambda r: r[1].update(a0=float("nan")),
             "the environment's reward is not finite",

@@ -1,0 +1,39 @@
+"""Rewards and flags that environments return, as Python values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from runner.config.errors import Problem, RunFailure
+from runner.env_runners.observation_checks import outline
+
+
+def reward_of(value: Any, where: str) -> float:
+    """Return a reward as a float; arrays of one number count as that number.
+
+    Raises:
+        RunFailure: it is not a number.
+    """
+    if type(value) is float or type(value) is np.float64:
+        return value
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf":
+        raise RunFailure(Problem("the environment's reward is not a number", where, outline(value), "a float"))
+    return float(array.item())
+
+
+def flag_of(value: Any, name: str, where: str) -> bool:
+    """Return `terminated` or `truncated` as a bool; 0, 1, None and arrays of one such value count, too.
+
+    Raises:
+        RunFailure: it is anything else, such as a text.
+    """
+    if value is None or type(value) is bool or type(value) is np.bool_:
+        return bool(value)
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "biuf" or array.item() not in (0, 1):
+        got = repr(value) if array.ndim == 0 else outline(value)
+        raise RunFailure(Problem(f"the environment's {name} is not a bool", where, got, "True or False"))
+    return bool(array.item())

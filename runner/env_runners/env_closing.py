@@ -1,0 +1,30 @@
+"""Closing of environments, whose errors must not cost the results of a run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from typing import Any
+
+from runner.config.errors import Problem
+from runner.config.own_code import problem_of
+
+_log = logging.getLogger(__name__)
+
+
+def close_environments(environments: Iterable[Any]) -> None:
+    """Close all environments; log each different error as a warning with the class and the line."""
+    problems = dict.fromkeys(filter(None, map(closing_problem, environments)))
+    for problem in problems:
+        _log.warning("%s", problem.render_alone())
+
+
+def closing_problem(environment: Any) -> Problem | None:
+    """Close an environment; return why this failed, or None."""
+    try:
+        environment.close()
+    except Exception as error:  # a user's environment may raise anything
+        name = type(getattr(environment, "unwrapped", environment)).__name__
+        what = f"{name} raised {type(error).__name__} in close: {error}".rstrip(": ")
+        return Problem(what, problem_of(error).where, allowed="a close that can be called in every state")
+    return None
