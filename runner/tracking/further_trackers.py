@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from runner.config.documents import parse_json, read_regular
 from runner.config.errors import Problem, UserError
 from runner.config.origin import foreign_reason, signed
+from runner.tracking.escaped_names import TENSORBOARD_NAMES, escaped_name
 from runner.tracking.headline import ENV_STEPS
 from runner.tracking.progress_log import ProgressLog
 from runner.tracking.result_file import write_result
@@ -124,7 +125,7 @@ class _TensorBoard:
         step = int(result[ENV_STEPS] or 0)
         for name, value in result.items():
             if value is not None:
-                self._writer.add_scalar(name, value, step)
+                self._writer.add_scalar(escaped_name(name, TENSORBOARD_NAMES), value, step)
         self._writer.flush()
 
     def close(self) -> None:

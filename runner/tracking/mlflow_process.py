@@ -78,7 +78,11 @@ def main() -> int:
 def _open_run(settings: Message, reply: Reply) -> RunWriter:
     from runner.tracking.mlflow_writer import RunWriter
 
-    writer = RunWriter(settings, lambda num_metrics: reply("written", num_metrics=num_metrics))
+    writer = RunWriter(
+        settings,
+        report_written=lambda num_metrics: reply("written", num_metrics=num_metrics),
+        warn=lambda text: reply("warning", text=text),
+    )
     if settings["run_file"]:  # by the child, so that a trainer that is killed now still finds its run on resume
         write_known_run(settings["run_file"], writer.run_id, settings["tracking_uri"])
     for path, artifact_path in settings["artifacts"]:

@@ -6,7 +6,6 @@ import getpass
 import json
 import logging
 import os
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,13 +17,13 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
+from runner.tracking.escaped_names import MLFLOW_NAMES, escaped_name
 from runner.tracking.mlflow_store import error_line, sqlite_path
 
 Item = TypeVar("Item")
 
 MAX_BATCH_ITEMS = {"metrics": 1000, "params": 100, "tags": 100}
 MAX_BATCH_BYTES = 900_000  # MLflow refuses requests of 1 MB and more
-MAX_KEY_CHARS = 250
 MAX_PARAM_CHARS = 6000
 MAX_TAG_CHARS = 8000
 MAX_DATASET_NAME_CHARS = 500
@@ -37,19 +36,21 @@ LOCK_TIMEOUT_S = 60.0
 CONNECT_ATTEMPTS = 3
 
 _ITEM_OVERHEAD_BYTES = 120
-_FORBIDDEN_IN_KEYS = re.compile(r"[^/\w.\- :]")
 _LOGGER = logging.getLogger(__name__)
 
 
 class RunWriter:
     """Creates or continues a run, and writes to it. Methods may raise what MLflow raises; `flush` does not.
 
-    `report_written` is called with the number of metric values that have reached the store.
+    `report_written` is called with the number of metric values that have reached the store, `warn` with the reason if
+    MLflow refuses a metric, param or tag.
     """
 
-    def __init__(self, settings: Mapping[str, Any], report_written: Callable[[int], None]) -> None:
+    def __init__(
+        self, settings: Mapping[str, Any], report_written: Callable[[int], None], warn: Callable[[str], None]
+    ) -> None:
         self._settings = settings
-        self._report_written = report_written
+        self._report_written, self._warn = report_written, warn
         self._waiting: deque[Metric] = deque(maxlen=MAX_WAITING_METRICS)
         self.last_error: str | None = None
         experiment_id = self._connect()
@@ -62,24 +63,38 @@ class RunWriter:
         """Take metrics for the next `flush`."""
         timestamp_ms = _milliseconds(time_s)
         for name, value in metrics.items():
-            self._waiting.append(Metric(_valid_key(name), value, timestamp_ms, step))
+            self._waiting.append(Metric(escaped_name(name, MLFLOW_NAMES), value, timestamp_ms, step))
 
     def flush(self) -> bool:
         """Write what is waiting; what the store does not take goes on waiting. True when nothing waits."""
         while self._waiting:
             batch = next(_batches(self._waiting, "metrics", lambda metric: len(metric.key)))
             try:
-                self._client.log_batch(self.run_id, metrics=batch, synchronous=True)
+                num_written = self._log("metrics", batch)
             except Exception as error:
                 self.last_error = error_line(error)
                 _LOGGER.warning("metrics were not written: %s", self.last_error)
-                if getattr(error, "error_code", "") != "INVALID_PARAMETER_VALUE":
-                    return False
-            else:
-                self._report_written(len(batch))
+                return False
+            self._report_written(num_written)
             for _ in batch:
                 self._waiting.popleft()
         return True
+
+    def _log(self, kind: str, batch: Sequence[Any]) -> int:
+        """Write a batch; if MLflow refuses it, write all but the items that it refuses. Return how many are written."""
+        try:
+            self._client.log_batch(self.run_id, **{kind: batch}, synchronous=True)
+        except MlflowException as error:
+            if error.error_code != "INVALID_PARAMETER_VALUE":
+                raise
+            if len(batch) == 1:
+                text = f"MLflow refuses the {kind[:-1]} {batch[0].key}: {error_line(error)}"
+                _LOGGER.warning("%s", text)
+                self._warn(text)
+                return 0
+            half = len(batch) // 2
+            return self._log(kind, batch[:half]) + self._log(kind, batch[half:])
+        return len(batch)
 
     def describe(self, params: Mapping[str, str], tags: Mapping[str, str]) -> None:
         """Add params and tags."""
@@ -164,21 +179,24 @@ class RunWriter:
     def _log_params(self, params: Mapping[str, str], run: Run) -> None:
         """Log new params; log changed ones as tags, since MLflow's params cannot change."""
         logged, tags = run.data.params, run.data.tags
-        wanted = {_valid_key(name): _cut(str(value), MAX_PARAM_CHARS) for name, value in params.items()}
-        new = [Param(name, value) for name, value in wanted.items() if name not in logged]
+        keys = {name: escaped_name(name, MLFLOW_NAMES) for name in params}
+        wanted = {name: _cut(str(value), MAX_PARAM_CHARS) for name, value in params.items()}
+        new = [Param(keys[name], value) for name, value in wanted.items() if keys[name] not in logged]
         for batch in _batches(new, "params", _size_of_entry):
-            self._client.log_batch(self.run_id, params=batch, synchronous=True)
-        changed = {name: value for name, value in wanted.items() if logged.get(name, value) != value}
+            self._log("params", batch)
+        changed = {name: value for name, value in wanted.items() if logged.get(keys[name], value) != value}
         self._log_tags({f"{OVERRIDE_PREFIX}{name}": value for name, value in changed.items()})
         for name in wanted:
-            tag = f"{OVERRIDE_PREFIX}{name}"
+            tag = escaped_name(f"{OVERRIDE_PREFIX}{name}", MLFLOW_NAMES)
             if tag in tags and name not in changed:  # an earlier resume's override is undone
                 self._client.delete_tag(self.run_id, tag)
 
     def _log_tags(self, tags: Mapping[str, str]) -> None:
-        items = [RunTag(_valid_key(name), _cut(str(value), MAX_TAG_CHARS)) for name, value in tags.items()]
+        items = [
+            RunTag(escaped_name(name, MLFLOW_NAMES), _cut(str(value), MAX_TAG_CHARS)) for name, value in tags.items()
+        ]
         for batch in _batches(items, "tags", _size_of_entry):
-            self._client.log_batch(self.run_id, tags=batch, synchronous=True)
+            self._log("tags", batch)
 
 
 def _dataset(data_set: Mapping[str, Any]) -> Dataset:
@@ -249,10 +267,6 @@ def _size_of_entry(entry: Param | RunTag) -> int:
 
 def _milliseconds(seconds: float) -> int:
     return int(seconds * 1000)
-
-
-def _valid_key(name: str) -> str:
-    return _FORBIDDEN_IN_KEYS.sub("_", name)[:MAX_KEY_CHARS]
 
 
 def _cut(value: str, max_chars: int) -> str:
