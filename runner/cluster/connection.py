@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
+from runner.cluster.local_files import ray_temp_dir, ray_token
 from runner.cluster.losses import losses_told
 from runner.cluster.waiting import waits_told
 from runner.cluster.watchdog import Watchdog
@@ -95,9 +96,11 @@ def _print_to_stderr(text: str) -> None:
 def start_local_ray(num_cpus: int) -> None:
     """Start a cluster on this machine that ends with this process, however it ends."""
     global _watchdog
+    temp_dir = ray_temp_dir()
+    arguments = {} if temp_dir is None else {"_temp_dir": temp_dir}
     _watchdog = Watchdog()
-    with _watchdog.marking():
-        _init(address=LOCAL, num_cpus=num_cpus, include_dashboard=False)
+    with _watchdog.marking(), ray_token():
+        _init(address=LOCAL, num_cpus=num_cpus, include_dashboard=False, **arguments)
 
 
 def stop_ray() -> None:
