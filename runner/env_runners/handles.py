@@ -10,6 +10,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
+from runner.cluster.creation_failures import creation_failure
 from runner.cluster.placement import Placement
 from runner.cluster.waiting import find_lack_of_room
 from runner.config.errors import Problem, RunFailure, RunnerError
@@ -195,8 +196,7 @@ class RemoteHandle(RunnerHandle):
         except ray.exceptions.RayError as error:
             if getattr(error, "actor_init_failed", False):
                 _log.error("env runner %d: %s", self._index, error)
-                text = str(error).strip().splitlines()[-1]
-                raise RunFailure(Problem(f"env runner {self._index} cannot be made: {text}")) from error
+                raise creation_failure(error, f"env runner {self._index} cannot be made") from error
             raise RunnerLost(f"{self._index} is gone ({type(error).__name__} in {method})") from error
 
     def _get(self, reference: Any) -> Any:

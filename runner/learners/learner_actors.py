@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from runner.cluster.creation_failures import creation_failure
 from runner.cluster.placement import Placement
 from runner.cluster.waiting import find_lack_of_room
 from runner.config.errors import Problem, RunFailure, RunnerError
@@ -158,12 +159,12 @@ class LearnerActors:
             except ray.exceptions.RayError as error:
                 failures.append(self._failure(error, list(calls).index(done[0])))
         if failures:
-            raise next((failure for failure in failures if isinstance(failure, RunFailure)), failures[0])
+            raise next((failure for failure in failures if isinstance(failure, RunnerError)), failures[0])
         if pending and timeout_s is not None:
             raise self._not_started(len(pending), timeout_s)
         return [answers[call] for call in calls]
 
-    def _failure(self, error: Any, rank: int) -> LearnerLost | RunFailure:
+    def _failure(self, error: Any, rank: int) -> LearnerLost | RunnerError:
         """Describe a learner's failure, which the death of another learner may explain.
 
         Raises:
@@ -179,7 +180,9 @@ class LearnerActors:
         if cause is None and not getattr(error, "actor_init_failed", False):
             raise LearnerLost(f"{name} is gone ({type(error).__name__})") from error
         _log.error("learner %d: %s", rank, error)
-        text = f"{type(cause).__name__}: {cause}" if cause else str(error).strip().splitlines()[-1]
+        if cause is None:
+            return creation_failure(error, f"{name} failed")
+        text = f"{type(cause).__name__}: {cause}"
         return RunFailure(Problem(f"{name} failed: {text}", "its Ray actor; the stack trace is in runner.log"))
 
     def _not_started(self, num_missing: int, timeout_s: float) -> RunFailure:

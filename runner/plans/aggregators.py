@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from runner.cluster.creation_failures import creation_failure
 from runner.cluster.placement import Placement
 from runner.cluster.waiting import find_lack_of_room
 from runner.config.errors import Problem, RunFailure, RunnerError
@@ -145,7 +146,7 @@ class Aggregators:
             ray.get(started)
         except ray.exceptions.RayError as error:
             _log.error("aggregator: %s", error)
-            raise RunFailure(Problem(f"an aggregator cannot be made: {str(error).strip().splitlines()[-1]}")) from error
+            raise creation_failure(error, "an aggregator cannot be made") from error
         if missing:
             what = f"{len(missing)} of {len(calls)} aggregators did not start within {timeout_s:g} s"
             lack = find_lack_of_room(self._actors, timeout_s)

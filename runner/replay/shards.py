@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from runner.config.errors import Problem, RunFailure, RunnerError
+from runner.cluster.creation_failures import creation_failure
+from runner.config.errors import RunnerError
 from runner.interrupts import Interrupted, is_interrupted
 from runner.replay.prioritized_replay_buffer import PrioritizedReplayBuffer
 from runner.segments import Segment, SegmentFile
@@ -90,8 +91,7 @@ class RemoteShard:
             raise
         except ray.exceptions.RayError as error:
             if getattr(error, "actor_init_failed", False):
-                text = str(error).strip().splitlines()[-1]
-                raise RunFailure(Problem(f"a replay shard cannot be made: {text}")) from error
+                raise creation_failure(error, "a replay shard cannot be made") from error
             raise ShardLost(f"is gone ({type(error).__name__})") from error
 
     def close(self) -> None:
