@@ -10,6 +10,7 @@ import traceback
 from collections.abc import Sequence
 
 from runner.cli.arguments import check_options, split_verb, wants_stack_trace
+from runner.cli.standard_streams import prepare_standard_streams
 from runner.cli.stored_urls import with_local_runs
 from runner.cli.verbs import VERBS, describe_verbs
 from runner.config.errors import RunnerError
@@ -54,6 +55,7 @@ exit codes
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit code of the process."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    prepare_standard_streams()
     code = 0
     try:
         code = _run(arguments)
