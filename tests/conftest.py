@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -173,6 +174,11 @@ def _close_log_files() -> None:
             handler.close()
 
 
+def default_hangup() -> None:
+    """Let a child end at SIGHUP, which it would ignore if the suite itself runs under `nohup`."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 @pytest.fixture
 def start_main(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts `python -m runner ARGUMENTS` in a process of its own, for signals; kills what is left at the end."""
@@ -187,6 +193,7 @@ def start_main(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            preexec_fn=default_hangup,
         )
         started.append(process)
         return process

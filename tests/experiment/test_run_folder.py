@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import QUICK, ROOT, WAIT_S, Outcome, checkpoints_of, progress_of, result_of
+from tests.conftest import QUICK, ROOT, WAIT_S, Outcome, checkpoints_of, default_hangup, progress_of, result_of
 
 Start = Callable[..., subprocess.Popen[str]]
 Run = Callable[..., Outcome]
@@ -137,6 +137,7 @@ def test_a_terminal_that_closes_ends_a_run_with_a_checkpoint(tmp_path: Path) -> 
 
     def own_terminal() -> None:
         os.setsid()
+        default_hangup()
         os.close(os.open(os.ttyname(0), os.O_RDWR))  # the first one that a session opens is its own
 
     streams = {"stdin": slave, "stdout": slave, "stderr": slave}
