@@ -56,7 +56,8 @@ def report_lines(report: ConversionReport, config: ExperimentConfig) -> list[str
         "cut where the next row is not the next observation": counts.breaks,
         "cut where a time step is missing": counts.gaps,
     }
-    return lines + [f"  {_count(count, 'trajectory', 'trajectories')} {text}" for text, count in notes.items() if count]
+    lines += [f"  {_count(count, 'trajectory', 'trajectories')} {text}" for text, count in notes.items() if count]
+    return lines + [f"  column {name} is left out: {reason}" for name, reason in counts.columns_left_out.items()]
 
 
 def _count(number: int, word: str, words: str | None = None) -> str:

@@ -37,8 +37,10 @@ class OfflineConfig:
         "columns: names; filter: 'column >= value and ...' or pyarrow's list of rules; of CSV: delimiter, skip_rows, "
         "...; of a function: its keyword arguments, among them {_target_: CALLABLE, _partial_: true, ...}",
     )
-    input_read_schema: dict[str, str] = option(
-        {}, "tables only, name in runner: name in the files (obs: o_t); other columns keep their names"
+    input_read_schema: dict[str, Any] = option(
+        {},
+        "tables only, name in runner: name in the files (obs: o_t), or a list of columns with one feature each "
+        "(obs: [x, y]); other columns keep their names",
     )
     input_read_episodes: bool | None = option(
         None, "rows are episodes, runner's or RLlib's (false: rows are steps); null: told by the files"

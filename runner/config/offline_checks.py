@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from runner.config.algorithms import algorithm_name
@@ -16,6 +17,7 @@ from runner.config.offline import OfflineConfig
 from runner.config.operators import RECORDED_DATA
 from runner.config.placement_checks import find_resource_problems
 from runner.config.plans import names_recorded_data, needs_of, recorded_buffers
+from runner.config.recorded_columns import find_schema_faults
 from runner.config.schemas import DEFAULT_STRATEGY, SPREAD, ExperimentConfig
 from runner.config.targets import Given, find_target_fault
 
@@ -108,6 +110,8 @@ def _check_input(offline: OfflineConfig, composed: Composed) -> Iterator[Problem
         if fault is not None:
             yield describe_fault(key, fault, composed.where(key), method)
     yield from find_callable_faults(offline.input_read_method_kwargs, "offline.input_read_method_kwargs", composed)
+    for problem in find_schema_faults(offline.input_read_schema):
+        yield replace(problem, where=composed.where(str(problem.where)))
     if not isinstance(offline.input_, dict):
         return
     where, got = composed.where("offline.input_"), show_value(offline.input_)

@@ -32,8 +32,10 @@ from runner.episodes import nested
 from runner.episodes.columns import DEFAULT_MODULE_ID, REWARDS, Agents, ColumnBlock
 from runner.episodes.nested import Array, StateError
 from runner.offline.codecs.arrow_columns import concat_arrays, not_null, value_type, values_from_arrow, values_to_arrow
+from runner.offline.codecs.end_flags import read_end_flags
 from runner.offline.codecs.infos import RecordedInfos, infos_to_arrow
 from runner.offline.codecs.layout import Layout, Leaf, Spaces, layout_of, rows_per_chunk
+from runner.offline.files.data_error import DataError, Place
 
 METADATA_KEY = b"runner.episodes"
 INFOS = "infos"
@@ -142,8 +144,8 @@ def table_to_block(table: pa.Table, layout: Layout | None = None) -> ColumnBlock
     return ColumnBlock(
         columns=columns,
         lengths=lengths,
-        is_terminated=_numbers(table["terminated"], np.bool_),
-        is_truncated=_numbers(table["truncated"], np.bool_),
+        is_terminated=read_flags(table, "terminated"),
+        is_truncated=read_flags(table, "truncated"),
         t_started=_numbers(table["t_started"], np.int64),
         episode_ids=table["eps_id"].to_pylist(),
         infos=None if infos is None or infos.null_count == len(infos) else RecordedInfos(infos),
@@ -249,11 +251,26 @@ def _agent_columns(block: ColumnBlock) -> dict[str, pa.Array]:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def _numbers(column: pa.ChunkedArray, dtype: Any) -> npt.NDArray[Any]:
+def _refuse_nulls(column: pa.ChunkedArray) -> None:
     if column.null_count:
         raise ValueError("the episode format has no empty values in t_started, length, terminated, truncated")
+
+
+def _numbers(column: pa.ChunkedArray, dtype: Any) -> npt.NDArray[Any]:
+    _refuse_nulls(column)
     numbers: npt.NDArray[Any] = column.to_numpy().astype(dtype, copy=False)
     return numbers
+
+
+def read_flags(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
+    """Return (E,) bool of a column of end flags of episodes; raises ValueError for other values."""
+    column = table[name]
+    _refuse_nulls(column)
+    try:
+        return read_end_flags(np.asarray(column), Place(column=name))
+    except DataError as error:
+        problem = error.problems[0]
+        raise ValueError(f"{problem.what}: {problem.where}, got {problem.got}") from None
 
 
 def _read_leaf(table: pa.Table, leaf: Leaf, lengths: npt.NDArray[np.int64], rows_per_chunk: int) -> Array:

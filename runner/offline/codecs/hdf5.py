@@ -21,6 +21,7 @@ from runner.config.errors import list_names, nearest_match
 from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock
 from runner.episodes.nested import Array
+from runner.offline.codecs.end_flags import read_end_flags
 from runner.offline.codecs.trajectories import (
     ReadCounts,
     Spans,
@@ -240,12 +241,7 @@ def read_flags(leaf: Any, start: int, stop: int, place: Place) -> BoolArray:
     values = leaf[start:stop].reshape(-1)
     if len(values) != stop - start:
         raise data_error("expected one flag a step", place.of(leaf.name.lstrip("/")), got=f"shape {leaf.shape}")
-    wrong = np.flatnonzero((values != 0) & (values != 1))
-    if len(wrong):
-        row = int(wrong[0])
-        where = place.at(start + row).of(leaf.name.lstrip("/"))
-        raise data_error("an end flag is true or false", where, got=str(values[row]))
-    return np.asarray(values, np.bool_)
+    return read_end_flags(values, place.at(start).of(leaf.name.lstrip("/")))
 
 
 # --- the episodes ---------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ a JSON list (CSV files).
 from __future__ import annotations
 
 import json
+import math
 from contextlib import suppress
 from typing import Any
 
@@ -34,16 +35,22 @@ def column_to_arrays(column: pa.ChunkedArray | pa.Array, field: pa.Field, place:
     Raises:
         DataError: empty values, rows of unequal shape, or a type that is none of numbers, bools and text.
     """
-    array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    if isinstance(array, pa.ChunkedArray):  # several chunks of more than 2 GiB of text
-        array = pa.concat_arrays(array.chunks)
-    shape = _tensor_shape(array.type, field)
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    values = _to_arrays(array, place)
+    shape = _tensor_shape(column.type, field)
+    values = _to_arrays(_one_array(column), place)
     if shape is not None and isinstance(values, np.ndarray):
         values = values.reshape(len(values), *shape)
     return values
+
+
+def _one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """Return all rows as one array of a type that is no extension."""
+    if not isinstance(column, pa.ChunkedArray):
+        return column.storage if isinstance(column, pa.ExtensionArray) else column
+    if isinstance(column.type, pa.BaseExtensionType):  # not all types of pyarrow's own can be joined as they are
+        column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
+    array = column.combine_chunks()
+    # Several chunks are left of more than 2 GiB of text.
+    return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
 
 
 def _tensor_shape(type_: pa.DataType, field: pa.Field) -> tuple[int, ...] | None:
@@ -62,10 +69,8 @@ def _tensor_shape(type_: pa.DataType, field: pa.Field) -> tuple[int, ...] | None
 
 
 def _to_arrays(array: pa.Array, place: Place) -> Column:
+    array = _decoded(array)
     type_ = array.type
-    if pa.types.is_dictionary(type_):
-        array = array.dictionary_decode()
-        type_ = array.type
     if array.null_count:
         row = pc.index(pc.is_null(array), True).as_py()
         raise data_error("a value is missing", place.at(row))
@@ -85,20 +90,53 @@ def _to_arrays(array: pa.Array, place: Place) -> Column:
     raise data_error(f"values of type {type_} cannot be trained on", place, allowed="numbers, bools, text, lists")
 
 
+def _decoded(array: pa.Array) -> pa.Array:
+    """Return the values in one of the plain types, which others are only another storage of."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    type_ = array.type
+    if pa.types.is_dictionary(type_):
+        return _decoded(array.dictionary_decode())
+    if pa.types.is_run_end_encoded(type_):
+        return _decoded(pc.run_end_decode(array))
+    if pa.types.is_string_view(type_):
+        return array.cast(pa.string())
+    if pa.types.is_binary_view(type_):
+        return array.cast(pa.binary())
+    is_view = pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_)
+    if is_view and not array.null_count:  # pyarrow 25 miscounts the last list if it casts them
+        offsets = np.concatenate(([0], np.cumsum(array.sizes.to_numpy(), dtype=np.int64)))
+        return pa.LargeListArray.from_arrays(offsets, array.flatten())
+    return array
+
+
 def _struct_to_arrays(array: pa.Array, place: Place) -> Column:
     type_ = array.type
     names = [type_.field(index).name for index in range(type_.num_fields)]
-    if names == ["data", "shape"]:  # Ray's tensors whose shape may differ from row to row
-        shapes = _to_arrays(array.field(1), place)
-        if len(shapes) and not (shapes == shapes[0]).all():
-            row = int(np.flatnonzero((shapes != shapes[0]).any(axis=1))[0])
-            raise _unequal(shapes[0].tolist(), shapes[row].tolist(), place.at(row))
-        data = _to_arrays(array.field(0), place)
-        return data.reshape(len(array), *shapes[0].tolist()) if len(shapes) else data
-    return {
+    if not names or len(set(names)) < len(names):
+        what = "a struct without fields holds no values" if not names else "fields of a struct have the same name"
+        raise data_error(what, place, got=str(type_))
+    parts = {
         name: _to_arrays(part, place.of(f"{place.column}.{name}"))
         for name, part in zip(names, array.flatten(), strict=True)
     }
+    # Ray's tensors whose shape may differ from row to row
+    return _ray_tensors(parts["data"], parts["shape"], place) if names == ["data", "shape"] else parts
+
+
+def _ray_tensors(data: Column, shapes: Column, place: Place) -> Column:
+    """Return the tensors of data and shapes; a struct whose fields have these names and are none as it is."""
+    are_arrays = isinstance(data, np.ndarray) and isinstance(shapes, np.ndarray)
+    if not are_arrays or data.ndim != 2 or shapes.ndim != 2 or shapes.dtype.kind not in "iu" or not len(shapes):
+        return {"data": data, "shape": shapes}
+    if not (shapes == shapes[0]).all():
+        row = int(np.flatnonzero((shapes != shapes[0]).any(axis=1))[0])
+        raise _unequal(shapes[0].tolist(), shapes[row].tolist(), place.at(row))
+    shape = shapes[0].tolist()
+    if min(shape, default=1) < 0 or math.prod(shape) != data.shape[1]:
+        what = f"a tensor of shape {shape} does not have {data.shape[1]} values"
+        raise data_error(what, place.at(0), allowed=f"{math.prod(shape)} values")
+    return data.reshape(len(data), *shape)
 
 
 def _lists_to_array(array: pa.Array, place: Place) -> Column:
@@ -147,11 +185,14 @@ def _text_to_array(array: pa.Array, place: Place) -> Column:
         row = next((i for i, text in enumerate(texts) if not _is_json(text)), 0)
         raise data_error("a list of numbers is expected", place.at(row), got=texts[row][:80]) from None
     try:
-        return np.array(rows)
+        values = np.array(rows)
     except ValueError:
         shapes = [np.shape(row) if _is_regular(row) else None for row in rows]
         row = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), 0)
         raise _unequal(shapes[0], shapes[row], place.at(row)) from None
+    if values.dtype.kind not in "biufU" or len(values) != len(texts):
+        raise data_error("a list of numbers is expected", place, got=texts[0][:80])
+    return values
 
 
 def _flat_lists(texts: pa.Array) -> Array | None:
@@ -190,6 +231,8 @@ def _is_regular(row: Any) -> bool:
 
 def _unequal(first: Any, other: Any, place: Place) -> Exception:
     what = "rows of one column must have one shape"
+    if first is None:
+        return data_error(what, place, got="a list of lists that differ in length")
     return data_error(what, place, got=f"shape {_show(other)}", allowed=f"{_show(first)}, the shape of the first row")
 
 

@@ -16,7 +16,8 @@ Nested columns are one column a leaf (`obs/position`). The metadata `runner.step
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,13 +29,14 @@ from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock
 from runner.episodes.nested import Array
 from runner.offline.codecs.arrow_columns import not_null, value_type, values_from_arrow, values_to_arrow
+from runner.offline.codecs.end_flags import read_end_flags
 from runner.offline.codecs.episode_format import TASK, tasks_to_arrow
-from runner.offline.codecs.infos import info_to_json
+from runner.offline.codecs.infos import info_from_json, info_to_json
 from runner.offline.codecs.layout import Layout, Leaf, Spaces, layout_of
 from runner.offline.codecs.space_checks import describe_column
 from runner.offline.codecs.step_columns import column_to_arrays
 from runner.offline.codecs.table_schema import TableSchema, top_level_names
-from runner.offline.files.data_error import Place, data_error
+from runner.offline.files.data_error import DataError, Place, data_error, first_line
 
 METADATA_KEY = b"runner.steps"
 NEW_OBS = "new_obs"
@@ -182,7 +184,13 @@ class StepRows:
         return len(self.is_terminated)
 
 
-def read_steps(table: pa.Table, schema: TableSchema, layout: Layout | None, place: Place) -> StepRows:
+def read_steps(
+    table: pa.Table,
+    schema: TableSchema,
+    layout: Layout | None,
+    place: Place,
+    left_out: dict[str, str] | None = None,
+) -> StepRows:
     """Return the rows of a table.
 
     Args:
@@ -190,11 +198,12 @@ def read_steps(table: pa.Table, schema: TableSchema, layout: Layout | None, plac
         schema: which column is what.
         layout: of a table of ours; None: the columns speak for themselves.
         place: the file and the first row, for messages.
+        left_out: receives the extra columns that cannot become arrays, with the reason; None: they are errors.
 
     Raises:
         DataError: a column does not hold what it must; rewards that are not finite.
     """
-    reader = _StepReader(table, schema, layout, place)
+    reader = _StepReader(table, schema, layout, place, left_out)
     columns = {OBS: reader.column(OBS), ACTIONS: reader.column(ACTIONS), REWARDS: reader.rewards()}
     columns |= {name: reader.extra(name, column) for name, column in schema.extra.items()}
     is_terminated, is_truncated = reader.end_flags()
@@ -250,8 +259,15 @@ def read_keys(table: pa.Table, schema: TableSchema, place: Place) -> StepRows:
 class _StepReader:
     """Reads the columns of one table."""
 
-    def __init__(self, table: pa.Table, schema: TableSchema, layout: Layout | None, place: Place) -> None:
-        self.table, self.schema, self.layout, self.place = table, schema, layout, place
+    def __init__(
+        self,
+        table: pa.Table,
+        schema: TableSchema,
+        layout: Layout | None,
+        place: Place,
+        left_out: dict[str, str] | None = None,
+    ) -> None:
+        self.table, self.schema, self.layout, self.place, self.left_out = table, schema, layout, place, left_out
 
     def _place(self, name: str) -> Place:
         return self.place.of(self.schema.names[name])
@@ -265,12 +281,24 @@ class _StepReader:
         return self._ours(tree, is_new_obs=name == NEW_OBS)
 
     def extra(self, name: str, file_name: str) -> Column | None:
-        """Return an extra model output; None if the column is empty, or its values are none that a model has."""
+        """Return an extra model output; None if the column is empty or left out."""
         if self.layout is not None and name in self.layout.columns:
             return self._ours(self.layout.columns[name])
         if file_name in self.table.column_names and _is_empty(self.table[file_name]):
+            self._leave_out(name, "all values are missing")
             return None
-        return self._foreign(file_name)
+        try:
+            return self._foreign(file_name)
+        except DataError as error:
+            if self.left_out is None:
+                raise
+            problem = error.problems[0]
+            self._leave_out(name, problem.what if problem.where is None else f"{problem.what}: {problem.where}")
+            return None
+
+    def _leave_out(self, name: str, reason: str) -> None:
+        if self.left_out is not None:
+            self.left_out[name] = reason
 
     def rewards(self) -> Array:
         """Return (R,) floats; zeros where the table has none."""
@@ -293,7 +321,7 @@ class _StepReader:
         return nothing if is_terminated is None else is_terminated, nothing if is_truncated is None else is_truncated
 
     def flags(self, name: str) -> npt.NDArray[np.bool_] | None:
-        """Return (R,) bool, of bools or of the numbers 0 and 1."""
+        """Return (R,) bool, of what `read_end_flags` reads."""
         if name not in self.schema.names:
             return None
         values = self._foreign(self.schema.names[name])
@@ -301,15 +329,8 @@ class _StepReader:
         if isinstance(values, np.ndarray) and values.shape[1:] == (1,):
             values = values[:, 0]
         if not isinstance(values, np.ndarray) or values.ndim != 1:
-            raise data_error("an end flag is true or false", place)
-        if values.dtype.kind == "U":
-            values = np.char.lower(values) == "true"
-        wrong = np.flatnonzero((values != 0) & (values != 1))
-        if len(wrong):
-            row = int(wrong[0])
-            raise data_error("an end flag is true or false", place.at(row), got=str(values[row]))
-        flags: npt.NDArray[np.bool_] = values.astype(np.bool_)
-        return flags
+            raise data_error("an end flag is true or false", place, got=describe_column(values))
+        return read_end_flags(values, place)
 
     def integers(self, name: str) -> npt.NDArray[np.int64] | None:
         """Return (R,) int64."""
@@ -317,7 +338,7 @@ class _StepReader:
             return None
         values = self._foreign(self.schema.names[name])
         if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "iuf":
-            raise data_error(f"{name} is an integer", self._place(name))
+            raise data_error(f"{name} is an integer", self._place(name), got=describe_column(values))
         with np.errstate(invalid="ignore"):  # NaN
             integers = values.astype(np.int64)
         wrong = np.flatnonzero(integers != values)
@@ -338,8 +359,10 @@ class _StepReader:
         return t
 
     def text(self, name: str) -> pa.Array | None:
-        """Return (R,) text; integers become text."""
-        if name not in self.schema.names or _is_empty(self.table[self.schema.names[name]]):
+        """Return (R,) text; integers become text. Without agents their columns are empty, and None is returned."""
+        if name not in self.schema.names:
+            return None
+        if name != "eps_id" and _is_empty(self.table[self.schema.names[name]]):
             return None
         column = self.table[self.schema.names[name]]
         place = self._place(name)
@@ -359,11 +382,13 @@ class _StepReader:
         if _is_empty(self.table[self.schema.names[name]]):
             return None
         column = self.table[self.schema.names[name]]
-        if not pa.types.is_string(column.type) and not pa.types.is_large_string(column.type):
-            texts = [None if not info else info_to_json(_as_info(info)) for info in column.to_pylist()]
-            return np.array(texts, object)
-        values: Array = column.to_numpy()
-        return np.asarray(values, object)
+        if self.layout is not None and pa.types.is_string(column.type):
+            return np.asarray(column.to_numpy(), object)
+        try:
+            infos = column.to_pylist()
+        except ValueError as error:  # two fields of one name
+            raise data_error(f"infos cannot be read: {first_line(error)}", self._place(name)) from None
+        return np.array([None if not info else _info_text(info) for info in infos], object)
 
     def _ours(self, tree: Any, is_new_obs: bool = False) -> Column:
         def read(leaf: Leaf) -> Array:
@@ -379,6 +404,8 @@ class _StepReader:
         return nested.map_leaves(read, tree)
 
     def _foreign(self, name: str) -> Column:
+        if name in self.schema.features:
+            return self._stacked(self.schema.features[name])
         if name in self.table.column_names:
             field = self.table.schema.field(name)
             return column_to_arrays(self.table[name], field, self.place.of(name))
@@ -390,6 +417,17 @@ class _StepReader:
             if column.startswith(f"{name}/")
         }
         return nest_columns(parts)
+
+    def _stacked(self, columns: Sequence[str]) -> Array:
+        """Return (R, K) numbers of columns that hold one feature each, or several in a list."""
+        parts = []
+        for name in columns:
+            part = self._foreign(name)
+            if not isinstance(part, np.ndarray) or part.ndim > 2 or part.dtype.kind not in "biuf":
+                what = "a column of one feature holds numbers"
+                raise data_error(what, self.place.of(name), got=describe_column(part))
+            parts.append(part.reshape(len(part), -1))
+        return np.concatenate(parts, axis=1)
 
 
 def nest_columns(parts: Mapping[str, Any]) -> Any:
@@ -408,8 +446,13 @@ def _unescape(key: str) -> str:
     return "" if key == "%" else key.replace("%2F", "/").replace("%25", "%")
 
 
-def _as_info(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {"info": value}
+def _info_text(value: Any) -> str:
+    """Return an info of any table as the JSON text of an object; what is none becomes one."""
+    if isinstance(value, str):
+        with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            info_from_json(value)
+            return value
+    return info_to_json(value if isinstance(value, dict) else {"info": value})
 
 
 def _is_empty(column: pa.ChunkedArray) -> bool:

@@ -3,42 +3,35 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from runner.config.errors import Problem, list_names
+from runner.config.recorded_columns import ALIASES, canonical_name, find_schema_faults
 from runner.offline.codecs.layout import Layout
 from runner.offline.files.data_error import DataError
 
-# Name here -> names that are taken for it in files, the first that is there.
-ALIASES: Mapping[str, Sequence[str]] = {
-    "eps_id": ("eps_id", "episode_id"),
-    "agent_id": ("agent_id",),
-    "module_id": ("module_id",),
-    "multi_agent_episode_id": ("multi_agent_episode_id",),
-    "t": ("t",),
-    "obs": ("obs", "observations", "observation"),
-    "actions": ("actions", "action"),
-    "rewards": ("rewards", "reward"),
-    "new_obs": ("new_obs", "next_obs", "new_observations", "next_observations", "next_observation"),
-    "terminateds": ("terminateds", "terminated", "terminals", "terminal"),
-    "truncateds": ("truncateds", "truncated", "timeouts", "timeout"),
-    "dones": ("dones", "done"),
-    "infos": ("infos", "info"),
-    "new_infos": ("new_infos",),
-    "env_t": ("env_t",),
-    "new_env_t": ("new_env_t",),
-}
 _REQUIRED = ("obs", "actions", "rewards")
 END_FLAGS = ("terminateds", "truncateds", "dones")
 
 
 @dataclass(frozen=True)
 class TableSchema:
-    """Name here -> name in the files. `extra` are the columns that become extra model outputs."""
+    """Which column is what.
+
+    Attributes:
+        names: name here -> name in the files.
+        extra: the same, of the columns that become extra model outputs.
+        features: name in `names` or `extra` that is no column -> the columns with one feature each.
+    """
 
     names: Mapping[str, str]
     extra: Mapping[str, str]
+    features: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def without(self, columns: Container[str]) -> TableSchema:
+        """Return the schema without some extra columns."""
+        return replace(self, extra={name: one for name, one in self.extra.items() if name not in columns})
 
     @property
     def has_end_flags(self) -> bool:
@@ -55,9 +48,13 @@ class TableSchema:
         """Whether the observation after the last step of an episode is recorded."""
         return "new_obs" in self.names
 
+    def columns_of(self, name: str) -> Sequence[str]:
+        """Return the columns of the files that go by a name in `names` or `extra`."""
+        return self.features.get(name, (name,))
+
     def file_columns(self, columns: Iterable[str]) -> list[str]:
         """Select the columns of a file that are read, nested ones (`obs/x`) too, from its `columns`."""
-        wanted = {*self.names.values(), *self.extra.values()}
+        wanted = {column for name in (*self.names.values(), *self.extra.values()) for column in self.columns_of(name)}
         return [column for column in columns if column in wanted or column.partition("/")[0] in wanted]
 
 
@@ -76,11 +73,6 @@ def schema_of_layout(layout: Layout, file_columns: Sequence[str], wanted: Iterab
     return TableSchema(fixed | required, extra)
 
 
-def canonical_name(name: str) -> str:
-    """Return the name here of a column that may go by another one."""
-    return next((here for here, names in ALIASES.items() if name in names), name)
-
-
 def top_level_names(columns: Iterable[str]) -> list[str]:
     """Return the columns of a file; leaves of one nested column (`obs/x`, `obs/y`) count as that column."""
     return list(dict.fromkeys(column.partition("/")[0] for column in columns))
@@ -88,7 +80,7 @@ def top_level_names(columns: Iterable[str]) -> list[str]:
 
 def resolve_schema(
     file_columns: Sequence[str],
-    mapping: Mapping[str, str],
+    mapping: Mapping[str, str | list[str]],
     where: str,
     wanted: Iterable[str] | None = None,
 ) -> TableSchema:
@@ -101,18 +93,20 @@ def resolve_schema(
         wanted: columns that are read; None: all. Without `rewards` among them, a file need not have them.
 
     Raises:
-        DataError: all columns that are missing, each with the names in the file that are most like it.
+        DataError: misspelt names in the mapping; all columns that are missing, each with the names in the file that
+            are most like it.
     """
+    if faults := list(find_schema_faults(mapping)):
+        raise DataError(faults)
     present = [*top_level_names(file_columns), *file_columns]
-    given = {canonical_name(name): column for name, column in mapping.items()}
+    given = {canonical_name(name): _label(columns) for name, columns in mapping.items()}
+    features = {_label(columns): columns for columns in mapping.values() if not isinstance(columns, str)}
     wanted_names = None if wanted is None else {canonical_name(name) for name in wanted}
-    problems = [
-        _missing(f"offline.input_read_schema.{name}: there is no column {column}", column, present, where)
-        for name, column in mapping.items()
-        if column not in present
-    ]
-    names = {name: column for name, column in given.items() if name in ALIASES and column in present}
-    taken = set(names.values()) | set(given.values())
+    problems = _missing_of_mapping(mapping, present, where)
+    names = {
+        name: column for name, column in given.items() if name in ALIASES and (column in present or column in features)
+    }
+    taken = set(given.values()).union(*features.values())
     for here, options in ALIASES.items():
         if here in given:
             continue
@@ -120,12 +114,12 @@ def resolve_schema(
         if found is not None:
             names[here] = found
             taken.add(found)
-    for required in _REQUIRED:
-        if required in names or required in given:
-            continue
-        if required != "rewards" or wanted_names is None or "rewards" in wanted_names:
-            what = f"there is no column {required}; name it: offline.input_read_schema.{required}=COLUMN"
-            problems.append(_missing(what, required, present, where))
+    optional = "rewards" if wanted_names is not None and "rewards" not in wanted_names else None
+    problems += [
+        _missing(f"there is no column {name}; name it: offline.input_read_schema.{name}=COLUMN", name, present, where)
+        for name in _REQUIRED
+        if name not in names and name not in given and name != optional
+    ]
     extra = {name: column for name, column in given.items() if name not in ALIASES}
     extra |= {column: column for column in top_level_names(file_columns) if column not in taken}
     problems += [
@@ -139,7 +133,20 @@ def resolve_schema(
         names.pop("dones", None)
     if wanted_names is not None:
         extra = {name: column for name, column in extra.items() if name in wanted_names}
-    return TableSchema(names, extra)
+    return TableSchema(names, extra, features)
+
+
+def _missing_of_mapping(mapping: Mapping[str, str | list[str]], present: Sequence[str], where: str) -> list[Problem]:
+    return [
+        _missing(f"offline.input_read_schema.{name}: there is no column {column}", column, present, where)
+        for name, columns in mapping.items()
+        for column in ([columns] if isinstance(columns, str) else columns)
+        if column not in present
+    ]
+
+
+def _label(columns: str | list[str]) -> str:
+    return columns if isinstance(columns, str) else f"[{', '.join(columns)}]"
 
 
 def _missing(what: str, name: str, present: Sequence[str], where: str) -> Problem:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,7 @@ class ReadCounts:
         trajectories_dropped: trajectories of no step, or of that one step only.
         breaks: places where the next row's observation is not what this row's next observation says.
         gaps: places where a time step of an episode is missing.
+        columns_left_out: extra columns that nobody named and that cannot become arrays -> the reason.
     """
 
     final_obs_repeated: int = 0
@@ -43,11 +44,14 @@ class ReadCounts:
     trajectories_dropped: int = 0
     breaks: int = 0
     gaps: int = 0
+    columns_left_out: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: ReadCounts) -> None:
         """Add what was counted elsewhere."""
         for name, count in vars(other).items():
-            setattr(self, name, getattr(self, name) + count)
+            if name != "columns_left_out":
+                setattr(self, name, getattr(self, name) + count)
+        self.columns_left_out.update(other.columns_left_out)
 
     def log(self, name: str) -> None:
         """Tell what was counted, if anything was."""

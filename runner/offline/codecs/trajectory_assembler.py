@@ -33,7 +33,7 @@ class TrajectoryAssembler:
     """Turns tables, added in the order of the files, into blocks of whole trajectories.
 
     Attributes:
-        counts: what had to be decided on the way.
+        counts: what had to be decided on the way; rows that come later may add to the columns that are left out.
     """
 
     def __init__(self, schema: TableSchema, id_prefix: str = "row-") -> None:
@@ -105,6 +105,8 @@ class TrajectoryAssembler:
         return texts
 
     def _joined(self, held: HeldRows, new: HeldRows) -> HeldRows:
+        kept = {name: one for name, one in held.data.items() if name not in self.counts.columns_left_out}
+        held = replace(held, data=kept)
         odd = held.data.keys() ^ new.data.keys()
         if odd:
             names = ", ".join(sorted(name.lstrip("\0") for name in odd))

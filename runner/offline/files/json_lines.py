@@ -7,6 +7,7 @@ stack on deeply nested lists.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ _DEPTH_STEP[list(b"]}")] = -1
 
 
 class CheckedLines:
-    """A stream of bytes that looks at each line that passes; a file object as far as pyarrow needs one.
+    """A stream of bytes that looks at each line that passes.
 
     Args:
         stream: an open file.
@@ -33,8 +34,6 @@ class CheckedLines:
     Raises:
         DataError: in `read`: a line that is no JSON object, or no UTF-8 text; with its number.
     """
-
-    closed = False
 
     def __init__(self, stream: Any, place: Place) -> None:
         self._stream, self._place = stream, place
@@ -52,14 +51,6 @@ class CheckedLines:
             self._check(held[:end])
         self._tail = held[end:]
         return data
-
-    def readable(self) -> bool:
-        """See `io.IOBase`."""
-        return True
-
-    def close(self) -> None:
-        """See `io.IOBase`."""
-        self.closed = True
 
     def _check(self, lines: bytes) -> None:
         values = np.frombuffer(lines, np.uint8)
@@ -88,6 +79,22 @@ class CheckedLines:
 
     def _refusal(self, what: str, line: int, text: bytes) -> DataError:
         return data_error(what, self._place.at(self._num_lines + line), got=_shown(text))
+
+
+def whole_lines(stream: CheckedLines, size: int) -> Iterator[bytes]:
+    """Yield the lines that are not blank, in blocks of about `size` bytes that end where a line or the file ends."""
+    tail, is_over = b"", False
+    while not is_over:
+        parts, missing = [tail], size
+        while missing > 0 and (data := stream.read(missing)):
+            parts.append(data)
+            missing -= len(data)
+        is_over = missing > 0
+        block = b"".join(parts)
+        end = len(block) if is_over else block.rfind(b"\n") + 1
+        tail = block[end:]
+        if end and not block[:end].isspace():
+            yield block[:end]
 
 
 def find_damaged_line(stream: Any, place: Place) -> DataError | None:

@@ -26,22 +26,31 @@ _WIDTHS = {"BOOLEAN": 1, "INT64": 8, "DOUBLE": 8, "INT96": 12}  # bytes of a val
 
 @dataclass(frozen=True)
 class Footer:
-    """What the end of a Parquet file says of it. `column_bytes`: path of a leaf -> compressed bytes."""
+    """What the end of a Parquet file says of it.
+
+    Attributes:
+        column_bytes: path of a leaf -> compressed bytes.
+        null_paths: paths of leaves that have missing values, or lists around them that are missing.
+    """
 
     schema: pa.Schema
     num_rows: int
     column_bytes: Mapping[str, int]
+    null_paths: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, metadata: pq.FileMetaData) -> Footer:
         """Take what is needed from Parquet's metadata."""
         sizes: Counter[str] = Counter()
+        null_paths = set()
         for number in range(metadata.num_row_groups):
             group = metadata.row_group(number)
             for index in range(group.num_columns):
                 chunk = group.column(index)
                 sizes[chunk.path_in_schema] += int(chunk.total_compressed_size)
-        return cls(metadata.schema.to_arrow_schema(), metadata.num_rows, dict(sizes))
+                if chunk.statistics is not None and chunk.statistics.null_count:
+                    null_paths.add(chunk.path_in_schema)
+        return cls(metadata.schema.to_arrow_schema(), metadata.num_rows, dict(sizes), frozenset(null_paths))
 
 
 def read_footers(files: InputFiles) -> tuple[Footer, ...]:
@@ -99,6 +108,13 @@ def decoded_bytes(group: pq.RowGroupMetaData) -> int:
     return total
 
 
+def _fixed_list_sizes(type_: pa.DataType) -> set[int]:
+    """Return the sizes of the fixed-size lists within a type."""
+    fields = [type_.field(index) for index in range(type_.num_fields)]
+    own = {type_.list_size} if pa.types.is_fixed_size_list(type_) else set()
+    return own.union(*(_fixed_list_sizes(field.type) for field in fields))
+
+
 @dataclass(frozen=True)
 class ParquetReader:
     """Parquet files, row group by row group; columns and row filter are pushed down."""
@@ -116,6 +132,19 @@ class ParquetReader:
     def num_rows(self) -> int:
         """Rows of all files, before the filter."""
         return sum(footer.num_rows for footer in self.footers)
+
+    @cached_property
+    def unreadable(self) -> Mapping[str, str]:
+        """Columns that pyarrow cannot read, though the files are in order -> the reason."""
+        null_paths = frozenset[str]().union(*(footer.null_paths for footer in self.footers))
+        reasons = {}
+        for field in self.schema:
+            sizes = _fixed_list_sizes(field.type)
+            if 0 in sizes:
+                reasons[field.name] = "pyarrow cannot read lists of the fixed size 0 from Parquet"
+            elif sizes and any(path.startswith(f"{field.name}.") for path in null_paths):
+                reasons[field.name] = "pyarrow cannot read fixed-size lists with missing values from Parquet"
+        return reasons
 
     def only(self, number: int) -> ParquetReader:
         """Return the reader of the file with this number alone."""

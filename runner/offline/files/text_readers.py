@@ -12,7 +12,7 @@ import pyarrow.json
 from runner.offline.files.data_error import DataError, Place, data_error, first_line
 from runner.offline.files.file_kinds import CSV, JSON, FileKind
 from runner.offline.files.input_files import InputFiles, check_kind
-from runner.offline.files.json_lines import CheckedLines, find_damaged_line
+from runner.offline.files.json_lines import CheckedLines, find_damaged_line, whole_lines
 from runner.offline.files.raw_rows import RawTable
 from runner.offline.files.unpacking import BoundedStream
 
@@ -65,23 +65,37 @@ class TextReader:
         check_kind(self.files, path)
         try:
             with self.files.open_stream(path) as stream:
-                reader = self._open(stream, path, schema, columns)
+                if self.files.kind == JSON:
+                    yield from self._json_batches(stream, path, schema, columns)
+                    return
+                reader = self._open_csv(stream, schema, columns)
                 _check_names(reader.schema, path)
                 yield from reader
         except (pa.ArrowException, OSError, UnicodeDecodeError, TypeError) as error:
             raise self._failure(path, error) from None
 
-    def _open(self, stream: Any, path: str, schema: pa.Schema | None, columns: Sequence[str] | None) -> Any:
-        if self.files.kind == CSV:
-            return self._open_csv(stream, schema, columns)
+    def _json_batches(
+        self, stream: Any, path: str, schema: pa.Schema | None, columns: Sequence[str] | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Parse block by block: a thread of pyarrow that reads ahead through Python aborts the process at its exit."""
         wanted = schema if schema is None or columns is None else _selected(schema, columns)
-        return pa.json.open_json(
-            pa.PythonFile(CheckedLines(stream, Place(path, 0, unit="line")), "r"),
-            pa.json.ReadOptions(use_threads=True, block_size=self._options.get("block_size", _BLOCK_BYTES)),
-            pa.json.ParseOptions(
-                explicit_schema=wanted, unexpected_field_behavior="infer" if columns is None else "ignore"
-            ),
-        )
+        lines = CheckedLines(stream, Place(path, 0, unit="line"))
+        num_rows = 0
+        for block in whole_lines(lines, self._options.get("block_size", _BLOCK_BYTES)):
+            table = pa.json.read_json(
+                pa.BufferReader(block),
+                pa.json.ReadOptions(block_size=len(block)),
+                pa.json.ParseOptions(
+                    explicit_schema=wanted, unexpected_field_behavior="infer" if columns is None else "ignore"
+                ),
+            )
+            if num_rows == 0:
+                _check_names(table.schema, path)
+                wanted = table.schema if wanted is None else wanted
+            num_rows += table.num_rows
+            yield from table.combine_chunks().to_batches()
+        if num_rows == 0:
+            raise data_error("a JSON file cannot be read: there is no row in it", Place(path))
 
     def _open_csv(self, stream: Any, schema: pa.Schema | None, columns: Sequence[str] | None) -> Any:
         read, parse, convert = (

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from runner.config.errors import Problem, list_names, nearest_match
+from runner.config.recorded_columns import canonical_name
 from runner.episodes.nested import StateError
 from runner.offline.codecs.arrow_columns import value_type
 from runner.offline.codecs.layout import Layout
-from runner.offline.codecs.table_schema import canonical_name
 from runner.offline.files.data_error import DataError, Place, data_error
 from runner.offline.formats.raw_data import RawData
 from runner.offline.formats.selection import ALWAYS_READ, Selection

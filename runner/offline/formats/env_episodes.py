@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from runner.config.errors import Problem, list_names, nearest_match
+from runner.config.recorded_columns import canonical_name
 from runner.episodes.columns import REWARDS, ColumnBlock, concat_blocks, empty_block
 from runner.episodes.nested import StateError
 from runner.offline.codecs.env_episode_format import (
@@ -25,7 +26,6 @@ from runner.offline.codecs.env_episode_format import (
 )
 from runner.offline.codecs.episode_format import TASK
 from runner.offline.codecs.layout import Layout, Spaces
-from runner.offline.codecs.table_schema import canonical_name
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files.data_error import DataError, Place, data_error
 from runner.offline.files.file_kinds import PARQUET

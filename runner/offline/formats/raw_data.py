@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -97,8 +97,15 @@ class RawData:
     @cached_property
     def first_rows(self) -> pa.Table:
         """Some rows, none where there are none."""
-        tables: Iterator[Any] = self.reader.tables()
-        return next((table for table, _ in tables), self.reader.schema.empty_table())
+        columns = None if not self.unreadable else [n for n in self.reader.schema.names if n not in self.unreadable]
+        tables: Iterator[Any] = self.reader.tables(columns)
+        first = next((table for table, _ in tables), None)
+        return self.reader.schema.empty_table() if first is None else first
+
+    @property
+    def unreadable(self) -> Mapping[str, str]:
+        """Columns that pyarrow cannot read -> the reason."""
+        return self.reader.unreadable if isinstance(self.reader, ParquetReader) else {}
 
     def of_module(self, module: ModuleAgents) -> RawData:
         """Return the data without files that have no row of the module's agents.

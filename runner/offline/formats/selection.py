@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from runner.config.offline import OfflineConfig
+from runner.config.recorded_columns import canonical_name
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, ColumnBlock
 from runner.offline.codecs.layout import Layout
-from runner.offline.codecs.table_schema import canonical_name
 from runner.offline.formats.module_agents import ModuleAgents
 
 ALWAYS_READ = (OBS, ACTIONS, REWARDS)

@@ -9,16 +9,18 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from runner.config.errors import Problem
+from runner.config.recorded_columns import canonical_name
 from runner.episodes import nested
 from runner.episodes.columns import OBS, REWARDS, Column, ColumnBlock
 from runner.offline.codecs import rllib_tables
 from runner.offline.codecs.layout import Layout, Spaces
 from runner.offline.codecs.space_checks import fit_to_spaces
 from runner.offline.codecs.table_format import NEW_OBS, StepRows, read_keys, read_steps, read_steps_layout
-from runner.offline.codecs.table_schema import END_FLAGS, TableSchema, canonical_name, resolve_schema, schema_of_layout
+from runner.offline.codecs.table_schema import END_FLAGS, TableSchema, resolve_schema, schema_of_layout
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.codecs.trajectory_assembler import StepChecker, TrajectoryAssembler
-from runner.offline.files.data_error import Place, data_error
+from runner.offline.files.data_error import DataError, Place, data_error
 from runner.offline.files.file_kinds import CSV, JSON, PARQUET
 from runner.offline.files.input_files import InputFiles
 from runner.offline.files.parquet_reader import ParquetReader
@@ -40,6 +42,7 @@ class TableFormat(RecordedFormat):
         schema: which column is what.
         steps_layout: of the columns of a table of `runner`; None: the columns speak for themselves.
         packed: columns that RLlib may have packed; None: there are none in these data.
+        left_out: extra columns that pyarrow cannot read -> the reason.
     """
 
     name = "table"
@@ -49,6 +52,7 @@ class TableFormat(RecordedFormat):
     schema: TableSchema = field(default_factory=lambda: TableSchema({}, {}))
     steps_layout: Layout | None = None
     packed: Sequence[str] | None = None
+    left_out: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def recognises(cls, data: RawData) -> bool:
@@ -65,6 +69,8 @@ class TableFormat(RecordedFormat):
             schema = schema_of_layout(layout, data.names, selection.columns)
         else:
             schema = resolve_schema(data.names, mapping, data.where, selection.columns)
+        left_out = _unreadable(schema, data, selection)
+        schema = schema.without(left_out)
         is_packed = layout is None and rllib_tables.recognises(data.first_rows)
         return cls(
             selection,
@@ -75,6 +81,7 @@ class TableFormat(RecordedFormat):
             schema=_selected(schema, selection),
             steps_layout=layout,
             packed=_packed_columns(data, schema) if is_packed else None,
+            left_out=left_out,
         )
 
     def narrowed(self, selection: Selection) -> Self:
@@ -87,22 +94,26 @@ class TableFormat(RecordedFormat):
     def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
         """See `RecordedFormat`."""
         assembler = TrajectoryAssembler(self.schema)
+        counts.columns_left_out.update(self.left_out)
+        assembler.counts.columns_left_out = counts.columns_left_out  # known before the last block
         for table, place in tables:
-            yield from assembler.add(self._read(table, place), place)
+            yield from assembler.add(self._read(table, place, counts), place)
         yield from assembler.finish()
         counts.add(assembler.counts)
 
     def decode(self, table: pa.Table, place: Place, counts: ReadCounts) -> ColumnBlock:
         """See `RecordedFormat`."""
         assembler = TrajectoryAssembler(self.schema)
-        blocks = [*assembler.add(self._read(table, place), place), *assembler.finish()]
+        blocks = [*assembler.add(self._read(table, place, counts), place), *assembler.finish()]
         return self.one_block(blocks, place)
 
-    def _read(self, table: pa.Table, place: Place) -> StepRows:
+    def _read(self, table: pa.Table, place: Place, counts: ReadCounts) -> StepRows:
         if self.packed is not None:
             _check_unpacked(table, self.packed, place)
             table = rllib_tables.unpack_table(table, self.packed, place)
-        rows = read_steps(table, self.schema, self.steps_layout, place)
+        schema = self.schema.without(counts.columns_left_out)
+        left_out = counts.columns_left_out if self.selection.columns is None else None
+        rows = read_steps(table, schema, self.steps_layout, place, left_out)
         _check_same_form(rows.columns[OBS], rows.new_obs, place)
         if self.steps_layout is not None:
             return rows
@@ -162,7 +173,21 @@ def _selected(schema: TableSchema, selection: Selection) -> TableSchema:
     columns = selection.columns
     extra = {name: one for name, one in schema.extra.items() if columns is None or name in columns}
     names = {name: one for name, one in schema.names.items() if selection.with_infos or name not in _INFOS}
-    return TableSchema(names, extra)
+    return replace(schema, names=names, extra=extra)
+
+
+def _unreadable(schema: TableSchema, data: RawData, selection: Selection) -> dict[str, str]:
+    """Return the extra columns that are left out as pyarrow cannot read them; raises `DataError` if one is needed."""
+    named = [*schema.names.values(), *(schema.extra.values() if selection.columns is not None else ())]
+    needed = {column for name in named for column in schema.columns_of(name)}
+    problems = [
+        Problem(reason, str(Place(data.where, column=column)), allowed="the column as lists of variable size")
+        for column, reason in data.unreadable.items()
+        if column in needed
+    ]
+    if problems:
+        raise DataError(problems)
+    return {name: data.unreadable[column] for name, column in schema.extra.items() if column in data.unreadable}
 
 
 def _packed_columns(data: RawData, schema: TableSchema) -> list[str]:

@@ -11,7 +11,7 @@ import pyarrow as pa
 from runner.config.offline import OfflineConfig
 from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs.env_episode_format import EPS_ID, LENGTH, MODULE_ID, EnvEpisodes, agent_prefix, agent_rows
-from runner.offline.codecs.episode_format import TASK, read_tasks
+from runner.offline.codecs.episode_format import TASK, read_flags, read_tasks
 from runner.offline.codecs.layout import Layout, Spaces
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files.data_error import Place, data_error
@@ -103,6 +103,9 @@ def _env_episodes(table: pa.Table, blocks: list[ColumnBlock], place: Place) -> E
     missing = [name for name in _OF_ENV if name not in table.column_names]
     if missing:
         raise data_error(f"there is no column {', '.join(missing)}", place)
-    lengths, is_terminated, is_truncated = (table[name].to_numpy() for name in _OF_ENV[1:])
-    flags = is_terminated.astype(np.bool_), is_truncated.astype(np.bool_)
-    return EnvEpisodes(table[EPS_ID].to_pylist(), lengths.astype(np.int64), *flags, blocks, read_tasks(table))
+    lengths = table[LENGTH].to_numpy().astype(np.int64)
+    try:
+        flags = read_flags(table, "terminated"), read_flags(table, "truncated")
+    except ValueError as error:
+        raise data_error(f"the episodes are damaged: {error}", place) from None
+    return EnvEpisodes(table[EPS_ID].to_pylist(), lengths, *flags, blocks, read_tasks(table))

@@ -212,7 +212,8 @@ class _Scan:
 
     def result(self, source: Source) -> Inspection:
         """Return the summary."""
-        names = list(self._columns)
+        left_out = source.counts.columns_left_out
+        names = [name for name in self._columns if name.partition("/")[0] not in left_out]
         order = {OBS: 0, ACTIONS: 1, REWARDS: 2}
         names.sort(key=lambda name: order.get(name.partition("/")[0], 3))
         without = None
@@ -228,7 +229,7 @@ class _Scan:
             terminated=self._terminated,
             truncated=self._truncated,
             trajectories=without,
-            has_action_logp=ACTION_LOGP in self._columns,
+            has_action_logp=ACTION_LOGP in names,
             has_infos=self._has_infos,
             returns=Distribution.of(np.concatenate(self._returns)),
             lengths=Distribution.of(np.concatenate(self._lengths)),
@@ -265,14 +266,14 @@ class _LeafScan:
                     return
                 total = float(leaf.sum(dtype=np.float64))
         else:
-            total = float(leaf.sum())
+            total = float(leaf.sum(dtype=np.float64))
             self._count(leaf)
         self._low, self._high = min(self._low, leaf.min().item()), max(self._high, leaf.max().item())
         self._sum += total
         self._num += leaf.size
 
     def _count(self, leaf: Array) -> None:
-        """Count how often each value occurs, as long as there are few."""
+        """Count how often each value of integers or bools occurs, as long as there are few."""
         if self._counts is None or leaf.size > 2**22 or self._name == OBS or self._name.startswith(f"{OBS}/"):
             self._counts = None
             return
@@ -280,7 +281,8 @@ class _LeafScan:
         if high - low >= 2**16:
             self._counts = None
             return
-        counts = np.bincount((leaf - leaf.dtype.type(low)).astype(np.int64).reshape(-1))
+        wide = leaf if leaf.dtype == np.uint64 else leaf.astype(np.int64)  # differences of int8 leave their type
+        counts = np.bincount((wide - wide.dtype.type(low)).astype(np.int64).reshape(-1))
         for value in np.flatnonzero(counts).tolist():
             self._counts[low + value] = self._counts.get(low + value, 0) + int(counts[value])
         if len(self._counts) > MAX_COUNTED_VALUES:

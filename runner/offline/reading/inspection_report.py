@@ -60,6 +60,10 @@ def _print_columns(inspection: Inspection, console: Console) -> None:
 
     console.print(Text("Columns", style="bold"))
     console.print(_columns_table(inspection.columns, console.is_terminal))
+    for name, reason in inspection.counts.columns_left_out.items():
+        line = f"{name} is left out: {reason}"
+        for part in textwrap.wrap(line, console.width, initial_indent="  ", subsequent_indent="      "):
+            console.print(Text(part))
     console.print()
     console.print(Text("First rows", style="bold"))
     for row in inspection.first_rows:

@@ -10,11 +10,13 @@ from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.offline import OfflineConfig
 from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.trajectories import ReadCounts
+from runner.offline.files.data_error import DataError
 from runner.offline.files.filesystems import Location
 from runner.offline.files.input_files import InputFiles
 from runner.offline.formats.env_episodes import EnvEpisodeFormat
 from runner.offline.formats.recorded_format import RecordedFormat, Row
 from runner.offline.reading.env_episodes import RecordedEnvEpisodes, open_env_episodes
+from runner.offline.reading.recorded_source import Source
 from runner.offline.reading.source import open_source
 from runner.offline.writing.writer import EpisodeWriter, WriteReport, prepare_output
 
@@ -71,7 +73,10 @@ def convert(
     episodes = steps = 0
     writer = EpisodeWriter(config, source.spaces, env_name or source.env_name, "0")
     try:
+        names: set[str] | None = None
         for block in source.blocks():
+            names = set(block.columns) if names is None else names
+            _check_complete(names - set(block.columns), source)
             writer.add(block)
             episodes, steps = episodes + len(block), steps + block.num_rows
             if on_progress is not None:
@@ -138,6 +143,20 @@ def _check_apart(files: InputFiles | None, output: Location | None, has_folders:
     if output.path in folders or (has_folders and is_read):
         what = "this folder holds the data that are read"
         raise ConfigError([Problem(what, "offline.output", output.shown, "another folder")])
+
+
+def _check_complete(missing: set[str], source: Source) -> None:
+    """Refuse to write half of a column: rows after the first ones have values that cannot be written."""
+    problems = [
+        Problem(
+            f"column {name} can be converted only in a part of the rows: {source.counts.columns_left_out.get(name)}",
+            where=source.where,
+            allowed="offline.input_read_method_kwargs.columns=[NAME, ...] with the extra columns to keep, or []",
+        )
+        for name in sorted(missing)
+    ]
+    if problems:
+        raise DataError(problems)
 
 
 def _check_counts(report: ConversionReport, format_: RecordedFormat, where: str) -> None:

@@ -206,9 +206,10 @@ class EpisodeWriter:
 
         Raises:
             WriteFailed: as in `close`.
+            ConfigError: what was added cannot be written in this format.
         """
         for file in self._all_files:
-            file.close()
+            self._take(file.close)
         done = [written for file in self._all_files for written in file.written]
         rows = sum(written.rows for written in done)
         expected = self._report.episodes if self._config.output_write_episodes else self._report.steps

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import io
 import json
+import threading
+from contextlib import suppress
+from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.json
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner.config.offline import OfflineConfig
 from runner.offline.files.data_error import DataError, Place
-from runner.offline.files.json_lines import CheckedLines, find_damaged_line
+from runner.offline.files.json_lines import CheckedLines, find_damaged_line, whole_lines
+from runner.offline.reading.source import open_source
 
 OBJECT = st.fixed_dictionaries({"text": st.text(max_size=5), "list": st.lists(st.integers(0, 9), max_size=3)})
 PLACE = Place("file", 0, unit="line")
@@ -55,9 +58,16 @@ def test_a_line_that_is_no_object_is_named(before: list[object], bad: bytes, aft
 @pytest.mark.parametrize("bad", [b"null\n", b"null", b'{"a": 1}\nnull\n', b'{"a": ' + b"[" * 60_000])
 def test_pyarrow_never_sees_what_it_cannot_bear(bad: bytes) -> None:
     """Without the check these lines end the process, or become rows without values."""
-    stream = pa.PythonFile(CheckedLines(io.BytesIO(bad), PLACE), "r")
     with pytest.raises(DataError, match="a line"):
-        pa.json.open_json(stream, pa.json.ReadOptions(block_size=2**20)).read_all()
+        list(whole_lines(CheckedLines(io.BytesIO(bad), PLACE), 2**20))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(OBJECT, max_size=6), st.integers(1, 50), st.sampled_from(["\n", "\n\n", " \n", "\r\n"]))
+def test_blocks_are_whole_lines(values: list[object], size: int, ends: str) -> None:
+    blocks = list(whole_lines(CheckedLines(io.BytesIO(lines_of(values, ends)), PLACE), size))
+    assert all(block.endswith(b"\n") for block in blocks[:-1])
+    assert [json.loads(line) for line in b"".join(blocks).splitlines() if line.strip()] == values
 
 
 def test_text_with_many_brackets_is_no_nesting() -> None:
@@ -72,3 +82,22 @@ def test_where_a_line_is_damaged() -> None:
     error = find_damaged_line(io.BytesIO(b'{"a": 1}\n{"a": '), PLACE)
     assert error is not None
     assert "the file is truncated" in str(error)
+
+
+def test_only_the_caller_reads_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of pyarrow that reads ahead when the process ends would abort it."""
+    readers: set[int] = set()
+    read = CheckedLines.read
+
+    def noted(self: CheckedLines, size: int = -1) -> bytes:
+        readers.add(threading.get_ident())
+        return read(self, size)
+
+    monkeypatch.setattr(CheckedLines, "read", noted)
+    row = '{"obs": [1.0], "actions": 0, "rewards": 1.0}\n'
+    for first in ("", "{bad\n", "null\n"):
+        (tmp_path / "a.json").write_text(first + row * 1000)
+        options = {"input_read_method_kwargs": {"block_size": 1000}}
+        with suppress(DataError):
+            list(open_source(OfflineConfig(input_=str(tmp_path / "a.json"), **options)).blocks())  # type: ignore[arg-type]
+    assert readers == {threading.get_ident()}
