@@ -10,11 +10,11 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
-from runner.cluster.creation_failures import creation_failure
 from runner.cluster.placement import Placement
 from runner.cluster.waiting import find_lack_of_room
 from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.own_code import problem_of
+from runner.creation_failures import creation_failure
 from runner.env_runners.sample import Sample
 from runner.env_runners.tickets import LocalTicket, RemoteTicket, Ticket
 from runner.interrupts import Interrupted, is_interrupted

@@ -11,11 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from runner.cluster.creation_failures import creation_failure
 from runner.cluster.placement import Placement
 from runner.cluster.waiting import find_lack_of_room
 from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.schemas import LearnersConfig
+from runner.creation_failures import creation_failure
 from runner.episodes import nested
 from runner.episodes.columns import Rollout
 from runner.learners.learner_group import LearnerGroup

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from runner.cluster.creation_failures import creation_failure
 from runner.cluster.placement import Placement
 from runner.cluster.waiting import find_lack_of_room
 from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.metrics import NUM_AGGREGATOR_RESTARTS
 from runner.config.own_code import problem_of
 from runner.config.schemas import LearnersConfig
+from runner.creation_failures import creation_failure
 from runner.env_runners.sample import Sample
 from runner.interrupts import is_interrupted
 from runner.learners.prepared_columns import Prepared

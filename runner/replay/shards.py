@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Protocol
 
-from runner.cluster.creation_failures import creation_failure
 from runner.config.errors import RunnerError
+from runner.creation_failures import creation_failure
 from runner.interrupts import Interrupted, is_interrupted
 from runner.replay.prioritized_replay_buffer import PrioritizedReplayBuffer
 from runner.segments import Segment, SegmentFile
