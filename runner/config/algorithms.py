@@ -18,19 +18,37 @@ Schedule = float | list[list[float]]
 
 @dataclass(frozen=True)
 class LossMetrics:
-    """Base of the record that a loss returns: each field is a metric (0-d tensor), `total_loss` is minimised.
+    """Base of the record that a loss returns: each field is a metric, a 0-d tensor.
 
-    The fields that `rows` names are no metrics: they have a value for each row, (B, ...).
+    Attributes:
+        total_loss: 0-d tensor that is minimised, a mean over rows. With `losses` it is their sum, without a gradient;
+            pass None.
+        losses: optimiser -> 0-d tensor that it minimises, a mean over rows: the gradient of each is taken for the
+            parameters of its optimiser only. An optimiser that is left out gets a gradient of 0. None: the gradient of
+            `total_loss` is taken for all parameters. Not a metric.
+        rows: names of fields that are not metrics either: tensors (B, ...) with a value for each row.
     """
 
     total_loss: Any
+    losses: Mapping[str, Any] | None = field(default=None, kw_only=True)
 
     rows: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        """Add up `losses`; whatever else they may hold, the learner reports."""
+        if isinstance(self.losses, Mapping) and all(hasattr(loss, "detach") for loss in self.losses.values()):
+            object.__setattr__(self, "total_loss", sum(loss.detach() for loss in self.losses.values()))
+
+    def reported(self) -> dict[str, Any]:
+        """Return name -> value of the metrics and of the fields for rows."""
+        found = dict(vars(self))
+        del found["losses"]
+        return found
 
     @classmethod
     def names(cls) -> tuple[str, ...]:
         """Return the names of the metrics."""
-        return tuple(name for name in names_of(cls) if name not in cls.rows)
+        return tuple(name for name in names_of(cls) if name not in (*cls.rows, "losses"))
 
 
 @dataclass(frozen=True)

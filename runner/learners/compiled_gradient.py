@@ -167,14 +167,18 @@ class CompiledGradient:
     def _compute(self, columns: Mapping[str, Any], is_reporting: bool) -> tuple[Record, Record]:
         """Compute what `__call__` does for a learner alone; this is what is compiled."""
         metrics = self._loss(self._module, columns, is_reporting)
-        learned = [parameter for parameter in self._parameters if parameter.requires_grad]  # others were frozen since
-        found = iter(torch.autograd.grad(metrics.total_loss, learned, allow_unused=True, materialize_grads=True))
-        parts = [next(found) if one.requires_grad else torch.zeros_like(one) for one in self._parameters]
+        if metrics.losses is None:
+            parts = _gradients(metrics.total_loss, self._parameters)
+        else:
+            parts = []
+            for name, members in self._steps.members.items():
+                parts += _gradients(metrics.losses.get(name), members)
         gradient = torch.cat([part.reshape(-1) for part in parts])
         norms = self._steps.clip(gradient) if self._peers.num_learners == 1 else {}
         self._gradient.copy_(gradient)
         # Older versions of torch cannot trace `vars`.
-        reported = {field.name: getattr(metrics, field.name) for field in fields(metrics)}
+        names = [field.name for field in fields(metrics) if field.name != "losses"]
+        reported = {name: getattr(metrics, name) for name in names}
         return {name: None if value is None else value.detach() for name, value in reported.items()}, norms
 
     # -- what is compiled ----------------------------------------------------------------------------------------------
@@ -204,6 +208,15 @@ class CompiledGradient:
             where += f", {frames[-1].filename}:{frames[-1].lineno}"
         what = f"{type(self._loss).__name__} with {type(self._module).__name__} cannot be compiled: {reason}"
         return Problem(what, where, allowed="learners.compile=false")
+
+
+def _gradients(loss: Tensor | None, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradient of a loss for each parameter, 0 where there is none."""
+    learned = [parameter for parameter in parameters if parameter.requires_grad]  # others were frozen since
+    if loss is None or not loss.requires_grad or not learned:
+        return [torch.zeros_like(parameter) for parameter in parameters]
+    found = iter(torch.autograd.grad(loss, learned, retain_graph=True, allow_unused=True, materialize_grads=True))
+    return [next(found) if one.requires_grad else torch.zeros_like(one) for one in parameters]
 
 
 def check_torch() -> None:

@@ -19,7 +19,7 @@ from runner.config.schedules import scheduled_value
 from runner.learners.allocation import keep_freed_memory
 from runner.learners.gradients import Gradients
 from runner.learners.optimizers import make_optimizer
-from runner.modules.flat_parameters import FlatParameters
+from runner.modules.flat_parameters import FlatParameters, parameter_groups
 from runner.modules.multi_rl_module import MultiRLModule
 from runner.modules.rl_module import RLModule
 
@@ -42,6 +42,7 @@ class GradientSteps:
         self.gradient = self._weights.gradient
         self._one = torch.ones((), device=self.device)
         optimizers, groups = config.optimizers, self._weights.groups
+        self.members = members_of(network, list(optimizers))
         self.lr_fields = list(optimizers.values())
         self._optimizer_names = list(optimizers)
         named = None if len(optimizers) == 1 else list(optimizers)
@@ -62,6 +63,15 @@ class GradientSteps:
         torch.autograd.Variable._execution_engine.run_backward(
             (loss,), (self._one,), False, False, (), allow_unreachable=True, accumulate_grad=True
         )
+
+    def backward_each(self, losses: Mapping[str, Tensor], keeps_graph: bool = False) -> None:
+        """Add the gradient of each optimiser's 0-d loss for its own parameters to `gradient`.
+
+        Args:
+            losses: optimiser -> loss.
+            keeps_graph: whether another loss of the same forward pass follows.
+        """
+        backward_each(losses, self.members, keeps_graph)
 
     def learning_rates(self, num_env_steps: int) -> list[float]:
         """Return the learning rate of each optimiser after so many env steps, at the begin of an update.
@@ -191,6 +201,25 @@ class GradientSteps:
             + " in this configuration",
         )
         raise ConfigError([problem])
+
+
+def members_of(network: nn.Module, optimizers: Sequence[str]) -> dict[str, list[nn.Parameter]]:
+    """Return optimiser -> the parameters that it steps, in the order of the gradient's vector."""
+    groups = parameter_groups(network)
+    if len(optimizers) == 1:
+        return {optimizers[0]: [parameter for group in groups.values() for parameter in group]}
+    return {name: list(group) for name, group in groups.items()}
+
+
+def backward_each(
+    losses: Mapping[str, Tensor], members: Mapping[str, Sequence[nn.Parameter]], keeps_graph: bool = False
+) -> None:
+    """Add the gradient of each 0-d loss to the `grad` of the parameters of its name, and of no others."""
+    learning = {name: [one for one in members[name] if one.requires_grad] for name in losses}
+    having = [name for name, loss in losses.items() if loss.requires_grad and learning[name]]
+    for number, name in enumerate(having, start=1):
+        is_last = number == len(having)
+        torch.autograd.backward(losses[name], inputs=learning[name], retain_graph=keeps_graph or not is_last)
 
 
 def _norm_name(optimizer: str) -> str:

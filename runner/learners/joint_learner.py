@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.learners.gradient_steps import GradientSteps
@@ -84,7 +85,7 @@ class JointLearner:
         }
         self._compute_loss: dict[str, ComputeLoss] = {}
         for module_id, of_one in trained.items():
-            checked_once(of_one.loss, of_one.config.metrics, partial(self._compute_loss.__setitem__, module_id))
+            checked_once(of_one.loss, of_one.config, partial(self._compute_loss.__setitem__, module_id))
 
     def update(self, batches: TrainBatches, num_env_steps: int) -> dict[str, LearnerUpdate]:
         """Update the modules that have a batch; see `Learner.update`.
@@ -173,16 +174,23 @@ class JointLearner:
         for together in zip_longest(*(minibatch.microbatches() for minibatch in minibatches.values())):
             parts = {id_: one for id_, one in zip(minibatches, together, strict=True) if one is not None}
             joint_pass = JointPass(self.module, {module_id: columns for module_id, (columns, _) in parts.items()})
-            losses = []
+            losses: list[Tensor] = []
+            of_optimizers: dict[str, list[Tensor]] = {}
             for module_id, (columns, share) in parts.items():
                 module = member_of(self.module, module_id, joint_pass)
                 minibatch = minibatches[module_id]
                 loss = self._updates[module_id].loss
                 columns = with_noise(columns, loss, module)
                 metrics = self._compute_loss[module_id](module, columns, minibatch.is_last_epoch)
-                losses.append(share * metrics.total_loss)
-                records[module_id].append((rows[module_id].without_rows(vars(metrics), minibatch), share))
-            self._steps.backward(torch.stack(losses).sum())
+                if metrics.losses is None:
+                    losses.append(share * metrics.total_loss)
+                for name, of_one in (metrics.losses or {}).items():
+                    of_optimizers.setdefault(name, []).append(share * of_one)
+                records[module_id].append((rows[module_id].without_rows(metrics.reported(), minibatch), share))
+            sums = {name: torch.stack(of_one).sum() for name, of_one in of_optimizers.items()}
+            self._steps.backward_each(sums, keeps_graph=bool(losses))
+            if losses:
+                self._steps.backward(torch.stack(losses).sum())
         self._peers.mean(self._steps.gradient)
         return {module_id: weighted_sums(of_module) for module_id, of_module in records.items()}
 

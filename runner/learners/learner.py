@@ -57,7 +57,7 @@ class Learner:
         self._steps = GradientSteps(module, config)
         self._update = ModuleUpdate(module, loss, config, stream, self.device, self._peers, loss_stream)
         self._compiled = _compiled_gradient(module, loss, self._steps, self._peers) if is_compiled else None
-        checked_once(loss, config.metrics, self._use)
+        checked_once(loss, config, self._use)
         self._cut = [config.train_batch_size_per_learner, config.minibatch_size]
 
     def _use(self, compute_loss: ComputeLoss) -> None:
@@ -150,9 +150,12 @@ class Learner:
             metrics = self._compute_loss(
                 self.module, with_noise(columns, self.loss, self.module), minibatch.is_last_epoch
             )
-            loss = metrics.total_loss if share == 1.0 else share * metrics.total_loss
-            self._steps.backward(loss)
-            records.append((rows.without_rows(vars(metrics), minibatch), share))
+            if metrics.losses is None:
+                loss = metrics.total_loss if share == 1.0 else share * metrics.total_loss
+                self._steps.backward(loss)
+            else:
+                self._steps.backward_each({name: share * loss for name, loss in metrics.losses.items()})
+            records.append((rows.without_rows(metrics.reported(), minibatch), share))
         self._peers.mean(self._steps.gradient)
         return weighted_sums(records)
 

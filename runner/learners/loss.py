@@ -38,7 +38,8 @@ class Loss:
         """Compute the metrics of one minibatch as 0-d tensors, and as (B, ...) what `rows` of their record names.
 
         `total_loss`, a mean over rows, is minimised.
-        With several optimisers it is a sum; each term reaches the parameters of one optimiser only. Unless
+        With several optimisers return `losses`, one for each; or a sum of which each term reaches the parameters of one
+        optimiser only. Unless
         `is_reporting`, fields that are no part of `total_loss` may be None, to save their computation.
         """
         raise NotImplementedError(f"{type(self).__name__} has no __call__")

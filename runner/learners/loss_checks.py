@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from torch import Tensor
 
-from runner.config.algorithms import LossMetrics
-from runner.config.errors import Problem, RunFailure
+from runner.config.algorithms import AlgorithmConfig, LossMetrics
+from runner.config.errors import Problem, RunFailure, nearest_match
 from runner.config.own_code import is_bad_call, is_own, line_of, outline, place_of
 from runner.episodes import nested
 from runner.learners.loss import Loss
@@ -19,12 +19,12 @@ from runner.modules.rl_module import RLModule
 ComputeLoss = Callable[..., LossMetrics]
 
 
-def checked_once(loss: Loss, record_class: type[LossMetrics], use: Callable[[ComputeLoss], None]) -> None:
+def checked_once(loss: Loss, config: AlgorithmConfig, use: Callable[[ComputeLoss], None]) -> None:
     """Let a learner use a loss: the user's through a check of its first record, which then gives way to the loss.
 
     Args:
         loss: of an algorithm.
-        record_class: of the metrics that the algorithm's configuration names.
+        config: of the algorithm, which names the class of the record and the optimisers.
         use: takes what the learner is to call from now on.
     """
     if not is_own(type(loss)):
@@ -39,7 +39,7 @@ def checked_once(loss: Loss, record_class: type[LossMetrics], use: Callable[[Com
             if is_bad_call(error):
                 raise RunFailure(_bad_call(loss, error)) from error
             raise
-        for problem in _problems(loss, record, record_class):
+        for problem in _problems(loss, record, config):
             raise RunFailure(problem)
         for column, given in before.items():
             if not all(nested.leaves(nested.map_leaves(_is_same, given, batch[column]))):
@@ -51,35 +51,51 @@ def checked_once(loss: Loss, record_class: type[LossMetrics], use: Callable[[Com
     use(compute_first)
 
 
-def _problems(loss: Loss, record: Any, record_class: type[LossMetrics]) -> Iterator[Problem]:
+def _problems(loss: Loss, record: Any, config: AlgorithmConfig) -> Iterator[Problem]:
     """Yield what a learner could not use of a record."""
-    name = type(loss).__name__
-    allowed = (
-        f"{record_class.__name__}({', '.join(field.name for field in fields(record_class))}), {line_of(record_class)}"
-    )
+    name, record_class = type(loss).__name__, config.metrics
+    names = [field.name for field in fields(record_class) if field.name != "losses"]
+    allowed = f"{record_class.__name__}({', '.join(names)}), {line_of(record_class)}"
     if not isinstance(record, LossMetrics):
         got = "None" if record is None else f"{type(record).__name__} {outline(record) or ''}".rstrip()
         yield Problem(f"{name} returns no {record_class.__name__}", _place(loss), got, allowed)
         return
-    for field, value in vars(record).items():
+    if record.losses is not None:
+        yield from _wrong_losses(name, record.losses, list(config.optimizers), _place(loss))
+    for field, value in record.reported().items():
         got = f"{field} {outline(value) or repr(value)}"
         if field in record_class.rows:
             if not isinstance(value, Tensor) or not value.ndim:
                 yield Problem(f"{name} returns a {field} without rows", _place(loss), got, "a tensor (B, ...)")
-        elif field == "total_loss":
-            yield from _wrong_total(name, value, got, _place(loss))
+        elif field == "total_loss" and record.losses is None:
+            yield from _wrong_loss(name, value, got, _place(loss))
         elif value is not None:
             yield from _wrong_metric(name, field, value, got, _place(loss))
 
 
-def _wrong_total(name: str, value: Any, got: str, place: str) -> Iterator[Problem]:
+def _wrong_losses(name: str, losses: Any, optimizers: Sequence[str], place: str) -> Iterator[Problem]:
+    expected = "{" + ", ".join(f'"{one}": loss' for one in optimizers) + "}"
+    if not isinstance(losses, Mapping) or not losses:
+        got = outline(losses) or type(losses).__name__
+        yield Problem(f"{name} returns losses that are not a dict of optimisers", place, got, expected)
+        return
+    for optimizer, value in losses.items():
+        if optimizer not in optimizers:
+            what = f"{name} returns a loss for {optimizer}, which is not an optimiser of the algorithm"
+            yield Problem(what, place, ", ".join(map(str, losses)), expected, nearest_match(str(optimizer), optimizers))
+        else:
+            got = f"{optimizer} {outline(value) or repr(value)}"
+            yield from _wrong_loss(name, value, got, place, f"loss for {optimizer}")
+
+
+def _wrong_loss(name: str, value: Any, got: str, place: str, which: str = "total_loss") -> Iterator[Problem]:
     allowed = "a 0-d tensor with a gradient: the mean over rows of what the module's outputs give"
     if not isinstance(value, Tensor):
-        yield Problem(f"{name} returns a total_loss that is no tensor", place, got, allowed)
+        yield Problem(f"{name} returns a {which} that is no tensor", place, got, allowed)
     elif value.ndim:
-        yield Problem(f"{name} returns a total_loss of several numbers", place, got, f"{allowed}; .mean() makes it")
+        yield Problem(f"{name} returns a {which} of several numbers", place, got, f"{allowed}; .mean() makes it")
     elif not value.requires_grad:
-        what = f"{name} returns a total_loss without a gradient"
+        what = f"{name} returns a {which} without a gradient"
         yield Problem(what, place, got, f"{allowed}, without .detach(), .item(), torch.no_grad() or numpy on the way")
 
 

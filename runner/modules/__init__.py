@@ -29,6 +29,7 @@ _EXPORTS: dict[str, str] = {
     "TD3Module": "td3_module",
     "check_mask_space": "action_masks",
     "distribution_for": "distributions",
+    "frozen": "frozen_network",
 }
 
 __all__ = sorted(_EXPORTS)

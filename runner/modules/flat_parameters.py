@@ -29,7 +29,7 @@ class FlatParameters:
     """
 
     def __init__(self, module: nn.Module) -> None:
-        groups = _parameter_groups(module)
+        groups = parameter_groups(module)
         self.learned = parameters = [parameter for group in groups.values() for parameter in group]
         tensors: list[Tensor] = [*parameters, *_unlearned(module)]
         device = tensors[0].device
@@ -81,7 +81,7 @@ class FlatParameters:
 
 def flat_values(module: nn.Module) -> npt.NDArray[np.float32]:
     """Return what `FlatParameters(module).to_numpy()` does; parameters stay where they lie, also in a larger vector."""
-    learned = [parameter for group in _parameter_groups(module).values() for parameter in group]
+    learned = [parameter for group in parameter_groups(module).values() for parameter in group]
     values = torch.cat([tensor.detach().reshape(-1) for tensor in (*learned, *_unlearned(module))])
     array: npt.NDArray[np.float32] = values.cpu().numpy()
     return array
@@ -92,7 +92,8 @@ def _unlearned(module: nn.Module) -> list[Tensor]:
     return [*frozen, *(buffer for buffer in module.buffers() if buffer.is_floating_point())]
 
 
-def _parameter_groups(module: nn.Module) -> dict[str, list[nn.Parameter]]:
+def parameter_groups(module: nn.Module) -> dict[str, list[nn.Parameter]]:
+    """Return name -> parameters that are learned; of a network that does not name groups one, `default`."""
     learned = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not isinstance(module, (RLModule, MultiRLModule)):
         return {"default": learned}

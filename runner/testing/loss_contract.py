@@ -18,10 +18,12 @@ from runner.config.errors import Problem
 from runner.config.metrics import producible_metrics
 from runner.config.schemas import ExperimentConfig
 from runner.episodes import nested
+from runner.learners.gradient_steps import backward_each, members_of
 from runner.learners.learner import Learner
 from runner.learners.loss import Loss, find_misfit, with_noise
 from runner.modules.rl_module import RLModule
 from runner.testing.loss_batches import ReadColumns, make_batch, make_sequences, reordered
+from runner.testing.loss_terms import mixed_terms
 from runner.testing.rules import (
     Rule,
     are_equal,
@@ -87,7 +89,12 @@ class _LossContract:
             yield lambda: [misfit]
             return
         yield from (self.declares_what_it_reads, self.gives_a_record_of_single_numbers, self.is_known_by_its_metrics)
-        yield from (self.reaches_every_parameter, self.is_the_same_without_reporting, self.leaves_inputs_alone)
+        yield from (
+            self.reaches_every_parameter,
+            self.keeps_optimizers_apart,
+            self.is_the_same_without_reporting,
+            self.leaves_inputs_alone,
+        )
         yield from (self.is_a_mean_over_rows, self.ignores_the_order_of_rows, self.draws_from_its_stream)
         yield from (self.stays_on_its_device, self.goes_on_from_its_state)
         if is_compiled:
@@ -135,7 +142,7 @@ class _LossContract:
             what = f"`metrics` of {type(self._config).__name__} names another record than the loss returns"
             yield Problem(what, "metrics", type(metrics).__name__, self._config.metrics.__name__)
             return
-        names = [field.name for field in dataclasses.fields(metrics)]
+        names = list(metrics.reported())
         for name in sorted(set(metrics.rows) - set(names)):
             yield Problem(f"`rows` of {type(metrics).__name__} names no field", "rows", name, ", ".join(names))
         for name in names:
@@ -166,7 +173,7 @@ class _LossContract:
     def reaches_every_parameter(self) -> Iterator[Problem]:
         """The gradient of each learned parameter is finite and not 0; of all others there is none."""
         module, _, metrics = self._call()
-        metrics.total_loss.backward()
+        self._differentiate(module, metrics)
         for name, parameter in module.named_parameters():
             is_meant = parameter.requires_grad and not name.startswith(self._untouched or "-")
             gradient = parameter.grad
@@ -177,6 +184,34 @@ class _LossContract:
                 what = f"a gradient reaches parameter {name}" if is_reached else f"no gradient reaches parameter {name}"
                 allowed = "every learned parameter, but for those named by `untouched`"
                 yield Problem(what, "__call__", allowed=allowed)
+
+    def _differentiate(self, module: RLModule, metrics: LossMetrics) -> None:
+        if metrics.losses is None:
+            metrics.total_loss.backward()
+        else:
+            backward_each(metrics.losses, members_of(module, list(self._config.optimizers)))
+
+    def keeps_optimizers_apart(self) -> Iterator[Problem]:
+        """No term of `total_loss` reaches the parameters of several optimisers; `losses` separate them."""
+        module, _, metrics = self._call()
+        members = members_of(module, list(self._config.optimizers))
+        if metrics.losses is not None or len(members) < 2:
+            return
+        names = {id(parameter): name for name, parameter in module.named_parameters()}
+        of_record = {name: value for name, value in metrics.reported().items() if name != "total_loss"}
+        blamed = [
+            name
+            for name, value in of_record.items()
+            if isinstance(value, Tensor) and value.requires_grad and any(mixed_terms(value, members, names))
+        ]
+        for reached in mixed_terms(metrics.total_loss, members, names):
+            term = blamed[0] if blamed else "a term of total_loss"
+            what = f"{term} reaches the parameters of several optimisers: {', '.join(reached)}"
+            got = "; ".join(f"{optimizer}: {parameter}" for optimizer, parameter in reached.items())
+            optimizers = ", ".join(f'"{name}": …' for name in members)
+            allowed = f"losses={{{optimizers}}} in the record, or runner.modules.frozen(network)"
+            yield Problem(what, "__call__", got, allowed)
+            return
 
     def is_the_same_without_reporting(self) -> Iterator[Problem]:
         """What is left out unless reporting is no part of `total_loss`."""
@@ -233,7 +268,7 @@ class _LossContract:
         with torch.device("meta"):
             module, loss = self._make_module().to("meta"), self._loss()
         try:
-            loss(module, with_noise(columns, loss, module)).total_loss.backward()
+            self._differentiate(module, loss(module, with_noise(columns, loss, module)))
             loss.after_step(module, _NUM_ROWS)
         except (NotImplementedError, RuntimeError) as error:
             what = f"the loss waits for its device, or leaves it: {type(error).__name__}: {error}"

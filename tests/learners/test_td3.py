@@ -102,9 +102,8 @@ def test_noise_is_in_units_of_half_the_bounds() -> None:
 
 
 def learner_of(config: TD3Config, is_compiled: bool = False) -> Learner:
-    loss = TD3Loss(config)
-    loss.use_stream(np.random.default_rng(5))
-    return Learner(make(TD3Module, CONTINUOUS), loss, config, np.random.default_rng(0), is_compiled=is_compiled)
+    streams, module = (np.random.default_rng(0), np.random.default_rng(5)), make(TD3Module, CONTINUOUS)
+    return Learner(module, TD3Loss(config), config, streams[0], is_compiled=is_compiled, loss_stream=streams[1])
 
 
 def actor_weights(learner: Learner) -> Tensor:

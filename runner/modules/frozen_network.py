@@ -1,0 +1,63 @@
+"""A network that is read without being trained: gradients pass through it to its inputs only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+
+class Frozen:
+    """What `frozen` returns: a context manager, and a function that calls the network inside of it."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self._network = network
+        self._kept: list[list[tuple[Any, str, Any]]] = []
+
+    def __enter__(self) -> nn.Module:
+        kept: list[tuple[Any, str, Any]] = []
+        for part in self._network.modules():
+            for name, parameter in part._parameters.items():
+                if parameter is not None:
+                    kept.append((part._parameters, name, parameter))
+                    part._parameters[name] = parameter.detach()  # type: ignore[assignment]
+            if isinstance(part, nn.RNNBase):  # keeps its parameters in a second place
+                kept.append((vars(part), "_flat_weights", part._flat_weights))
+                part._flat_weights = [part._parameters.get(name) for name in part._flat_weights_names]
+        self._kept.append(kept)
+        return self._network
+
+    def __exit__(self, *_: object) -> None:
+        for holder, name, value in self._kept.pop():
+            holder[name] = value
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self as network:
+            return network(*args, **kwargs)
+
+
+def frozen(network: nn.Module) -> Frozen:
+    """Stop gradients to the parameters of a network; they still reach its inputs.
+
+    In a loss with several optimisers, use it where one network is trained through another, for example a policy through
+    the Q function of its actions. Works in compiled losses too.
+
+    ```python
+    q = frozen(module.critic)(obs, actions)  # calls the network
+    with frozen(module.critic):              # for methods of the module that use the network
+        q = module.compute_q_values(obs, actions)
+    ```
+
+    Args:
+        network: any module; its parameters are those of its submodules too.
+
+    Returns:
+        A context manager, in which the parameters have no gradient; called, it calls the network in this context and
+        returns what the network returns.
+
+    Raises:
+        TypeError: `network` is not a `torch.nn.Module`.
+    """
+    if not isinstance(network, nn.Module):
+        raise TypeError(f"frozen takes a torch.nn.Module, got {type(network).__name__}")
+    return Frozen(network)
