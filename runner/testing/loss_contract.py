@@ -51,7 +51,8 @@ def check_loss(
     Args:
         make: makes the loss from the configuration: its class.
         config: of the algorithm.
-        make_module: makes a small module that the loss trains, without memory; None: an actor-critic network.
+        make_module: makes a small module that the loss trains, without memory; torch is seeded before each call. None:
+            an actor-critic network.
         action_space: of this network.
         untouched: beginnings of the names of parameters that the loss has nothing to do with.
         is_compiled: whether it is to work with `learners.compile`, too.
@@ -79,8 +80,14 @@ class _LossContract:
         make_module: Callable[[], RLModule],
         untouched: tuple[str, ...],
     ) -> None:
-        self._make, self._config, self._make_module, self._untouched = make, config, make_module, untouched
+        self._make, self._config, self._make_new_module, self._untouched = make, config, make_module, untouched
         self.name = type(make(config)).__name__
+
+    def _make_module(self) -> RLModule:
+        """Return a new module, with the same parameters each time."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            return self._make_new_module()
 
     def rules(self, is_compiled: bool, action_space: Space | None) -> Iterator[Rule]:
         """Yield the rules; a loss that does not fit its module at all is asked nothing else."""

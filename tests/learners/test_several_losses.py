@@ -33,10 +33,8 @@ class ActorAndCritic(RLModule):
 
     def __init__(self, *spaces: Any) -> None:
         super().__init__(*spaces)
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            self.actor = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 4))
-            self.critic = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 1))
+        self.actor = nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 4))
+        self.critic = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 1))
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
         return {"actor": list(self.actor.parameters()), "critic": list(self.critic.parameters())}
@@ -110,7 +108,9 @@ class FrozenCall(Mixed):
 
 
 def make_module() -> ActorAndCritic:
-    return ActorAndCritic(OBS, ACTIONS, ModuleConfig())
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return ActorAndCritic(OBS, ACTIONS, ModuleConfig())
 
 
 def make_batch(num_rows: int = 16, seed: int = 0) -> dict[str, Any]:
@@ -206,7 +206,7 @@ def test_losses_that_cannot_be_used(losses: Any, what: str) -> None:
 
 @pytest.mark.parametrize("loss", [Separate, FrozenInContext, FrozenCall])
 def test_check_loss_accepts(loss: type[Loss]) -> None:
-    check_loss(loss, Config(), make_module, is_compiled=True)
+    check_loss(loss, Config(), lambda: ActorAndCritic(OBS, ACTIONS, ModuleConfig()), is_compiled=True)
 
 
 @pytest.mark.parametrize(("loss", "term"), [(Mixed, "actor_loss"), (MixedInSilence, "a term of total_loss")])
