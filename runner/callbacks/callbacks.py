@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from runner.callbacks.callback import EPISODE_HOOKS, EXTERNAL_HOOKS, HOOKS, Callback
+from runner.config.callables import made_arguments
 from runner.config.callback_checks import callback_metric
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError, nearest_match
 from runner.config.imports import import_target
@@ -130,10 +131,10 @@ def build_callbacks(config: ExperimentConfig) -> Callbacks:
     made = []
     for index, block in enumerate(config.callbacks):
         key, path = f"callbacks.{index}", str(block["_target_"])
-        arguments = {name: value for name, value in block.items() if name != "_target_"}
+        positional, arguments = made_arguments(block, key)
         target = import_target(path, f"{key}._target_", Callback)
         try:
-            made.append(target(**arguments))
+            made.append(target(*positional, **arguments))
         except Exception as error:  # the user's code may raise anything
             raise ConfigError([Problem(f"{path} cannot be made: {error}", key, repr(arguments))]) from error
     callbacks = Callbacks(made)

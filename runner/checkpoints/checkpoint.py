@@ -22,7 +22,14 @@ from runner.checkpoints import release_0_1
 from runner.checkpoints.files import broken, read_file, sync_folder, write_file
 from runner.checkpoints.manifest_checks import MAX_MANIFEST_BYTES, check_manifest
 from runner.checkpoints.segment_files import SUFFIX, SegmentWriter, stored_segment
-from runner.checkpoints.stored_values import Arrays, arrays_from_bytes, from_plain, to_plain
+from runner.checkpoints.stored_values import (
+    Arrays,
+    arrays_from_bytes,
+    from_plain,
+    to_plain,
+    values_from_json,
+    values_to_json,
+)
 from runner.config.documents import parse_json, read_regular
 from runner.config.origin import foreign_reason, signed
 
@@ -37,10 +44,10 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any], manifest: Mapping[st
     Args:
         folder: of the checkpoint; an existing one is replaced.
         state: part name -> nested dicts and lists of arrays, tensors, segments, numbers, strings, booleans and None.
-        manifest: plain values that are stored with the state.
+        manifest: plain values that are stored with the state; its `config` may have keys of any plain type.
 
     Raises:
-        TypeError: the state holds another type.
+        UnstorableError: the state or the configuration holds another type.
         OSError: the folder cannot be written.
     """
     temporary = folder.with_name(f".{folder.name}.{os.getpid()}.tmp")
@@ -68,6 +75,8 @@ def _write_files(folder: Path, state: Mapping[str, Any], manifest: Mapping[str, 
         ):
             digests[name] = write_file(folder / name, content)
     files = digests | segments.digests
+    if "config" in manifest:
+        manifest = {**manifest, "config": values_to_json(manifest["config"], "config")}
     signed_manifest = signed({**manifest, "schema_version": SCHEMA_VERSION, "files": files}, KIND)
     signed_manifest["digest"] = _manifest_digest(signed_manifest)
     write_file(folder / MANIFEST, json.dumps(signed_manifest, indent=1).encode())
@@ -129,6 +138,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise broken("the checkpoint was altered", path, f"digest {_manifest_digest(manifest)[:12]}", digest[:12])
     check_manifest(path, manifest)
     return dict(manifest)
+
+
+def config_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the unresolved configuration of a manifest."""
+    return values_from_json(manifest["config"])
 
 
 def origin_of(manifest: Mapping[str, Any]) -> str | None:

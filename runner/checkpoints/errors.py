@@ -19,6 +19,19 @@ class OddCheckpointError(CheckpointError):
     exit_code = UserError.exit_code
 
 
+class UnstorableError(RunFailure, TypeError):
+    """A state holds a value or a key of a type that a checkpoint cannot hold.
+
+    Args:
+        name: of the value, `part/key/key`.
+        kind: its type in words.
+    """
+
+    def __init__(self, name: str, kind: str) -> None:
+        allowed = "dicts, lists, tuples, numbers, texts, true and false, None, arrays and tensors of numbers"
+        super().__init__(Problem(f"{name}: {kind} cannot be part of a checkpoint", "checkpoint", allowed=allowed))
+
+
 @contextmanager
 def naming_checkpoint(folder: Path) -> Iterator[None]:
     """Turn errors of a state or configuration that does not fit into CheckpointError."""

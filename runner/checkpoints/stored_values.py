@@ -1,13 +1,14 @@
 """Values of a state as files have them: JSON, and arrays beside it.
 
-In the JSON `{"$array": name}` stands for an array, `{"$tuple": [...]}` for a tuple, and `{"$segment": [name, bytes]}`
-for a segment, which has a file of its own.
+In the JSON `{"$array": name}` stands for an array, `{"$tuple": [...]}` for a tuple, `{"$segment": [name, bytes]}`
+for a segment, which has a file of its own. `{"$items": [[key, value], ...]}` stands for a dict with keys that are not
+texts, or that begin with `$`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,16 @@ import numpy as np
 import safetensors.numpy
 from safetensors import SafetensorError
 
+from runner.checkpoints.errors import UnstorableError
 from runner.checkpoints.files import broken
 from runner.config.documents import parse_json
+from runner.config.errors import Problem
 from runner.segments import Segment
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 Reference = list[Any]  # name and bytes of a segment's file
 
-_ARRAY, _TUPLE, _SEGMENT = "$array", "$tuple", "$segment"
+_ARRAY, _TUPLE, _SEGMENT, _ITEMS = "$array", "$tuple", "$segment", "$items"
 _VALUES = "values"  # key of a segment's plain values in the header of its file
 
 
@@ -33,11 +36,10 @@ def to_plain(value: Any, name: str, arrays: Arrays, put_segment: Callable[[Segme
     """Convert a value for JSON, move its arrays to `arrays`, and put its segments.
 
     Raises:
-        TypeError: a type that has no place in a checkpoint; names it by `name`.
+        UnstorableError: a checkpoint cannot hold the type of a value; names the value by `name`.
     """
     if isinstance(value, Mapping):
-        _check_keys(value, name)
-        return {key: to_plain(item, f"{name}/{key}", arrays, put_segment) for key, item in value.items()}
+        return _mapping_to_plain(value, name, arrays, put_segment)
     if isinstance(value, tuple):
         return {_TUPLE: to_plain(list(value), name, arrays, put_segment)}
     if isinstance(value, list):
@@ -45,14 +47,52 @@ def to_plain(value: Any, name: str, arrays: Arrays, put_segment: Callable[[Segme
     if isinstance(value, Segment):
         return {_SEGMENT: put_segment(value)}
     if hasattr(value, "detach"):  # a torch tensor; importing torch would delay every message of `resume`
-        value = value.detach().cpu().numpy()
+        value = _array_of(value, name)
     if isinstance(value, np.ndarray):
         return {_ARRAY: _move_array(value, name, arrays)}
     if isinstance(value, np.generic):
-        return value.item()
+        value = value.item()
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise TypeError(f"{name}: {type(value).__name__} cannot be part of a checkpoint")
+    raise UnstorableError(name, type(value).__name__)
+
+
+def find_unstorable(value: Any, name: str) -> Iterator[Problem]:
+    """Yield a problem for each value and key that a checkpoint cannot hold; the contents of segments are not read."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from () if isinstance(key, str) else find_unstorable(key, _name_of_key(name, key))
+            yield from find_unstorable(item, f"{name}/{key}")
+    elif isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield from find_unstorable(item, f"{name}/{index}")
+    else:
+        try:
+            to_plain(value, name, {}, lambda segment: [])
+        except UnstorableError as error:
+            yield error.problem
+
+
+def _mapping_to_plain(
+    mapping: Mapping[Any, Any], name: str, arrays: Arrays, put_segment: Callable[[Segment], Reference]
+) -> dict[str, Any]:
+    items = {key: to_plain(item, f"{name}/{key}", arrays, put_segment) for key, item in mapping.items()}
+    if all(isinstance(key, str) and not key.startswith("$") for key in items):
+        return items
+    keys = [to_plain(key, _name_of_key(name, key), arrays, _refuse_segment) for key in items]
+    return {_ITEMS: [[key, item] for key, item in zip(keys, items.values(), strict=True)]}
+
+
+def _name_of_key(name: str, key: object) -> str:
+    return f"key {key!r} of {name}"
+
+
+def _array_of(tensor: Any, name: str) -> np.ndarray[Any, Any]:
+    try:
+        array: np.ndarray[Any, Any] = tensor.detach().cpu().numpy()
+    except (TypeError, RuntimeError) as error:  # numpy does not have its dtype or layout
+        raise UnstorableError(name, f"a tensor of {tensor.dtype}") from error
+    return array
 
 
 def segment_to_bytes(values: Mapping[str, Any], name: str) -> bytes:
@@ -66,16 +106,10 @@ def _refuse_segment(segment: Segment) -> Reference:
     raise TypeError("a segment cannot hold another one")
 
 
-def _check_keys(mapping: Mapping[Any, Any], name: str) -> None:
-    bad = [key for key in mapping if not isinstance(key, str) or key.startswith("$")]
-    if bad:
-        raise TypeError(f"{name}: keys of a checkpoint are strings without $ at their start, got {bad[0]!r}")
-
-
 def _move_array(array: np.ndarray[Any, Any], name: str, arrays: Arrays) -> str:
     """Put a copy of an array into `arrays`; return its name there."""
     if array.dtype.kind not in "biuf":
-        raise TypeError(f"{name}: arrays of {array.dtype} cannot be part of a checkpoint")
+        raise UnstorableError(name, f"an array of {array.dtype}")
     while name in arrays:  # {"a/b": ...} beside {"a": {"b": ...}}
         name += "'"
     arrays[name] = np.array(array, order="C")  # a copy: tensors may share memory, and safetensors wants C order
@@ -94,6 +128,8 @@ def from_plain(value: Any, arrays: Arrays, get_segment: Callable[[Reference], Se
             return tuple(from_plain(value[_TUPLE], arrays, get_segment))
         if set(value) == {_SEGMENT}:
             return get_segment(value[_SEGMENT])
+        if set(value) == {_ITEMS}:
+            return dict(from_plain(pair, arrays, get_segment) for pair in value[_ITEMS])
         return {key: from_plain(item, arrays, get_segment) for key, item in value.items()}
     if isinstance(value, list):
         return [from_plain(item, arrays, get_segment) for item in value]
@@ -125,3 +161,20 @@ def arrays_from_bytes(content: bytes, path: Path) -> Arrays:
         return safetensors.numpy.load(content)
     except SafetensorError as error:
         raise broken("a file of the checkpoint cannot be read", path, str(error)) from error
+
+
+# -- without arrays ----------------------------------------------------------------------------------------------------
+
+
+def values_to_json(values: Mapping[str, Any], name: str) -> Any:
+    """Convert a configuration for JSON, with all of its keys; raises `UnstorableError`."""
+    arrays: Arrays = {}
+    plain = to_plain(values, name, arrays, _refuse_segment)
+    if arrays:
+        raise UnstorableError(next(iter(arrays)), "an array")
+    return plain
+
+
+def values_from_json(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Invert `values_to_json`."""
+    return dict(from_plain(plain, {}, _refuse_reference))

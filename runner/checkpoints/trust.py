@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from runner.checkpoints.checkpoint import origin_of
+from runner.checkpoints.checkpoint import config_of, origin_of
 from runner.checkpoints.errors import naming_checkpoint
 from runner.checkpoints.release_0_1 import converted_config
 from runner.config.composed import Composed
@@ -100,7 +100,7 @@ class StoredValues:
             CheckpointError: the run is of an older release and did what a run cannot do any more.
         """
         reason = None if is_trusted else origin_of(manifest)
-        config = converted_config(manifest["config"], checkpoint)
+        config = converted_config(config_of(manifest), checkpoint)
         values, resolvers = (config, []) if reason is None else mask_resolvers(config)
         return cls(checkpoint, manifest, values, reason, tuple(resolvers))
 

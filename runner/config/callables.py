@@ -1,22 +1,55 @@
-"""Functions and objects that one's own YAML gives as arguments: `{_target_: PATH, argument: value, ...}`.
+"""Objects and functions that YAML gives as arguments of the user's classes: `{_target_: PATH, argument: value, ...}`.
 
-As in Hydra, the target is called with the arguments; with `_partial_: true` it is a function that knows them, for
-others to call.
+As in Hydra, the target is called with the arguments, `_args_` by position; with `_partial_: true` it is a function that
+knows them, for others to call; with `_recursive_: false` blocks in its arguments stay as they are. Targets may lie in
+lists, blocks and arguments of other targets.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from runner.config.composed import Composed
-from runner.config.edits import describe_fault
+from runner.config.edits import INSTANTIATE_KEYS, POSITIONAL, describe_fault, with_positional
 from runner.config.errors import ConfigError, Problem, show_value
 from runner.config.imports import import_target
+from runner.config.kinds import is_part
 from runner.config.targets import NOTHING_GIVEN, Given, find_target_fault
 
-TARGET, PARTIAL = "_target_", "_partial_"
+TARGET, PARTIAL, RECURSIVE = "_target_", "_partial_", "_recursive_"
+# Blocks, and fields of `offline`, with arguments of the user's classes; its other fields are checked elsewhere.
+_BLOCKS = ("env", "module", "multi_agent", "algorithm", "connectors", "callbacks", "curriculum", "league")
+_OF_PRELEARNER = ("prelearner_kwargs", "prelearner_buffer_kwargs")
+
+
+def find_nested_faults(composed: Composed) -> Iterator[Problem]:
+    """Yield what is wrong with targets in arguments of the user's classes, as far as their source files tell."""
+    for name in _BLOCKS:
+        if name not in composed.unread:
+            yield from _faults_of_nested(composed.values.get(name), name, composed, is_inside=False)
+    offline = composed.values.get("offline")
+    if not isinstance(offline, Mapping) or "offline" in composed.unread:
+        return
+    for name in _OF_PRELEARNER:
+        yield from find_callable_faults(offline.get(name), f"offline.{name}", composed)
+
+
+def _faults_of_nested(value: Any, key: str, composed: Composed, is_inside: bool) -> Iterator[Problem]:
+    """Yield faults of targets, except of the parts of a run, which have their own checks.
+
+    `is_inside`: the value is an argument of another target.
+    """
+    if isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from _faults_of_nested(item, f"{key}.{index}", composed, is_inside)
+    elif isinstance(value, Mapping):
+        if TARGET in value and not is_part(f"{key}.{TARGET}", is_inside):
+            yield from find_target_problem(value, key, composed.where(key))
+        if value.get(RECURSIVE, True) is not False:
+            for name, item in value.items():
+                yield from _faults_of_nested(item, f"{key}.{name}", composed, is_inside or TARGET in value)
 
 
 def find_callable_faults(value: Any, key: str, composed: Composed) -> Iterator[Problem]:
@@ -28,7 +61,7 @@ def find_callable_faults(value: Any, key: str, composed: Composed) -> Iterator[P
     elif isinstance(value, Mapping):
         if TARGET in value:
             yield from find_target_problem(value, key, where)
-        for name, item in value.items():
+        for name, item in value.items() if value.get(RECURSIVE, True) is not False else ():
             yield from find_callable_faults(item, f"{key}.{name}", composed)
 
 
@@ -41,13 +74,33 @@ def find_target_problem(
         yield Problem(f"{key}.{TARGET} is no dotted path", where, show_value(path), "package.module.function")
     elif not isinstance(is_partial, bool):
         yield Problem(f"{key}.{PARTIAL} is true or false", where, show_value(is_partial))
-    elif fault := find_target_fault(path, None if is_partial else list(arguments_of(value)), given=given):
-        yield describe_fault(key, fault, where, path)
+    elif not isinstance(value.get(POSITIONAL, []), list):
+        yield Problem(f"{key}.{POSITIONAL} is a list of arguments", where, show_value(value[POSITIONAL]))
+    else:
+        names = [str(name) for name in arguments_of(value)]
+        fault = find_target_fault(path, names, given=with_positional(given, value), is_partial=is_partial)
+        if fault is not None:
+            yield describe_fault(key, fault, where, path)
 
 
 def arguments_of(value: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what is given to the target."""
-    return {name: item for name, item in value.items() if name not in (TARGET, PARTIAL)}
+    """Return what is given to the target by name."""
+    return {name: item for name, item in value.items() if name not in INSTANTIATE_KEYS}
+
+
+def made_arguments(block: Mapping[str, Any], where: str) -> tuple[list[Any], dict[str, Any]]:
+    """Return the positional and keyword arguments of a block, with each block in them that has a `_target_` replaced.
+
+    Args:
+        block: `{_target_: PATH, argument: value, ...}`; without a `_target_`, all are arguments.
+        where: its dotted key.
+
+    Raises:
+        ConfigError: a target in the arguments cannot be imported, or called.
+    """
+    given = {**arguments_of(block), POSITIONAL: block.get(POSITIONAL, [])}
+    made = given if block.get(RECURSIVE, True) is False else _made_each(given, where)
+    return made.pop(POSITIONAL), made
 
 
 def with_callables(value: Any, where: str) -> Any:
@@ -64,19 +117,23 @@ def with_callables(value: Any, where: str) -> Any:
         return [with_callables(item, f"{where}.{index}") for index, item in enumerate(value)]
     if not isinstance(value, Mapping):
         return value
-    made = {name: with_callables(item, f"{where}.{name}") for name, item in value.items()}
     if TARGET not in value:
-        return made
-    target, arguments = import_target(str(value[TARGET]), where), arguments_of(made)
+        return _made_each(value, where)
+    target = import_target(str(value[TARGET]), where)
+    positional, arguments = made_arguments(value, where)
     if value.get(PARTIAL, False):
-        return partial(target, **arguments)
-    return called(target, arguments, where)
+        return partial(target, *positional, **arguments)
+    return called(target, arguments, where, positional)
 
 
-def called(target: Any, arguments: Mapping[str, Any], where: str) -> Any:
+def _made_each(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    return {name: with_callables(item, f"{where}.{name}") for name, item in values.items()}
+
+
+def called(target: Any, arguments: Mapping[str, Any], where: str, positional: Sequence[Any] = ()) -> Any:
     """Call a target; raises `ConfigError` where it fails."""
     try:
-        return target(**arguments)
+        return target(*positional, **arguments)
     except ConfigError:
         raise
     except Exception as error:

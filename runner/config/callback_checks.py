@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from runner.config.callables import arguments_of
 from runner.config.composed import Composed
-from runner.config.edits import describe_fault
+from runner.config.edits import describe_fault, with_positional
 from runner.config.errors import Problem, show_value
 from runner.config.kinds import CALLBACKS
 from runner.config.piece_reports import declared_reports, meaning_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.source_modules import UnknowableError
-from runner.config.targets import find_target_fault
+from runner.config.targets import NOTHING_GIVEN, find_target_fault
 
 PREFIX, EVALUATION = "callbacks/", "evaluation/"
 
@@ -36,8 +37,8 @@ def find_callback_problems(config: ExperimentConfig, composed: Composed) -> Iter
             allowed = "{_target_: package.module.Callback, argument: value, ...}"
             yield Problem(f"{key} must be a callback with a _target_", composed.where(key), show_value(block), allowed)
             continue
-        arguments = [str(name) for name in block if name != "_target_"]
-        fault = find_target_fault(target, arguments, kinds=CALLBACKS)
+        arguments, given = [str(name) for name in arguments_of(block)], with_positional(NOTHING_GIVEN, block)
+        fault = find_target_fault(target, arguments, kinds=CALLBACKS, given=given)
         if fault is not None:
             yield describe_fault(f"{key}._target_", fault, composed.where(f"{key}._target_"), target)
 

@@ -27,6 +27,7 @@ from runner.config.hydra_errors import describe_composition_error
 from runner.config.loader import make_loader
 from runner.config.overrides import OverrideLine, describe_sweep, find_unknown_option, parse_overrides
 from runner.config.own_block import OWN_BLOCK
+from runner.config.path_fields import absolute_paths
 from runner.config.paths import display_path, find_config, search_dirs
 from runner.config.provenance import Provenance
 from runner.config.resolvers import register_value_resolvers
@@ -107,8 +108,8 @@ class _Composition:
             del config["hydra"]
         for key in ["algorithm", *own_blocks(config)]:
             self._underlay_algorithm(config, key)
-        unresolved = _plain(config)
-        values = self._resolve(config)
+        unresolved = absolute_paths(_plain(config))
+        values = absolute_paths(self._resolve(config))
         self._check_experiment_header(values)
         stop = values.get("stop")
         if isinstance(stop, dict):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from runner.config.aggregator_checks import find_aggregator_problems
 from runner.config.algorithms import AlgorithmConfig, PPOConfig
+from runner.config.callables import find_nested_faults
 from runner.config.callback_checks import find_callback_problems
 from runner.config.composed import Composed
 from runner.config.curriculum_checks import find_curriculum_problems
@@ -64,6 +65,7 @@ def _check_blocks(config: ExperimentConfig, composed: Composed) -> Iterator[Prob
         yield from _check_module(config.module, composed)
     yield from _check_processes(config, composed)
     yield from find_callback_problems(config, composed)
+    yield from find_nested_faults(composed)
     yield from _check_trackers(config.tracking.also, composed)
     yield from _check_upload(config.checkpoint.upload_to, composed)
     if not unread & {"multi_agent", "module", "algorithm"}:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from runner.config.edit_lists import DISCARD, EARLIER
@@ -17,7 +18,8 @@ ANCHORED_EDITS = ("insert_before", "insert_after", "replace")
 EDITS = (*PIECE_EDITS, *ANCHORED_EDITS, "remove")
 _PLACE_IN_LIST = re.compile(r"\.\d+\.")
 # Keys that Hydra's `instantiate` reads itself.
-INSTANTIATE_KEYS = ("_target_", "_args_", "_partial_", "_convert_", "_recursive_")
+POSITIONAL = "_args_"
+INSTANTIATE_KEYS = ("_target_", POSITIONAL, "_partial_", "_convert_", "_recursive_")
 # Arguments of a pipeline that the pipeline around it gives.
 SPACES = ("input_observation_space", "input_action_space")
 
@@ -76,7 +78,7 @@ def _check_piece(key: str, piece: Any, where: Where) -> Iterator[Problem]:
     path = piece["_target_"]
     arguments = [str(name) for name in piece if name not in INSTANTIATE_KEYS]
     is_pipeline = is_subclass(path, PIPELINE)
-    given = Given(names=SPACES) if is_pipeline else NOTHING_GIVEN
+    given = with_positional(Given(names=SPACES) if is_pipeline else NOTHING_GIVEN, piece)
     fault = find_target_fault(path, arguments, kinds=PIECES, given=given)
     if fault is not None:
         yield describe_fault(f"{key}._target_", fault, where(key), path)
@@ -109,6 +111,13 @@ def _check_pieces(key: str, pieces: Any, where: Where) -> Iterator[Problem]:
         return
     for index, piece in enumerate(pieces):
         yield from _check_piece(f"{key}.{index}", piece, where)
+
+
+def with_positional(given: Given, block: Mapping[str, Any]) -> Given:
+    """Return what a target is given by position: by runner, and by the block."""
+    positional = block.get(POSITIONAL)
+    count = len(positional) if isinstance(positional, list) else 0
+    return replace(given, num_positional=given.num_positional + count)
 
 
 def describe_fault(key: str, fault: TargetFault, where: str | None, path: str) -> Problem:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from runner.config.callables import arguments_of
 from runner.config.composed import Composed
 from runner.config.curriculum import task_names
-from runner.config.edits import describe_fault
+from runner.config.edits import describe_fault, with_positional
 from runner.config.env_backends import ALE_CLASS, DECIDED, find_backend_problems
 from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.external_checks import find_external_problems
@@ -94,8 +95,8 @@ def _check_wrappers(config: ExperimentConfig, composed: Composed) -> Iterator[Pr
             allowed = "{_target_: package.module.Wrapper, argument: value, ...}"
             yield Problem(f"{key} must be a wrapper with a _target_", composed.where(key), show_value(wrapper), allowed)
             continue
-        arguments = {name: value for name, value in wrapper.items() if name != "_target_"}
-        yield from _check_call(f"{key}._target_", key, target, arguments, composed, _WRAPPED_ENV)
+        given = with_positional(_WRAPPED_ENV, wrapper)
+        yield from _check_call(f"{key}._target_", key, target, arguments_of(wrapper), composed, given)
 
 
 def _check_env_id(

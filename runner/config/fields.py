@@ -16,7 +16,8 @@ class Option:
     `minimum`/`maximum` are inclusive bounds, `above`/`below` exclusive ones; they apply to the number itself, to
     every item of a list and to every value of a schedule. `is_schedule` marks a field that takes either a number or
     `[[env_steps, value], ...]`, interpolated linearly. `is_adapted`: training changes the value, so
-    that a checkpoint brings its own. `choices` of a block are its keys.
+    that a checkpoint brings its own. `choices` of a block are its keys. `is_path` marks paths of files, of which local
+    ones become absolute when the configuration is read.
     """
 
     meaning: str
@@ -28,6 +29,7 @@ class Option:
     choices: tuple[Any, ...] | None = None
     is_schedule: bool = False
     is_adapted: bool = False
+    is_path: bool = False
 
 
 def option(default: T, meaning: str, **bounds: Any) -> T:

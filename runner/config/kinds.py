@@ -82,6 +82,15 @@ def names_code(key: str) -> bool:
     return key.rpartition(".")[2] == "_target_" or any(re.fullmatch(pattern, key) for pattern, _ in _KINDS)
 
 
+def is_part(key: str, is_inside: bool = False) -> bool:
+    """Return whether the value of a dotted key is the path of a part of a run, not of an object among its arguments.
+
+    `is_inside`: the block of the key is an argument of another `_target_`.
+    """
+    is_option = is_inside and key.startswith("algorithm.plan.")
+    return not is_option and any(re.fullmatch(pattern, key) for pattern, _ in _KINDS)
+
+
 def is_known_kind(key: str, path: str) -> bool:
     """Whether `path` is in one of `PACKAGES` and of the kind that the key asks for, as far as source files tell."""
     bases = next((bases for pattern, bases in _KINDS if re.fullmatch(pattern, key)), ())

@@ -52,6 +52,7 @@ class LeagueConfig:
         {},
         "player: a policy file (policy.onnx, as `export` writes it), of several modules {module: policy file, ...} of "
         "the ones it plays; or {_target_: your own Player class, its keyword arguments, ...}",
+        is_path=True,
     )
     train_against: list[str] = option([], "players of `fixed` that the share of fixed ones draws; empty: all of them")
     evaluate_against: list[str] = option([], "players of `fixed` that evaluations are against; empty: all of them")

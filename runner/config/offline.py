@@ -10,11 +10,28 @@ from runner.config.fields import option
 
 # What writes without Ray Data.
 OWN_WRITE_METHODS = ("write_parquet", "write_json", "write_csv")
+# Ends of the functions of Ray Data that read and write files.
+_FILE_KINDS = (
+    *("parquet", "json", "csv", "numpy", "images", "videos", "audio", "text", "binary_files"),
+    *("tfrecords", "webdataset", "avro", "orc"),
+)
 
 
 def settings_of_reading(offline: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of the `offline` block that say how data are read, not how they are recorded."""
     return {name: value for name, value in offline.items() if not name.startswith("output")}
+
+
+def names_files(offline: Mapping[str, Any], direction: str) -> bool:
+    """Return whether `input_` or `output` are files of this machine or URLs, and not what only a function knows.
+
+    Args:
+        offline: the block.
+        direction: "input" or "output".
+    """
+    method = offline.get("input_read_method" if direction == "input" else "output_write_method")
+    is_of_files = method in (None, "auto") or str(method).partition("_")[2] in _FILE_KINDS
+    return is_of_files and offline.get(f"{direction}_filesystem") in (None, "local")
 
 
 @dataclass(frozen=True)
@@ -25,6 +42,7 @@ class OfflineConfig:
         None,
         "file, folder, pattern or URI of recorded data, or a list of them; {_target_: FUNCTION, ...}: episodes that a "
         "function of your own yields; null trains online",
+        is_path=True,
     )
     offline_data_class: str | None = option(None, "dotted path of your own OfflineData class; null: runner's")
     input_read_method: str = option(
@@ -94,7 +112,7 @@ class OfflineConfig:
     dataset_num_iters_per_learner: int | None = option(
         None, "updates of an iteration; null: one pass over the data", unit="updates", minimum=1
     )
-    output: str | None = option(None, "folder or URI to record episodes in; null records nothing")
+    output: str | None = option(None, "folder or URI to record episodes in; null records nothing", is_path=True)
     output_write_episodes: bool = option(True, "a row is an episode; false: a row is a step")
     output_episode_format: str = option(
         "columns",

@@ -25,8 +25,10 @@ class RLlinkConfig:
     )
     num_kept_weights: int = option(4, "versions of the weights whose episodes are accepted off-policy", minimum=1)
     token: str | None = option(None, "clients must bring this token; null asks for none")
-    tls_certificate: str | None = option(None, "PEM file with the server's certificate chain; null serves without TLS")
-    tls_key: str | None = option(None, "PEM file with its private key")
+    tls_certificate: str | None = option(
+        None, "PEM file with the server's certificate chain; null serves without TLS", is_path=True
+    )
+    tls_key: str | None = option(None, "PEM file with its private key", is_path=True)
     max_clients: int = option(
         1024, "clients at once; a connection becomes a client with its first request, or with its token", minimum=1
     )

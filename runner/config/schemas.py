@@ -349,7 +349,9 @@ class ModuleConfig:
     )
     model_config: dict[str, Any] = option({}, "free keyword arguments for a module class of your own")
     load_state_path: str | None = option(
-        None, "begin with the parameters of another run: its run dir (the newest checkpoint) or one of its checkpoints"
+        None,
+        "begin with the parameters of another run: its run dir (the newest checkpoint) or one of its checkpoints",
+        is_path=True,
     )
     load_state_strict: bool = option(
         True, "that checkpoint's module must have exactly this module's parameters; false: take over what both have"
@@ -449,7 +451,7 @@ class EvaluationConfig:
         choices=tuple(VIDEO),
     )
     offline_evaluation_input_: str | list[str] | None = option(
-        None, "held-out recorded data, read with the options offline.input_...; null: none"
+        None, "held-out recorded data, read with the options offline.input_...; null: none", is_path=True
     )
     offline_evaluation_interval: int | None = option(
         None, "evaluate on held-out data every so many iterations, and at the end; null: only at the end", minimum=1
@@ -503,6 +505,7 @@ class CheckpointConfig:
     upload_to: str | None = option(
         None,
         "store to which the run dir is copied with each checkpoint, a URL of fsspec: s3://bucket/runs; null: nowhere",
+        is_path=True,
     )
 
 
@@ -515,8 +518,10 @@ class TrackingConfig:
     """Where a run is recorded beside its own files."""
 
     mlflow: bool = option(True, "record the run in MLflow")
-    tracking_uri: str | None = option(None, "MLflow's tracking URI; null: sqlite:///<outputs>/mlflow.db")
-    artifact_location: str | None = option(None, "where MLflow keeps artifacts; null: <outputs>/mlflow-artifacts")
+    tracking_uri: str | None = option(None, "MLflow's tracking URI; null: sqlite:///<outputs>/mlflow.db", is_path=True)
+    artifact_location: str | None = option(
+        None, "where MLflow keeps artifacts; null: <outputs>/mlflow-artifacts", is_path=True
+    )
     experiment_name: str | None = option(None, "MLflow experiment; null: the name of the experiment file")
     run_name: str | None = option(None, "MLflow run name; null: date and time of the run")
     flush_interval_s: float = option(2.0, "metrics reach MLflow in batches this often", unit="s", above=0)

@@ -19,6 +19,7 @@ from runner.config.defaults import core_groups
 from runner.config.documents import TooLargeError, check_expansion
 from runner.config.errors import ConfigError, Problem, show_value
 from runner.config.overrides import OverrideLine, parse_overrides
+from runner.config.path_fields import absolute_paths
 from runner.config.paths import search_dirs
 from runner.config.provenance import Provenance, join_keys
 from runner.config.resolvers import register_value_resolvers
@@ -54,9 +55,9 @@ def compose_stored(
         places = _places_of_edits(config, places, edits)
     problems += set_values(config, usable)
     places |= {join_keys(tuple(line.key.split("."))): line.where for line in others}
-    values = _resolved(config)
+    values = absolute_paths(_resolved(config))
     values["stop"] = {metric: bound for metric, bound in values.get("stop", {}).items() if bound is not None}
-    plain = cast(dict[str, Any], OmegaConf.to_container(config, resolve=False))
+    plain = absolute_paths(cast(dict[str, Any], OmegaConf.to_container(config, resolve=False)))
     texts = (*earlier, *(line.text for line in lines))
     return Composed(values, places, texts, experiment, tuple(problems), unresolved={**plain, "stop": values["stop"]})
 

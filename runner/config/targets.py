@@ -22,12 +22,14 @@ class TargetFault:
 
     Attributes:
         arguments: the names of arguments that are unknown or missing; empty where the path itself is at fault.
+        is_missing: the arguments are missing.
     """
 
     what: str
     allowed: str | None = None
     nearest: str | None = None
     arguments: tuple[str, ...] = ()
+    is_missing: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,7 @@ def find_target_fault(
     may_be_module: bool = False,
     kinds: Kinds | None = None,
     given: Given = NOTHING_GIVEN,
+    is_partial: bool = False,
 ) -> TargetFault | None:
     """The fault of a dotted path to a class or function.
 
@@ -71,6 +74,7 @@ def find_target_fault(
         may_be_module: a module will do.
         kinds: allowed kinds; None: any class or function.
         given: arguments that runner itself gives.
+        is_partial: others give the arguments that are missing.
     """
     if not all(part.isidentifier() for part in path.split(".")) or "." not in path:
         return TargetFault(f"{path} is no dotted path of a class or function", "package.module.Name")
@@ -86,7 +90,10 @@ def find_target_fault(
     if isinstance(found, SourceModule):
         return None if may_be_module else TargetFault(f"{path} is a module, not a class or function")
     fault = None if kinds is None else _find_kind_fault(path, found, kinds)
-    return fault if fault or arguments is None else _find_argument_fault(path, found, list(arguments), given)
+    if fault is not None or arguments is None:
+        return fault
+    fault = _find_argument_fault(path, found, list(arguments), given)
+    return None if fault is not None and fault.is_missing and is_partial else fault
 
 
 def is_subclass(path: str, base: str) -> bool:
@@ -131,5 +138,6 @@ def _find_argument_fault(path: str, found: Definition, arguments: list[str], giv
         return TargetFault(what, listed, nearest_match(unknown[0], allowed), tuple(unknown))
     missing = [key for key in signature.required if key not in (*arguments, *given.names)]
     if missing:
-        return TargetFault(f"{name} needs the argument {', '.join(missing)}", listed, arguments=tuple(missing))
+        what = f"{name} needs the argument {', '.join(missing)}"
+        return TargetFault(what, listed, arguments=tuple(missing), is_missing=True)
     return None

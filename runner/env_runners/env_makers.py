@@ -7,10 +7,12 @@ import inspect
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
 
+from runner.config.callables import made_arguments, with_callables
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.schemas import ASYNC, EnvConfig
@@ -38,6 +40,8 @@ def make_environment(config: EnvConfig, num_envs: int = 1, mode: str = "auto") -
     Raises:
         ConfigError: the environment or a wrapper cannot be made.
     """
+    own = copy.deepcopy(config.env_config)  # an environment may write into its own
+    config = replace(config, env_config=with_callables(own, "env.env_config"))
     wrappers = [_import_wrapper(index, block) for index, block in enumerate(config.wrappers)]
     with _telling_what(config):
         env = _make_bare(config, num_envs, mode, wrappers)
@@ -124,7 +128,7 @@ def _make_bare(config: EnvConfig, num_envs: int, mode: str, wrappers: list[Any])
     """Make the environment without wrappers."""
     if config.backend != "gymnasium":
         return make_native(config, num_envs)
-    arguments = copy.deepcopy(dict(config.env_config))  # an environment may write into its own
+    arguments = dict(config.env_config)
     if config._target_ is not None:
         target = _import_environment(config._target_, "env._target_")
         return target(**({"num_envs": num_envs} if makes_all_at_once(target) else {}) | arguments)
@@ -162,12 +166,13 @@ def _wraps_petting_zoo(wrapper: Any) -> bool:
 
 
 def _wrapped(env: Environment, wrapper: Any, index: int, block: Mapping[str, Any]) -> Environment:
-    arguments = copy.deepcopy({name: value for name, value in block.items() if name != "_target_"})
+    where = f"env.wrappers.{index}"
+    positional, arguments = made_arguments(copy.deepcopy(dict(block)), where)
     try:
-        return wrapper(env, **arguments)
+        return wrapper(env, *positional, **arguments)
     except Exception as error:  # whatever a user's constructor raises becomes one clear message
         what = f"{block['_target_']} cannot be put around {_class_name(env)}: {type(error).__name__}: {error}"
-        raise ConfigError([Problem(what, f"env.wrappers.{index}", str(arguments), _hint(env, wrapper))]) from error
+        raise ConfigError([Problem(what, where, str(arguments), _hint(env, wrapper))]) from error
 
 
 def _hint(env: Environment, wrapper: Any) -> str | None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from runner.config.callables import made_arguments
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.imports import import_target
 from runner.episodes.columns import DEFAULT_MODULE_ID
@@ -104,10 +105,10 @@ class PatternMapping(AgentMapping):
 def make_mapping(block: Mapping[str, Any]) -> AgentMapping:
     """Return the mapping of a configuration block; an empty one maps all agents to `default_policy`."""
     if "_target_" in block:
-        arguments = dict(block)
-        mapping_class = import_target(arguments.pop("_target_"), f"{_WHERE}._target_", AgentMapping)
+        mapping_class = import_target(block["_target_"], f"{_WHERE}._target_", AgentMapping)
+        positional, arguments = made_arguments(block, _WHERE)
         try:
-            mapping: AgentMapping = mapping_class(**arguments)
+            mapping: AgentMapping = mapping_class(*positional, **arguments)
         except Exception as error:  # a user's class may raise anything
             what = f"the mapping {block['_target_']} cannot be made: {type(error).__name__}: {error}"
             raise ConfigError([Problem(what, _WHERE, str(arguments))]) from error

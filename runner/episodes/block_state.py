@@ -104,7 +104,9 @@ def _is_storable(value: Any) -> bool:
 
 
 def _is_key(key: Any) -> bool:
-    return isinstance(key, str) and not key.startswith("$")
+    if isinstance(key, tuple):
+        return all(map(_is_key, key))
+    return key is None or isinstance(key, (bool, int, float, str, np.number, np.bool_))
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 
 from runner.config.schemas import EnvConfig, ExperimentConfig
+from runner.env_runners.protocol import EnvRunner
 from runner.episodes.columns import Rollout
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
 from runner.module_parts import ModuleParts, weights_of
@@ -15,7 +17,21 @@ _LEAST_ENV_STEPS = 8
 
 
 def first_sample(config: ExperimentConfig, parts: Mapping[str, ModuleParts], role: str = TRAINING) -> Rollout:
-    """Make an env runner with few sub-environments, sample some env steps, and close it; nothing is recorded.
+    """Make an env runner as `first_env_runner` does, and sample some env steps."""
+    with first_env_runner(config, parts, role) as runner:
+        return sample_with(runner, parts)
+
+
+def sample_with(runner: EnvRunner, parts: Mapping[str, ModuleParts]) -> Rollout:
+    """Sample some env steps."""
+    return runner.sample(_LEAST_ENV_STEPS, True, weights_of(parts), {}).rollout
+
+
+@contextmanager
+def first_env_runner(
+    config: ExperimentConfig, parts: Mapping[str, ModuleParts], role: str = TRAINING
+) -> Iterator[EnvRunner]:
+    """Make an env runner with few sub-environments, and close it afterwards; nothing is recorded.
 
     Simulators are not waited for: an environment like them is stepped in their place.
 
@@ -32,7 +48,7 @@ def first_sample(config: ExperimentConfig, parts: Mapping[str, ModuleParts], rol
     plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
     runner = build_env_runner(replace(reduced(config), env=env), plans, role, 0, 0)
     try:
-        return runner.sample(_LEAST_ENV_STEPS, True, weights_of(parts), {}).rollout
+        yield runner
     finally:
         runner.close()
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 
+from runner.config.callables import made_arguments
 from runner.config.documents import read_regular
 from runner.config.errors import ConfigError, Problem, nearest_match, show_value
 from runner.config.imports import import_target
@@ -109,9 +110,11 @@ def _make_player(
 ) -> Player:
     if content is not None:
         return PolicyPlayer(content, explore)
-    given = dict(fixed[player_id])
-    key = f"league.fixed.{player_id}._target_"
-    player: Player = import_target(given.pop("_target_"), key, Player)(spaces[module_id], **given)
+    block, key = fixed[player_id], f"league.fixed.{player_id}"
+    positional, arguments = made_arguments(block, key)
+    player: Player = import_target(block["_target_"], f"{key}._target_", Player)(
+        spaces[module_id], *positional, **arguments
+    )
     return player
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -11,7 +11,9 @@ import numpy.typing as npt
 import torch
 
 from runner.config.algorithms import AlgorithmConfig
+from runner.config.callables import with_callables
 from runner.config.errors import ConfigError, Problem
+from runner.config.fields import names_of
 from runner.config.imports import import_target
 from runner.config.module_ids import trained_modules
 from runner.config.operators import ENV_RUNNERS
@@ -171,7 +173,7 @@ def make_loss(algorithm: AlgorithmConfig) -> Loss:
     """
     loss_class = import_target(algorithm.loss, "algorithm.loss", Loss)
     try:
-        loss: Loss = loss_class(algorithm)
+        loss: Loss = loss_class(_with_objects(algorithm))
     except Exception as error:
         if not is_own(loss_class):
             raise
@@ -181,6 +183,19 @@ def make_loss(algorithm: AlgorithmConfig) -> Loss:
             problem = Problem(str(error), where, allowed="__init__(self, config)")
         raise ConfigError([problem]) from error
     return loss
+
+
+def _with_objects(algorithm: AlgorithmConfig) -> AlgorithmConfig:
+    """Return the configuration with the targets in fields of the user's dataclass replaced by their objects."""
+    shared = names_of(AlgorithmConfig)
+    given = {name: getattr(algorithm, name) for name in names_of(type(algorithm)) if name not in shared}
+    made = {
+        name: with_callables(value, f"algorithm.{name}")
+        for name, value in given.items()
+        if isinstance(value, (dict, list))
+    }
+    changed = {name: value for name, value in made.items() if value != given[name]}
+    return replace(algorithm, **changed) if changed else algorithm
 
 
 def adapting_losses(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> list[str]:

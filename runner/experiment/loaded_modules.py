@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from runner.checkpoints import load_checkpoint, naming_checkpoint
+from runner.checkpoints.checkpoint import config_of
 from runner.checkpoints.module_source import ModuleSource, module_sources
 from runner.checkpoints.policy_state import shared_state_in
 from runner.config.demands import mask_resolvers
@@ -109,7 +110,7 @@ def _read_saved(
             where = f"load_state_path\n{source.checkpoint}"
             raise ConfigError([Problem(what, where, ", ".join(learners), f"one module, or one named {module_id}")])
         shared = shared_state_in(state).get(saved_id, {})
-        values = compose_stored(mask_resolvers(manifest["config"])[0], [], (), None).values
+        values = compose_stored(mask_resolvers(config_of(manifest))[0], [], (), None).values
         block = values["module"] | values.get("multi_agent", {}).get("modules", {}).get(saved_id, {})
         activations = {name: value for name, value in block.items() if name.endswith("_activation")}
         return SavedModule(source, saved_id, learners[saved_id], shared, activations)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -13,7 +13,7 @@ from runner.callbacks import Callbacks, build_callbacks
 from runner.config.callback_checks import with_evaluation
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
 from runner.config.metrics import check_metric_names
-from runner.config.operators import ENV_RUNNERS
+from runner.config.operators import ENV_RUNNERS, LEARNERS, REPLAY_BUFFERS
 from runner.config.own_code import problem_of
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
@@ -22,12 +22,13 @@ from runner.experiment.aggregator_builder import check_aggregated_pipelines
 from runner.experiment.curriculum_builder import check_tasks
 from runner.experiment.env_runner_builder import EVALUATION
 from runner.experiment.filming import Filmer
-from runner.experiment.first_sample import first_sample, reduced
+from runner.experiment.first_sample import first_env_runner, first_sample, reduced, sample_with
 from runner.experiment.league_builder import build_league
 from runner.experiment.learner_builder import build_learner_group
 from runner.experiment.loaded_modules import load_modules
 from runner.experiment.recorded_data_builder import build_held_out_evaluation, check_recorded_data
 from runner.experiment.recorded_replay import open_recorded_replay
+from runner.experiment.rehearsed_checkpoint import Stateful, check_storable, store_and_restore
 from runner.experiment.replay_builder import build_replay_buffers
 from runner.experiment.replay_memory import measure_replay
 from runner.module_parts import (
@@ -74,6 +75,7 @@ class _Rehearsal:
         self._problems: list[Problem] = []
         self._cause: Exception | None = None
         self._made: list[str] = []
+        self._stores = True  # all parts so far could be written to a checkpoint
         self._not_made = list(_made_elsewhere(config))
         self._warnings: list[str] = []
 
@@ -113,6 +115,9 @@ class _Rehearsal:
         of_callbacks = with_evaluation(callbacks.reported_metrics, config)
         self._try("the metrics", lambda: check_metric_names(config, agents, reported, of_callbacks))
         self._try("module.load_state_path", lambda: load_modules(config, parts))
+        if len(callbacks):
+            self._store("callbacks", callbacks)
+        self._try("a checkpoint", lambda: check_storable({"config": _settings_of(self._given)}))
         self._try("the league", lambda: build_league(config, parts))
         self._try("the aggregators", lambda: check_aggregated_pipelines(self._given, parts))
         return parts
@@ -134,15 +139,29 @@ class _Rehearsal:
         if update is not None:
             compiled = f", compiled in {update.compile_s:.1f} s" if update.compile_s else ""
             self._made.append(f"one update on {rollout.num_env_steps} env steps{compiled}")
+            self._store(LEARNERS, learners)
+        self._made += ["one checkpoint, which was read back"] if self._stores else []
 
     def _try_rollout(self, parts: Mapping[str, ModuleParts]) -> Rollout | None:
         """Return env steps as an update gets them: recorded, sampled, or replayed."""
         if ENV_RUNNERS not in needs_of(self._config):
             return self._try("the recorded data", lambda: self._read(parts))
-        sampled = self._try("one step", lambda: first_sample(self._config, parts))
+        sampled = self._try("one step", lambda: self._sample(parts))
         if sampled is None or not self._config.algorithm.replay_buffers:
             return sampled
         return self._try("the replay buffers", lambda: self._replay(parts, sampled))
+
+    def _sample(self, parts: Mapping[str, ModuleParts]) -> Rollout:
+        with first_env_runner(self._config, parts) as env_runner:
+            rollout = sample_with(env_runner, parts)
+            self._store(ENV_RUNNERS, env_runner)
+            return rollout
+
+    def _store(self, name: str, part: Stateful) -> None:
+        """Write a part to a checkpoint, and read it back."""
+        num_problems = len(self._problems)
+        self._try(f"a checkpoint of {name}", lambda: store_and_restore(name, part))
+        self._stores &= len(self._problems) == num_problems
 
     def _replay(self, parts: Mapping[str, ModuleParts], rollout: Rollout) -> Rollout:
         """Store env steps in all buffers, and return as many from the first one: what its updates learn from."""
@@ -152,6 +171,7 @@ class _Rehearsal:
         buffers = list(build_replay_buffers(self._config, parts).values())
         for buffer in buffers:
             buffer.add(rollout)
+            self._store(REPLAY_BUFFERS, buffer)
         return buffers[0].sample(rollout.num_env_steps).rollout
 
     def _read(self, parts: Mapping[str, ModuleParts]) -> Rollout | None:
@@ -210,6 +230,11 @@ def _made_elsewhere(config: ExperimentConfig) -> Iterator[str]:
         yield "calls of callbacks"
     if config.tracking.mlflow:
         yield "the MLflow run"
+
+
+def _settings_of(config: ExperimentConfig) -> dict[str, Any]:
+    """Return the blocks with arguments of the user's classes."""
+    return {name: asdict(getattr(config, name)) for name in ("env", "module", "algorithm")}
 
 
 def _described(parts: Mapping[str, ModuleParts]) -> Iterator[str]:

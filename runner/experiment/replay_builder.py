@@ -7,6 +7,7 @@ from functools import partial
 
 import gymnasium as gym
 
+from runner.config.callables import made_arguments
 from runner.config.errors import ChoiceError, ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.plans import is_deterministic
@@ -35,10 +36,10 @@ def build_replay_buffers(
     buffers = {}
     for name, block in config.algorithm.replay_buffers.items():
         key = f"algorithm.replay_buffers.{name}"
-        arguments = {argument: value for argument, value in block.items() if argument not in ("_target_", RECORDED)}
+        positional, arguments = made_arguments({name: value for name, value in block.items() if name != RECORDED}, key)
         buffer_class = import_target(block["_target_"], f"{key}._target_", ReplayBuffer)
         try:
-            buffer = buffers[name] = buffer_class(**arguments)
+            buffer = buffers[name] = buffer_class(*positional, **arguments)
         except ChoiceError as error:
             raise ConfigError([error.problem(key)]) from error
         except (TypeError, ValueError) as error:

@@ -13,6 +13,7 @@ from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.offline_evaluation import NUM_EPISODES
 from runner.config.own_code import problem_of
 from runner.config.schemas import ExperimentConfig
+from runner.experiment.rehearsed_checkpoint import check_storable
 from runner.experiment.run_records import RunRecords, Status
 from runner.experiment.stop_criteria import met_criteria
 from runner.interrupts import Interrupted, reason_to_end
@@ -89,6 +90,8 @@ class Run:
             self._write_league()
         if self._is_checkpoint_due():
             records.save_checkpoint(trainer)
+        elif trainer.training_iteration == 1 and not self._config.env.is_external:
+            check_storable(trainer.get_state())  # now with states of environments
         if self._is_filmed(result):
             records.film(trainer)
 

@@ -11,6 +11,7 @@ from runner.checkpoints import load_checkpoint, naming_checkpoint
 from runner.checkpoints.folder import naming_older
 from runner.config.composed import Composed
 from runner.config.schemas import ExperimentConfig
+from runner.experiment.rehearsed_checkpoint import check_storable
 from runner.experiment.run import Run, own_errors_told
 from runner.experiment.run_folder import RunFolder
 from runner.experiment.run_records import RunRecords
@@ -55,6 +56,8 @@ def run_experiment(
             trainer = stack.enter_context(
                 Trainer(config, loads_modules=resume_from is None, note=records.note, run_dir=records.run_dir)
             )
+            if resume_from is None and not config.env.is_external:  # their state begins a segment of a journal
+                check_storable(trainer.get_state())
         if resume_from is not None:
             with naming_checkpoint(resume_from), naming_older(resume_from):
                 trainer.set_state(state)

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from runner.config.callables import with_callables
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.optimizer import OptimizerConfig
@@ -120,9 +121,10 @@ def _made(config: OptimizerConfig, groups: Sequence[Sequence[nn.Parameter]]) -> 
     if needs_closure is not None and needs_closure.default is inspect.Parameter.empty:
         what = f"{config._target_} evaluates the loss several times a step, and a learner computes one gradient"
         raise ConfigError([Problem(what, "algorithm.optimizer._target_", allowed="torch.optim.RAdam, for example")])
+    arguments = with_callables(config.arguments, "algorithm.optimizer.arguments")
     try:
         optimizer: torch.optim.Optimizer
-        optimizer = optimizer_class([{"params": group} for group in groups], lr=0.0, **config.arguments)
+        optimizer = optimizer_class([{"params": group} for group in groups], lr=0.0, **arguments)
     except (TypeError, ValueError, RuntimeError) as error:
         what = f"{config._target_} cannot be made: {error}"
         raise ConfigError([Problem(what, "algorithm.optimizer.arguments", str(config.arguments))]) from error

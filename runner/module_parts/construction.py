@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from runner.config.callables import made_arguments, with_callables
 from runner.config.edit_lists import OF_ALGORITHM
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.imports import import_target
@@ -187,13 +188,15 @@ def make_piece(block: Mapping[str, Any], where: str) -> ConnectorPiece:
     Raises:
         ConfigError: the piece cannot be made.
     """
-    arguments = dict(block)
-    path = arguments.pop("_target_")
+    path = block["_target_"]
     piece_class = import_target(path, where, ConnectorPiece)
-    if issubclass(piece_class, ConnectorPipeline) and "pieces" in arguments:
-        arguments["pieces"] = [make_piece(piece, where) for piece in arguments["pieces"]]
+    is_pipeline = issubclass(piece_class, ConnectorPipeline) and "pieces" in block
+    given = {name: value for name, value in block.items() if not (is_pipeline and name == "pieces")}
+    positional, arguments = made_arguments(given, where)
+    if is_pipeline:
+        arguments["pieces"] = [make_piece(piece, where) for piece in block["pieces"]]
     try:
-        piece: ConnectorPiece = piece_class(**arguments)
+        piece: ConnectorPiece = piece_class(*positional, **arguments)
     except (TypeError, ValueError) as error:
         raise ConfigError([Problem(f"{path} cannot be made: {error}", where, str(arguments))]) from error
     return piece
@@ -204,11 +207,12 @@ def _build_module(config: ExperimentConfig, plan: ModulePlan, env_to_module: Env
     """Make the module for the spaces between the pipelines; its weights follow from the run's seed alone."""
     module_class = import_target(plan.module._target_, "module._target_", RLModule)
     where = "module" if plan.agents is None else f"module {plan.module_id}"
+    module_config = replace(plan.module, model_config=with_callables(plan.module.model_config, "module.model_config"))
     spaces = env_to_module.observation_space, acting_space(plan.action_space, config.env.normalize_actions)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(integer_seed(config.seed, plan.name("module")))
         try:
-            module: RLModule = module_class(*spaces, plan.module)
+            module: RLModule = module_class(*spaces, module_config)
         except (TypeError, ValueError) as error:
             raise ConfigError([_unmade_module(error, where, plan.module._target_, module_class)]) from error
         except Exception as error:

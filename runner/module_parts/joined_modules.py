@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import gymnasium as gym
 import torch
 
+from runner.config.callables import made_arguments
 from runner.config.errors import ChoiceError, ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.module_ids import trained_modules
@@ -70,16 +71,17 @@ def join_modules(config: ExperimentConfig, parts: Mapping[str, P]) -> dict[str, 
             agents, and there is one.
     """
     spaces = _give_agents(parts)
-    block = dict(config.multi_agent.multi_rl_module or {})
+    block = config.multi_agent.multi_rl_module
     if not block:
         return dict(parts)
-    where, path = "multi_agent.multi_rl_module", block.pop("_target_")
+    where, path = "multi_agent.multi_rl_module", str(block["_target_"])
+    positional, arguments = made_arguments(block, where)
     joined_class = import_target(path, where, MultiRLModule)
     modules = {module_id: module_parts.module for module_id, module_parts in parts.items()}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(integer_seed(config.seed, "multi_rl_module"))
         try:
-            together: MultiRLModule = joined_class(modules, **block)
+            together: MultiRLModule = joined_class(modules, *positional, **arguments)
             together.use_agents(_run_agents(config, parts, spaces))
         except ChoiceError as error:
             raise ConfigError([error.problem(where)]) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from runner.config.callables import with_callables
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.metrics import check_operator_metrics
@@ -59,7 +60,7 @@ def _made(step: Step, resources: Resources) -> Operator:
         return operator
     operator_class = import_target(step.name, step.key, Operator)
     try:
-        operator = operator_class(resources, **step.arguments)
+        operator = operator_class(resources, **with_callables(dict(step.arguments), step.key))
     except (TypeError, ValueError) as error:
         raise ConfigError([Problem(f"{step.name} cannot be made: {error}", step.key, str(step.arguments))]) from error
     if not hasattr(operator, "resources"):
@@ -81,7 +82,7 @@ def _flow_of_function(step: Step, resources: Resources) -> Flow:
     """Call a function of one's own that makes a whole plan."""
     make: Any = import_target(step.name, KEY)
     try:
-        flow = make(resources, **step.arguments)
+        flow = make(resources, **with_callables(dict(step.arguments), KEY))
     except TypeError as error:
         raise ConfigError([Problem(f"{step.name} cannot be called: {error}", KEY, str(step.arguments))]) from error
     if not isinstance(flow, Iterator):

@@ -16,6 +16,7 @@ from runner.config.metrics import NUM_READY
 from runner.config.operator_metrics import free_name, operator_metric
 from runner.config.operators import ENV_RUNNERS, LEARNERS, QUEUES, RECORDED_DATA, REPLAY_BUFFERS
 from runner.config.own_code import place_of
+from runner.config.path_fields import absolute_paths
 from runner.config.piece_reports import meaning_of
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup
@@ -346,7 +347,9 @@ class Resources:
         Returns:
             The replay buffers that begin empty, because they have other arguments than the ones of the state.
         """
-        saved, settings = state["plan"]["settings"], self._settings
+        saved, settings = dict(state["plan"]["settings"]), self._settings
+        if RECORDED_DATA in saved:  # older checkpoints have relative paths
+            saved[RECORDED_DATA] = absolute_paths({"offline": saved[RECORDED_DATA]})["offline"]
         self.metrics.set_state(state["metrics"])
         self.callbacks.set_state(state.get("callbacks", []))
         anew = {name for name, source in self.sources.items() if saved.get(name) != source.settings}

@@ -79,7 +79,7 @@ def info_of(infos: Infos, env: int) -> dict[str, Any]:
     info: dict[str, Any] = {}
     for key, values in infos.items():
         is_valid = infos.get(f"_{key}")
-        if key.startswith("_") and key[1:] in infos:
+        if _is_note(key, infos):
             continue
         if is_valid is not None and not is_valid[env]:
             continue
@@ -93,7 +93,12 @@ def keys_of(infos: Infos) -> list[str]:
         return sorted({key for info in infos for key in keys_of(info)})
     keys: list[str] = []
     for key, value in infos.items():
-        if key.startswith("_") and key[1:] in infos:  # gymnasium's note of for whom the key holds
+        if _is_note(key, infos):
             continue
-        keys += [f"{key}/{part}" for part in keys_of(value)] if isinstance(value, Mapping) else [key]
+        keys += [f"{key}/{part}" for part in keys_of(value)] if isinstance(value, Mapping) else [str(key)]
     return sorted(keys)
+
+
+def _is_note(key: Any, infos: Mapping[Any, Any]) -> bool:
+    """Return whether a key is gymnasium's note for which sub-environments another key is valid."""
+    return isinstance(key, str) and key.startswith("_") and key[1:] in infos

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from runner.checkpoints.errors import UnstorableError
 from runner.checkpoints.stored_values import Reference, from_plain, to_plain
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.episodes import nested
@@ -88,9 +90,8 @@ def through_checkpoint(state: Mapping[str, Any], owner: str) -> Any:
 
     try:
         plain = to_plain(state, "state", arrays, put)
-    except TypeError as error:
-        allowed = "numbers, texts, None, arrays, and dicts with texts as keys, lists and tuples of them"
-        raise RunFailure(Problem(f"{error}", f"{owner}.get_state", allowed=allowed)) from error
+    except UnstorableError as error:
+        raise RunFailure(replace(error.problem, where=f"{owner}.get_state")) from error
     return from_plain(plain, arrays, lambda reference: segments[int(reference[0])])
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from runner.config.callables import with_callables
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.offline import settings_of_reading
@@ -126,7 +127,7 @@ class OfflineData:
             "module_spec": spec,
             "decode": self.decode,
             "newest_module_state": board,
-            **offline.prelearner_kwargs,
+            **with_callables(offline.prelearner_kwargs, "offline.prelearner_kwargs"),
         }
         rows = self._raw_rows()
         with remote_args_allowed():

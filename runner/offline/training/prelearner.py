@@ -14,6 +14,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
+from runner.config.callables import with_callables
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.offline import OfflineConfig
@@ -233,7 +234,7 @@ def _make_buffer(offline: OfflineConfig) -> EpisodeReplayBuffer | None:
     Raises:
         ConfigError: it cannot be made with the given arguments.
     """
-    arguments = offline.prelearner_buffer_kwargs
+    arguments = with_callables(offline.prelearner_buffer_kwargs, "offline.prelearner_buffer_kwargs")
     if offline.prelearner_buffer_class is None and not arguments:
         return None
     path = offline.prelearner_buffer_class or DEFAULT_BUFFER

@@ -1,0 +1,82 @@
+"""Values that a resolver gives, as `${oc.env:PASSWORD}` does: what is stored and printed is the reference.
+
+A checkpoint holds a salted digest of each value, so that a resumed run can report that a value has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from runner.config.demands import MASK, leaves_of, mask_resolvers
+
+_ROUNDS = 50_000  # of the digest, about 20 ms: a guess takes as long
+
+
+def find_references(unresolved: Mapping[str, Any]) -> dict[str, str]:
+    """Return dotted key -> text for values that a resolver gives, also by way of other keys."""
+    masked, demands = mask_resolvers(unresolved)
+    if not demands:
+        return {}
+    try:
+        shown = OmegaConf.to_container(OmegaConf.create(masked), resolve=True)
+    except OmegaConfBaseException:  # a mistake, which is reported with the key that refers to nothing
+        return {demand.key: demand.value for demand in demands}
+    return {
+        key: text.replace(MASK, "${") for key, text in leaves_of(shown, "") if isinstance(text, str) and MASK in text
+    }
+
+
+def with_references(values: Any, references: Mapping[str, str], key: str = "") -> Any:
+    """Return nested values with the references in the place of what they resolve to."""
+    if key in references:
+        return references[key]
+    if isinstance(values, Mapping):
+        return {name: with_references(item, references, f"{key}.{name}" if key else str(name)) for name, item in values.items()}
+    if isinstance(values, (list, tuple)):
+        return [with_references(item, references, f"{key}.{index}") for index, item in enumerate(values)]
+    return values
+
+
+class Digests:
+    """Digests of the values of references.
+
+    Args:
+        references: dotted key -> reference.
+        values: resolved configuration.
+        salt: of the digests; None: a new one.
+    """
+
+    def __init__(self, references: Mapping[str, str], values: Mapping[str, Any], salt: str | None = None) -> None:
+        self.salt = secrets.token_hex(8) if salt is None else salt
+        self.references = dict(references)
+        self._values = {key: value for key, value in leaves_of(values, "") if key in references}
+
+    def with_salt(self, salt: str) -> Digests:
+        """Return the digests of the same values with another salt."""
+        return Digests(self.references, dict(self._values), salt)
+
+    def of_each(self) -> dict[str, str]:
+        """Return dotted key -> reference and digest of its value."""
+        return {
+            key: f"{text} {_digest(json.dumps(self._values.get(key), default=str), self.salt)}"
+            for key, text in self.references.items()
+        }
+
+    def changed(self, before: Mapping[str, str]) -> Iterator[str]:
+        """Yield `key (reference)` of each value that differs from the one of an equal reference before."""
+        for key, now in self.of_each().items():
+            if key in before and before[key] != now and before[key].rpartition(" ")[0] == self.references[key]:
+                yield f"{key} ({self.references[key]})"
+
+
+@lru_cache(maxsize=1024)
+def _digest(text: str, salt: str) -> str:
+    return hashlib.pbkdf2_hmac("sha256", text.encode(), salt.encode(), _ROUNDS).hex()[:16]
