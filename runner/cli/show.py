@@ -14,6 +14,7 @@ from runner.config.algorithms import AlgorithmConfig
 from runner.config.composed import DEFAULT_SOURCE, Composed
 from runner.config.errors import show_value
 from runner.config.plans import draw_plan, read_plan
+from runner.config.references import with_references
 from runner.config.schemas import ExperimentConfig
 
 _INDENT = "  "
@@ -73,7 +74,7 @@ def _render_fields(values: dict[str, Any], prefix: str, indent: str, composed: C
 
 
 def _render_value(head: str, value: Any, key: str, indent: str, composed: Composed) -> Iterator[_Line]:
-    inner = indent + _INDENT
+    inner, value = indent + _INDENT, composed.references.get(key, value)
     if dataclasses.is_dataclass(value):
         shared = AlgorithmConfig.of_run if isinstance(value, AlgorithmConfig) and key != "algorithm" else ()
         value = {name: field for name, field in _fields_of(value).items() if name not in shared}
@@ -85,11 +86,13 @@ def _render_value(head: str, value: Any, key: str, indent: str, composed: Compos
         for index, item in enumerate(value):
             yield from _render_item(item, f"{key}.{index}", inner, composed)
     else:
+        value = with_references(value, composed.references, key)
         yield _Line(f"{head} {_inline(value)}", composed.where(key) or DEFAULT_SOURCE)
 
 
 def _render_item(item: Any, key: str, indent: str, composed: Composed) -> Iterator[_Line]:
     if not (isinstance(item, dict) and item):
+        item = with_references(item, composed.references, key)
         yield _Line(f"{indent}- {_inline(item)}", composed.where(key) or DEFAULT_SOURCE)
         return
     first, *others = _render_fields(item, f"{key}.", indent + _INDENT, composed)

@@ -17,6 +17,7 @@ from runner.config.composed import Composed
 from runner.config.errors import ConfigError, Problem, UserError
 from runner.config.fields import adapted_names
 from runner.config.overrides import override_value
+from runner.config.references import with_references
 from runner.config.schemas import EnvConfig, ExperimentConfig
 from runner.config.stored import compose_stored, describe_changes
 from runner.config.validation import build_experiment_config
@@ -78,11 +79,16 @@ def open_run(
     before = compose_stored(values.values, [], manifest["overrides"], manifest["experiment"])
     if values.reason is not None:
         check_links(run_dir or checkpoint.parent.parent, checkpoint)
-    changes = describe_changes(before.values, composed.values)
+    changes = describe_changes(_shown(before), _shown(composed))
     refused = _refused(composed, changes, fixed) + (_undone(before, composed, changes) if trains_on else [])
     config = _checked(composed, refused)
     run_dir = run_dir or checkpoint.parent.parent
     return StoredRun(checkpoint, manifest, composed, config, changes, run_dir, arguments.is_trusting)
+
+
+def _shown(composed: Composed) -> dict[str, Any]:
+    """Return the values with references in the place of what resolvers give."""
+    return dict(with_references(composed.values, composed.references))
 
 
 def named_checkpoint(arguments: Arguments) -> Path:

@@ -30,6 +30,7 @@ from runner.config.own_block import OWN_BLOCK
 from runner.config.path_fields import absolute_paths
 from runner.config.paths import display_path, find_config, search_dirs
 from runner.config.provenance import Provenance
+from runner.config.references import find_references
 from runner.config.resolvers import register_value_resolvers
 from runner.config.stores import find_run_url_problem, is_url, local_copy_of
 from runner.config.yaml_lines import YAMLError
@@ -127,6 +128,7 @@ class _Composition:
             run_dir,
             run_url,
             is_run_dir_named,
+            find_references(unresolved),
         )
 
     def _upload_to(self, config: DictConfig, url: str) -> None:

@@ -27,6 +27,7 @@ from runner.config.offline_checks import find_offline_problems
 from runner.config.offline_evaluation import PREFIX, find_offline_evaluation_problems
 from runner.config.operators import SelectExperiencesConfig
 from runner.config.optimizer import find_optimizer_problems
+from runner.config.own_class_checks import find_own_class_problems
 from runner.config.placement_checks import find_placement_problems
 from runner.config.plans import (
     find_asynchrony_problems,
@@ -66,6 +67,7 @@ def _check_blocks(config: ExperimentConfig, composed: Composed) -> Iterator[Prob
     yield from _check_processes(config, composed)
     yield from find_callback_problems(config, composed)
     yield from find_nested_faults(composed)
+    yield from find_own_class_problems(config, composed)
     yield from _check_trackers(config.tracking.also, composed)
     yield from _check_upload(config.checkpoint.upload_to, composed)
     if not unread & {"multi_agent", "module", "algorithm"}:

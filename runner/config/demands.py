@@ -18,7 +18,8 @@ from runner.config.schemas import TRACKERS
 from runner.config.source_definitions import find_ancestors
 
 _REFERENCE = re.compile(r"\$\{\.*[A-Za-z_][\w./\[\]-]*\}")  # ${algorithm.gamma}; a resolver has a colon
-_MASK = "$ {"  # the beginning of masked resolvers
+_PRODUCT = re.compile(r"\$\{product:[^${}]*\}")  # of numbers and references, which are taken out before
+MASK = "$ {"  # the beginning of masked resolvers
 _PETTING_ZOO = "runner.environments.petting_zoo.PettingZooEnv"  # imports the module that its argument names
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 _READ_METHODS = ("auto", "read_parquet", "read_json", "read_csv")
@@ -84,8 +85,8 @@ def mask_resolvers(values: Any, key: str = "") -> tuple[Any, list[Demand]]:
     if isinstance(values, list):
         items = [mask_resolvers(item, f"{key}.{index}") for index, item in enumerate(values)]
         return [item for item, _ in items], [demand for _, found in items for demand in found]
-    if isinstance(values, str) and "${" in _REFERENCE.sub("", values):
-        return values.replace("${", _MASK), [Demand("resolves", key, values)]
+    if isinstance(values, str) and "${" in _PRODUCT.sub("", _REFERENCE.sub("", values)):
+        return values.replace("${", MASK), [Demand("resolves", key, values)]
     return values, demands
 
 
@@ -97,8 +98,8 @@ def find_demands(values: Mapping[str, Any], is_used: Callable[[str], bool] = lam
         is_used: whether the command uses the value of a dotted key.
     """
     found = [
-        Demand(verb, key, show_value(value).replace(_MASK, "${"))
-        for key, value in _leaves(values, "")
+        Demand(verb, key, show_value(value).replace(MASK, "${"))
+        for key, value in leaves_of(values, "")
         if is_used(key)
         for verb in _verbs(key, value, values)
     ]
@@ -179,12 +180,13 @@ def _is_of_gymnasium(name: str) -> bool:
     return all(isinstance(point, str) and point.partition(".")[0] in PACKAGES for point in [*points, *wrappers])
 
 
-def _leaves(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+def leaves_of(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """Yield dotted key and value of each leaf of nested values; `key` is their own key."""
     if isinstance(value, Mapping) and value:
         for name, item in value.items():
-            yield from _leaves(item, f"{key}.{name}" if key else str(name))
+            yield from leaves_of(item, f"{key}.{name}" if key else str(name))
     elif isinstance(value, list) and value:
         for index, item in enumerate(value):
-            yield from _leaves(item, f"{key}.{index}")
+            yield from leaves_of(item, f"{key}.{index}")
     else:
         yield key, value

@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,7 +18,9 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.demands import MASK, leaves_of, mask_resolvers
+from runner.config.errors import ConfigError, Problem
 
+_FEWEST_LETTERS = 4  # of a text that messages leave out
 _ROUNDS = 50_000  # of the digest, about 20 ms: a guess takes as long
 
 
@@ -39,10 +43,37 @@ def with_references(values: Any, references: Mapping[str, str], key: str = "") -
     if key in references:
         return references[key]
     if isinstance(values, Mapping):
-        return {name: with_references(item, references, f"{key}.{name}" if key else str(name)) for name, item in values.items()}
+        return {
+            name: with_references(item, references, f"{key}.{name}" if key else str(name))
+            for name, item in values.items()
+        }
     if isinstance(values, (list, tuple)):
         return [with_references(item, references, f"{key}.{index}") for index, item in enumerate(values)]
     return values
+
+
+def without_values(problems: Iterable[Problem], values: Any, references: Mapping[str, str]) -> list[Problem]:
+    """Return problems whose texts have the references in the place of the texts that they resolve to."""
+    found = {str(value): references[key] for key, value in leaves_of(values, "") if key in references}
+    hidden = {value: found[value] for value in sorted(found, key=len, reverse=True) if len(value) >= _FEWEST_LETTERS}
+
+    def hide(text: str | None) -> str | None:
+        for value, reference in hidden.items() if text is not None else ():
+            text = text and text.replace(value, reference)
+        return text
+
+    return [replace(one, what=hide(one.what) or "", got=hide(one.got), allowed=hide(one.allowed)) for one in problems]
+
+
+@contextmanager
+def hiding_values(values: Any, references: Mapping[str, str]) -> Iterator[None]:
+    """Raise a `ConfigError` within with the references in the place of what they resolve to."""
+    try:
+        yield
+    except ConfigError as error:
+        if not references:
+            raise
+        raise ConfigError(without_values(error.problems, values, references)) from None
 
 
 class Digests:
@@ -62,6 +93,10 @@ class Digests:
     def with_salt(self, salt: str) -> Digests:
         """Return the digests of the same values with another salt."""
         return Digests(self.references, dict(self._values), salt)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return salt and digests; empty without references."""
+        return {"salt": self.salt, "references": self.of_each()} if self.references else {}
 
     def of_each(self) -> dict[str, str]:
         """Return dotted key -> reference and digest of its value."""

@@ -134,11 +134,56 @@ def read_class_attribute(found: Definition, name: str, root: str) -> Any:
             raise UnknowableError
         value = _assigned_in(node, name)
         if value is not None:
-            try:
-                return ast.literal_eval(value)
-            except ValueError:
-                raise UnknowableError from None
+            return _evaluated(value, definition, MAX_DEPTH)
     raise UnknowableError
+
+
+def _evaluated(node: ast.expr, owner: Definition, depth: int) -> Any:
+    """Return the value of a literal, which may name constants of modules; raises `UnknowableError`."""
+    if isinstance(node, ast.Tuple):
+        items: list[Any] = []
+        for item in node.elts:
+            is_several = isinstance(item, ast.Starred)
+            value = _evaluated(item.value if isinstance(item, ast.Starred) else item, owner, depth)
+            items += value if is_several else [value]
+        return tuple(items)
+    if isinstance(node, ast.Name):
+        return constant_named(node.id, owner.module, depth)
+    try:
+        return ast.literal_eval(node)
+    except ValueError:
+        raise UnknowableError from None
+
+
+def constant_named(name: str, module: SourceModule, depth: int = MAX_DEPTH) -> Any:
+    """Return the literal that a name of a module stands for; raises `UnknowableError`."""
+    if depth == 0:
+        raise UnknowableError
+    found = module.definitions.get(name)
+    if isinstance(found, (ast.Assign, ast.AnnAssign)) and found.value is not None:
+        try:
+            return ast.literal_eval(found.value)
+        except ValueError:
+            raise UnknowableError from None
+    if name not in module.imports:
+        raise UnknowableError
+    place, original = module.imports[name]
+    try:
+        return constant_named(original or name, open_module(place), depth - 1)
+    except MissingNameError:
+        raise UnknowableError from None
+
+
+def lineage_to(path: str, root: str) -> list[Definition]:
+    """Return the class at a dotted path and its bases up to `root`, each with a single base.
+
+    Raises:
+        UnknowableError: the source does not tell, or has several bases.
+    """
+    found = _found(path)
+    if found is None:
+        raise UnknowableError
+    return list(_classes_upward(found, root, MAX_DEPTH))
 
 
 def _classes_upward(found: Definition, root: str, depth: int) -> Iterator[Definition]:

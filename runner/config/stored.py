@@ -22,6 +22,7 @@ from runner.config.overrides import OverrideLine, parse_overrides
 from runner.config.path_fields import absolute_paths
 from runner.config.paths import search_dirs
 from runner.config.provenance import Provenance, join_keys
+from runner.config.references import find_references
 from runner.config.resolvers import register_value_resolvers
 
 _CHECKPOINT_SOURCE = "checkpoint"
@@ -59,7 +60,9 @@ def compose_stored(
     values["stop"] = {metric: bound for metric, bound in values.get("stop", {}).items() if bound is not None}
     plain = absolute_paths(cast(dict[str, Any], OmegaConf.to_container(config, resolve=False)))
     texts = (*earlier, *(line.text for line in lines))
-    return Composed(values, places, texts, experiment, tuple(problems), unresolved={**plain, "stop": values["stop"]})
+    unresolved = {**plain, "stop": values["stop"]}
+    references = find_references(unresolved)
+    return Composed(values, places, texts, experiment, tuple(problems), unresolved=unresolved, references=references)
 
 
 def _resolved(config: DictConfig) -> dict[str, Any]:

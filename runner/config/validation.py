@@ -15,6 +15,7 @@ from runner.config.defaults import SchemaError, default_of, load_schema
 from runner.config.errors import ConfigError, Problem, list_names, show_value
 from runner.config.fields import option_of
 from runner.config.own_block import own_block
+from runner.config.references import without_values
 from runner.config.schemas import ExperimentConfig, Number
 
 UNNAMED_EXPERIMENT = "custom"
@@ -31,7 +32,7 @@ def build_experiment_config(composed: Composed) -> ExperimentConfig:
     if composed.values:
         problems += find_cross_problems(config, composed)
     if problems:
-        raise ConfigError(list(dict.fromkeys(problems)))
+        raise ConfigError(without_values(dict.fromkeys(problems), composed.values, composed.references))
     if config.experiment_name is None:
         config = dataclasses.replace(config, experiment_name=composed.experiment or UNNAMED_EXPERIMENT)
     return config
@@ -46,7 +47,7 @@ def build_blocks(composed: Composed) -> ExperimentConfig:
     config = reader.read_experiment()
     problems = reader.all_problems()
     if problems:
-        raise ConfigError(list(dict.fromkeys(problems)))
+        raise ConfigError(without_values(dict.fromkeys(problems), composed.values, composed.references))
     return config
 
 

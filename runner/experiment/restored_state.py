@@ -17,6 +17,11 @@ def what_differs(state: Mapping[str, Any], resources: Resources, emptied: Sequen
         resources: that go on from it.
         emptied: replay buffers that begin empty, because they have other arguments.
     """
+    plan = state["plan"]
+    if "salt" in plan:
+        changed = list(resources.digests.with_salt(plan["salt"]).changed(plan["references"]))
+        if changed:
+            yield f"other values than in the checkpoint, and what depends on them begins again: {', '.join(changed)}"
     if emptied:
         what = "replay buffers with other arguments than in the checkpoint begin empty, and learning waits for them"
         yield f"{what}: {', '.join(emptied)}"
@@ -30,7 +35,7 @@ def what_differs(state: Mapping[str, Any], resources: Resources, emptied: Sequen
 
 def _other_number(state: Mapping[str, Any], resources: Resources) -> Iterator[str]:
     """Yield a line about a checkpoint whose env runners go on, and are now more or fewer."""
-    if state["plan"]["settings"].get(ENV_RUNNERS) != resources.env_runners.settings:
+    if not resources.continues_episodes:
         return
     num_before, num_now = len(state[ENV_RUNNERS]["runners"]), resources.env_runners.num_runners
     if num_now != num_before:

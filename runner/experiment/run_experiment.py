@@ -10,7 +10,9 @@ from types import MappingProxyType
 from runner.checkpoints import load_checkpoint, naming_checkpoint
 from runner.checkpoints.folder import naming_older
 from runner.config.composed import Composed
+from runner.config.references import hiding_values
 from runner.config.schemas import ExperimentConfig
+from runner.experiment.fit import Origin
 from runner.experiment.rehearsed_checkpoint import check_storable
 from runner.experiment.run import Run, own_errors_told
 from runner.experiment.run_folder import RunFolder
@@ -52,9 +54,15 @@ def run_experiment(
         RunRecords(config, composed, folder, last_result, resume_from, start_time_s, is_trusted) as records,
         ExitStack() as stack,
     ):
-        with own_errors_told(records.run_dir):
+        with own_errors_told(records.run_dir), hiding_values(composed.values, composed.references):
             trainer = stack.enter_context(
-                Trainer(config, loads_modules=resume_from is None, note=records.note, run_dir=records.run_dir)
+                Trainer(
+                    config,
+                    loads_modules=resume_from is None,
+                    note=records.note,
+                    run_dir=records.run_dir,
+                    origin=Origin(composed, resume_from, is_trusted),
+                )
             )
             if resume_from is None and not config.env.is_external:  # their state begins a segment of a journal
                 check_storable(trainer.get_state())

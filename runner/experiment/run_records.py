@@ -26,6 +26,7 @@ from runner.config.metrics import COMPILE_S, NUM_AGGREGATOR_RESTARTS, NUM_ENV_RE
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.origin import prepare_key
 from runner.config.plans import describe_updates, find_few_updates, needs_of
+from runner.config.references import with_references
 from runner.config.schemas import ASYNC, ExperimentConfig
 from runner.experiment.run_folder import RunFolder
 from runner.experiment.stop_criteria import fewest_episodes
@@ -421,6 +422,9 @@ class RunRecords:
 
     # -- MLflow ----------------------------------------------------------------------------------------------------
 
+    def _parameters(self) -> dict[str, str]:
+        return flatten_parameters(with_references(dataclasses.asdict(self._config), self._composed.references))
+
     def _source_tags(self) -> dict[str, str]:
         """Return tags about the runs and checkpoints that modules of a new run begin with; a resumed run has them."""
         sources = [] if self._resume_from else list(module_sources(self._config).values())
@@ -438,7 +442,7 @@ class RunRecords:
             self.run_dir,
             _experiment_name(config),
             _run_name(config, self.run_dir),
-            flatten_parameters(config),
+            self._parameters(),
             int(self._first_result.get(ENV_STEPS) or 0),
             is_own,
         )
@@ -451,7 +455,7 @@ class RunRecords:
         settings = dataclasses.replace(
             mlflow_settings(self._config, self.run_dir, self._store, self._known_run),
             start_time_s=start_time_s,
-            params=flatten_parameters(self._config),
+            params=self._parameters(),
             tags=information_tags(self._info) | self._source_tags(),
             artifacts=[(str(file), "config") for file in (*files, self.run_dir / "environment.json") if file.exists()],
         )

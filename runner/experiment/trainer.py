@@ -22,6 +22,7 @@ from runner.config.info_metrics import read_info_metrics
 from runner.config.metrics import NUM_RESTARTS, check_metric_names
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.plans import needs_of, read_plan
+from runner.config.references import Digests
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner_group import EnvRunnerGroup
@@ -154,6 +155,8 @@ class Trainer:
         is_recording = self._recorded_role == TRAINING
         self.resources = build_resources(config, self._parts, self._metrics, is_recording, self._run_dir, recorded)
         self.resources.callbacks = self.callbacks
+        if self._origin is not None:
+            self.resources.digests = Digests(self._origin.composed.references, self._origin.composed.values)
         if self._recorded_replay is not None:
             self._recorded_replay.fill(self.resources.replay_buffers, self._parts[DEFAULT_MODULE_ID])
         self.addresses = self.env_runners.addresses() if ENV_RUNNERS in needs else []

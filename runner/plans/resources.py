@@ -18,6 +18,7 @@ from runner.config.operators import ENV_RUNNERS, LEARNERS, QUEUES, RECORDED_DATA
 from runner.config.own_code import place_of
 from runner.config.path_fields import absolute_paths
 from runner.config.piece_reports import meaning_of
+from runner.config.references import Digests, with_references
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.episodes.columns import Rollout
@@ -121,6 +122,8 @@ class Resources:
         self.queues: dict[str, Queue] = {}
         self.operators: dict[str, Operator] = {}
         self.may_break_off = True
+        self.digests = Digests({}, {})
+        self.continues_episodes = True  # of the last state that was set
 
     @property
     def env_runners(self) -> EnvRunnerGroup:
@@ -316,7 +319,8 @@ class Resources:
                 "rest": {name: items for name, items in rest.items() if items},
                 "held": {name: item_to_state(one.held) for name, one in self.operators.items() if one.held is not None},
                 "queues": {name: [item_to_state(item) for item in queue.items] for name, queue in self.queues.items()},
-                "settings": self._settings,
+                "settings": self._settings_with(self.digests),
+                **self.digests.get_state(),
             },
             LEARNERS: self.learners.get_state(),
             "metrics": self.metrics.get_state(),
@@ -332,11 +336,17 @@ class Resources:
         has_experiences = self.config.checkpoint.replay == "full"
         return {name: buffer.get_state(has_experiences) for name, buffer in self.replay_buffers.items()}
 
-    @property
-    def _settings(self) -> dict[str, Any]:
-        algorithm = self.config.algorithm
+    def _settings_with(self, digests: Digests) -> dict[str, Any]:
+        """Return what the states of sources and operators depend on, with digests of values that resolvers give."""
+        algorithm, found = self.config.algorithm, digests.of_each()
         plan = {"plan": algorithm.plan, "operators": list(self.operators), REPLAY_BUFFERS: algorithm.replay_buffers}
-        return {**plan, **{name: source.settings for name, source in self.sources.items()}}
+        if not found:
+            return {**plan, **{name: source.settings for name, source in self.sources.items()}}
+        of_sources = {
+            name: with_references(source.settings, found, "offline" if name == RECORDED_DATA else "")
+            for name, source in self.sources.items()
+        }
+        return {**with_references(plan, found, "algorithm"), **of_sources}
 
     def set_state(self, state: Mapping[str, Any]) -> list[str]:
         """Go on from a state of `get_state`.
@@ -347,12 +357,15 @@ class Resources:
         Returns:
             The replay buffers that begin empty, because they have other arguments than the ones of the state.
         """
-        saved, settings = dict(state["plan"]["settings"]), self._settings
+        salt = state["plan"].get("salt")
+        digests = self.digests.with_salt(salt) if salt is not None else Digests({}, {})
+        saved, settings = dict(state["plan"]["settings"]), self._settings_with(digests)
         if RECORDED_DATA in saved:  # older checkpoints have relative paths
             saved[RECORDED_DATA] = absolute_paths({"offline": saved[RECORDED_DATA]})["offline"]
         self.metrics.set_state(state["metrics"])
         self.callbacks.set_state(state.get("callbacks", []))
-        anew = {name for name, source in self.sources.items() if saved.get(name) != source.settings}
+        anew = {name for name, source in self.sources.items() if saved.get(name) != settings[name]}
+        self.continues_episodes = ENV_RUNNERS not in anew
         for name, source in self.sources.items():
             if name in anew:
                 source.start_anew(state.get(name, {}))

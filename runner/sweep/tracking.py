@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runner.config.composed import Composed
+from runner.config.references import with_references
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.run_records import find_store, information_tags, known_run, mlflow_settings
 from runner.sweep.ranking import Ranking, rank_folder
@@ -38,18 +40,18 @@ class SweepTracking:
     Args:
         config: of one of its trials.
         folder: of the sweep.
-        config_of: the configuration of a trial.
+        composed_of: the configuration of a trial, composed and checked.
     """
 
     def __init__(
         self,
         config: ExperimentConfig,
         folder: SweepFolder,
-        config_of: Callable[[Trial], ExperimentConfig],
+        composed_of: Callable[[Trial], tuple[Composed, ExperimentConfig]],
     ) -> None:
         self._config = config
         self._folder = folder
-        self._config_of = config_of
+        self._composed_of = composed_of
         self._tracker: MLflowTracker | None = None
         if not config.tracking.mlflow:
             return
@@ -80,10 +82,10 @@ class SweepTracking:
 
     def _settings_of(self, trial: Trial) -> MLflowSettings:
         run_dir = self._folder.run_dir(trial).absolute()
-        config = self._config_of(trial)
+        composed, config = self._composed_of(trial)
         return dataclasses.replace(
             mlflow_settings(config, run_dir, self._store, known_run(run_dir, is_trusted=self._folder.is_trusted)),
-            params=flatten_parameters(config),
+            params=flatten_parameters(with_references(dataclasses.asdict(config), composed.references)),
             tags={**self._tags, "sweep.trial": str(trial.number), "sweep.values": " ".join(trial.overrides)},
         )
 

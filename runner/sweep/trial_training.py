@@ -11,6 +11,7 @@ from typing import Any
 from runner.checkpoints import load_checkpoint
 from runner.checkpoints.folder import list_checkpoints
 from runner.config.errors import RunnerError
+from runner.experiment.fit import Origin
 from runner.experiment.run import Run
 from runner.experiment.run_folder import opened_run_folder
 from runner.experiment.run_records import RunRecords, Status
@@ -78,7 +79,13 @@ class TrialTraining:
             RunRecords(self._experiment, composed, folder, last_result, resume_from, 0.0)
         )
         self._trainer = stack.enter_context(
-            Trainer(self._experiment, loads_modules=resume_from is None, note=self._records.note, run_dir=run_dir)
+            Trainer(
+                self._experiment,
+                loads_modules=resume_from is None,
+                note=self._records.note,
+                run_dir=run_dir,
+                origin=Origin(composed, resume_from),
+            )
         )
         if stored is not None:
             self._trainer.set_state(stored)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.cluster import connected
+from runner.config.composed import Composed
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.ray_resources import bundles_of, total
 from runner.interrupts import interrupts
@@ -94,7 +95,7 @@ class _Sweep:
         self._config_dir = None if config_dir is None else str(config_dir.absolute())
         self._display = display
         self.status: RunStatus = "FAILED"
-        self._tracking = SweepTracking(config, folder, self._config_of)
+        self._tracking = SweepTracking(config, folder, self._composed_of)
 
     def finish(self) -> None:
         """Close what is open, whatever became of it."""
@@ -167,8 +168,8 @@ class _Sweep:
                 self.status = "KILLED" if self.status == "FINISHED" else self.status
             shutil.rmtree(scratch, ignore_errors=True)
 
-    def _config_of(self, trial: Trial) -> ExperimentConfig:
-        return compose_trial(self._settings_of(trial))[1]
+    def _composed_of(self, trial: Trial) -> tuple[Composed, ExperimentConfig]:
+        return compose_trial(self._settings_of(trial))
 
     def _settings_of(self, trial: Trial) -> TrialSettings:
         run_dir = str(self._folder.run_dir(trial).absolute())

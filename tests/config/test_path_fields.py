@@ -58,7 +58,7 @@ class Wandering(gym.Env[Any, int]):
         ("module.load_state_path=runs/one", "module.load_state_path", "{cwd}/runs/one"),
         ("+multi_agent.modules.a.load_state_path=one", "multi_agent.modules.a.load_state_path", "{cwd}/one"),
         ("rllink.tls_key=key.pem", "rllink.tls_key", "{cwd}/key.pem"),
-        ("rllink.tls_certificate=~/a.pem", "rllink.tls_certificate", "{home}/a.pem"),
+        ("rllink.tls_certificate='~/a.pem'", "rllink.tls_certificate", "{home}/a.pem"),
         (
             "+league.fixed={a: a.onnx, b: {m: b.onnx}}",
             "league.fixed",
@@ -136,10 +136,9 @@ def test_an_environment_that_changes_the_folder_moves_nothing(run_main: Callable
     resumed = run_main("resume", str(tmp_path / "run"), "stop.training_iteration=3", "offline.output=null")
     assert resumed.code == 0, resumed.err
     os.chdir(tmp_path)
-    trained = run_main(
-        *own, *QUICK, "algorithm=bc", "offline.input_=data", "module.load_state_path=run", "tracking=none",
-        "hydra.run.dir=bc", "stop.training_iteration=1", "evaluation=periodic", "evaluation.evaluation_duration=2",
-    )  # fmt: skip
+    data = ("algorithm=bc", "offline.input_=data", "module.load_state_path=run", "evaluation=periodic")
+    metric = "checkpoint.metric=evaluation/env_runners/episode_return_mean"
+    trained = run_main("validate", "--build", *own, *QUICK, *data, metric, "stop.training_iteration=1")
     assert trained.code == 0, trained.err
     assert len(progress_of(tmp_path / "run")) == 3
     assert list((tmp_path / "data").iterdir())

@@ -132,7 +132,7 @@ def test_a_run_with_odd_keys_everywhere_resumes_exactly(run_main: Callable[..., 
     assert names == {0: "left", 2.5: {"$a": [1]}, True: "x"}
     assert load_checkpoint(checkpoint)[0]["callbacks"][0]["state"] == {"counts": {0: 3, "$n": 1}}
     for verb in ("show", "evaluate", "report"):
-        outcome = run_main(verb, "cut") if verb != "show" else run_main(verb, *ENV, *QUICK)
+        outcome = run_main(verb, "cut") if verb != "show" else run_main(verb, *ENV, *QUICK, "stop.training_iteration=1")
         assert outcome.code == 0, outcome.err
 
 

@@ -1,0 +1,304 @@
+"""Checks of the user's losses, modules and pipeline edits that source files decide, without importing them.
+
+Where a source does not tell, nothing is reported, and `validate --build` finds out.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from runner.config.algorithms import AlgorithmConfig
+from runner.config.composed import DEFAULT_SOURCE, Composed
+from runner.config.edit_lists import OF_ALGORITHM, PIPELINES
+from runner.config.edits import ANCHORED_EDITS
+from runner.config.errors import Problem, list_names, nearest_match, show_value
+from runner.config.fields import names_of
+from runner.config.kinds import LOSSES, MODULES, PIECES
+from runner.config.schemas import ExperimentConfig, ModuleConfig
+from runner.config.source_definitions import Definition, constant_named, lineage_to, read_class_attribute
+from runner.config.source_modules import UnknowableError
+
+# Pieces that a default pipeline may have, whatever the environment and the module are.
+DEFAULT_PIECES: Mapping[str, tuple[str, ...]] = {
+    "env_to_module": (
+        *("AddObservationsFromEpisodesToBatch", "AddTimeDimToBatchAndZeroPad", "AddStatesFromEpisodesToBatch"),
+        *("AddNoiseToBatch", "BatchIndividualItems", "NumpyToTensor"),
+    ),
+    "module_to_env": (
+        *("RemoveSingleTsTimeRankFromBatch", "GetActions", "TensorToNumpy", "UnBatchToIndividualItems"),
+        *("NormalizeAndClipActions", "ListifyDataForVectorEnv", "ModuleToAgentUnmapping"),
+    ),
+    "learner": (
+        *("AddObservationsFromEpisodesToBatch", "AddColumnsFromEpisodesToTrainBatch", "AddTimeDimToBatchAndZeroPad"),
+        *("AddStatesFromEpisodesToBatch", "AgentToModuleMapping", "BatchIndividualItems", "NumpyToTensor"),
+    ),
+}
+# Columns of a train batch that default pipelines, modules of runner and replay buffers may write.
+DEFAULT_COLUMNS = (
+    *("obs", "actions", "rewards", "terminateds", "truncateds", "loss_mask", "is_burn_in"),
+    *("action_dist_inputs", "action_logp", "state_in", "state_out", "noise", "n_step", "weights"),
+    *("new_state_in", "seq_lens"),
+)
+# Fields of the module block that runner itself uses.
+_USED_BY_RUNNER = ("_target_", "model_config", "load_state_path", "load_state_strict", "max_seq_len", "action_mask_key")
+_DEFAULT_FILE = "conf/module/mlp.yaml"
+_SHIPPED, _SHIPPED_MODULES = "conf/", "conf/module/"
+
+
+def find_own_class_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    """Yield problems of losses, modules and edits that their sources show."""
+    if composed.unread & {"algorithm", "module", "multi_agent", "connectors", "experiment"}:
+        return
+    for key, algorithm in config.algorithms.items():
+        module = "module" if key == "algorithm" else key.removesuffix(".algorithm")
+        yield from _find_in_edits(key, algorithm, config, composed)
+        yield from _find_in_loss(key, algorithm, module, config, composed)
+    yield from _find_in_module("module", config.module._target_, config.module, composed)
+
+
+# -- edits -------------------------------------------------------------------------------------------------------------
+
+
+def _lists_of(key: str, algorithm: AlgorithmConfig, config: ExperimentConfig, pipeline: str) -> dict[str, list[Any]]:
+    """Return dotted key -> edits of a pipeline, in the order in which they apply."""
+    field = OF_ALGORITHM.get(pipeline)
+    lists = {} if field is None else {f"{key}.{field}": getattr(algorithm, field)}
+    lists[f"connectors.{pipeline}"] = getattr(config.connectors, pipeline)
+    of_modules = config.connectors.modules
+    return lists | {f"connectors.modules.{id_}.{pipeline}": of_modules[id_].get(pipeline, []) for id_ in of_modules}
+
+
+def _find_in_edits(
+    key: str, algorithm: AlgorithmConfig, config: ExperimentConfig, composed: Composed
+) -> Iterator[Problem]:
+    """Yield anchors that no pipeline of this algorithm may have."""
+    for pipeline in PIPELINES:
+        names = set(DEFAULT_PIECES[pipeline])
+        for list_key, edits in _lists_of(key, algorithm, config, pipeline).items():
+            for index, edit in enumerate(edits):
+                anchor = next((edit[name] for name in (*ANCHORED_EDITS, "remove") if name in edit), None)
+                if isinstance(anchor, str) and anchor not in names:
+                    where = composed.where(f"{list_key}.{index}")
+                    what = f"the {pipeline} pipeline has no piece {anchor}"
+                    yield Problem(what, where, anchor, list_names(names), nearest_match(anchor, names))
+                blocks = list(_blocks_of(edit))
+                names |= {str(block["_target_"]).rpartition(".")[2] for block in blocks}
+                if any(_has_own_pieces(block) for block in blocks):
+                    return  # a pipeline that makes its pieces by itself
+
+
+def _blocks_of(edit: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield the blocks of the pieces that an edit adds."""
+    blocks = [edit.get(name) for name in ("prepend", "append", "piece")] if isinstance(edit, Mapping) else []
+    while blocks:
+        block = blocks.pop()
+        if isinstance(block, Mapping) and isinstance(block.get("_target_"), str):
+            yield block
+            blocks += block["pieces"] if isinstance(block.get("pieces"), list) else []
+
+
+def _has_own_pieces(block: Mapping[str, Any]) -> bool:
+    names = _names_of_lineage(str(block["_target_"]), PIECES.bases[0])
+    return names is None or ("ConnectorPipeline" in names and "pieces" not in block)
+
+
+def _names_of_lineage(path: str, root: str) -> list[str] | None:
+    try:
+        return [one.node.name for one in lineage_to(path, root)]
+    except UnknowableError:
+        return None
+
+
+# -- losses ------------------------------------------------------------------------------------------------------------
+
+
+def _find_in_loss(
+    key: str, algorithm: AlgorithmConfig, module: str, config: ExperimentConfig, composed: Composed
+) -> Iterator[Problem]:
+    """Yield columns that a loss reads and nothing writes, and what it needs and the module does not mention."""
+    try:
+        loss = lineage_to(algorithm.loss, LOSSES.bases[0])
+        reads, needs = (read_class_attribute(loss[0], name, LOSSES.bases[0]) for name in ("reads", "needs"))
+    except UnknowableError:
+        return
+    where, name = composed.where(f"{key}.loss"), algorithm.loss.rpartition(".")[2]
+    path = config.module._target_ if module == "module" else _module_path(module, config)
+    yield from _find_unwritten(key, name, reads, path, config, composed)
+    yield from _find_lacking(name, needs, path, where)
+
+
+def _module_path(module: str, config: ExperimentConfig) -> str:
+    fields = config.multi_agent.modules.get(module.rpartition(".")[2], {})
+    return str(fields.get("_target_", config.module._target_))
+
+
+def _find_unwritten(
+    key: str, name: str, reads: Any, module: str, config: ExperimentConfig, composed: Composed
+) -> Iterator[Problem]:
+    if config.offline.input_ is not None or not isinstance(reads, tuple):  # recorded data have columns of their own
+        return
+    try:
+        written = {*DEFAULT_COLUMNS, *_written_by(key, config), *_outputs_of(module)}
+    except UnknowableError:
+        return
+    missing = [column for column in reads if column not in written]
+    if missing:
+        what = f"{name} reads {', '.join(missing)}, which no piece of the learner pipeline writes"
+        nearest = nearest_match(missing[0], written)
+        yield Problem(what, composed.where(f"{key}.loss"), ", ".join(missing), list_names(written), nearest)
+
+
+def _written_by(key: str, config: ExperimentConfig) -> Iterator[str]:
+    """Yield the columns that pieces of edits write."""
+    algorithm = config.algorithms[key]
+    for pipeline in PIPELINES:
+        for edits in _lists_of(key, algorithm, config, pipeline).values():
+            for block in (block for edit in edits for block in _blocks_of(edit)):
+                if _has_own_pieces(block):
+                    raise UnknowableError
+                piece = lineage_to(str(block["_target_"]), PIECES.bases[0])[0]
+                for name in ("writes", "writes_per_fragment"):
+                    yield from read_class_attribute(piece, name, PIECES.bases[0])
+
+
+def _outputs_of(module: str) -> Iterable[str]:
+    """Return names that may be outputs of a module: all texts in its source."""
+    return _texts_in(lineage_to(module, MODULES.bases[0]))
+
+
+def _find_lacking(name: str, needs: Any, module: str, where: str | None) -> Iterator[Problem]:
+    try:
+        classes = lineage_to(module, MODULES.bases[0])
+    except UnknowableError:
+        return
+    known = {*_texts_in(classes), *_names_in(classes)}
+    lacking = [need for need in needs if need not in known] if isinstance(needs, tuple) else []
+    if lacking:
+        of_module = module.rpartition(".")[2]
+        what = f"{name} needs {', '.join(lacking)} of the module, and {of_module} has none"
+        yield Problem(what, where, of_module, f"a module with {', '.join(needs)}")
+
+
+# -- modules -----------------------------------------------------------------------------------------------------------
+
+
+def _find_in_module(key: str, path: str, module: ModuleConfig, composed: Composed) -> Iterator[Problem]:
+    """Yield keys of `model_config` and fields of the block that a module does not use."""
+    try:
+        classes = lineage_to(path, MODULES.bases[0])[:-1]  # without RLModule
+    except UnknowableError:
+        return
+    name = path.rpartition(".")[2]
+    if all(one.module.name.startswith("runner.") for one in classes):
+        yield from _describe_keys(key, name, module.model_config, [], composed)
+        return
+    used, is_certain = _keys_used(classes)
+    if is_certain:
+        yield from _describe_keys(key, name, module.model_config, used, composed)
+    if not any(one.module.name.startswith("runner.") for one in classes) and not _passes_config_on(classes):
+        yield from _find_ignored_fields(key, name, module, classes, composed)
+
+
+def _describe_keys(
+    key: str, name: str, given: Mapping[str, Any], used: Sequence[str], composed: Composed
+) -> Iterator[Problem]:
+    for one in [one for one in given if one not in used]:
+        where = composed.where(f"{key}.model_config.{one}")
+        what = f"{key}.model_config.{one} is not used by {name}"
+        nearest = nearest_match(str(one), used)
+        yield Problem(what, where, show_value(given[one]), list_names(used) or "no keys", nearest)
+
+
+def _find_ignored_fields(
+    key: str, name: str, module: ModuleConfig, classes: Sequence[Definition], composed: Composed
+) -> Iterator[Problem]:
+    mentioned, default = set(_names_in(classes, whole_files=True)), ModuleConfig()
+    for field in [one for one in names_of(ModuleConfig) if one not in _USED_BY_RUNNER and one not in mentioned]:
+        value, source = getattr(module, field), composed.sources.get(f"{key}.{field}", DEFAULT_SOURCE)
+        if value != getattr(default, field) and _is_chosen(source):
+            allowed = f"{show_value(getattr(default, field))}, or a {name} that reads config.{field}"
+            yield Problem(f"{key}.{field} is not used by {name}", source, show_value(value), allowed)
+
+
+def _is_chosen(source: str) -> bool:
+    """Return whether a person chose a value for this module, and not a shipped experiment for another one."""
+    is_shipped = source == DEFAULT_SOURCE or source.startswith(_SHIPPED)
+    return not is_shipped or (source.startswith(_SHIPPED_MODULES) and not source.startswith(_DEFAULT_FILE))
+
+
+# -- sources -----------------------------------------------------------------------------------------------------------
+
+
+def _nodes(classes: Iterable[Definition], whole_files: bool = False) -> Iterator[ast.AST]:
+    for one in classes:
+        yield from ast.walk(one.node)
+        for node in one.module.definitions.values() if whole_files else ():
+            yield from ast.walk(node)
+
+
+def _texts_in(classes: Iterable[Definition]) -> Iterator[str]:
+    """Yield texts in the sources of classes, also the ones that names of their modules stand for."""
+    for one in classes:
+        for node in ast.walk(one.node):
+            value = node.value if isinstance(node, ast.Constant) else None
+            if isinstance(node, ast.Name):
+                with suppress(UnknowableError):
+                    value = constant_named(node.id, one.module)
+            if isinstance(value, str):
+                yield value
+
+
+def _names_in(classes: Iterable[Definition], whole_files: bool = False) -> Iterator[str]:
+    """Yield attributes, methods and names in the sources of classes."""
+    for node in _nodes(classes, whole_files):
+        if isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield node.name
+
+
+def _keys_used(classes: Sequence[Definition]) -> tuple[list[str], bool]:
+    """Return the keys of `model_config` in the files of classes, and whether these are all that may be used."""
+    nodes = list(_nodes(classes, whole_files=True))
+    uses = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr == "model_config"]
+    keys = {id(use): key for node in nodes for use, key in [_key_of(node)] if key is not None}
+    return sorted(set(keys.values())), bool(uses) and all(id(use) in keys for use in uses)
+
+
+def _key_of(node: ast.AST) -> tuple[ast.AST | None, str | None]:
+    """Return a use of `model_config` and its key: `….model_config["key"]` or `….model_config.get("key", …)`."""
+    if isinstance(node, ast.Subscript):
+        return node.value, _text(node.slice)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "get" and node.args:
+        return node.func.value, _text(node.args[0])
+    return None, None
+
+
+def _text(node: ast.AST) -> str | None:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+def _passes_config_on(classes: Iterable[Definition]) -> bool:
+    """Return whether a class gives its whole configuration to anything but its base class."""
+    calls = [node for node in _nodes(classes) if isinstance(node, ast.Call) and not _is_super_init(node)]
+    arguments = [value for call in calls for value in (*call.args, *(word.value for word in call.keywords))]
+    return any(_is_config(value) for value in arguments)
+
+
+def _is_super_init(call: ast.Call) -> bool:
+    made = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return isinstance(made, ast.Call) and isinstance(made.func, ast.Name) and made.func.id == "super"
+
+
+def _is_config(node: ast.AST) -> bool:
+    names: Collection[str] = ("config", "cfg", "module_config")
+    if isinstance(node, ast.Starred):
+        return True
+    if isinstance(node, ast.Name):
+        return node.id in names
+    return isinstance(node, ast.Attribute) and node.attr in names

@@ -1,0 +1,158 @@
+"""Mistakes in the user's losses, modules and edits that `validate` finds in their source files."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runner.config.compose import compose_experiment
+from runner.config.errors import ConfigError, Problem
+from runner.config.own_class_checks import DEFAULT_COLUMNS, DEFAULT_PIECES
+from runner.config.validation import build_experiment_config
+
+SOURCE = """
+import torch
+from runner.learners.loss import Loss
+from runner.modules import RLModule, ActorCriticModule
+from runner.pipelines.piece import ConnectorPiece
+
+EXTRA = "curiosity"
+
+class MyLoss(Loss):
+    reads = ("obs", "actions", "curiosity", "advantages")
+    needs = ("compute_values", "curiosity_head")
+
+class MyModule(RLModule):
+    train_outputs = ("action_dist_inputs", "curiosity_head")
+
+    def __init__(self, observation_space, action_space, config):
+        super().__init__(observation_space, action_space, config)
+        self.net = torch.nn.Linear(4, config.fcnet_hiddens[0])
+        self.size = config.model_config["size"]
+        self.depth = config.model_config.get("depth", 2)
+
+    def compute_values(self, batch):
+        return None
+
+class Passing(MyModule):
+    def __init__(self, observation_space, action_space, config):
+        super().__init__(observation_space, action_space, config)
+        self.rest = build(config)
+
+class Small(ActorCriticModule):
+    def __init__(self, observation_space, action_space, config):
+        super().__init__(observation_space, action_space, config)
+        self.size = config.model_config["size"]
+
+class MyPiece(ConnectorPiece):
+    writes = (EXTRA,)
+
+    def __call__(self, *, batch, **kwargs):
+        return batch
+"""
+PIECE = "connectors.learner=[{append: {_target_: own_classes.MyPiece}}"
+
+
+@pytest.fixture
+def problems_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Problem]]:
+    (tmp_path / "own_classes.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.invalidate_caches()
+
+    def find(*overrides: str) -> list[Problem]:
+        try:
+            build_experiment_config(compose_experiment(["env=cartpole", "stop.training_iteration=1", *overrides]))
+        except ConfigError as error:
+            return list(error.problems)
+        return []
+
+    return find
+
+
+MINE = "module._target_=own_classes.MyModule"
+NO_GAE = "algorithm.learner_pipeline=[{discard: earlier_edits}]"
+LOSS = "algorithm.loss=own_classes.MyLoss"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "what", "nearest"),
+    [
+        ([LOSS, MINE], "MyLoss reads curiosity, which no piece of the learner pipeline writes", None),
+        ([LOSS, NO_GAE, MINE, f"{PIECE}]"], "MyLoss reads advantages", None),
+        ([LOSS, f"{PIECE}]"], "MyLoss needs curiosity_head of the module, and ActorCriticModule has none", None),
+        (
+            ["connectors.learner=[{remove: GeneralAdvantageEstimations}]"],
+            "the learner pipeline has no piece GeneralAdvantageEstimations",
+            "GeneralAdvantageEstimation",
+        ),
+        (["connectors.env_to_module=[{remove: NumpyToTensors}]"], "has no piece NumpyToTensors", "NumpyToTensor"),
+        (["connectors.module_to_env=[{remove: GetAction}]"], "has no piece GetAction", "GetActions"),
+        ([MINE, "module.model_config={sise: 1}"], "module.model_config.sise is not used by MyModule", "size"),
+        (["module._target_=own_classes.Small", "module.model_config={dept: 1}"], "dept is not used by Small", "depth"),
+        (["module.model_config={size: 1}"], "module.model_config.size is not used by ActorCriticModule", None),
+        ([MINE, "module.use_lstm=true"], "module.use_lstm is not used by MyModule", None),
+        ([MINE, "module.head_fcnet_hiddens=[3]"], "module.head_fcnet_hiddens is not used by MyModule", None),
+    ],
+)  # fmt: skip
+def test_what_is_found(
+    overrides: list[str], what: str, nearest: str | None, problems_of: Callable[..., list[Problem]]
+) -> None:
+    found = [problem for problem in problems_of(*overrides) if what in problem.what]
+    assert len(found) == 1, [problem.what for problem in problems_of(*overrides)]
+    assert nearest is None or found[0].nearest == nearest
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [LOSS, MINE, f"{PIECE}]"],
+        [f"{PIECE}, {{insert_before: MyPiece, piece: {{_target_: own_classes.MyPiece}}}}]"],
+        [MINE, "module.model_config={size: 1, depth: 3}", "module.fcnet_hiddens=[8]"],
+        ["module._target_=own_classes.Passing", "module.use_lstm=true"],
+        ["module._target_=own_classes.Small", "module.use_lstm=true", "module.model_config={size: 1}"],
+        [MINE, "module.max_seq_len=3"],
+    ],
+)
+def test_what_is_right(overrides: list[str], problems_of: Callable[..., list[Problem]]) -> None:
+    assert problems_of(*overrides) == []
+
+
+def test_torch_is_not_imported(tmp_path: Path) -> None:
+    (tmp_path / "own_classes.py").write_text(SOURCE)
+    code = (
+        "import sys; from runner.cli.main import main; "
+        f"code = main(['validate', 'env=cartpole', 'stop.training_iteration=1', '{LOSS}', '{MINE}']); "
+        "assert 'torch' not in sys.modules; sys.exit(code)"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env={**os.environ, "PYTHONPATH": f"{tmp_path}:{root}"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "MyLoss reads curiosity" in done.stderr
+
+
+def test_all_default_pieces_and_columns_are_known() -> None:
+    import torch
+    from gymnasium.spaces import Box, Discrete
+
+    from runner.pipelines import defaults
+
+    space, actions, device = Box(-1, 1, (2,)), Discrete(2), torch.device("cpu")
+    made = {
+        "env_to_module": defaults.env_to_module_pipeline(space, actions, device, [], None, 2, True),  # type: ignore[arg-type]
+        "module_to_env": defaults.module_to_env_pipeline(space, actions, True, True, [], None, True, True),  # type: ignore[arg-type]
+        "learner": defaults.learner_pipeline(space, actions, device, [], None, (), 2),  # type: ignore[arg-type]
+    }
+    assert {name: {type(piece).__name__ for piece in pipeline.every_piece()} for name, pipeline in made.items()} == {
+        name: set(names) for name, names in DEFAULT_PIECES.items()
+    }
+    written = {column for piece in made["learner"].every_piece() for column in piece.writes}
+    assert written <= set(DEFAULT_COLUMNS)
