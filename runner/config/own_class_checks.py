@@ -45,6 +45,7 @@ DEFAULT_COLUMNS = (
 # Fields of the module block that runner itself uses.
 _USED_BY_RUNNER = ("_target_", "model_config", "load_state_path", "load_state_strict", "max_seq_len", "action_mask_key")
 _DEFAULT_FILE = "conf/module/mlp.yaml"
+_OURS = "runner."
 _SHIPPED, _SHIPPED_MODULES = "conf/", "conf/module/"
 
 
@@ -119,13 +120,15 @@ def _find_in_loss(
     key: str, algorithm: AlgorithmConfig, module: str, config: ExperimentConfig, composed: Composed
 ) -> Iterator[Problem]:
     """Yield columns that a loss reads and nothing writes, and what it needs and the module does not mention."""
+    path = config.module._target_ if module == "module" else _module_path(module, config)
+    if algorithm.loss.startswith(_OURS) and path.startswith(_OURS):
+        return  # building the module reports a pair that does not fit
     try:
         loss = lineage_to(algorithm.loss, LOSSES.bases[0])
         reads, needs = (read_class_attribute(loss[0], name, LOSSES.bases[0]) for name in ("reads", "needs"))
     except UnknowableError:
         return
     where, name = composed.where(f"{key}.loss"), algorithm.loss.rpartition(".")[2]
-    path = config.module._target_ if module == "module" else _module_path(module, config)
     yield from _find_unwritten(key, name, reads, path, config, composed)
     yield from _find_lacking(name, needs, path, where)
 
