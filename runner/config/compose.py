@@ -23,6 +23,7 @@ from runner.config.composed_edits import own_blocks
 from runner.config.defaults import SchemaError, core_groups, default_values, load_schema, module_of, register_defaults
 from runner.config.documents import TooLargeError, check_expansion
 from runner.config.errors import Problem, nearest_match
+from runner.config.found_references import find_references
 from runner.config.hydra_errors import describe_composition_error
 from runner.config.loader import make_loader
 from runner.config.overrides import OverrideLine, describe_sweep, find_unknown_option, parse_overrides
@@ -30,7 +31,6 @@ from runner.config.own_block import OWN_BLOCK
 from runner.config.path_fields import absolute_paths
 from runner.config.paths import display_path, find_config, search_dirs
 from runner.config.provenance import Provenance
-from runner.config.references import find_references
 from runner.config.resolvers import register_value_resolvers
 from runner.config.stores import find_run_url_problem, is_url, local_copy_of
 from runner.config.yaml_lines import YAMLError

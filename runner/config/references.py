@@ -14,28 +14,11 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
-from runner.config.demands import MASK, leaves_of, mask_resolvers
+from runner.config.demands import leaves_of
 from runner.config.errors import ConfigError, Problem
 
 _FEWEST_LETTERS = 4  # of a text that messages leave out
 _ROUNDS = 50_000  # of the digest, about 20 ms: a guess takes as long
-
-
-def find_references(unresolved: Mapping[str, Any]) -> dict[str, str]:
-    """Return dotted key -> text for values that a resolver gives, also by way of other keys."""
-    masked, demands = mask_resolvers(unresolved)
-    if not demands:
-        return {}
-    try:
-        shown = OmegaConf.to_container(OmegaConf.create(masked), resolve=True)
-    except OmegaConfBaseException:  # a mistake, which is reported with the key that refers to nothing
-        return {demand.key: demand.value for demand in demands}
-    return {
-        key: text.replace(MASK, "${") for key, text in leaves_of(shown, "") if isinstance(text, str) and MASK in text
-    }
 
 
 def with_references(values: Any, references: Mapping[str, str], key: str = "") -> Any:

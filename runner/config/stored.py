@@ -18,11 +18,11 @@ from runner.config.composed_edits import apply_edits, changes_edits, edits_in
 from runner.config.defaults import core_groups
 from runner.config.documents import TooLargeError, check_expansion
 from runner.config.errors import ConfigError, Problem, show_value
+from runner.config.found_references import find_references
 from runner.config.overrides import OverrideLine, parse_overrides
 from runner.config.path_fields import absolute_paths
 from runner.config.paths import search_dirs
 from runner.config.provenance import Provenance, join_keys
-from runner.config.references import find_references
 from runner.config.resolvers import register_value_resolvers
 
 _CHECKPOINT_SOURCE = "checkpoint"
