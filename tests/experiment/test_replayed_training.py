@@ -32,6 +32,8 @@ DQN = (
     "algorithm.lr=3e-3",
     "algorithm.epsilon=[[0,1.0],[2000,0.05]]",
     "algorithm.target_network_update_freq=200",
+    "algorithm.training_intensity=null",
+    "algorithm.n_step=1",
     f"{BUFFER}.batch_length_T=2",
     f"{BUFFER}.burn_in_len=2",
 )
