@@ -22,7 +22,7 @@ from tests.modules.joint_modules import SharedCritic, SharedEncoder
 OBS = gym.spaces.Box(-1, 1, (3,), np.float32)
 ACTIONS = gym.spaces.Discrete(4)
 CONFIG = PPOConfig(lr=1e-2, num_epochs=3, minibatch_size=16, grad_clip=0.5, use_kl_loss=False, entropy_coeff=0.01)
-NUM_ROWS = {"p0": 40, "p1": 33}  # 3 minibatches of an epoch each, of other sizes
+NUM_ROWS = {"p0": 50, "p1": 41}  # 3 minibatches of an epoch each, of other sizes
 
 
 def make_modules(classes: type[MultiRLModule], seed: int = 0) -> MultiRLModule:
