@@ -15,6 +15,9 @@ _STANDARD_OUTPUTS = (1, 2)
 # Seconds after which an end that was asked for does not wait for the end of a long iteration any more.
 PATIENCE_S = 5.0
 
+# Seconds after which an evaluation that is asked to end is given up. A resumed run repeats it from its start.
+EVALUATION_PATIENCE_S = 2.0
+
 # (what it is, since when), the first one first.
 _reasons: list[tuple[str, float]] = []
 _budgets: list[Budget] = []
@@ -68,9 +71,15 @@ def is_interrupted() -> bool:
     return reason_to_end() is not None
 
 
-def is_overdue() -> bool:
-    """Return whether there has been a reason to end for more than `PATIENCE_S`."""
-    return reason_to_end() is not None and time.monotonic() - _reasons[0][1] > PATIENCE_S
+def is_overdue(patience_s: float = PATIENCE_S) -> bool:
+    """Return whether there has been a reason to end for more than `patience_s` seconds."""
+    return reason_to_end() is not None and time.monotonic() - _reasons[0][1] > patience_s
+
+
+def end_overdue_evaluation() -> None:
+    """Raise `Interrupted` if an end was asked for more than `EVALUATION_PATIENCE_S` ago; call it between two steps."""
+    if is_overdue(EVALUATION_PATIENCE_S):
+        raise Interrupted(reason_to_end())
 
 
 def _add_reason(reason: str) -> None:

@@ -14,6 +14,7 @@ from runner.cli.standard_streams import prepare_standard_streams
 from runner.cli.stored_urls import with_local_runs
 from runner.cli.verbs import VERBS, describe_verbs
 from runner.config.errors import RunnerError
+from runner.interrupts import Interrupted
 
 EXIT_INTERRUPTED = 130
 
@@ -64,6 +65,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RunnerError as error:
         report_error(error, arguments)
         return error.exit_code
+    except Interrupted as end:
+        print(f"interrupted by {end}, before the end; no result was written", file=sys.stderr, flush=True)
+        return EXIT_INTERRUPTED
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
     except BrokenPipeError:  # `python -m runner list | head`

@@ -169,6 +169,7 @@ def policy_of(stored: StoredRun, is_recording: bool = False) -> Iterator[Trainer
     """
     from runner.checkpoints import load_checkpoint, naming_checkpoint
     from runner.experiment.trainer import Trainer
+    from runner.interrupts import interrupts
 
     config, state = stored.config, load_checkpoint(stored.checkpoint)[0]
     # Only evaluation runners act, whatever the run learns from.
@@ -185,7 +186,8 @@ def policy_of(stored: StoredRun, is_recording: bool = False) -> Iterator[Trainer
     with naming_changes(stored), Trainer(config, "evaluation", loads_modules=False) as trainer:
         with naming_checkpoint(stored.checkpoint):
             trainer.set_policy_state(state)
-        yield trainer
+        with interrupts():  # an evaluation, however long, ends as training does
+            yield trainer
 
 
 def _stepped_here(env: EnvConfig) -> EnvConfig:

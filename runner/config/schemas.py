@@ -48,6 +48,13 @@ class EnvConfig:
         "observations outside of their Box: error ends the run, warn says so once and counts them, off admits them",
         choices=("error", "warn", "off"),
     )
+    max_replayed_steps: int = option(
+        100_000,
+        "longest running episode that `resume` steps again; after a longer one it begins a new one, unless the "
+        "environment has get_state and set_state",
+        unit="env steps",
+        minimum=0,
+    )
     port: int | None = option(
         None,
         "simulators that step themselves connect here (RLlink); 0: a free port, null: the environment is stepped here",
@@ -435,6 +442,11 @@ class EvaluationConfig:
         EPISODES,
         "episodes: whole ones; env_steps: exactly so many, which episodes that have not ended then are cut by",
         choices=(EPISODES, ENV_STEPS),
+    )
+    max_episode_steps: int | None = option(
+        None,
+        "env steps after which an episode of an evaluation is truncated, for all of its agents; null: no limit",
+        minimum=1,
     )
     evaluation_num_env_runners: int = option(0, "remote runners for evaluation; 0 uses the driver", minimum=0)
     num_envs_per_env_runner: int = option(8, "sub-environments that one evaluation runner steps together", minimum=1)

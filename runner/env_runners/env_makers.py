@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
@@ -20,6 +21,7 @@ from runner.env_runners.env_closing import close_environments
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.native.making import make_native
 from runner.env_runners.petting_zoo import as_multi_agent, is_petting_zoo, petting_zoo_kinds
+from runner.env_runners.replayed_actions import MAX_REPLAYED_STEPS
 from runner.env_runners.separate_envs import local_environments, process_environments
 from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
 
@@ -87,8 +89,10 @@ def make_vector_env(
         spaces = env.observation_space, env.action_space
         if mode == ASYNC:
             return process_environments(config, spaces, num_envs, seed, restarts, timeout_s)
-        return local_environments(lambda: make_environment(config, num_envs, mode), spaces, num_envs, seed)
-    return sub_environments(env, lambda: make_environment(config, num_envs, mode), num_envs, seed)
+        make_one = partial(make_environment, config, num_envs, mode)
+        return local_environments(make_one, spaces, num_envs, seed, config.max_replayed_steps)
+    make_another = partial(make_environment, config, num_envs, mode)
+    return sub_environments(env, make_another, num_envs, seed, config.max_replayed_steps)
 
 
 def _check_is_apart(env: Environment, config: EnvConfig, mode: str) -> None:
@@ -102,13 +106,17 @@ def _check_is_apart(env: Environment, config: EnvConfig, mode: str) -> None:
 
 
 def sub_environments(
-    env: Environment, make_another: Callable[[], Environment], num_envs: int, seed: int
+    env: Environment,
+    make_another: Callable[[], Environment],
+    num_envs: int,
+    seed: int,
+    max_replayed_steps: int = MAX_REPLAYED_STEPS,
 ) -> SubEnvironments:
     """Return N sub-environments, of which the first one, or all together, are made already."""
     if isinstance(env, gym.vector.VectorEnv):
         return BatchedEnvironments(env, seed)
     envs = itertools.chain([env], iter(make_another, None))
-    return SyncEnvironments(lambda: next(envs), num_envs, seed)
+    return SyncEnvironments(lambda: next(envs), num_envs, seed, max_replayed_steps=max_replayed_steps)
 
 
 def make_multi_agent_env(config: EnvConfig) -> MultiAgentEnv:

@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import time
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -45,7 +46,8 @@ def main(connection_file: int, memory: int, parent_pid: int) -> None:
 
 def _make(settings: ProcessSettings, memory: int) -> SyncEnvironments:
     n = settings.number
-    envs = SyncEnvironments(lambda: make_environment(settings.config, 1, "sync"), 1, settings.seed, first=n)
+    make_env, limit = partial(make_environment, settings.config, 1, "sync"), settings.config.max_replayed_steps
+    envs = SyncEnvironments(make_env, 1, settings.seed, n, limit)
     like = nested.zeros(blank_item(envs.single_observation_space), (settings.num_envs,))
     envs.write_obs_to(nested.take(map_rows(memory, like), slice(n, n + 1)))
     return envs

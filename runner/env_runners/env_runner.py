@@ -14,6 +14,7 @@ from runner.config.schemas import EPISODES
 from runner.env_runners.acting_pass import ActingPass, array_of, sampling_mode
 from runner.env_runners.episode_infos import EpisodeInfos
 from runner.env_runners.evaluation_quotas import EvaluationQuotas
+from runner.env_runners.evaluation_watch import EvaluationWatch
 from runner.env_runners.fragment_checks import check_fragment
 from runner.env_runners.mask_checks import check_masks
 from runner.env_runners.observation_checks import ObservationChecks
@@ -157,9 +158,11 @@ class SingleAgentEnvRunner:
         self._to_module = None
         buffer = self._buffer
         parts: list[FinishedEpisodes] = []
+        watch = EvaluationWatch(f"no episode of {self.env.num_envs} sub-environments has finished")
         with self._sampling_mode():
             self._start_if_needed(explore)
             while (is_running := quotas.is_running).any():
+                watch.look(bool(quotas.num_counted.any()))
                 if self.callbacks is not None:
                     self.callbacks.tell_of(is_running)
                 is_step = ~buffer.awaits_reset

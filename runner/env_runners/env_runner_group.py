@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -11,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from runner.closing import close_each
 from runner.config.metrics import NUM_HEALTHY, NUM_RESTARTS, SAMPLE_BYTES
 from runner.config.schemas import EPISODES
+from runner.env_runners.evaluation_watch import EvaluationWatch
 from runner.env_runners.handles import RemoteHandle, RunnerHandle, RunnerLost
 from runner.env_runners.runner_ticket import RunnerTicket
 from runner.env_runners.sample import Sample, Weights
 from runner.env_runners.sample_recording import SampleRecording
-from runner.env_runners.tickets import Ticket, wait_any
+from runner.env_runners.tickets import Ticket, wait_a_moment, wait_any
 from runner.pipelines.pipeline import EnvToModulePipeline
 from runner.restarts import Restarts
 from runner.rows.finished_episodes import FinishedEpisodes
@@ -29,6 +31,10 @@ _RESTART_KEYS = (
     "env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts; env_runners.sample_timeout_s, "
     "evaluation.evaluation_sample_timeout_s"
 )
+
+
+# Seconds after which evaluation runners that have not answered are reported; starting them takes some of it.
+_REPORT_AFTER_S = 30.0
 
 
 class EnvRunnerGroup:
@@ -275,7 +281,17 @@ class EnvRunnerGroup:
         further = () if unit == EPISODES else (unit,)
         calls = self._policy_calls("evaluate", shares, explore, num_env_steps_sampled)
         tickets = [RunnerTicket(self, index, (*call, *further)) for index, call in calls.items()]
-        return lambda: FinishedEpisodes.concatenated([ticket.result() for ticket in tickets])
+        return lambda: FinishedEpisodes.concatenated(self._evaluated(tickets))
+
+    def _evaluated(self, tickets: Sequence[RunnerTicket]) -> list[FinishedEpisodes]:
+        """Wait for evaluations; those in this process look up themselves whether they have to end."""
+        what = f"none of {len(tickets)} evaluation runners has run all of its episodes"
+        watch = EvaluationWatch(what, _REPORT_AFTER_S)
+        waited_for = [ticket for ticket in tickets if ticket.reference is not None]
+        while pending := [ticket for ticket in waited_for if not ticket.is_ready()]:
+            watch.look(has_finished=len(pending) < len(waited_for))
+            wait_a_moment(pending)
+        return [ticket.result() for ticket in tickets]
 
     def _call_all(self, method: str) -> dict[int, Any]:
         """Return the answer of each runner, by index."""
@@ -390,6 +406,12 @@ class EnvRunnerGroup:
         for index, handle in list(self._handles.items()):
             handle.close()
             self._make(index, generation)
+
+    def abandon(self) -> None:
+        """Close all runners without waiting for calls that they have not answered."""
+        with ExitStack() as stack:
+            for handle in self.handles:
+                stack.callback(handle.abandon)
 
     def close(self) -> None:
         """Close all runners; recorded episodes that are in no whole file are dropped."""

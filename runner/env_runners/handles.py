@@ -59,6 +59,10 @@ class RunnerHandle(Protocol):
     def close(self) -> None:
         """Close the environments and free the runner."""
 
+    def abandon(self) -> None:
+        """Free the runner without waiting for calls that it has not answered."""
+        self.close()
+
 
 class LocalHandle(RunnerHandle):
     """An env runner in this process; calls run in their order, each when its result or a later one is asked for."""
@@ -215,6 +219,10 @@ class RemoteHandle(RunnerHandle):
 
         with suppress(ray.exceptions.RayError):  # it may be gone already, or hang
             ray.get(self._actor.call.remote("close"), timeout=_CLOSE_TIMEOUT_S)
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Kill the actor, whatever it does."""
         self._kill()
         self._placement.leave()
 

@@ -17,6 +17,7 @@ from runner.env_runners.agent_episodes import AgentEpisodes
 from runner.env_runners.agent_infos import AgentInfos
 from runner.env_runners.env_runner import EVALUATION_FRAGMENT
 from runner.env_runners.evaluation_quotas import EvaluationQuotas
+from runner.env_runners.evaluation_watch import EvaluationWatch
 from runner.env_runners.module_runner import ActingModule, ModuleRunner
 from runner.env_runners.multi_agent_env import AgentDict
 from runner.env_runners.multi_agent_envs import EnvStep, MultiAgentEnvironments
@@ -155,15 +156,16 @@ class MultiAgentEnvRunner:
         self._take_over(weights, shared_state, num_env_steps_sampled)
         quotas = EvaluationQuotas(duration, unit, self.env.num_envs)
         self._give_streams()
-        self._has_started = False
-        self._finished = []
+        self._has_started, self._finished = False, []
         num_vector_steps = num_recorded = 0
+        watch = EvaluationWatch(f"no episode of {self.env.num_envs} sub-environments has finished")
         if self.callbacks is not None:
             self.callbacks.begin_evaluation(quotas.is_running)
         if self.infos is not None:
             self.infos.clear()
         self._start_if_needed(explore)
         while (is_running := quotas.is_running).any():
+            watch.look(bool(quotas.num_counted.any()))
             if self.callbacks is not None:
                 self.callbacks.tell_of(is_running)
             num_finished = len(self._finished)
@@ -349,6 +351,9 @@ class MultiAgentEnvRunner:
         for module_id, module_state in state["modules"].items():
             self._modules[module_id].set_state(module_state)
         self._agents.set_state(state)
+        for n in self.env.not_restored:
+            for runner in self._modules.values():
+                runner.rows.abandon_env(n)
         if self.recorder is not None:  # what was sampled of the running episodes before is not here
             running = np.flatnonzero(~self.env.is_done).tolist()
             self.recorder.leave_out([self._env_episode_id(n, self._agents.numbers[n]) for n in running])

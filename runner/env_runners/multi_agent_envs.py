@@ -13,6 +13,7 @@ from runner.config.errors import Problem, RunFailure
 from runner.env_runners.env_answers import flag_of
 from runner.env_runners.env_closing import close_environments
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv
+from runner.env_runners.replayed_actions import MAX_REPLAYED_STEPS
 from runner.episodes import nested
 from runner.rows.matches import Match
 from runner.streams import integer_seed
@@ -34,10 +35,29 @@ class MultiAgentEnvironments:
     """N sub-environments with several agents.
 
     Each episode is reset with a seed of its own. A running episode is restored by the environment's own `get_state`
-    and `set_state` where it has them, else by its seed and a replay of its actions.
+    and `set_state` where it has them, else by its seed and a replay of its actions. An episode with more actions than
+    `max_replayed_steps` is not restored: the next one begins instead.
+
+    Args:
+        make_env: makes one of them.
+        num_envs: N.
+        seed: of the run.
+        max_replayed_steps: of the `env` block.
+
+    Attributes:
+        not_restored: sub-environments whose episodes the newest `set_state` did not restore; the next step resets them.
     """
 
-    def __init__(self, make_env: Callable[[], MultiAgentEnv], num_envs: int, seed: int) -> None:
+    not_restored: Sequence[int] = ()
+
+    def __init__(
+        self,
+        make_env: Callable[[], MultiAgentEnv],
+        num_envs: int,
+        seed: int,
+        max_replayed_steps: int = MAX_REPLAYED_STEPS,
+    ) -> None:
+        self._max_replayed_steps = max_replayed_steps
         self.environments = [make_env() for _ in range(num_envs)]
         self.num_envs = num_envs
         self._seed = seed
@@ -56,6 +76,8 @@ class MultiAgentEnvironments:
 
     def _reset_one(self, n: int) -> EnvStep:
         self._episode_numbers[n] += 1
+        if self.not_restored:
+            self.not_restored = [other for other in self.not_restored if other != n]
         return self._restart_one(n)
 
     def _restart_one(self, n: int) -> EnvStep:
@@ -73,7 +95,9 @@ class MultiAgentEnvironments:
         ]
 
     def _step_one(self, n: int, actions: AgentDict) -> EnvStep:
-        if not self._has_own_state:
+        if self._num_steps[n] >= self._max_replayed_steps:
+            self._actions[n] = []
+        elif not self._has_own_state:
             self._actions[n].append(_copied(actions))
         step = EnvStep(False, *self._call("step", n, _copied(actions)))  # the environment may write into its own
         for name, flags in (("terminated", step.terminateds), ("truncated", step.truncateds)):
@@ -127,13 +151,19 @@ class MultiAgentEnvironments:
         for n, env in enumerate(self.environments):
             stateful: Any = env
             state[f"env_{n}"] = stateful.get_state() if self._has_own_state else list(self._actions[n])
+            is_forgotten = not self._has_own_state and len(self._actions[n]) < self._num_steps[n]
+            if n in self.not_restored or (is_forgotten and not self._is_done[n]):
+                state[f"too_long_{n}"] = True
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Bring every sub-environment back to where it was."""
         self._seed_name = tuple(state["seed_name"])
         self._episode_numbers = [int(number) for number in state["episode_numbers"]]
+        self.not_restored = [n for n in range(self.num_envs) if f"too_long_{n}" in state]
         for n, env in enumerate(self.environments):
+            if n in self.not_restored:
+                continue
             self._restart_one(n)
             stateful: Any = env
             if self._has_own_state:
@@ -143,7 +173,7 @@ class MultiAgentEnvironments:
                     self._actions[n].append(actions)
                     env.step(_copied(actions))
         self._num_steps = [int(number) for number in state["num_steps"]]
-        self._is_done = [bool(flag) for flag in state["is_done"]]
+        self._is_done = [bool(flag) or n in self.not_restored for n, flag in enumerate(state["is_done"])]
 
     def close(self) -> None:
         """Close every environment."""

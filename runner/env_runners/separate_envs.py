@@ -16,6 +16,7 @@ import numpy as np
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.metrics import NUM_ENV_RESTARTS
 from runner.config.schemas import EnvConfig
+from runner.env_runners.replayed_actions import MAX_REPLAYED_STEPS
 from runner.env_runners.shared_rows import map_rows, open_memory
 from runner.env_runners.sub_environment import (
     START_TIMEOUT_S,
@@ -33,6 +34,7 @@ from runner.rows.infos import Infos
 
 MOST_FAILURES_IN_A_ROW = 10
 _RESTART_KEY = "env_runners.restart_failed_sub_environments"
+_STATES_OF_ONE = ("env", "wrappers", "actions", "too_long")
 _log = logging.getLogger(__name__)
 
 # (number of the sub-environment, its (1, ...) row of observations) -> the sub-environment.
@@ -120,10 +122,13 @@ class SeparateEnvironments:
         for n in range(self.num_envs):
             answer = self._answer(n, deadline_s)
             if n in self.broken_off:
-                answer = 0.0, False, False, answer
+                answer = 0.0, False, False, answer, False
             else:
                 self._failures_in_a_row[n] = 0
-            self._rewards[n], self._terminateds[n], self._truncateds[n], info = answer
+            self._rewards[n], self._terminateds[n], self._truncateds[n], info, is_not_restored = answer
+            if is_not_restored:
+                self.broken_off.append(n)
+                self._episode_numbers[n] += 1
             infos.append(info)
         return (
             nested.map_leaves(np.copy, self._obs),
@@ -242,7 +247,7 @@ def _joined(states: list[dict[str, Any]]) -> dict[str, Any]:
         joined[key] = [number for state in states for number in state[key]]
     for key in ("terminateds", "truncateds"):
         joined[key] = np.concatenate([state[key] for state in states])
-    for kind in ("env", "wrappers", "actions"):
+    for kind in _STATES_OF_ONE:
         joined.pop(f"{kind}_0", None)
         joined |= {f"{kind}_{n}": state[f"{kind}_0"] for n, state in enumerate(states) if f"{kind}_0" in state}
     return joined
@@ -253,19 +258,23 @@ def _part_of(state: Mapping[str, Any], n: int) -> dict[str, Any]:
     part: dict[str, Any] = {"seed_name": state["seed_name"]}
     for key in ("episode_numbers", "num_steps", "terminateds", "truncateds"):
         part[key] = state[key][n : n + 1]
-    for kind in ("env", "wrappers", "actions"):
+    for kind in _STATES_OF_ONE:
         if f"{kind}_{n}" in state:
             part[f"{kind}_0"] = state[f"{kind}_{n}"]
     return part
 
 
 def local_environments(
-    make_env: Callable[[], gym.Env[Any, Any]], spaces: tuple[gym.Space[Any], gym.Space[Any]], num_envs: int, seed: int
+    make_env: Callable[[], gym.Env[Any, Any]],
+    spaces: tuple[gym.Space[Any], gym.Space[Any]],
+    num_envs: int,
+    seed: int,
+    max_replayed_steps: int = MAX_REPLAYED_STEPS,
 ) -> SeparateEnvironments:
     """Make N sub-environments in this process, of which the ones that fail are made anew."""
 
     def make_one(n: int, obs: Column) -> LocalSubEnvironment:
-        return LocalSubEnvironment(lambda: SyncEnvironments(make_env, 1, seed, first=n), obs)
+        return LocalSubEnvironment(lambda: SyncEnvironments(make_env, 1, seed, n, max_replayed_steps), obs)
 
     return SeparateEnvironments(make_one, nested.zeros(blank_item(spaces[0]), (num_envs,)), spaces, restarts=True)
 

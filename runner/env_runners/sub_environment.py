@@ -64,7 +64,7 @@ def answer(envs: SyncEnvironments, method: str, *arguments: Any) -> Any:
         return _only(result[1])
     if method == "step":
         _, rewards, terminateds, truncateds, infos = result
-        return float(rewards[0]), bool(terminateds[0]), bool(truncateds[0]), _only(infos)
+        return float(rewards[0]), bool(terminateds[0]), bool(truncateds[0]), _only(infos), bool(envs.broken_off)
     return result
 
 

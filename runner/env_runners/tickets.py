@@ -145,6 +145,11 @@ def wait_any(tickets: Sequence[Ticket]) -> int:
             return tickets.index(ticket)
         if is_interrupted():
             raise Interrupted
-        import ray
+        wait_a_moment(tickets)
 
-        ray.wait([ticket.reference for ticket in tickets], timeout=_LOOK_UP_S)
+
+def wait_a_moment(tickets: Sequence[Ticket]) -> None:
+    """Wait until Ray has the answer to one of the tickets, which are all of remote calls, but not for long."""
+    import ray
+
+    ray.wait([ticket.reference for ticket in tickets], timeout=_LOOK_UP_S)

@@ -30,6 +30,7 @@ from runner.env_runners.env_states import (
 )
 from runner.env_runners.leaf_checks import converts
 from runner.env_runners.observation_checks import outline
+from runner.env_runners.replayed_actions import MAX_REPLAYED_STEPS, ReplayedActions
 from runner.episodes import nested
 from runner.episodes.columns import Column
 from runner.episodes.spaces import blank_item
@@ -174,19 +175,28 @@ class SyncEnvironments:
 
     Each episode is reset with a seed of its own. A running episode is restored by the environment's own `get_state`
     and `set_state` where it has them and its wrappers keep no lists or deques, else by its seed and a replay of its
-    actions, before which wrappers get the state that they had when it began.
+    actions, before which wrappers get the state that they had when it began. An episode with more actions than
+    `max_replayed_steps` is not restored: the next one begins instead.
 
     Args:
         make_env: makes one of them.
         num_envs: N.
         seed: of the run.
         first: number of the first one, where further ones are elsewhere.
+        max_replayed_steps: of the `env` block.
     """
 
     broken_off: Sequence[int] = ()
     counts: Mapping[str, int] = {}
 
-    def __init__(self, make_env: Callable[[], gym.Env[Any, Any]], num_envs: int, seed: int, first: int = 0) -> None:
+    def __init__(
+        self,
+        make_env: Callable[[], gym.Env[Any, Any]],
+        num_envs: int,
+        seed: int,
+        first: int = 0,
+        max_replayed_steps: int = MAX_REPLAYED_STEPS,
+    ) -> None:
         self._envs = [make_env() for _ in range(num_envs)]
         self._seed = seed
         self._first = first
@@ -205,7 +215,8 @@ class SyncEnvironments:
         self._terminateds = np.zeros(num_envs, np.bool_)
         self._truncateds = np.zeros(num_envs, np.bool_)
         self._episode_numbers = [0] * num_envs
-        self._actions: list[list[Any]] = [[] for _ in range(num_envs)]
+        self._actions = [ReplayedActions(max_replayed_steps) for _ in range(num_envs)]
+        self._not_restored: Sequence[int] = ()  # the next step begins their next episodes
         self._num_steps = [0] * num_envs
 
     @property
@@ -227,11 +238,12 @@ class SyncEnvironments:
         self._seed_name = seed_name
         self._episode_numbers = [episode_number] * self.num_envs
         self._terminateds[:] = self._truncateds[:] = False
+        self.broken_off = self._not_restored = ()
         infos = [self._reset_one(n) for n in range(self.num_envs)]
         return _copied(self._obs), infos if any(infos) else {}
 
     def _reset_one(self, n: int) -> Mapping[str, Any]:
-        self._actions[n] = []
+        self._actions[n].clear()
         self._num_steps[n] = 0
         self._wrapper_states[n] = [state_of(wrapper) for wrapper in self._wrappers[n]]
         seed = _seed(self._seed, (*self._seed_name, self._first + n, self._episode_numbers[n]))
@@ -257,6 +269,7 @@ class SyncEnvironments:
 
     def step(self, actions: Array) -> StepResult:
         """Step each sub-environment, or reset it where its episode is over."""
+        self.broken_off, self._not_restored = self._not_restored, ()
         infos: list[Mapping[str, Any]] = []
         given = _copied(actions)  # environments may write into theirs
         kept = actions if self._has_own_state else _copied(actions)  # what a replay would need
@@ -305,16 +318,21 @@ class SyncEnvironments:
             "terminateds": self._terminateds.copy(),
             "truncateds": self._truncateds.copy(),
         }
+        state["truncateds"][list(self._not_restored)] = False
         for n, env in enumerate(self._envs):
             if self._has_own_state:
                 wrappers = [state_of(layer) for layer in layers_of(env)[:-1]]
                 bare: Any = env.unwrapped
                 state[f"env_{n}"] = {"own": bare.get_state(), "wrappers": wrappers}
                 continue
+            is_done = self._terminateds[n] or self._truncateds[n]
+            if n in self._not_restored or (self._actions[n].is_forgotten and not is_done):
+                state[f"too_long_{n}"] = True
+                self._wrapper_states[n] = [state_of(wrapper) for wrapper in self._wrappers[n]]
             if self._wrapper_states[n]:
                 state[f"wrappers_{n}"] = self._wrapper_states[n]
-            if self._actions[n]:
-                state[f"actions_{n}"] = nested.stack(self._actions[n])
+            if (actions := self._actions[n].stacked()) is not None:
+                state[f"actions_{n}"] = actions
         return state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -332,6 +350,10 @@ class SyncEnvironments:
         for n, env in enumerate(self._envs):
             for wrapper, wrapper_state in zip(self._wrappers[n], state.get(f"wrappers_{n}", ()), strict=False):
                 restore(wrapper, wrapper_state)
+            if f"too_long_{n}" in state:
+                self._actions[n].forget()
+                self._num_steps[n] = int(state["num_steps"][n])
+                continue
             self._reset_one(n)
             if f"env_{n}" in state:
                 bare: Any = env.unwrapped
@@ -339,12 +361,15 @@ class SyncEnvironments:
                 for layer, layer_state in zip(layers_of(env)[:-1], state[f"env_{n}"]["wrappers"], strict=True):
                     restore(layer, layer_state)
             if f"actions_{n}" in state:
-                self._actions[n] = nested.unstack(_copied(state[f"actions_{n}"]))
+                for action in nested.unstack(_copied(state[f"actions_{n}"])):
+                    self._actions[n].append(action)
                 for action in nested.unstack(_copied(state[f"actions_{n}"])):
                     env.step(action)
             self._num_steps[n] = int(state["num_steps"][n])
         self._terminateds[:] = state["terminateds"]
         self._truncateds[:] = state["truncateds"]
+        self._not_restored = [n for n in range(self.num_envs) if f"too_long_{n}" in state]
+        self._truncateds[self._not_restored] = True  # so that the next step resets them
 
     def close(self) -> None:
         """Close every environment."""

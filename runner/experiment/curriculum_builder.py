@@ -66,7 +66,8 @@ def make_tasked_envs(config: ExperimentConfig, num_envs: int) -> SyncEnvironment
     Raises:
         ConfigError: they cannot be made, or only step together.
     """
-    return SyncEnvironments(partial(_make_tasked_env, config), num_envs, config.seed)
+    limit = config.env.max_replayed_steps
+    return SyncEnvironments(partial(_make_tasked_env, config), num_envs, config.seed, max_replayed_steps=limit)
 
 
 def _make_tasked_env(config: ExperimentConfig) -> TaskedEnv:

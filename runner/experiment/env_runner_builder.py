@@ -17,7 +17,7 @@ from runner.config.own_code import is_own, place_of
 from runner.config.plans import env_steps_per_round
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.agent_infos import AgentInfos
-from runner.env_runners.env_makers import make_multi_agent_env, make_vector_env
+from runner.env_runners.env_makers import make_environment, make_multi_agent_env, make_vector_env
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.episode_infos import EpisodeInfos
 from runner.env_runners.gradient_runner import GradientRunner
@@ -27,7 +27,7 @@ from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.protocol import EnvRunner
 from runner.env_runners.teams import sharing_rewards
-from runner.env_runners.vector_envs import SubEnvironments
+from runner.env_runners.vector_envs import SubEnvironments, SyncEnvironments
 from runner.experiment.learner_builder import build_local_learner_group
 from runner.learners.peers import Alone
 from runner.module_parts import (
@@ -113,7 +113,7 @@ def build_env_runner(
         _give_listeners(several, several.module, config, role, index, envs.environments)
         several.recorder = build_env_episode_recorder(config, plans, writer_id, index) if is_recording else None
         return cast(EnvRunner, several)
-    acting, env = parts[DEFAULT_MODULE_ID], _make_vector_env(config, num_envs)
+    acting, env = parts[DEFAULT_MODULE_ID], _make_vector_env(config, num_envs, is_evaluation)
     runner: Any = _runner_class(config, SingleAgentEnvRunner)(
         env, acting.module, acting.env_to_module, acting.module_to_env, *settings
     )
@@ -139,7 +139,7 @@ def _make_multi_agent_envs(
 ) -> MultiAgentEnvironments:
     make_env = partial(_make_agents_env, config)
     if not config.league.modules:
-        return MultiAgentEnvironments(make_env, num_envs, config.seed)
+        return MultiAgentEnvironments(make_env, num_envs, config.seed, config.env.max_replayed_steps)
     from runner.experiment.league_builder import seat_environments
 
     explore = (config.evaluation if is_evaluation else config.env_runners).explore
@@ -155,12 +155,16 @@ def _make_agents_env(config: ExperimentConfig) -> MultiAgentEnv:
     return make_tasked_multi_agent_env(config)
 
 
-def _make_vector_env(config: ExperimentConfig, num_envs: int) -> SubEnvironments:
+def _make_vector_env(config: ExperimentConfig, num_envs: int, is_evaluation: bool) -> SubEnvironments:
+    """Make N sub-environments; ones with limited episodes are made one by one, since each is reset alone."""
     if task_names(config.curriculum):
         from runner.experiment.curriculum_builder import make_tasked_envs
 
         return make_tasked_envs(config, num_envs)
     runners = config.env_runners
+    if is_evaluation and config.evaluation.max_episode_steps is not None and not separate_settings(runners):
+        make_one = partial(make_environment, config.env, 1, runners.gym_env_vectorize_mode)
+        return SyncEnvironments(make_one, num_envs, config.seed)
     return make_vector_env(
         config.env,
         num_envs,

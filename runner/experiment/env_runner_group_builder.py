@@ -129,7 +129,7 @@ def _settings_of(config: ExperimentConfig, num_runners: int | None) -> dict[str,
     runners, env = config.env_runners, asdict(config.env)
     if config.env.is_external:  # simulators find their episodes again at another address, too
         env |= {"host": "", "port": 0}
-    del env["observation_check"]  # other checks, the same episodes
+    del env["observation_check"], env["max_replayed_steps"]  # other checks, the same episodes
     if env["backend"] == EnvConfig().backend:  # states of release 0.1.0 have none
         del env["backend"]
     # Only where they differ from the usual: states of release 0.1.0 have neither.

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from runner.closing import close_each
 from runner.config.info_metrics import InfoMetric
 from runner.config.schemas import ENV_STEPS, ExperimentConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.env_runners.evaluation_watch import reporting
+from runner.env_runners.limited_envs import limited
+from runner.env_runners.sample import Weights
 from runner.experiment.env_runner_builder import EVALUATION
 from runner.experiment.env_runner_group_builder import build_env_runner_group
 from runner.experiment.filming import Filmer
 from runner.experiment.missing_infos import MissingInfos
+from runner.interrupts import Interrupted
 from runner.module_parts import ModuleParts
 from runner.pipelines.piece_metrics import merged_metrics
 from runner.plans import Resources, Result
@@ -23,6 +30,27 @@ from runner.rows.finished_episodes import FinishedEpisodes
 if TYPE_CHECKING:
     from runner.experiment.recorded_data_builder import HeldOut
     from runner.offline.writing.recorder import Recorded
+
+
+@dataclass(frozen=True)
+class EvaluatedPolicy:
+    """The policy that an evaluation runs.
+
+    Attributes:
+        weights: module id -> vector of parameters.
+        shared_state: module id -> state of pieces that runners share.
+        num_env_steps_sampled: by the run so far.
+    """
+
+    weights: Weights
+    shared_state: Mapping[str, Any]
+    num_env_steps_sampled: int
+
+    @classmethod
+    def of(cls, resources: Resources) -> EvaluatedPolicy:
+        """Return the policy as it is now."""
+        num_sampled = resources.metrics.num_env_steps_sampled_lifetime
+        return cls(resources.learners.get_weights(), resources.shared_state, num_sampled)
 
 
 class Evaluator:
@@ -54,11 +82,11 @@ class Evaluator:
     ) -> None:
         self.env_runners: EnvRunnerGroup | None = None
         self.held_out = held_out
-        self._config, self._parts = config, parts
+        self._config, self._parts = _with_limited_episodes(config), parts
         self._is_recording = is_recording
         self._of_infos, self._missing_infos = of_infos, missing_infos
         self._warn = warn
-        self._has_warned_of_no_end = False
+        self._has_warned_of_no_end = self._has_reported = False
         self._filmer: Filmer | None = None
 
     def build_env_runners(self) -> EnvRunnerGroup:
@@ -80,8 +108,8 @@ class Evaluator:
             num_episodes: None: the configured duration, in episodes or env steps.
             wait: collects an evaluation that was submitted before; None: one is submitted.
         """
-        with resources.metrics.clocked() as clock:
-            episodes = (wait or self.submit(resources, num_episodes))()
+        with resources.metrics.clocked() as clock, reporting(self._report_once), self._abandoned_if_interrupted():
+            episodes = self._run(resources, num_episodes) if wait is None else wait()
         settings = self._config.evaluation
         num_env_steps = int(episodes.lengths.sum())
         if num_episodes is None and settings.evaluation_duration_unit == ENV_STEPS:
@@ -108,17 +136,42 @@ class Evaluator:
         resources.callbacks.call("on_evaluate_end", result=result)
         return result
 
-    def submit(self, resources: Resources, num_episodes: int | None = None) -> Callable[[], FinishedEpisodes]:
-        """Begin an evaluation, and return what waits for its episodes."""
-        resources.callbacks.call("on_evaluate_start")
+    def _run(self, resources: Resources, num_episodes: int | None) -> FinishedEpisodes:
+        """Run an evaluation now; after an interrupt, callbacks have the state that they had before."""
+        callbacks = resources.callbacks
+        before = copy.deepcopy(callbacks.get_state()) if callbacks.hears("on_evaluate_start") else []
+        try:
+            return self.submit(resources, num_episodes)()
+        except Interrupted:
+            callbacks.set_state(before)
+            raise
+
+    def _report_once(self, text: str) -> None:
+        if not self._has_reported:
+            self._has_reported = True
+            self._warn(text)
+
+    def submit(
+        self, resources: Resources, num_episodes: int | None = None, repeated: EvaluatedPolicy | None = None
+    ) -> Callable[[], FinishedEpisodes]:
+        """Begin an evaluation, and return what waits for its episodes.
+
+        Args:
+            resources: with the policy.
+            num_episodes: see `evaluate`.
+            repeated: the policy of an evaluation that was interrupted; None: the policy as it is now.
+        """
+        if repeated is None:
+            resources.callbacks.call("on_evaluate_start")
+        policy = repeated or EvaluatedPolicy.of(resources)
         runners, settings = self.build_env_runners(), self._config.evaluation
-        runners.set_weights(resources.learners.get_weights())
-        runners.use_shared_state(resources.shared_state)
+        runners.set_weights(policy.weights)
+        runners.use_shared_state(policy.shared_state)
         if resources.league is not None:
             resources.league.announce_lineup(runners, is_evaluation=True)
         if resources.curriculum is not None:
             resources.curriculum.announce(runners, is_evaluation=True)
-        num_sampled = resources.metrics.num_env_steps_sampled_lifetime
+        num_sampled = policy.num_env_steps_sampled
         if num_episodes is not None:
             return runners.submit_evaluation(num_episodes, settings.explore, num_sampled)
         duration, unit = settings.evaluation_duration, settings.evaluation_duration_unit
@@ -148,7 +201,7 @@ class Evaluator:
         """Film whole episodes of the policy; see `Trainer.film`."""
         filmer, metrics = self.make_filmer(is_window=not paths), resources.metrics
         weights, num_sampled = resources.learners.get_weights(), metrics.num_env_steps_sampled_lifetime
-        with metrics.clocked():
+        with metrics.clocked(), reporting(self._report_once):
             return filmer.film(paths, num_episodes, weights, resources.shared_state, num_sampled)
 
     def make_filmer(self, is_window: bool = False) -> Filmer:
@@ -166,6 +219,29 @@ class Evaluator:
         """Finish the files of recorded episodes; None if there are none."""
         return None if self.env_runners is None else self.env_runners.finish_recording()
 
+    @contextmanager
+    def _abandoned_if_interrupted(self) -> Iterator[None]:
+        try:
+            yield
+        except Interrupted:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Close the env runners without waiting for them; the next evaluation builds new ones."""
+        if self.env_runners is not None:
+            runners, self.env_runners = self.env_runners, None
+            runners.abandon()
+
     def close(self) -> None:
         """Close environments and env runners."""
         close_each([self.env_runners, self._filmer])
+
+
+def _with_limited_episodes(config: ExperimentConfig) -> ExperimentConfig:
+    """Return the configuration of an evaluation, whose episodes are limited by `evaluation.max_episode_steps`."""
+    limit = config.evaluation.max_episode_steps
+    if limit is None:
+        return config
+    wrapper = {"_target_": f"{limited.__module__}.{limited.__qualname__}", "max_episode_steps": limit}
+    return replace(config, env=replace(config.env, wrappers=[*config.env.wrappers, wrapper]))

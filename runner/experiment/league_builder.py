@@ -80,7 +80,9 @@ def seat_environments(
     """Make sub-environments in which players of the league act for some of the agents."""
     spaces = {module_id: plan.action_space for module_id, plan in plans.items()}
     make_player = partial(_make_player, config.league.fixed, spaces, explore)
-    return SeatedEnvironments(make_env, num_envs, config.seed, _teams(config, plans), make_player)
+    return SeatedEnvironments(
+        make_env, num_envs, config.seed, _teams(config, plans), make_player, config.env.max_replayed_steps
+    )
 
 
 def _teams(config: ExperimentConfig, plans: Mapping[str, ModulePlan]) -> list[Team]:

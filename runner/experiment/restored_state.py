@@ -29,6 +29,15 @@ def what_differs(state: Mapping[str, Any], resources: Resources, emptied: Sequen
     if left_out:
         what = "the checkpoint has no experiences (checkpoint.replay=none): learning waits until enough are stored in"
         yield f"{what} {', '.join(left_out)} again"
+    num_too_long = _count_too_long(state.get(ENV_RUNNERS, {}))
+    if num_too_long and state["plan"]["settings"].get(ENV_RUNNERS) == resources.env_runners.settings:
+        begins = (
+            "1 sub-environment begins a new episode"
+            if num_too_long == 1
+            else f"{num_too_long} sub-environments begin new episodes"
+        )
+        why = "the running one had more env steps than env.max_replayed_steps, so it cannot be stepped again"
+        yield f"{begins}: {why}; to continue it, give the environment `get_state` and `set_state`"
     if resources.config.env_runners.is_elastic:
         yield from _other_number(state, resources)
 
@@ -46,3 +55,9 @@ def _other_number(state: Mapping[str, Any], resources: Resources) -> Iterator[st
         )
         runners = f"{num_before} env runner{'' if num_before == 1 else 's'}"
         yield f"the checkpoint has {runners}, and the cluster has room for {num_now}: {rest}"
+
+
+def _count_too_long(state: Mapping[str, Any]) -> int:
+    """Return the number of sub-environments whose running episodes are too long to be stepped again."""
+    runners = [of_runner.get("runner", of_runner) for of_runner in state.get("runners", {}).values()]
+    return sum(name.startswith("too_long_") for runner in runners for name in runner.get("env", {}))

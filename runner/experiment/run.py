@@ -79,10 +79,11 @@ class Run:
         """Train and record one iteration, with the final evaluations if it meets a stop criterion."""
         records, trainer = self._records, self._trainer
         result = trainer.train()
-        if self._stop_reason(result) and self._evaluates and EVALUATION_RETURN not in result:
-            result |= trainer.evaluate()
-        if self._stop_reason(result) and trainer.has_held_out_data and NUM_EPISODES not in result:
-            result |= trainer.evaluate_offline()
+        with trainer.kept_if_interrupted(result):
+            if self._stop_reason(result) and self._evaluates and EVALUATION_RETURN not in result:
+                result |= trainer.evaluate()
+            if self._stop_reason(result) and trainer.has_held_out_data and NUM_EPISODES not in result:
+                result |= trainer.evaluate_offline()
         trainer.add_reported(result)
         records.add(result)
         records.add_schedule(trainer.training_iteration, trainer.last_schedule)
@@ -104,6 +105,8 @@ class Run:
     @property
     def _place(self) -> str:
         iteration = self._trainer.training_iteration
+        if self._trainer.is_evaluation_due:
+            return f"in the evaluation of iteration {iteration}"
         return f"within iteration {iteration + 1}" if self._trainer.is_broken_off else f"after iteration {iteration}"
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import Problem, RunFailure, UserError, nearest_match
 from runner.config.info_metrics import read_info_metrics
 from runner.config.metrics import NUM_RESTARTS, check_metric_names
+from runner.config.offline_evaluation import NUM_EPISODES
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.plans import needs_of, read_plan
 from runner.config.references import Digests
@@ -29,7 +31,7 @@ from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.experiment.aggregator_builder import check_aggregated_pipelines
 from runner.experiment.curriculum_builder import check_tasks
 from runner.experiment.env_runner_builder import EVALUATION, TRAINING
-from runner.experiment.evaluator import Evaluator
+from runner.experiment.evaluator import EvaluatedPolicy, Evaluator
 from runner.experiment.learner_builder import check_local_gpus
 from runner.experiment.loaded_modules import load_modules, shared_states
 from runner.experiment.missing_infos import MissingInfos
@@ -47,6 +49,7 @@ from runner.pipelines.shown_pipelines import ShownPipelines
 from runner.plans import Result, RunMetrics, make_plan
 from runner.plans.shown_plan import ShownPlan
 from runner.rows.finished_episodes import FinishedEpisodes
+from runner.tracking.headline import EVALUATION_RETURN
 
 if TYPE_CHECKING:
     from ray import tune
@@ -59,6 +62,22 @@ if TYPE_CHECKING:
     from runner.tracking import DataSet
 
 _log = logging.getLogger(__name__)
+_EVALUATION = "evaluation"  # in checkpoints
+
+
+@dataclass(frozen=True)
+class UnfinishedIteration:
+    """An iteration that is trained, before its evaluations have ended.
+
+    Attributes:
+        result: its metrics so far.
+        schedule: in which order it took samples of env runners.
+        is_told: whether callbacks know the result.
+    """
+
+    result: Result
+    schedule: dict[str, list[int]]
+    is_told: bool = False
 
 
 class Trainer:
@@ -164,6 +183,8 @@ class Trainer:
         self.resources.begin_episodes()
         self.last_result: Result = {}
         self.last_schedule: dict[str, list[int]] = {}
+        self._unfinished: UnfinishedIteration | None = None
+        self._parallel_policy: EvaluatedPolicy | None = None
         self._num_restarts = 0
         if config.evaluation.video:  # what cannot be filmed is told before anything is trained
             self._evaluator.make_filmer()
@@ -244,6 +265,11 @@ class Trainer:
         return self._metrics.is_broken_off
 
     @property
+    def is_evaluation_due(self) -> bool:
+        """Whether the newest iteration is trained, and the next `train` repeats its evaluation from the start."""
+        return self._unfinished is not None
+
+    @property
     def plans(self) -> list[ModulePlan]:
         """The plan of each module: its agents and its spaces."""
         return [module_parts.plan for module_parts in self._parts.values()]
@@ -276,12 +302,13 @@ class Trainer:
 
         Raises:
             RunFailure: an environment, a loss or a runner failed; earlier iterations stand.
-            Interrupted: an end was asked for while simulators were waited for.
+            Interrupted: an end was asked for while simulators were waited for, or during an evaluation.
             BrokenOff: an end was asked for, and the iteration takes longer than `PATIENCE_S` from then on.
         """
         try:
             return self._trained_iteration()
         except Interrupted:
+            self._evaluator.abandon()
             raise
         except Exception as error:
             try:
@@ -322,26 +349,62 @@ class Trainer:
             self._warn = before
 
     def _trained_iteration(self) -> Result:
-        iteration, evaluation = self.training_iteration + 1, self.config.evaluation
-        is_due = _is_due(evaluation.evaluation_interval, iteration)
+        evaluation = self.config.evaluation
+        unfinished, self._unfinished = self._unfinished, None
         wait = None
-        if is_due and evaluation.evaluation_parallel_to_training:
-            wait = self._evaluator.submit(self.resources)
-        self.resources.may_break_off = wait is None
+        if unfinished is None or self._parallel_policy is not None:
+            iteration = self.training_iteration + (unfinished is None)
+            wait = self._evaluation_in_parallel(iteration)
+        if unfinished is None:
+            unfinished = self._follow_plan()
+        result = self.last_result = unfinished.result
+        self.last_schedule = unfinished.schedule
+        iteration = self.training_iteration
+        with self.kept_if_interrupted(result, unfinished.is_told):
+            if _is_due(evaluation.evaluation_interval, iteration) and EVALUATION_RETURN not in result:
+                result |= self._evaluator.evaluate(self.resources, wait=wait)
+            self._parallel_policy = None
+            if _is_due(evaluation.offline_evaluation_interval, iteration) and NUM_EPISODES not in result:
+                result |= self.evaluate_offline()
+        if self._metrics.num_episodes_lifetime:
+            self._missing_infos.warn_once(self._metrics.infos, self._metrics.info_keys)
+        if not unfinished.is_told:
+            self._tell_result(result)
+        return result
+
+    def _evaluation_in_parallel(self, iteration: int) -> Callable[[], FinishedEpisodes] | None:
+        """Begin the evaluation of an iteration that runs in parallel to it; None if there is none.
+
+        After an interrupt it is repeated with the policy of the iteration's start.
+        """
+        evaluation = self.config.evaluation
+        if not (evaluation.evaluation_parallel_to_training and _is_due(evaluation.evaluation_interval, iteration)):
+            return None
+        repeated = self._parallel_policy
+        self._parallel_policy = repeated or EvaluatedPolicy.of(self.resources)
+        return self._evaluator.submit(self.resources, repeated=repeated)
+
+    def _follow_plan(self) -> UnfinishedIteration:
+        """Train one iteration."""
         self._metrics.begin_iteration()
         result: Result | None = next(self._results, None)
         if result is None:
             raise RunFailure(Problem("the plan has ended: it gives no more items", "algorithm.plan"))
-        self.last_result = result
-        self.last_schedule = self.resources.take_schedule()
-        if is_due:
-            result |= self._evaluator.evaluate(self.resources, wait=wait)
-        if _is_due(evaluation.offline_evaluation_interval, iteration):
-            result |= self.evaluate_offline()
-        if self._metrics.num_episodes_lifetime:
-            self._missing_infos.warn_once(self._metrics.infos, self._metrics.info_keys)
-        self._tell_result(result)
-        return result
+        return UnfinishedIteration(result, self.resources.take_schedule())
+
+    @contextmanager
+    def kept_if_interrupted(self, result: Result, is_told: bool = True) -> Iterator[None]:
+        """Keep the result of a trained iteration if its evaluation within is interrupted; `train` then repeats that.
+
+        Args:
+            result: of the iteration, so far.
+            is_told: whether callbacks know it.
+        """
+        try:
+            yield
+        except Interrupted:
+            self._unfinished = UnfinishedIteration(result, self.last_schedule, is_told)
+            raise
 
     def _tell_result(self, result: Result) -> None:
         """Tell callbacks of an iteration, and add what the driver's have reported in it."""
@@ -422,7 +485,21 @@ class Trainer:
 
     def get_state(self) -> dict[str, Any]:
         """Return everything that the next iteration depends on: nested dicts of arrays, plain values and segments."""
-        return self.resources.get_state()
+        return self.resources.get_state() | self._evaluation_state()
+
+    def _evaluation_state(self) -> dict[str, Any]:
+        """Return what an interrupted evaluation is repeated with; empty if there is none."""
+        unfinished, policy = self._unfinished, self._parallel_policy
+        state = {
+            **({} if unfinished is None else {"iteration": vars(unfinished)}),
+            **({} if policy is None else {"policy": vars(policy)}),
+        }
+        return {_EVALUATION: state} if state else {}
+
+    def _set_evaluation_state(self, state: Mapping[str, Any]) -> None:
+        iteration, policy = state.get("iteration"), state.get("policy")
+        self._unfinished = None if iteration is None else UnfinishedIteration(**iteration)
+        self._parallel_policy = None if policy is None else EvaluatedPolicy(**policy)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`.
@@ -436,6 +513,7 @@ class Trainer:
         self.set_policy_state(state)
         emptied = self.resources.set_state(state)
         self._num_restarts = self.env_runners.num_restarts if ENV_RUNNERS in self.resources.sources else 0
+        self._set_evaluation_state(state.get(_EVALUATION, {}))
         for text in what_differs(state, self.resources, emptied):
             self._warn(text)
         self.callbacks.call("on_checkpoint_loaded")

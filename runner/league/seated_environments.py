@@ -10,6 +10,7 @@ from typing import Any
 from runner.config.errors import Problem, RunFailure
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv
 from runner.env_runners.multi_agent_envs import EnvStep, MultiAgentEnvironments
+from runner.env_runners.replayed_actions import MAX_REPLAYED_STEPS
 from runner.episodes import nested
 from runner.league.lineup import ITSELF, Lineup
 from runner.league.players import Player, Seat
@@ -60,7 +61,7 @@ class SeatedEnvironments(MultiAgentEnvironments):
     environments. What opponents see and do stays here: to the env runner their agents are not there.
 
     Args:
-        make_env, num_envs, seed: see `MultiAgentEnvironments`.
+        make_env, num_envs, seed, max_replayed_steps: see `MultiAgentEnvironments`.
         teams: all agents, in teams.
         make_player: makes an opponent when it plays for the first time.
 
@@ -75,8 +76,9 @@ class SeatedEnvironments(MultiAgentEnvironments):
         seed: int,
         teams: Sequence[Team],
         make_player: MakePlayer,
+        max_replayed_steps: int = MAX_REPLAYED_STEPS,
     ) -> None:
-        super().__init__(make_env, num_envs, seed)
+        super().__init__(make_env, num_envs, seed, max_replayed_steps)
         self._teams = list(teams)
         self._team_of = {agent: place for place, team in enumerate(teams) for agent in team.agents}
         self._make_player = make_player

@@ -94,7 +94,6 @@ class Resources:
         aggregators: that begin the train batches of samples; None: learners do.
         queues: by name, between plans.
         operators: by name, in the order in which the plan makes them; the second one of a class is `Name#2`.
-        may_break_off: whether an iteration may end within, with a checkpoint of the part that is done.
     """
 
     def __init__(
@@ -121,7 +120,6 @@ class Resources:
         self.callbacks = Callbacks()
         self.queues: dict[str, Queue] = {}
         self.operators: dict[str, Operator] = {}
-        self.may_break_off = True
         self.digests = Digests({}, {})
         self.continues_episodes = True  # of the last state that was set
 
@@ -225,7 +223,7 @@ class Resources:
 
     def breaks_off(self, item: object) -> bool:
         """Return whether an item is to wait for a resumed run, because an end was asked for some time ago."""
-        return type(item) in KEPT and is_overdue() and self.may_break_off
+        return type(item) in KEPT and is_overdue()
 
     @property
     def _requests(self) -> dict[str, AsyncRequests]:

@@ -49,6 +49,12 @@ class AgentRows(SlotRows, RunningAgents):
         """End the env episode of a sub-environment; rewards of agents that were never observed end with it."""
         self._reward_before[env * len(self.agents) : (env + 1) * len(self.agents)] = 0.0
 
+    def abandon_env(self, env: int) -> None:
+        """Forget the running episodes of a sub-environment's agents, which do not continue."""
+        slots = slice(env * len(self.agents), (env + 1) * len(self.agents))
+        self.is_running[slots] = self.is_waiting[slots] = self._is_used[slots] = False
+        self._reward_before[slots] = 0.0
+
     def running_episode(self, slot: int) -> SingleAgentEpisode:
         """See `RowStore`; the episode says whose it is."""
         episode = super().running_episode(slot)

@@ -23,6 +23,7 @@ from runner.config.errors import Problem, RunFailure
 from runner.config.offline_evaluation import FittedQConfig as FittedQConfig
 from runner.config.schemas import ModuleConfig
 from runner.episodes import nested
+from runner.interrupts import end_overdue_evaluation
 from runner.learners.flat_adam import FlatAdam
 from runner.modules.action_distribution import ActionDistribution
 from runner.modules.flat_parameters import FlatParameters
@@ -218,6 +219,7 @@ def fit_q(
     optimizer, average = FlatAdam(weights.parameter), weights.parameter.data.clone()
     obs_rows = transitions.obs_rows
     for update in range(config.num_updates):
+        end_overdue_evaluation()
         if update % config.target_update_period == 0:
             frozen_weights.parameter.data.copy_(weights.parameter.data)
         step_rows = rows[stream.integers(len(rows), size=config.batch_size)]

@@ -20,6 +20,7 @@ from runner.config.offline_evaluation import EVAL_LOSS, PREFIX, evaluation_types
 from runner.config.schemas import ExperimentConfig
 from runner.episodes.chosen_chunks import take_chunks
 from runner.episodes.columns import REWARDS, ColumnBlock
+from runner.interrupts import end_overdue_evaluation
 from runner.learners.loss import Loss
 from runner.offline.codecs.layout import Spaces
 from runner.offline.evaluation.estimators import times_of
@@ -146,6 +147,7 @@ class HeldOutEvaluation:
     def _read(self, loss: MeanLoss, recorded: _Recorded) -> Iterator[ColumnBlock]:
         """Yield all episodes as the policy would hold them, each taken into account as it passes."""
         for block in self._source.blocks():
+            end_overdue_evaluation()
             held = self._held(block)
             recorded.add(held)
             if self._has_loss:

@@ -1,0 +1,63 @@
+"""While an evaluation runs: whether it has to end early, and whether its episodes end at all."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from runner.interrupts import end_overdue_evaluation
+
+# Seconds after which an evaluation without a finished episode is reported.
+REPORT_AFTER_S = 10.0
+_LOOK_UP_S = 0.2
+_HINT = "if episodes never end, set evaluation.max_episode_steps"
+
+_log = logging.getLogger(__name__)
+_reporters: list[Callable[[str], None]] = []
+
+
+@contextmanager
+def reporting(report: Callable[[str], None]) -> Iterator[None]:
+    """Pass reports of evaluations in this process to `report` within the block; elsewhere they are logged."""
+    _reporters.append(report)
+    try:
+        yield
+    finally:
+        _reporters.remove(report)
+
+
+class EvaluationWatch:
+    """Looks up a few times per second, between two steps of an evaluation.
+
+    Args:
+        what: what has not happened, for the report: "no episode of 8 sub-environments has finished".
+        report_after_s: seconds after which that is reported; None: `REPORT_AFTER_S`.
+    """
+
+    def __init__(self, what: str, report_after_s: float | None = None) -> None:
+        self._what = what
+        self._report_after_s = REPORT_AFTER_S if report_after_s is None else report_after_s
+        self._started_s = time.monotonic()
+        self._look_up_s = self._started_s
+        self._has_reported = False
+
+    def look(self, has_finished: bool = False) -> None:
+        """Look up, unless that was done a moment ago.
+
+        Args:
+            has_finished: whether it has happened by now.
+
+        Raises:
+            Interrupted: an end was asked for more than `EVALUATION_PATIENCE_S` ago.
+        """
+        now_s = time.monotonic()
+        if now_s < self._look_up_s:
+            return
+        self._look_up_s = now_s + _LOOK_UP_S
+        end_overdue_evaluation()
+        if not (has_finished or self._has_reported) and now_s - self._started_s > self._report_after_s:
+            self._has_reported = True
+            report = _reporters[-1] if _reporters else _log.warning
+            report(f"evaluation: {self._what} after {now_s - self._started_s:.0f} s; {_HINT}")

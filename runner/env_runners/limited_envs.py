@@ -1,0 +1,113 @@
+"""Environments whose episodes are truncated after a number of env steps, whatever kind of environment it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from runner.config.errors import ConfigError, Problem
+from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv, StepDicts
+from runner.episodes import nested
+from runner.rows.infos import info_of
+
+
+def limited(env: Any, max_episode_steps: int) -> Any:
+    """Return the environment with episodes of at most `max_episode_steps` env steps.
+
+    Args:
+        env: a `gymnasium.Env`, a `MultiAgentEnv`, or a `VectorEnv` of one sub-environment.
+        max_episode_steps: env steps after which an episode is truncated, for all of its agents.
+
+    Raises:
+        ConfigError: several sub-environments only step together, so that one cannot be reset alone.
+    """
+    if isinstance(env, MultiAgentEnv):
+        return LimitedMultiAgentEnv(env, max_episode_steps)
+    if isinstance(env, gym.vector.VectorEnv):
+        if env.num_envs > 1:
+            what = f"{type(env.unwrapped).__name__} resets no sub-environment alone, and their episodes are limited"
+            raise ConfigError([Problem(what, "evaluation.max_episode_steps", str(max_episode_steps), "null")])
+        env = OnlySubEnvironment(env)
+    return gym.wrappers.TimeLimit(env, max_episode_steps)
+
+
+class OnlySubEnvironment(gym.Env[Any, Any]):
+    """The sub-environment of a `VectorEnv` of one, as an environment."""
+
+    def __init__(self, env: gym.vector.VectorEnv[Any, Any, Any]) -> None:
+        self._env = env
+        self.metadata, self.render_mode, self.spec = env.metadata, env.render_mode, env.spec
+        self.observation_space, self.action_space = env.single_observation_space, env.single_action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """Start an episode."""
+        obs, infos = self._env.reset(seed=seed, options=options)
+        return nested.take(obs, 0), info_of(infos, 0)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """Take one env step."""
+        actions = nested.map_leaves(lambda leaf: np.asarray(leaf)[None], action)
+        obs, rewards, terminateds, truncateds, infos = self._env.step(actions)
+        is_terminated, is_truncated = bool(terminateds[0]), bool(truncateds[0])
+        return nested.take(obs, 0), float(rewards[0]), is_terminated, is_truncated, info_of(infos, 0)
+
+    def render(self) -> Any:
+        """Return the picture of the environment."""
+        return self._env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
+
+
+class LimitedMultiAgentEnv(MultiAgentEnv):
+    """An environment whose episodes are truncated for all agents after a number of env steps.
+
+    Args:
+        env: the environment.
+        max_episode_steps: the number.
+    """
+
+    def __init__(self, env: MultiAgentEnv, max_episode_steps: int) -> None:
+        self._env = env
+        self._max_episode_steps = max_episode_steps
+        self._num_steps = 0
+        self._last_obs: AgentDict = {}  # of agents that have not finished
+        self.possible_agents, self.metadata = list(env.possible_agents), env.metadata
+
+    def __getattr__(self, name: str) -> Any:
+        if "_env" not in self.__dict__:  # while it is being copied
+            raise AttributeError(name)
+        return getattr(self._env, name)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[AgentDict, AgentDict]:
+        """Start an episode."""
+        obs, infos = self._env.reset(seed=seed, options=options)
+        self._num_steps, self._last_obs = 0, dict(obs)
+        return obs, infos
+
+    def step(self, actions: AgentDict) -> StepDicts:
+        """Take one env step; the last one that is allowed truncates the episode.
+
+        Agents that wait then get their last observation as the final one.
+        """
+        obs, rewards, terminateds, truncateds, infos = self._env.step(actions)
+        self._num_steps += 1
+        self._last_obs |= obs
+        for agent in [*terminateds, *truncateds]:
+            if terminateds.get(agent) or truncateds.get(agent):
+                self._last_obs.pop(agent, None)
+        if self._num_steps >= self._max_episode_steps and not terminateds.get(ALL_AGENTS):
+            obs = {**self._last_obs, **obs}
+            truncateds = {**truncateds, ALL_AGENTS: True}
+        return obs, rewards, terminateds, truncateds, infos
+
+    def render(self) -> Any:
+        """Return the picture of the environment."""
+        return self._env.render()
+
+    def close(self) -> None:
+        """Close the environment."""
+        self._env.close()
