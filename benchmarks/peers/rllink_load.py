@@ -26,7 +26,7 @@ def episodes(seed: int) -> list[dict[str, Any]]:
     rng = np.random.default_rng(seed)
     return [
         {
-            "obs": rng.normal(size=(STEPS + 1, 4)).astype(np.float32),
+            "obs": rng.normal(scale=0.1, size=(STEPS + 1, 4)).astype(np.float32),
             "actions": rng.integers(0, 2, STEPS),
             "rewards": np.ones(STEPS, np.float32),
             "is_terminated": False,
@@ -150,7 +150,7 @@ def messages_of(kind: str) -> list[bytes]:
     """Return the frames that each client sends in turn."""
     if kind == "actions":
         rng = np.random.default_rng(0)
-        bodies = [action_body(rng.normal(size=4).tolist(), is_first=number == 0) for number in range(200)]
+        bodies = [action_body(rng.normal(scale=0.1, size=4).tolist(), is_first=number == 0) for number in range(200)]
         first, *rest = [framed(body) for body in bodies]
         return [first, *rest * 50]
     make = {"json": json_body, "columns": columns_body, "rllib": rllib_body}[kind]

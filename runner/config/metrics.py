@@ -75,6 +75,7 @@ _AGGREGATOR_METRICS = {NUM_AGGREGATOR_RESTARTS: "aggregators restarted so far"}
 
 _RESTART_METRICS = {NUM_ENV_RESTARTS: "sub-environments of this run's env runners that failed and were made anew"}
 
+QUARANTINED = "rllink/quarantined/"  # and the name of a client
 _EXTERNAL_METRICS: Mapping[str, str] = {
     "rllink/num_clients": "simulators that are connected",
     "rllink/weights_seq_no": "number of the newest weights, summed over servers",
@@ -82,6 +83,11 @@ _EXTERNAL_METRICS: Mapping[str, str] = {
     "rllink/num_env_steps_acted": "env steps whose actions the servers have chosen since the start of the run",
     "rllink/num_env_steps_stale": "env steps that were refused since the start of the run: their weights were too old",
     "rllink/num_episodes_lost": "open episodes that were truncated since the start of the run, their simulators gone",
+    "rllink/num_clients_with_episodes": "connected simulators with recently finished episodes; a stop criterion on a "
+    "return waits for more than half of three or more",
+    "rllink/num_clients_quarantined": "simulators whose episodes are left out, as their returns are far outside the "
+    "others'; the report names them",
+    "rllink/num_env_steps_quarantined": "env steps that were left out since the start of the run",
     "rllink/num_requests_refused": "requests that were answered with an error since the start of the run",
 }
 

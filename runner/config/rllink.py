@@ -53,7 +53,15 @@ class RLlinkConfig:
     max_queued_env_steps: int = option(
         100_000, "env steps that wait for an update before clients that send more have to wait", minimum=1
     )
-    max_abs_reward: float = option(1e10, "messages with a reward beyond this, of either sign, are refused", above=0)
+    max_abs_reward: float | None = option(
+        None,
+        "messages with a reward beyond this, of either sign, are refused; null: ten times the environment's reward "
+        "threshold, or a bound learned from the first episodes of three clients",
+        above=0,
+    )
+    trusted_clients: list[str] = option(
+        [], "clients that are never quarantined, by their names or by patterns; ['*'] trusts all"
+    )
     leave_out: list[str] = option(
         [],
         "earlier messages that are left out of learning: RUNNER:FIRST-LAST, as the failure of a loss names them",

@@ -44,9 +44,10 @@ class EnvConfig:
     normalize_actions: bool = option(True, "module acts in [-1, 1]; actions are scaled to the Box of the environment")
     clip_actions: bool = option(False, "clip actions into the Box of the environment (when not normalised)")
     observation_check: str = option(
-        "warn",
-        "observations outside of their Box: error ends the run, warn says so once and counts them, off admits them",
-        choices=("error", "warn", "off"),
+        "auto",
+        "observations outside of their Box: error ends the run, warn says so once and counts them, off admits them; "
+        "auto: warn, and for simulators that connect error, which rejects their message",
+        choices=("auto", "error", "warn", "off"),
     )
     max_replayed_steps: int = option(
         100_000,

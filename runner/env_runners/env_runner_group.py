@@ -448,4 +448,5 @@ def _writable(sample: Sample, ticket: Ticket) -> Sample:
 
 
 def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
-    return {name: sum(counted[name] for counted in counts) for name in counts[0]}
+    names = dict.fromkeys(name for counted in counts for name in counted)
+    return {name: sum(counted.get(name, 0) for counted in counts) for name in names}

@@ -10,6 +10,7 @@ from typing import Any
 from runner.config.schemas import ExperimentConfig
 
 _OVER_EPISODES = re.compile(r"env_runners/(episode_(return|len)_(mean|min)|(agent|module)_episode_return_mean/.+)")
+_MIN_CLIENTS = 3
 
 
 @dataclass(frozen=True)
@@ -32,15 +33,26 @@ class MetCriterion:
 def met_criteria(config: ExperimentConfig, result: Mapping[str, Any]) -> list[MetCriterion]:
     """Return the criteria that a result meets, in the order of `stop`; one is enough to end the run.
 
-    A criterion on finished training episodes is met only after as many episodes as `fewest_episodes` returns for it.
+    A criterion on finished training episodes is met only after as many episodes as `fewest_episodes` returns for it. If
+    three or more simulators are connected, more than half of them must have finished episodes recently.
     """
     num_episodes, fewest = result.get("num_episodes_lifetime") or 0, fewest_episodes(config)
     values = {metric: result.get(metric) for metric in config.stop}
     return [
         MetCriterion(metric, value, config.stop[metric])
         for metric, value in values.items()
-        if value is not None and value >= config.stop[metric] and num_episodes >= fewest.get(metric, 0)
+        if value is not None
+        and value >= config.stop[metric]
+        and num_episodes >= fewest.get(metric, 0)
+        and not (_is_over_episodes(metric, config) and _misses_clients(result))
     ]
+
+
+def _misses_clients(result: Mapping[str, Any]) -> bool:
+    """Return whether half or more of three or more connected simulators have no recently finished episode."""
+    num_clients = result.get("rllink/num_clients", 0) - result.get("rllink/num_clients_quarantined", 0)
+    num_heard = result.get("rllink/num_clients_with_episodes", num_clients)
+    return bool(num_clients >= _MIN_CLIENTS and 2 * num_heard <= num_clients)
 
 
 def fewest_episodes(config: ExperimentConfig) -> dict[str, int]:

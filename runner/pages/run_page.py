@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from runner.config.errors import Problem, UserError, nearest_match
-from runner.config.metrics import IDLE_S, LEARNER_IDLE_S, NUM_READY, WEIGHTS_LAG_MAX, WEIGHTS_LAG_MEAN
+from runner.config.metrics import (
+    IDLE_S,
+    LEARNER_IDLE_S,
+    NUM_READY,
+    QUARANTINED,
+    WEIGHTS_LAG_MAX,
+    WEIGHTS_LAG_MEAN,
+)
 from runner.config.operators import QUEUES
 from runner.pages import charts
 from runner.pages.curriculum_page import CURRICULUM, curriculum
@@ -80,6 +87,17 @@ _OTHER = "other"
 Rows = list[dict[str, Any]]
 
 
+def _quarantined(record: RunRecord) -> Iterator[Block]:
+    """Name the simulators whose episodes are left out, and the command that trusts them."""
+    columns = {name: column for name, column in record.columns.items() if name.startswith(QUARANTINED)}
+    names = [name.removeprefix(QUARANTINED) for name, column in columns.items() if np.isfinite(column[-1])]
+    if names:
+        yield Text(
+            f"The returns of {', '.join(names)} are far outside those of the other simulators, so their episodes are "
+            f"left out. To trust them, resume with 'rllink.trusted_clients=[{','.join(names)}]'."
+        )
+
+
 def run_page(record: RunRecord, url_of: Callable[[Path], str] = embed_video) -> Page:
     """Return what is known of a run.
 
@@ -89,6 +107,7 @@ def run_page(record: RunRecord, url_of: Callable[[Path], str] = embed_video) -> 
     """
     sections = [
         Section("Failure", [Code(record.stop_reason)] if record.status == "failed" else []),
+        Section("Clients in quarantine", list(_quarantined(record))),
         Section("Learning curves", list(_learning_curves(record))),
         Section("League", list(league(record.path))),
         Section("Curriculum", list(curriculum(record.columns, record.axis))),

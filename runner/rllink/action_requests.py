@@ -189,7 +189,7 @@ class ActionRequests:
                 continue
             for one, (action, episode) in zip(elements, answers, strict=True):
                 one.take(action, episode)
-                if one.step.served is not None:
+                if one.step.served is not None and not one.request.client.is_quarantined:
                     stepped.add((one.request, one.observed.id))
         seq_no = self._versions.newest_seq_no
         for request in requests:

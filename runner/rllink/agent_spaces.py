@@ -6,13 +6,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import gymnasium as gym
 import msgspec
+import numpy as np
 
 from runner.env_runners.observation_checks import ObservationChecks
 from runner.episodes import nested
 from runner.episodes.columns import Column
 from runner.rllink.arrays import SpaceCodec
 from runner.rllink.messages import MessageError, describe
+
+_WIDTHS = 10.0
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,7 @@ class AgentSpaces:
         num_dist_inputs: width of `action_dist_inputs`.
         to_module: turns actions (R, ...) as the environment takes them into actions as the module draws them.
         bounds: finds observations to refuse; None: observations may leave the bounds of a Box.
+        action_bounds: finds actions to refuse; None: actions may leave the bounds of a Box.
     """
 
     module_id: str
@@ -33,6 +38,7 @@ class AgentSpaces:
     num_dist_inputs: int
     to_module: Callable[[Column], Column]
     bounds: ObservationChecks | None = None
+    action_bounds: ObservationChecks | None = None
 
     def read_obs(self, raw: Any, body_format: str, path: str) -> Column:
         """Read a list or block of observations as arrays (K, ...); `MessageError` with the path if one is refused."""
@@ -47,13 +53,42 @@ class AgentSpaces:
             self.check_bounds(nested.map_leaves(lambda leaf: leaf[None], obs), path)
         return obs
 
+    def read_actions(self, decode: Callable[[], Column], path: str) -> Column:
+        """Read actions (R, ...) as the module draws them; `MessageError` with the path if one is refused."""
+        actions = read(path, decode)
+        _check(self.action_bounds, actions, "an action", path)
+        return read(path, lambda: self.to_module(actions))
+
     def check_bounds(self, obs: Column, path: str) -> None:
         """Raise `MessageError` if one of the observations (K, ...) leaves bounds that it may not leave."""
-        misfit = None if self.bounds is None else self.bounds.find_misfit(obs)
-        if misfit is not None:
-            problem = misfit.problem
-            text = f"an observation leaves its space: {problem.got}, allowed {problem.allowed} (item {misfit.row})"
-            raise MessageError("bad_message", text, path)
+        _check(self.bounds, obs, "an observation", path)
+
+
+def _check(bounds: ObservationChecks | None, items: Column, what: str, path: str) -> None:
+    misfit = None if bounds is None else bounds.find_misfit(items)
+    if misfit is not None:
+        problem = misfit.problem
+        got = str(problem.got).replace("obs", "action" if what == "an action" else "obs", 1)
+        text = f"{what} leaves its space: {got}, allowed {problem.allowed} (item {misfit.row})"
+        raise MessageError("bad_message", text, path)
+
+
+def widened(space: gym.Space[Any]) -> gym.Space[Any]:
+    """Return a space of actions with room for samples that are not clipped, which clients send (specification, E3).
+
+    A Box of floats with bounds becomes wider by ten times its width on each side.
+    """
+    if isinstance(space, gym.spaces.Dict):
+        return gym.spaces.Dict({key: widened(part) for key, part in space.spaces.items()})
+    if isinstance(space, gym.spaces.Tuple):
+        return gym.spaces.Tuple(tuple(widened(part) for part in space.spaces))
+    if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+        return space
+    largest = np.finfo(space.dtype).max
+    low, high = (np.clip(bound.astype(np.float64), -largest, largest) for bound in (space.low, space.high))
+    room = _WIDTHS * (high - low)
+    low, high = (np.clip(bound, -largest, largest).astype(space.dtype) for bound in (low - room, high + room))
+    return gym.spaces.Box(low, high, dtype=space.dtype.type)
 
 
 def read(path: str, decode: Callable[[], Any]) -> Any:

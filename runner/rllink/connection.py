@@ -312,15 +312,12 @@ class Connection(asyncio.Protocol):
         granted = self._server.grant(self, asked)
         config = self._config
         limits = {
-            name: getattr(config, name)
-            for name in (
-                "max_body_bytes",
-                "max_open_episodes",
-                "max_abs_reward",
-                "handshake_timeout_s",
-                "idle_timeout_s",
-                "frame_timeout_s",
-            )
+            "max_body_bytes": config.max_body_bytes,
+            "max_open_episodes": config.max_open_episodes,
+            "max_abs_reward": self._server.service.max_abs_reward,
+            "handshake_timeout_s": config.handshake_timeout_s,
+            "idle_timeout_s": config.idle_timeout_s,
+            "frame_timeout_s": config.frame_timeout_s,
         }
         answer = {"type": "PONG", "protocol": PROTOCOL_VERSION, "server": self._server.title}
         self._send({**answer, "extensions": granted, "limits": limits}, JSON, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, TimeoutError
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -29,8 +29,9 @@ from runner.module_parts import ActingParts, ModulePlan, build_acting_parts
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
 from runner.policy import OnnxPolicy
-from runner.rllink.agent_spaces import AgentSpaces
+from runner.rllink.agent_spaces import AgentSpaces, widened
 from runner.rllink.arrays import SpaceCodec
+from runner.rllink.client_judges import ClientJudges
 from runner.rllink.env_episodes import NotedEnvEpisodes, SampledEnvEpisodes, returns_of, to_record
 from runner.rllink.inference import ModuleInference
 from runner.rllink.journal import Journal, Record
@@ -113,27 +114,33 @@ class ExternalEnvRunner:
                 "safetensors": {module_id: _SafetensorsFile(config, plan) for module_id, plan in plans.items()},
             },
         )
-        num_lookback = sampling.num_lookback
-        refusing = _observation_checks(config, plans, "error")
+        num_lookback, refusing = sampling.num_lookback, _observation_checks(config, plans, "error")
         self._counting = _observation_checks(config, plans, "warn")
+        action_checks = _action_checks(config, plans)
         self._intakes = {
             module_id: ModuleIntake(
-                build_acting_parts(config, plan), build_acting_parts(config, plan), self._versions, num_lookback
+                build_acting_parts(config, plan),
+                build_acting_parts(config, plan),
+                self._versions,
+                sampling.num_lookback,
             )
             for module_id, plan in plans.items()
         }
         agents = {
-            agent: _agent_spaces(parts, None if refusing is None else refusing[module_id])
+            agent: _agent_spaces(parts, None if refusing is None else refusing[module_id], action_checks.get(module_id))
             for module_id, parts in self._acting_parts.items()
             for agent in _agents_of(parts)
         }
         inference = {module_id: ModuleInference(parts, num_lookback) for module_id, parts in self._acting_parts.items()}
         self._leave_out = config.rllink.leave_out
-        num_kept = config.checkpoint.keep_last
-        self._journal = None if journal_dir is None else Journal(journal_dir, f"{index}.{generation}", num_kept)
-        description = _description(config, self._acting_parts, sampling)
+        name, num_kept = f"{index}.{generation}", config.checkpoint.keep_last
+        self._journal = None if journal_dir is None else Journal(journal_dir, name, num_kept)
         tasks = {name: asdict(task) for name, task in read_tasks(config.curriculum).items()}
-        self._service = Service(config.rllink, description, agents, self._versions, inference, self._journal, tasks)
+        self._judges = ClientJudges(config)
+        description = _description(config, self._acting_parts, sampling)
+        self._service = Service(
+            config.rllink, description, agents, self._versions, inference, self._journal, tasks, self._judges.bound
+        )
         self._env_episodes = SampledEnvEpisodes({agent: spaces.module_id for agent, spaces in agents.items()})
         self._is_recording = is_recording
         self._open_recordings = OpenRecordings() if is_recording and None in agents else None
@@ -178,12 +185,16 @@ class ExternalEnvRunner:
         if self._published is None or _differ(weights, self._published):
             self._published = {module_id: np.array(vector) for module_id, vector in weights.items()}
             version = self._versions_add(self._published, shared_state)
-        batch = self._service.take_ready(num_env_steps) if version is None else None
-        if batch is None:
-            collecting = self.server.submit(self._collect(version, shared_state, num_env_steps))
-            self.server.start()
-            batch = self._wait(collecting, num_env_steps)
-        return self._sample_of(batch)
+        while True:
+            batch = self._service.take_ready(num_env_steps) if version is None else None
+            if batch is None:
+                collecting = self.server.submit(self._collect(version, shared_state, num_env_steps))
+                self.server.start()
+                batch = self._wait(collecting, num_env_steps)
+            batch = self._judged(batch)
+            if batch.received or batch.served:
+                return self._sample_of(batch)
+            version = None  # all of the batch was sent by a client that it has put into quarantine
 
     def _versions_add(self, weights: Weights, shared_state: Mapping[str, Any]) -> Version:
         if self._journal is not None:
@@ -214,6 +225,18 @@ class ExternalEnvRunner:
                     waited = f"{now - begun:.0f} s for {num_env_steps} env steps"
                     _log.info("RLlink %s: waits since %s; %d clients", self.address(), waited, self.server.num_clients)
 
+    def _judged(self, batch: Batch) -> Batch:
+        """Judge the clients by a batch, and return it without the steps of clients in quarantine."""
+        found = self._judges.judge(batch)
+        if found:
+            self.server.call(self._quarantine(found))
+        judged, num_left_out = self._judges.without_quarantined(batch)
+        self._service.count_left_out(num_left_out)
+        return judged
+
+    async def _quarantine(self, names: Collection[str]) -> None:
+        self._service.quarantine(names)
+
     def _sample_of(self, batch: Batch) -> Sample:
         sampled: list[SampledChunks] = []
         for module_id, intake in self._intakes.items():
@@ -233,6 +256,7 @@ class ExternalEnvRunner:
         shared_state = {module_id: intake.state() for module_id, intake in self._intakes.items()}
         counts = {f"rllink/{name}": value for name, value in asdict(self._service.counts).items()}
         counts |= {"rllink/num_clients": self.server.num_clients, "rllink/weights_seq_no": self._versions.newest_seq_no}
+        counts |= self._judges.counts(self._service.connected)
         finished = replace(self._env_episodes.finished(noted.whole), outside=self._outside(sampled))
         self._callbacks.after_sample(rollout, returns_of(noted.whole))
         reported = batch.connector_metrics | self._callbacks.take_metrics()
@@ -310,6 +334,7 @@ class ExternalEnvRunner:
             "counts": asdict(self._service.counts_of_sampled()),
             "recorded_in_part": [] if self._open_recordings is None else self._open_recordings.ids,
             "callbacks": self._callbacks.get_state(),
+            "judges": self._judges.get_state(),
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -326,7 +351,9 @@ class ExternalEnvRunner:
             self._acting_parts[module_id].module_to_env.set_state(pipelines["module_to_env"])
         self._service.counts = Counts(**{name: int(value) for name, value in state["counts"].items()})
         self._service.num_records_sampled = int(state["num_records"])
+        self._judges.set_state(state.get("judges", {}))
         clients = self._restore_sessions(state["sessions"])
+        self._service.quarantine(self._judges.quarantined)
         gone = self._restore_episodes(state, clients)  # clients without a session, which cannot come again
         if self._journal is not None:
             gone |= self._take_journal_again(self._journal, int(state["num_records"]), clients)
@@ -460,11 +487,26 @@ def _agents_of(parts: ActingParts) -> Sequence[str | None]:
     return [None] if parts.plan.agents is None else parts.plan.agents
 
 
+def _observation_check(config: ExperimentConfig) -> str:
+    chosen = config.env.observation_check
+    return "error" if chosen == "auto" else chosen
+
+
+def _action_checks(config: ExperimentConfig, plans: Mapping[str, ModulePlan]) -> dict[str, ObservationChecks]:
+    """Make the action checks by module id; none if modules may choose actions outside of the space."""
+    if _observation_check(config) != "error" or not (config.env.normalize_actions or config.env.clip_actions):
+        return {}
+    return {
+        module_id: ObservationChecks(widened(plan.action_space), 1, f"module {module_id}", "error")
+        for module_id, plan in plans.items()
+    }
+
+
 def _observation_checks(
     config: ExperimentConfig, plans: Mapping[str, ModulePlan], mode: str
 ) -> dict[str, ObservationChecks] | None:
     """Make the observation checks by module id; None if `env.observation_check` is another mode."""
-    if config.env.observation_check != mode:
+    if _observation_check(config) != mode:
         return None
     return {
         module_id: ObservationChecks(plan.observation_space, 1, f"module {module_id}", mode)
@@ -472,7 +514,9 @@ def _observation_checks(
     }
 
 
-def _agent_spaces(parts: ActingParts, bounds: ObservationChecks | None) -> AgentSpaces:
+def _agent_spaces(
+    parts: ActingParts, bounds: ObservationChecks | None, action_bounds: ObservationChecks | None
+) -> AgentSpaces:
     plan = parts.plan
     return AgentSpaces(
         plan.module_id,
@@ -481,6 +525,7 @@ def _agent_spaces(parts: ActingParts, bounds: ObservationChecks | None) -> Agent
         parts.module.action_dist.num_inputs,
         actions_to_module(parts.module_to_env, plan.module_id),
         bounds,
+        action_bounds,
     )
 
 

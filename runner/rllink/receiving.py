@@ -15,6 +15,7 @@ from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column
 from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP
 from runner.rllink.agent_spaces import AgentSpaces, read
 from runner.rllink.arrays import number_column
+from runner.rllink.judgement import RewardBound
 from runner.rllink.messages import UNSET, AgentKey, Columns, Episode, Episodes, MessageError, NamedChunk, Observed
 from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, ReceivedChunks
 
@@ -179,19 +180,29 @@ class Receiver:
 
     Args:
         agents: agent id -> its spaces; the key is None in runs with a single agent.
-        max_abs_reward: largest absolute value of a reward that is not refused.
+        bound: the largest absolute reward that is not refused.
         tasks: names of the curriculum's tasks.
+
+    Attributes:
+        is_taking_again: whether messages come from the journal. They were accepted under the bound of their time.
     """
 
     def __init__(
         self,
         agents: Mapping[str | None, AgentSpaces],
-        max_abs_reward: float = _LARGEST_REWARD,
+        bound: RewardBound,
         tasks: Collection[str] = (),
     ) -> None:
         self._agents = agents
         self._tasks = tasks
-        self._max_abs_reward = min(max_abs_reward, _LARGEST_REWARD)
+        self._bound = bound
+        self.is_taking_again = False
+
+    @property
+    def max_abs_reward(self) -> float:
+        """Return the largest absolute reward that is not refused now."""
+        is_chosen = bool(self._bound.reason)
+        return _LARGEST_REWARD if is_chosen and self.is_taking_again else min(self._bound.value, _LARGEST_REWARD)
 
     def receive(
         self,
@@ -250,7 +261,7 @@ class Receiver:
             raise MessageError("bad_message", "with several agents an episode has an id", f"{path}.id")
         columns: dict[str, Column] = {
             OBS: agent.read_obs(chunk.obs, body_format, f"{path}.obs"),
-            ACTIONS: read(f"{path}.actions", lambda: agent.to_module(agent.actions.rows(chunk.actions, body_format))),
+            ACTIONS: agent.read_actions(lambda: agent.actions.rows(chunk.actions, body_format), f"{path}.actions"),
             **self._numbers(chunk, agent, path),
         }
         length = nested.row_count(columns[ACTIONS])
@@ -290,7 +301,7 @@ class Receiver:
             raise MessageError("bad_message", text, f"{path}.lengths")
         columns: dict[str, Column] = {
             OBS: read(f"{path}.obs", lambda: agent.obs.columns(sent.obs, body_format)),
-            ACTIONS: read(f"{path}.actions", lambda: agent.to_module(agent.actions.columns(sent.actions, body_format))),
+            ACTIONS: agent.read_actions(lambda: agent.actions.columns(sent.actions, body_format), f"{path}.actions"),
             **self._numbers(sent, agent, path),
         }
         agent.check_bounds(columns[OBS], f"{path}.obs")
@@ -353,7 +364,8 @@ class Receiver:
     def _numbers(self, sent: Episode | Columns, agent: AgentSpaces, path: str) -> dict[str, Column]:
         columns = _numbers(sent, agent, path)
         rewards = columns[REWARDS]
-        if rewards.size and (rewards.max() > self._max_abs_reward or rewards.min() < -self._max_abs_reward):
+        largest = self.max_abs_reward
+        if rewards.size and (rewards.max() > largest or rewards.min() < -largest):
             row = int(np.argmax(np.abs(rewards)))
             self.check_reward(float(rewards[row]), f"{path}.rewards", f" (item {row})")
         return columns
@@ -362,8 +374,9 @@ class Receiver:
         """Raise `MessageError` for a reward that is not finite, or beyond the largest that is allowed."""
         if not math.isfinite(reward):
             raise MessageError("bad_message", "a number is not finite", path)
-        if abs(reward) > self._max_abs_reward:
-            limit = f"rllink.max_abs_reward, {self._max_abs_reward:g}"
+        if abs(reward) > self.max_abs_reward:
+            reason = f" ({self._bound.reason})" if self._bound.reason else ""
+            limit = f"rllink.max_abs_reward, {self.max_abs_reward:g}{reason}"
             raise MessageError("bad_message", f"a reward of {reward:g} is beyond {limit}{where}", path)
 
 

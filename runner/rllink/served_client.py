@@ -22,6 +22,7 @@ class Client:
         weights_format: `onnx` or `safetensors`.
         has_agents, has_tasks: whether the extensions `agents` and `tasks` are granted.
         session_id: id of its session; None without one.
+        is_quarantined: whether its steps are left out of samples.
     """
 
     name: str
@@ -33,3 +34,4 @@ class Client:
     has_agents: bool = False
     has_tasks: bool = False
     session_id: str | None = None
+    is_quarantined: bool = False

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +22,7 @@ from runner.rllink.action_requests import ActionRequests
 from runner.rllink.agent_spaces import AgentSpaces
 from runner.rllink.inference import ModuleInference
 from runner.rllink.journal import GIVEN, LOST, Journal, Record
+from runner.rllink.judgement import RewardBound
 from runner.rllink.messages import (
     JSON,
     MSGPACK,
@@ -88,6 +89,7 @@ class Counts:
     num_env_steps_received: int = 0
     num_env_steps_acted: int = 0
     num_env_steps_stale: int = 0
+    num_env_steps_quarantined: int = 0
     num_episodes_lost: int = 0
     num_requests_refused: int = 0
 
@@ -103,6 +105,7 @@ class Service:
         inference: by module id, what chooses actions for clients that ask for them.
         journal: stores accepted messages with episodes; None stores none.
         tasks: of a curriculum: name -> what it changes, for clients.
+        bound: the largest absolute reward that is accepted; None: `rllink.max_abs_reward`.
     """
 
     def __init__(
@@ -114,12 +117,15 @@ class Service:
         inference: Mapping[str, ModuleInference],
         journal: Journal | None,
         tasks: Mapping[str, Any] = MappingProxyType({}),
+        bound: RewardBound | None = None,
     ) -> None:
         self._config = config
         self._description = description
         self._agents = agents
         self.tasks = dict(tasks)
-        self._receiver = Receiver(agents, config.max_abs_reward, tasks)
+        bound = RewardBound.make(config.max_abs_reward, None) if bound is None else bound
+        self._receiver = Receiver(agents, bound, tasks)
+        self._quarantined: set[str] = set()
         self.versions = versions
         self._journal = journal
         self.num_records_sampled = 0  # of the journal
@@ -163,6 +169,35 @@ class Service:
         newest = self.versions.newest_seq_no
         self._send_state(self._take_waiting(lambda one: one.seq_no < newest or not one.is_after_episodes))
         self._actions.flush_soon()
+
+    @property
+    def max_abs_reward(self) -> float:
+        """Return the largest absolute reward that is accepted now."""
+        return self._receiver.max_abs_reward
+
+    def quarantine(self, names: Collection[str]) -> None:
+        """Leave the steps of these clients out of samples from now on, also those that are queued."""
+        with self._queue_lock:
+            self._quarantined |= set(names)
+            for number, (parts, num_steps) in enumerate(self._queue):
+                if parts and parts[0].episodes[0].client in self._quarantined:
+                    self._queue[number] = ([], num_steps)
+                    self._num_queued -= num_steps
+        for client in self.known:
+            if client.name in self._quarantined:
+                client.is_quarantined = True
+                for episode in client.open.by_key.values():
+                    episode.lose()
+
+    def count_left_out(self, num_env_steps: int) -> None:
+        """Count env steps of clients in quarantine."""
+        with self._queue_lock:
+            self.counts.num_env_steps_quarantined += num_env_steps
+
+    @property
+    def connected(self) -> set[str]:
+        """Return the names of the connected clients."""
+        return {client.name for client in tuple(self.clients)}
 
     def counts_of_sampled(self) -> Counts:
         """Return the counts without the queued messages, which are counted again after a restart."""
@@ -221,7 +256,10 @@ class Service:
             while taken < num_env_steps:
                 parts, num_steps = self._queue.popleft()
                 received += parts
-                taken += num_steps
+                if parts:
+                    taken += num_steps
+                else:  # left out
+                    self.counts.num_env_steps_quarantined += num_steps
                 self.num_records_sampled += 1
             self._num_queued -= taken
         if not self._room.is_set():
@@ -426,10 +464,10 @@ class Service:
             self._journal.append(Record(*who, None, kind, seq_no, body, client.open.says_ends))
             self._queue_nothing()
 
-    def _queue_nothing(self) -> None:
-        """Queue a record without steps: records are counted as they leave the queue."""
+    def _queue_nothing(self, num_left_out: int = 0) -> None:
+        """Queue a record without steps for a sample: records are counted as they leave the queue."""
         with self._queue_lock:
-            self._queue.append(([], 0))
+            self._queue.append(([], num_left_out))
 
     def _queue_episodes(
         self,
@@ -440,7 +478,9 @@ class Service:
         check: Callable[[list[ReceivedChunks], int], None],
     ) -> list[ReceivedChunks]:
         parts, num_env_steps = self._receiver.receive(request, body_format, client.open, assumed, check)
-        if parts:
+        if parts and client.name in self._quarantined:
+            self._queue_nothing(num_env_steps)
+        elif parts:
             with self._queue_lock:
                 self._queue.append((parts, num_env_steps))
                 self._num_queued += num_env_steps
@@ -470,12 +510,15 @@ class Service:
             self._leave_out(client, _named_chunks(request))
             self._queue_nothing()
             return
+        self._receiver.is_taking_again = True
         for _ in range(2):
             try:
                 self._queue_episodes(client, request, body_format, record.weights_seq_no, lambda *_: None)
                 return
             except MessageError:  # steps between two records were refused, so these episodes have gaps
                 self._lose_open(client, [chunk.key for chunk in _named_chunks(request)])
+            finally:
+                self._receiver.is_taking_again = False
         self._leave_out(client, _named_chunks(request))
         _log.warning(
             "RLlink: a message of %s from before the restart is dropped: it does not continue its episodes",
@@ -492,7 +535,9 @@ class Service:
         """Return the episodes of which some steps were sampled and others are queued or yet to come."""
         with self._queue_lock:
             waiting = [episode for parts, _ in self._queue for part in parts for episode in part.episodes]
-        going_on = [episode for client in self.known for episode in client.open.by_key.values()]
+        # The steps of a quarantined client are not sampled, so its episodes cannot continue where their samples end.
+        clients = [client for client in self.known if client.name not in self._quarantined]
+        going_on = [episode for client in clients for episode in client.open.by_key.values()]
         every = {id(episode): episode for episode in (*waiting, *going_on) if episode.last_obs_sampled is not None}
         return list(every.values())
 

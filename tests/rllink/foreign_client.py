@@ -237,7 +237,7 @@ class ClientContract:
         served = serve(OFF)
         sampling = served.sample(5)
         driver.call("connect", port=served.address[1])
-        obs = np.random.default_rng(0).normal(size=(6, 4)).astype(np.float32)
+        obs = np.random.default_rng(0).normal(scale=0.1, size=(6, 4)).astype(np.float32)
         actions = driver.call("get_actions", episodes=[{"id": "a", "obs": obs[0].tolist()}])["actions"]
         for t in range(1, 6):
             observed = {"id": "a", "obs": obs[t].tolist(), "reward": t / 4, "is_terminated": t == 5}

@@ -169,7 +169,7 @@ def test_env_time_of_agents_that_are_not_always_there(serve: Serve) -> None:
 def test_the_server_acts_for_agents_that_end_at_different_times(serve: Serve) -> None:
     served = serve(*TWO)
     sampling = served.sample(5)
-    obs = np.random.default_rng(0).normal(size=(2, 6, 4)).astype(np.float32)
+    obs = np.random.default_rng(0).normal(scale=0.1, size=(2, 6, 4)).astype(np.float32)
     with Client(*served.address) as client:
         for t in range(6):
             asked: list[dict[str, Any]] = [
@@ -239,7 +239,7 @@ def test_samplers(serve: Serve, inference: Any) -> None:
     sampling = served.sample(6)
     with Client(*served.address) as client:
         sampler = client.sampler(inference, seed=0)
-        obs = np.random.default_rng(0).normal(size=(8, 4)).astype(np.float32)
+        obs = np.random.default_rng(0).normal(scale=0.1, size=(8, 4)).astype(np.float32)
         for agent in AGENTS:
             assert sampler.begin("a", obs[0], agent) in (0, 1)
         for t in range(1, 8):

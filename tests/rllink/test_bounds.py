@@ -16,6 +16,7 @@ Serve = Callable[..., Served]
 Connect = Callable[..., RawClient]
 Send = Callable[[Client, dict[str, Any]], Any]
 OFF = "rllink.force_on_policy=false"
+BOUND = "rllink.max_abs_reward=1e10"
 ERROR, WARN, ADMIT = (f"env.observation_check={mode}" for mode in ("error", "warn", "off"))
 
 
@@ -53,7 +54,7 @@ def spoilt(name: str, value: float) -> dict[str, Any]:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_rewards_that_would_spoil_a_loss_are_refused(serve: Serve, form: str) -> None:
-    served = serve(OFF)
+    served = serve(OFF, BOUND)
     sampling = served.sample(20)
     options, send, path = FORMS[form]
     with Client(*served.address, **options) as client, Client(*served.address) as other:
@@ -124,7 +125,7 @@ def test_observations_outside_of_their_box(serve: Serve, form: str, mode: str) -
 
 
 def test_an_observation_that_two_parts_share_is_counted_once(serve: Serve, connect: Connect) -> None:
-    served = serve(OFF)
+    served = serve(OFF, WARN, BOUND)
     client = connect(served)
     whole = {**episode(6), "obs": [[0.0] * 4] * 3 + [[5.0, 0.0, 0.0, 0.0]] + [[0.0] * 4] * 3}
     counts = []
@@ -144,7 +145,7 @@ class TestActions:
     @pytest.mark.parametrize("value", [1e308, -1e308, 3e38, -2e10])
     @pytest.mark.parametrize("extensions", [{}, {"msgpack": {}}], ids=["json", "msgpack"])
     def test_rewards(self, serve: Serve, value: float, extensions: dict[str, Any]) -> None:
-        served = serve(OFF)
+        served = serve(OFF, BOUND)
         sampling = served.sample(3)
         with Client(*served.address, extensions={"actions": {}, **extensions}) as client:
             first = {"id": "a", "obs": [0.0] * 4}
@@ -177,7 +178,7 @@ class TestActions:
         assert sampling.result(10).rollout.num_env_steps == 1
 
     def test_observations_are_counted(self, serve: Serve) -> None:
-        served = serve(OFF)
+        served = serve(OFF, WARN, BOUND)
         sampling = served.sample(2)
         with Client(*served.address) as client:
             for t, position in enumerate((0.0, 4.9, 4.9)):

@@ -262,7 +262,7 @@ class TestActions:
         served = serve()
         sampling = served.sample(6)
         rng = np.random.default_rng(0)
-        obs = rng.normal(size=(8, 4)).astype(np.float32)
+        obs = rng.normal(scale=0.1, size=(8, 4)).astype(np.float32)
         with Client(*served.address) as client:
             actions = [client.get_actions([{"id": "a", "obs": obs[0]}])[0]]
             for t in range(1, 6):
@@ -281,7 +281,7 @@ class TestActions:
 
     def test_an_episode_goes_on_over_samples(self, serve: Serve) -> None:
         served = serve(OFF)
-        obs = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+        obs = np.random.default_rng(0).normal(scale=0.1, size=(30, 4)).astype(np.float32)
         with Client(*served.address) as client:
             sampling = served.sample(3)
             for t in range(4):
@@ -300,7 +300,7 @@ class TestActions:
     def test_greedy_actions_are_the_most_likely_ones(self, serve: Serve) -> None:
         served = serve(OFF)
         served.sample(1000)
-        obs = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
+        obs = np.random.default_rng(0).normal(scale=0.1, size=(40, 4)).astype(np.float32)
         with Client(*served.address) as client:
             asked = [{"id": str(number), "obs": row} for number, row in enumerate(obs)]
             first, second = (
@@ -318,7 +318,7 @@ class TestActions:
             hello(client, actions={})
         for t in range(3):
             for number, client in enumerate(clients):
-                obs = [float(number), 0.0, 0.0, float(t)]
+                obs = [number / 20, 0.0, 0.0, t / 20]
                 client.send({"type": "GET_ACTIONS", "episodes": [{"id": "x", "obs": obs, "reward": float(t > 0)}]})
             assert {client.receive()["type"] for client in clients} == {"ACTIONS"}
         counts = served.runner._service.counts

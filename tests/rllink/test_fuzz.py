@@ -59,6 +59,8 @@ MESSAGES: list[dict[str, Any]] = [
     {"type": "EPISODES", "episodes": [{**_STEP, "id": "a", "weights_seq_no": 1}, _STEP], "env_steps": 6},
     {"type": "EPISODES_AND_GET_STATE", "episodes": [_STEP], "weights_seq_no": 1},
     {"type": "EPISODES", "episodes": [_STEP], "weights_seq_no": 2},
+    {"type": "EPISODES", "episodes": [{**_STEP, "rewards": [1.0, 1e6, 1.0]}]},
+    {"type": "EPISODES", "episodes": [{**_STEP, "obs": [[3e38, 0.0, 0.0, 0.0], *_STEP["obs"][1:]]}]},
     {"type": "GET_ACTIONS", "episodes": [{"id": "a", "obs": [0.0] * 4}, {"id": "b", "obs": [0.0] * 4}]},
 ]
 PACKED: list[dict[str, Any]] = [
@@ -286,5 +288,7 @@ def test_what_nonsense_left_can_be_sampled() -> None:
         for name in ("obs", "rewards", "action_logp", "action_dist_inputs"):
             assert np.isfinite(block.columns[name]).all(), name
         assert set(np.unique(block.columns["actions"])) <= {0, 1}
+        assert np.abs(block.columns["rewards"]).max() <= 4750.0  # ten times CartPole's reward threshold
+        assert np.abs(block.columns["obs"][:, 0]).max() <= 4.8
     finally:
         served.close()

@@ -122,7 +122,7 @@ def test_statistics_are_of_every_observation_once() -> None:
     (plan,) = plan_modules(config).values()
     weights = weights_of(build_parts(config))
     rng = np.random.default_rng(0)
-    obs = rng.normal(size=(11, 4)).astype(np.float32)
+    obs = rng.normal(scale=0.1, size=(11, 4)).astype(np.float32)
 
     def learned(*ends: int) -> dict[str, Any]:
         versions = Versions(4, {})

@@ -159,7 +159,8 @@ def test_there_is_one_for_the_base_protocol_and_for_each_extension() -> None:
 def test_the_server_says_what_it_said(path: Path, serve: Callable[..., Served]) -> None:
     lines = path.read_text(encoding="ascii").splitlines()
     overrides = [line.removeprefix("server: ") for line in lines if line.startswith("server: ")]
-    replay = Replay(serve(*overrides))
+    # Some made-up observations are outside of their space.
+    replay = Replay(serve("env.observation_check=warn", *overrides))
     try:
         said = [replay.line(line) for line in lines]
     finally:

@@ -1,0 +1,175 @@
+"""The judges of clients on batches: what they see of each, and the batch without the steps of quarantined clients."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from runner.config.metrics import QUARANTINED
+from runner.config.schemas import ExperimentConfig
+from runner.episodes import nested
+from runner.episodes.chosen_chunks import take_chunks
+from runner.episodes.columns import REWARDS, Column, ColumnBlock, Lookback, row_ranges
+from runner.rllink.judgement import ClientJudge, RewardBound
+from runner.rllink.received_episodes import OpenEpisode, ReceivedChunks, SampledChunks
+from runner.rllink.service import Batch
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """One chunk of a batch.
+
+    Attributes:
+        num_steps, return_, largest: number of its steps, sum of their rewards, and the largest absolute one.
+        is_done: whether its episode ends with it.
+    """
+
+    episode: OpenEpisode
+    num_steps: int
+    return_: float
+    largest: float
+    is_done: bool
+
+
+class ClientJudges:
+    """What a run learns about its clients from the batches that they send.
+
+    Args:
+        config: configuration of the run.
+
+    Attributes:
+        bound: the largest absolute reward that is accepted.
+    """
+
+    def __init__(self, config: ExperimentConfig) -> None:
+        self.bound = RewardBound.make(config.rllink.max_abs_reward, _reward_threshold(config.env.env))
+        self._judge = ClientJudge(config.rllink.trusted_clients)
+
+    @property
+    def quarantined(self) -> Collection[str]:
+        """Return the names of the clients whose steps are left out."""
+        return self._judge.quarantined
+
+    def judge(self, batch: Batch) -> list[str]:
+        """Judge the clients by the episodes that end in a batch; return those that are quarantined from now on."""
+        totals: dict[int, float] = {}
+        returns: list[tuple[str, float]] = []
+        for chunk in _chunks_of(batch):
+            episode = chunk.episode
+            total = totals[id(episode)] = totals.get(id(episode), episode.return_) + chunk.return_
+            is_end = chunk.is_done and episode.is_whole
+            if is_end:
+                returns.append((episode.client, total))
+            self.bound.note(episode.client, chunk.largest, int(is_end))
+        found = self._judge.judge(returns)
+        for name in found:
+            _log.warning(
+                "RLlink: client %s is quarantined, as its returns are far outside those of the other clients. It stays "
+                "connected, and its episodes are left out. To trust it: resume with 'rllink.trusted_clients=[%s]'",
+                name,
+                name,
+            )
+        return found
+
+    def without_quarantined(self, batch: Batch) -> tuple[Batch, int]:
+        """Return the batch without the steps of quarantined clients, and their number of env steps."""
+        names = self.quarantined
+        left_out = [chunk for chunk in _chunks_of(batch) if chunk.episode.client in names] if names else []
+        if not left_out:
+            return batch, 0
+        received = [part for part in batch.received if part.episodes[0].client not in names]
+        served = [kept for one in batch.served if (kept := _without(one, names)) is not None]
+        num_left_out = _num_env_steps(left_out)
+        num_env_steps = batch.num_env_steps - _num_env_steps(left_out, but_served=batch.served)
+        return replace(batch, received=received, served=served, num_env_steps=num_env_steps), num_left_out
+
+    def counts(self, connected: Collection[str]) -> dict[str, int]:
+        """Return the metrics of clients.
+
+        Args:
+            connected: names of the clients that are connected.
+        """
+        counted = {
+            "rllink/num_clients_with_episodes": len(self._judge.recent_clients.intersection(connected)),
+            "rllink/num_clients_quarantined": len(self._judge.quarantined.intersection(connected)),
+        }
+        return counted | {f"{QUARANTINED}{name}": 1 for name in sorted(self.quarantined)}
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what was learned about clients."""
+        return {"bound": self.bound.get_state(), "judge": self._judge.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state; an empty one, of an older checkpoint, changes nothing."""
+        if state:
+            self.bound.set_state(state["bound"])
+            self._judge.set_state(state["judge"])
+
+
+def _reward_threshold(env: str | None) -> float | None:
+    """Return the return at which gymnasium counts an environment as solved; None if it is not known."""
+    import gymnasium
+
+    spec = None if env is None else gymnasium.registry.get(env.rpartition(":")[2])
+    return None if spec is None else spec.reward_threshold
+
+
+def _chunks_of(batch: Batch) -> Iterator[_Chunk]:
+    for part in batch.received:
+        yield from _chunks(part, part.episodes)
+    for one in batch.served:
+        yield from _chunks(one.block, one.episodes)
+
+
+def _chunks(rows: ReceivedChunks | ColumnBlock, episodes: Sequence[OpenEpisode]) -> Iterator[_Chunk]:
+    rewards, starts = rows.columns[REWARDS].astype(np.float64), np.cumsum(rows.lengths) - rows.lengths
+    columns = (
+        rows.lengths,
+        np.add.reduceat(rewards, starts),
+        np.maximum.reduceat(np.abs(rewards), starts),
+        rows.is_terminated | rows.is_truncated,
+    )
+    for episode, *values in zip(episodes, *(column.tolist() for column in columns), strict=True):
+        yield _Chunk(episode, *values)
+
+
+def _num_env_steps(chunks: Sequence[_Chunk], but_served: Sequence[SampledChunks] = ()) -> int:
+    """Count env steps: for each env episode the steps of the agent that has most."""
+    served = {id(episode) for one in but_served for episode in one.episodes}
+    by_env: dict[str, dict[str | None, int]] = {}
+    for chunk in chunks:
+        episode = chunk.episode
+        if id(episode) not in served:
+            by_agent = by_env.setdefault(episode.env_id or episode.id, {})
+            by_agent[episode.agent_id] = by_agent.get(episode.agent_id, 0) + chunk.num_steps
+    return sum(max(by_agent.values()) for by_agent in by_env.values())
+
+
+def _without(sampled: SampledChunks, names: Collection[str]) -> SampledChunks | None:
+    """Return the chunks of other clients; None if there are none."""
+    kept = [chunk for chunk, episode in enumerate(sampled.episodes) if episode.client not in names]
+    if len(kept) == len(sampled.episodes) or not kept:
+        return sampled if kept else None
+    block = sampled.block
+    obs_rows = row_ranges(block.first_obs_rows[kept], block.lengths[kept] + 1)
+    chosen = take_chunks(block, kept)
+    if block.lookback is not None:
+        chosen = replace(chosen, lookback=_ChosenLookback(block.lookback, kept))
+    return SampledChunks(chosen, [sampled.episodes[chunk] for chunk in kept], nested.take(sampled.raw_obs, obs_rows))
+
+
+class _ChosenLookback(Lookback):
+    """The lookback of some chunks."""
+
+    def __init__(self, lookback: Lookback, chunks: Sequence[int]) -> None:
+        self._lookback, self._chunks = lookback, chunks
+        self.num_before = lookback.num_before[list(chunks)]
+
+    def columns_before(self, chunk: int) -> Mapping[str, Column]:
+        return self._lookback.columns_before(self._chunks[chunk])

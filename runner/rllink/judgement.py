@@ -1,0 +1,167 @@
+"""The judgement of clients: which rewards are possible, and whose returns are far outside those of the others.
+
+Nothing here knows messages or sockets. All state changes come from sampled episodes in their order, so that a resumed
+run comes to the same judgements.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+
+MIN_CLIENTS = 3
+_MIN_EPISODES = 5  # of a client, before it is judged
+_EPISODES_PER_CLIENT = 20  # length of the window, for each client in it
+_MIN_WINDOW = 100
+_FAR = 10.0  # deviations
+_LEAST_DEVIATION, _LEAST_RELATIVE_DEVIATION = 0.1, 0.1
+_MAD_TO_DEVIATION = 1.4826  # of a normal distribution
+
+_UNLEARNED_BOUND = 1e10
+_LEAST_BOUND = 1000.0
+_THRESHOLD_FACTOR, _LEARNED_FACTOR = 10.0, 1e4
+_EPISODES_TO_LEARN = 10
+
+
+@dataclass
+class RewardBound:
+    """The largest absolute reward that a client may send.
+
+    Attributes:
+        value: the bound.
+        reason: where it comes from, for messages.
+        is_final: whether it does not change any more; else it is learned from the first episodes of three clients.
+    """
+
+    value: float = _UNLEARNED_BOUND
+    reason: str = ""
+    is_final: bool = False
+    _largest: dict[str, float] = field(default_factory=dict)
+    _num_episodes: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def make(cls, given: float | None, reward_threshold: float | None) -> RewardBound:
+        """Make the bound of a run.
+
+        Args:
+            given: `rllink.max_abs_reward`; None chooses a bound.
+            reward_threshold: return at which the environment counts as solved; None if it is not known.
+        """
+        if given is not None:
+            return cls(given, is_final=True)
+        if reward_threshold is None:
+            return cls()
+        value = max(_LEAST_BOUND, _THRESHOLD_FACTOR * abs(reward_threshold))
+        return cls(value, f"ten times the environment's reward threshold of {reward_threshold:g}", True)
+
+    def note(self, client: str, largest: float, num_episodes: int) -> None:
+        """Learn from sampled steps of a client.
+
+        Args:
+            client: name of the client.
+            largest: largest absolute reward of the steps.
+            num_episodes: number of episodes that ended with them.
+        """
+        if self.is_final or self._num_episodes.get(client, 0) >= _EPISODES_TO_LEARN:
+            return
+        self._largest[client] = max(largest, self._largest.get(client, 0.0))
+        self._num_episodes[client] = self._num_episodes.get(client, 0) + num_episodes
+        learned = [self._largest[name] for name, count in self._num_episodes.items() if count >= _EPISODES_TO_LEARN]
+        if len(learned) >= MIN_CLIENTS:
+            self.value = max(_LEAST_BOUND, _LEARNED_FACTOR * float(np.median(learned)))
+            self.reason = f"learned from the first episodes of {len(learned)} clients"
+            self.is_final = True
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what was learned so far."""
+        return {
+            "value": self.value,
+            "reason": self.reason,
+            "is_final": self.is_final,
+            "largest": dict(self._largest),
+            "num_episodes": dict(self._num_episodes),
+        }
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue to learn from a state, unless the configuration or the environment gives the bound."""
+        if self.is_final:
+            return
+        self.value, self.reason = float(state["value"]), str(state["reason"])
+        self.is_final = bool(state["is_final"])
+        self._largest = {str(name): float(value) for name, value in state["largest"].items()}
+        self._num_episodes = {str(name): int(value) for name, value in state["num_episodes"].items()}
+
+
+class ClientJudge:
+    """Finds clients whose episode returns are far outside those of the other clients.
+
+    A client is far outside if the median of its returns differs from the median of the other clients by more than ten
+    deviations. The deviation is the median absolute deviation of the other clients' returns, and at least a tenth of
+    their median and 0.1. At least three clients need five episodes each among the most recent ones.
+
+    Args:
+        trusted: names of clients that are never quarantined; patterns such as `*` are allowed.
+
+    Attributes:
+        quarantined: names of the quarantined clients.
+    """
+
+    def __init__(self, trusted: Sequence[str] = ()) -> None:
+        self._trusted = tuple(trusted)
+        self._recent: deque[tuple[str, float]] = deque()
+        self.quarantined: set[str] = set()
+
+    def judge(self, returns: Iterable[tuple[str, float]]) -> list[str]:
+        """Add the returns of episodes that have ended; return the clients that are quarantined from now on.
+
+        Args:
+            returns: name of the client and return of each episode, in the order of their ends.
+        """
+        self._recent.extend((client, return_) for client, return_ in returns if client not in self.quarantined)
+        length = max(_MIN_WINDOW, _EPISODES_PER_CLIENT * len(self.recent_clients))
+        while len(self._recent) > length:
+            self._recent.popleft()
+        found = self._find_outliers()
+        self.quarantined |= set(found)
+        self._recent = deque(one for one in self._recent if one[0] not in self.quarantined)
+        return found
+
+    @property
+    def recent_clients(self) -> set[str]:
+        """Return the clients that have recently finished episodes which count."""
+        return {client for client, _ in self._recent}
+
+    def _find_outliers(self) -> list[str]:
+        by_client: dict[str, list[float]] = {}
+        for client, return_ in self._recent:
+            by_client.setdefault(client, []).append(return_)
+        judged = {client: returns for client, returns in by_client.items() if len(returns) >= _MIN_EPISODES}
+        if len(judged) < MIN_CLIENTS:
+            return []
+        return [client for client in judged if not self._is_trusted(client) and _is_far_outside(client, judged)]
+
+    def _is_trusted(self, client: str) -> bool:
+        return any(fnmatchcase(client, pattern) for pattern in self._trusted)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return the recent returns and the quarantined clients."""
+        return {"recent": [list(one) for one in self._recent], "quarantined": sorted(self.quarantined)}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state; clients that are trusted now leave quarantine."""
+        self._recent = deque((str(client), float(return_)) for client, return_ in state["recent"])
+        self.quarantined = {str(client) for client in state["quarantined"] if not self._is_trusted(client)}
+
+
+def _is_far_outside(client: str, judged: Mapping[str, Sequence[float]]) -> bool:
+    others = [returns for name, returns in judged.items() if name != client]
+    centre = float(np.median([np.median(returns) for returns in others]))
+    distances = np.abs(np.concatenate([np.asarray(returns) for returns in others]) - centre)
+    deviation = _MAD_TO_DEVIATION * float(np.median(distances))
+    deviation = max(deviation, _LEAST_RELATIVE_DEVIATION * abs(centre), _LEAST_DEVIATION)
+    return bool(abs(np.median(judged[client]) - centre) > _FAR * deviation)
