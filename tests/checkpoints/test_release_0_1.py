@@ -30,8 +30,8 @@ def third_iteration(name: str) -> dict[str, Any]:
     return content
 
 
-def assert_goes_on(name: str, result: dict[str, Any]) -> None:
-    expected = third_iteration(name)
+def assert_goes_on(name: str, result: dict[str, Any], without: str = "-") -> None:
+    expected = {metric: value for metric, value in third_iteration(name).items() if not metric.startswith(without)}
     got = without_times(result)
     assert set(expected) <= set(got)
     for metric, value in expected.items():
@@ -39,7 +39,8 @@ def assert_goes_on(name: str, result: dict[str, Any]) -> None:
 
 
 def test_sampled_episodes_go_on() -> None:
-    with Trainer.from_checkpoint(checkpoint_of("ppo")) as trainer:
+    # 0.1.0 cut 65 rows with minibatch_size 32 into three minibatches; the nearest number is two.
+    with Trainer.from_checkpoint(checkpoint_of("ppo"), ["algorithm.minibatch_size=22"]) as trainer:
         assert trainer.config.algorithm.plan == PLANS["ppo"]
         assert trainer.training_iteration == 2
         assert_goes_on("ppo", trainer.train())
@@ -60,7 +61,7 @@ def test_on_the_command_line(run_main: Callable[..., Outcome], tmp_path: Path) -
     outcome = run_main("resume", "run")
     assert outcome.code == 0, outcome.err
     assert "no changes" in outcome.out.splitlines()
-    assert_goes_on("ppo", progress_of(tmp_path / "run")[-1])
+    assert_goes_on("ppo", progress_of(tmp_path / "run")[-1], without="learners/")
     newest = tmp_path / "run" / "checkpoints" / "iteration_000003"
     assert read_manifest(newest)["config"]["algorithm"]["plan"] == PLANS["ppo"]
     assert "dataflow" not in read_manifest(newest)["config"]["algorithm"]

@@ -112,7 +112,7 @@ def test_display_none_prints_nothing(run_main: Run) -> None:
     ],
 )
 def test_any_metric_stops_a_run(run_main: Run, tmp_path: Path, stop: str, metric: str, bound: float) -> None:
-    outcome = run_main(*TRAIN, f"stop.{stop}")
+    outcome = run_main(*TRAIN, "env_runners.metrics_num_episodes_for_smoothing=1", f"stop.{stop}")
     assert outcome.code == 0, outcome.err
     *before, last = progress_of(tmp_path / "run")
     assert last[metric] >= bound
