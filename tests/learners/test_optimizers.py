@@ -161,7 +161,11 @@ ENVS = {"Corridor": Corridor, "Line": Line}
             r"IQLLoss needs clamped, compute_q_values, .* of the module, and ActorCriticModule has none.*module=iql",
         ),
         (["algorithm=cql", "module=iql"], "Line", r"CQLLoss needs squashed, .*IQLModule has none.*module=sac"),
-        (["algorithm=cql_discrete", "module=mlp"], "Corridor", r"DiscreteCQLLoss needs qf_preds, .*ActorCriticModule has none"),
+        (
+            ["algorithm=cql_discrete", "module=mlp"],
+            "Corridor",
+            r"DiscreteCQLLoss needs qf_preds, .*ActorCriticModule has none",
+        ),
         (["algorithm=ppo", "module=sac"], "Line", r"PPOLoss needs vf_preds of the module, and SACModule has none"),
         (["algorithm=marwil", "module=double_q"], "Corridor", r"MARWILLoss needs vf_preds .*DoubleQModule has none"),
         (["algorithm=cql", "module=sac"], "Corridor", r"Discrete\(2\).*a Box of floats, bounded"),
