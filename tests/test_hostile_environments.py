@@ -15,6 +15,7 @@ import torch
 
 from tests.conftest import Outcome, progress_of
 from tests.hostile_environments import Images, OddTypes
+from tests.offline.reading.test_column_types import BASE, READABLE, UNREADABLE
 
 Run = Callable[..., Outcome]
 ROOM = "tests.hostile_environments"
@@ -136,3 +137,21 @@ def test_images(run_main: Run, tmp_path: Path, layout: str) -> None:
     trained(run_main, tmp_path, f"env._target_={ROOM}.Images", f"env.env_config.layout='{layout}'")
     checked = run_main("check-env", f"{ROOM}.Images", f"env.env_config.layout='{layout}'")
     assert "Traceback" not in checked.out + checked.err
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
+def test_recorded_columns_of_every_arrow_type(run_main: Run, tmp_path: Path, ray_cluster: None) -> None:
+    """Behaviour cloning reads the columns that it knows and leaves the others out."""
+    others = {name: column for name, column in {**READABLE, **UNREADABLE}.items() if name != "extension"}
+    steps = BASE | {"obs": pa.array([[0.1, -0.2]] * 6, pa.list_(pa.float32(), 2))}
+    pyarrow.parquet.write_table(pa.table(steps | others), tmp_path / "data.parquet")
+    overrides = ["algorithm=bc", f"env._target_={ROOM}.Hostile", "offline.input_=data.parquet"]
+    outcome = run_main(
+        *("stop.training_iteration=2", "module.fcnet_hiddens=[8]", "tracking=none", "hydra.run.dir=run"),
+        *("algorithm.train_batch_size_per_learner=6", "offline.dataset_num_iters_per_learner=1"),
+        "checkpoint.metric=training_iteration",
+        *overrides,
+    )
+    assert outcome.code == 0, outcome.err
+    assert len(progress_of(tmp_path / "run")) == 2

@@ -30,7 +30,7 @@ from tests.conftest import Outcome
 _NUM_ROWS = 6
 _DAY, _NOON = datetime.date(2020, 1, 1), datetime.datetime(2020, 1, 1, 12)
 _TWO = pa.array(["left", "right"] * 3)
-_BASE = {
+BASE = {
     "eps_id": pa.array([0, 0, 0, 1, 1, 1]),
     "t": pa.array([0, 1, 2] * 2),
     "obs": pa.array([[1.0, 2.0]] * 6, pa.list_(pa.float32(), 2)),
@@ -63,7 +63,7 @@ def _limits(dtype: str) -> pa.Array:
 
 
 # Name -> the values of a column that becomes an array.
-_READABLE: dict[str, pa.Array] = {
+READABLE: dict[str, pa.Array] = {
     "bool": pa.array([True, False] * 3),
     **{name: _limits(name) for name in _INTEGERS},
     "float16": pa.array(np.array([0.5, 1, np.inf, 2, np.nan, 0], np.float16)),
@@ -98,7 +98,7 @@ _READABLE: dict[str, pa.Array] = {
     "uuid": pa.ExtensionArray.from_storage(pa.uuid(), _repeated(b"0" * 16, pa.binary(16))),
 }
 # Name -> the values of a column that becomes none.
-_UNREADABLE: dict[str, pa.Array] = {
+UNREADABLE: dict[str, pa.Array] = {
     "date32": _repeated(_DAY),
     "date64": _repeated(_DAY, pa.date64()),
     "time32": _repeated(1, pa.time32("s")),
@@ -147,13 +147,13 @@ def _registered_type() -> Iterator[None]:
 
 
 def _file(folder: Path, **columns: pa.Array) -> str:
-    pq.write_table(pa.table(_BASE | columns), folder / "steps.parquet")
+    pq.write_table(pa.table(BASE | columns), folder / "steps.parquet")
     return str(folder / "steps.parquet")
 
 
-@pytest.mark.parametrize("name", _READABLE)
+@pytest.mark.parametrize("name", READABLE)
 def test_an_extra_column_is_described_and_converted(name: str, tmp_path: Path) -> None:
-    path = _file(tmp_path, x=_READABLE[name])
+    path = _file(tmp_path, x=READABLE[name])
     found = inspect_data(OfflineConfig(input_=path))
     assert any(column.name.partition("/")[0] == "x" for column in found.columns)
     assert found.counts.columns_left_out == {}
@@ -163,9 +163,9 @@ def test_an_extra_column_is_described_and_converted(name: str, tmp_path: Path) -
     assert (again.episodes, again.steps) == (2, 6)
 
 
-@pytest.mark.parametrize("name", _UNREADABLE)
+@pytest.mark.parametrize("name", UNREADABLE)
 def test_an_extra_column_that_is_no_array_is_left_out(name: str, tmp_path: Path) -> None:
-    path = _file(tmp_path, x=_UNREADABLE[name])
+    path = _file(tmp_path, x=UNREADABLE[name])
     found = inspect_data(OfflineConfig(input_=path))
     assert [column.name for column in found.columns] == ["obs", "actions", "rewards"]
     assert list(found.counts.columns_left_out) == ["x"]
@@ -177,29 +177,29 @@ def test_an_extra_column_that_is_no_array_is_left_out(name: str, tmp_path: Path)
     assert narrow.first_block().num_rows == 6
 
 
-@pytest.mark.parametrize("name", _UNREADABLE)
+@pytest.mark.parametrize("name", UNREADABLE)
 def test_a_named_column_that_is_no_array_is_an_error(name: str, tmp_path: Path) -> None:
-    if _UNREADABLE[name].null_count == _NUM_ROWS:
+    if UNREADABLE[name].null_count == _NUM_ROWS:
         pytest.skip("an empty column counts as missing, which whoever needs it reports")
-    path = _file(tmp_path, x=_UNREADABLE[name])
+    path = _file(tmp_path, x=UNREADABLE[name])
     with pytest.raises(DataError) as failure:
         open_source(OfflineConfig(input_=path, input_read_method_kwargs={"columns": ["x", "rewards"]}))
     assert "column x" in str(failure.value.problems[0].where)
 
 
 @pytest.mark.parametrize("known", ["obs", "actions"])
-@pytest.mark.parametrize("name", _UNREADABLE)
+@pytest.mark.parametrize("name", UNREADABLE)
 def test_a_known_column_that_is_no_array_is_an_error(known: str, name: str, tmp_path: Path) -> None:
-    path = _file(tmp_path, **{known: _UNREADABLE[name]})
+    path = _file(tmp_path, **{known: UNREADABLE[name]})
     with pytest.raises(DataError) as failure:
         inspect_data(OfflineConfig(input_=path))
     assert f"column {known}" in str(failure.value.problems[0].where)
 
 
 @pytest.mark.parametrize("known", ["eps_id", "t", "rewards", "terminateds", "new_obs", "infos"])
-@pytest.mark.parametrize("name", [*_READABLE, *_UNREADABLE])
+@pytest.mark.parametrize("name", [*READABLE, *UNREADABLE])
 def test_a_known_column_of_another_type_is_read_or_an_error(known: str, name: str, tmp_path: Path) -> None:
-    path = _file(tmp_path, **{known: (_READABLE | _UNREADABLE)[name]})
+    path = _file(tmp_path, **{known: (READABLE | UNREADABLE)[name]})
     with suppress(DataError):  # any other error fails
         assert inspect_data(OfflineConfig(input_=path)).steps
 
@@ -207,7 +207,7 @@ def test_a_known_column_of_another_type_is_read_or_an_error(known: str, name: st
 @pytest.mark.parametrize("name", _IN_MEMORY)
 def test_types_that_no_file_has(name: str) -> None:
     values, is_readable = _IN_MEMORY[name]
-    table = pa.table(_BASE | {"x": values})
+    table = pa.table(BASE | {"x": values})
     schema = resolve_schema(table.column_names, {}, "memory")
     left_out: dict[str, str] = {}
     rows = read_steps(table, schema, None, Place(), left_out)
@@ -220,14 +220,14 @@ def test_types_that_no_file_has(name: str) -> None:
 def test_run_ends_and_views_have_their_values() -> None:
     runs = column_to_arrays(pa.RunEndEncodedArray.from_arrays([2, 6], [1, 2]), pa.field("x", pa.int64()), Place())
     assert np.asarray(runs).tolist() == [1, 1, 2, 2, 2, 2]
-    views = column_to_arrays(_READABLE["list_view"], pa.field("x", pa.int64()), Place())
+    views = column_to_arrays(READABLE["list_view"], pa.field("x", pa.int64()), Place())
     assert np.asarray(views).tolist() == [[1, 2]] * 6
 
 
 def test_bools_and_the_limits_of_integers_are_counted(tmp_path: Path) -> None:
-    limits = {name: _READABLE[name] for name in _INTEGERS}
+    limits = {name: READABLE[name] for name in _INTEGERS}
     high = pa.array(np.array([2**64 - 3, 2**64 - 1] * 3, np.uint64))
-    found = inspect_data(OfflineConfig(input_=_file(tmp_path, flag=_READABLE["bool"], high=high, **limits)))
+    found = inspect_data(OfflineConfig(input_=_file(tmp_path, flag=READABLE["bool"], high=high, **limits)))
     columns = {column.name: column for column in found.columns}
     assert columns["flag"].counts == {0: 3, 1: 3}
     assert columns["int8"].counts == {-128: 1, 0: 2, 1: 2, 127: 1}
@@ -237,7 +237,7 @@ def test_bools_and_the_limits_of_integers_are_counted(tmp_path: Path) -> None:
 
 def test_a_column_that_is_no_array_further_on(tmp_path: Path) -> None:
     values = pa.array([1.0, 2.0, 3.0, None, 5.0, 6.0])
-    pq.write_table(pa.table(_BASE | {"x": values}), tmp_path / "steps.parquet", row_group_size=3)
+    pq.write_table(pa.table(BASE | {"x": values}), tmp_path / "steps.parquet", row_group_size=3)
     config = OfflineConfig(input_=str(tmp_path / "steps.parquet"), output=str(tmp_path / "out"))
     found = inspect_data(config)
     assert (found.steps, list(found.counts.columns_left_out)) == (6, ["x"])
@@ -248,7 +248,7 @@ def test_a_column_that_is_no_array_further_on(tmp_path: Path) -> None:
 
 
 def test_bytes_in_text_files_are_an_error(tmp_path: Path) -> None:
-    path = _file(tmp_path, x=_READABLE["binary"])
+    path = _file(tmp_path, x=READABLE["binary"])
     for method in ("write_json", "write_csv"):
         options = {"output_write_episodes": False, "output_write_method": method}
         with pytest.raises(ConfigError, match="x: bytes"):
@@ -316,10 +316,10 @@ def _features() -> dict[str, pa.Array]:
         "right": pa.array([-0.5] * _NUM_ROWS),
         "mean": pa.array([[0.0, 1.0]] * _NUM_ROWS),
         "std": pa.array([2.0] * _NUM_ROWS),
-        "rewards": _BASE["rewards"],
-        "eps_id": _BASE["eps_id"],
-        "t": _BASE["t"],
-        "terminateds": _BASE["terminateds"],
+        "rewards": BASE["rewards"],
+        "eps_id": BASE["eps_id"],
+        "t": BASE["t"],
+        "terminateds": BASE["terminateds"],
     }
 
 
@@ -341,8 +341,8 @@ def test_one_column_per_feature(tmp_path: Path) -> None:
 
 
 def test_a_feature_that_is_no_number(tmp_path: Path) -> None:
-    for name, values in (("y", _TWO), ("y", pa.array([1, None] * 3)), ("y", _READABLE["tensor"])):
-        pq.write_table(pa.table(_features() | {"y": values, "actions": _BASE["actions"]}), tmp_path / "steps.parquet")
+    for name, values in (("y", _TWO), ("y", pa.array([1, None] * 3)), ("y", READABLE["tensor"])):
+        pq.write_table(pa.table(_features() | {"y": values, "actions": BASE["actions"]}), tmp_path / "steps.parquet")
         with pytest.raises(DataError) as failure:
             open_source(OfflineConfig(input_=str(tmp_path / "steps.parquet"), input_read_schema={"obs": ["x", "y"]}))
         assert f"column {name}" in str(failure.value.problems[0].where)
@@ -363,7 +363,7 @@ def test_a_feature_that_is_no_number(tmp_path: Path) -> None:
     ],
 )
 def test_mistakes_in_the_schema(schema: dict[str, Any], what: str, nearest: str | None, tmp_path: Path) -> None:
-    path = _file(tmp_path, x=_READABLE["float32"])
+    path = _file(tmp_path, x=READABLE["float32"])
     with pytest.raises(DataError) as failure:
         open_source(OfflineConfig(input_=path, input_read_schema=schema))
     problem = failure.value.problems[0]
@@ -373,13 +373,13 @@ def test_mistakes_in_the_schema(schema: dict[str, Any], what: str, nearest: str 
 
 
 def test_names_of_other_model_outputs_are_taken(tmp_path: Path) -> None:
-    path = _file(tmp_path, x=_READABLE["float32"])
+    path = _file(tmp_path, x=READABLE["float32"])
     source = open_source(OfflineConfig(input_=path, input_read_schema={"action_mask": "x"}))
     assert "action_mask" in source.layout.columns
 
 
 def test_features_and_mistakes_on_the_command_line(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
-    pq.write_table(pa.table(_features() | {"actions": _BASE["actions"]}), tmp_path / "steps.parquet")
+    pq.write_table(pa.table(_features() | {"actions": BASE["actions"]}), tmp_path / "steps.parquet")
     outcome = run_main("inspect", "steps.parquet", "offline.input_read_schema.obs=[x,y]")
     assert outcome.code == 0, outcome.err
     assert re.search(r"obs +float64 \[2\]", outcome.out)
