@@ -92,8 +92,8 @@ def build_module_parts(config: ExperimentConfig, plan: ModulePlan) -> ModulePart
     where = "learner_pipeline, connectors.learner"
     module = acting_parts.module
     if _is_checked(config, module):
-        needs = (*loss.needs, *(("vf_preds",) if learner.reads_module else ()))
-        _raise(ModuleCheck(module).learning(needs))
+        needs = {type(piece).__name__: piece.needs for piece in learner.single_pieces()}
+        _raise(ModuleCheck(module).learning({loss.__name__: loss.needs, **needs}))
     if isinstance(loss.reads, str):
         what = f"{loss.__name__}.reads is no tuple of column names"
         raise ConfigError([Problem(what, place_of(loss), repr(loss.reads), f"({loss.reads!r},)")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from runner.modules.rl_module import RLModule
 
 _ROWS, _STEPS = 5, 3
 _ACTING = ("forward_exploration", "forward_inference")
+_NOBODY: Mapping[str, Sequence[str]] = MappingProxyType({})
 _DIST, _VALUES, _STATE = "action_dist_inputs", "vf_preds", "state_out"
 
 SUPER_FIRST = "super().__init__(observation_space, action_space, config) as its first line"
@@ -61,14 +63,21 @@ class ModuleCheck:
         for name in [name for name in _ACTING if is_own_method(self._class, name)] or _ACTING[:1]:
             yield from self._wrong(name, self._module.outputs, 1)
 
-    def learning(self, needs: Iterable[str]) -> Iterator[Problem]:
-        """Yield what the loss, or a piece of the learner pipeline, could not use of `forward_train`.
+    def learning(self, needs: Mapping[str, Iterable[str]]) -> Iterator[Problem]:
+        """Yield outputs of `forward_train` that the loss or a piece of the learner pipeline cannot use.
 
         Args:
-            needs: outputs that they take, besides `action_dist_inputs`.
+            needs: name of a loss or a piece -> outputs, methods and attributes of the module that it uses.
         """
-        needed = {_DIST, *needs}
-        yield from self._wrong("forward_train", [c for c in self._module.train_outputs if c in needed], _STEPS)
+        module = self._module
+        askers: dict[str, list[str]] = {_DIST: []} if _DIST in module.train_outputs else {}
+        for asker, need in [(asker, need) for asker, names in needs.items() for need in names]:
+            if need in module.train_outputs or not hasattr(module, need):
+                askers.setdefault(need, []).append(asker)
+            elif need == "compute_values" and self._class.compute_values is RLModule.compute_values:
+                through = f"{asker} (through compute_values, which {self._class.__name__} does not override)"
+                askers.setdefault(_VALUES, []).append(through)
+        yield from self._wrong("forward_train", list(askers), _STEPS, askers)
 
     def _batch(self, num_steps: int) -> dict[str, Any]:
         """Return rows of random observations; of a module with memory in sequences of so many steps."""
@@ -94,8 +103,17 @@ class ModuleCheck:
             except Exception:  # told where real rows raise it
                 return []
 
-    def _wrong(self, name: str, columns: Sequence[str], num_steps: int) -> Iterator[Problem]:
-        """Yield what is wrong with the outputs of a pass, which must have these columns."""
+    def _wrong(
+        self, name: str, columns: Sequence[str], num_steps: int, askers: Mapping[str, Sequence[str]] = _NOBODY
+    ) -> Iterator[Problem]:
+        """Yield what is wrong with the outputs of a pass, which must have these columns.
+
+        Args:
+            name: of the pass.
+            columns: that its outputs must have.
+            num_steps: of the sequences that a module with memory is given.
+            askers: column -> names of the loss and the pieces that need it.
+        """
         batch = self._batch(num_steps)
         what, where = f"{self._class.__name__}.{name} returns", self._place(name)
         for outputs in self._returned(name, dict(batch)):
@@ -111,7 +129,13 @@ class ModuleCheck:
                 if column not in outputs:
                     got = ", ".join(map(str, outputs)) or "an empty dict"
                     near = nearest_match(column, [str(other) for other in outputs if other not in columns])
-                    yield Problem(f"{what} no {column}", where, got, f"a dict with {', '.join(columns)}", near)
+                    yield Problem(
+                        f"{what} no {column}{_needed_by(askers.get(column, ()))}",
+                        where,
+                        got,
+                        f"a dict with {', '.join(columns)}",
+                        near,
+                    )
             yield from self._misfits(name, outputs, num_steps)
             if _STATE in columns and _STATE in outputs:
                 yield from self._wrong_state(what, where, outputs[_STATE], batch["state_in"])
@@ -167,6 +191,10 @@ class ModuleCheck:
 
     def _place(self, name: str) -> str:
         return place_of(self._class, name, *(("forward_train",) if name in _ACTING else ()))
+
+
+def _needed_by(askers: Sequence[str]) -> str:
+    return f", which {' and '.join(askers)} {'need' if len(askers) > 1 else 'needs'}" if askers else ""
 
 
 def _check_same(given: Tensor, returned: Any) -> None:

@@ -115,6 +115,7 @@ class GeneralAdvantageEstimation(LearnerPiece):
     reads = (OBS, REWARDS, TERMINATEDS, LOSS_MASK)
     writes = (VF_PREDS, ADVANTAGES, VALUE_TARGETS)
     reads_module = True
+    needs = ("compute_values",)
     needs_trajectories = True
     reports = {  # noqa: RUF012
         "advantages_mean": ("mean", "mean of the advantages of env steps before they are standardised"),
@@ -179,6 +180,7 @@ class MonteCarloReturns(LearnerPiece):
         self._gamma = gamma
         self._max_rows = max_rows_per_pass
         self.reads_module = use_baseline
+        self.needs = ("compute_values",) if use_baseline else ()
         self.reads = (*([OBS] if use_baseline else []), REWARDS, TERMINATEDS, LOSS_MASK)
 
     def __call__(self, *, rl_module: Any, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:

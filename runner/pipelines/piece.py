@@ -87,6 +87,8 @@ class ConnectorPiece:
     needs_episode_obs: bool = False
     # Whether this piece of a learner pipeline computes with the module, so that what it writes ages while that learns.
     reads_module: bool = False
+    # Outputs of `forward_train`, methods and attributes of the module that this piece of a learner pipeline uses.
+    needs: tuple[str, ...] = ()
     # Whether this piece of a learner pipeline needs whole trajectories (one with `num_lookback` does, too), or at least
     # the observation after each step: recorded data that are single steps, or lack it, are refused.
     needs_trajectories: bool = False

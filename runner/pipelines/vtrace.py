@@ -102,6 +102,7 @@ class VTrace(LearnerPiece):
     reads = (OBS, ACTIONS, ACTION_LOGP, REWARDS, TERMINATEDS, LOSS_MASK)
     writes: tuple[str, ...] = (VF_PREDS, ADVANTAGES, VALUE_TARGETS)
     reads_module = True
+    needs: tuple[str, ...] = (ACTION_DIST_INPUTS, VF_PREDS)
     needs_trajectories = True
     reports = {  # noqa: RUF012
         "importance_ratio_mean": ("mean", "mean ratio of the policy that learns to the one that acted, not clipped"),
@@ -193,6 +194,7 @@ class TargetVTrace(VTrace):
     """
 
     writes = (*VTrace.writes, ACTION_LOGP, ACTION_DIST_INPUTS)
+    needs = (ACTION_DIST_INPUTS, "compute_values", "target")
 
     def __init__(self, gamma: float, target_worker_clipping: float = 2.0, **arguments: Any) -> None:
         super().__init__(gamma, **arguments)

@@ -84,10 +84,10 @@ class _LossContract:
         self.name = type(make(config)).__name__
 
     def _make_module(self) -> RLModule:
-        """Return a new module, with the same parameters each time."""
+        """Return a new module, with the same parameters and buffers each time: a pass may change its buffers."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return self._make_new_module()
+            return copy.deepcopy(self._make_new_module())
 
     def rules(self, is_compiled: bool, action_space: Space | None) -> Iterator[Rule]:
         """Yield the rules; a loss that does not fit its module at all is asked nothing else."""
@@ -119,13 +119,13 @@ class _LossContract:
         loss.before_update(0)
         return loss
 
-    def _rows(self, module: RLModule, loss: Loss) -> dict[str, Any]:
-        """Return random rows with the columns in `reads` alone, as in a run; a column of a piece of one's own is 0."""
-        rows = make_batch(module, _NUM_ROWS)
+    def _rows(self, loss: Loss) -> dict[str, Any]:
+        """Return random rows with only the columns in `reads`, as in a run; a column of a user-defined piece is 0."""
+        rows = make_batch(self._make_module(), _NUM_ROWS)
         return {column: rows[column] if column in rows else torch.zeros(_NUM_ROWS) for column in loss.reads}
 
     def _batch(self, module: RLModule, loss: Loss) -> dict[str, Any]:
-        return with_noise(self._rows(module, loss), loss, module)
+        return with_noise(self._rows(loss), loss, module)
 
     def _call(self, is_reporting: bool = True) -> tuple[RLModule, Loss, LossMetrics]:
         module, loss = self._make_module(), self._loss()
@@ -136,7 +136,7 @@ class _LossContract:
     def declares_what_it_reads(self) -> Iterator[Problem]:
         """Every column that it reads is in `reads`; batches of a run have no others."""
         module, loss = self._make_module(), self._loss()
-        columns = make_batch(module, _NUM_ROWS) | self._rows(module, loss)
+        columns = make_batch(self._make_module(), _NUM_ROWS) | self._rows(loss)
         batch = ReadColumns(columns | loss.draw_noise(module, columns))
         loss(module, batch)
         for column in sorted((batch.read & columns.keys()) - set(loss.reads)):
@@ -258,10 +258,11 @@ class _LossContract:
 
     def draws_from_its_stream(self) -> Iterator[Problem]:
         """The same batch has the same loss, and no global random number is drawn."""
+        modules = [self._make_module() for _ in range(2)]
         before = process_streams()
-        module, loss = self._make_module(), self._loss()
-        batch = self._batch(module, loss)
-        first, second = (loss(module, batch, True).total_loss for _ in range(2))
+        loss = self._loss()
+        batch = self._batch(modules[0], loss)
+        first, second = (loss(module, batch, True).total_loss for module in modules)
         allowed = "draw_noise, from the stream that use_stream gives: columns of the batch"
         if not are_equal(process_streams(), before):
             yield Problem("the loss draws random numbers of the process", "__call__", allowed=allowed)
@@ -270,7 +271,7 @@ class _LossContract:
 
     def stays_on_its_device(self) -> Iterator[Problem]:
         """It mixes no devices and reads no value back: torch's device without values fails where it would."""
-        rows = self._rows(self._make_module(), self._loss())
+        rows = self._rows(self._loss())
         columns = {name: nested.map_leaves(_without_values, column) for name, column in rows.items()}
         with torch.device("meta"):
             module, loss = self._make_module().to("meta"), self._loss()
@@ -300,11 +301,11 @@ class _LossContract:
             yield Problem(what, "set_state", str(other.get_state().get(key)), str(state.get(key)))
         attributes = [f"self.{name}" for name in differing_attributes(loss, other)]
         got_keys = f"another {', '.join(attributes)} after set_state" if attributes else None
-        rows = self._rows(module, loss)
+        rows, modules = self._rows(loss), [self._make_module() for _ in range(2)]
         for one in (loss, other):
             one.before_update(0)
         for _ in range(3):
-            (expected, total), (got, other_total) = (self._drawn(module, one, rows) for one in (loss, other))
+            (expected, total), (got, other_total) = map(self._drawn, modules, (loss, other), [rows, rows])
             column = find_difference(expected, got)
             if column is not None or not torch.equal(total, other_total):
                 result = f"draws other {column}" if column else "computes another total_loss"
@@ -325,7 +326,7 @@ class _LossContract:
         # Traced only: how torch makes code of a graph is nothing that a loss could get wrong.
         with mock.patch.object(torch, "compile", functools.partial(torch.compile, backend="aot_eager")):
             eager, compiled = self._learner(), self._learner(is_compiled=True)
-            batch = self._rows(eager.module, self._loss())
+            batch = self._rows(self._loss())
             for num_env_steps in (0, 100):
                 expected, update = eager.update(batch, num_env_steps), compiled.update(batch, num_env_steps)
                 for name, value in expected.metrics.items():

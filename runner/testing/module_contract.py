@@ -122,7 +122,7 @@ class _ModuleContract:
         """`forward_train` returns `train_outputs` with gradients, and what exploring has acted by."""
         leading = (_ROWS, _STEPS) if self.module.is_stateful else (_ROWS,)
         outputs = self.module.forward_train(self._learning())
-        missing = [column for column in self.module.train_outputs if column not in outputs]
+        missing = [column for column in self._train_outputs() if column not in outputs]
         if missing:
             what = f"forward_train does not return {', '.join(missing)}"
             yield Problem(what, "forward_train", ", ".join(outputs), "all of `train_outputs`")
@@ -150,9 +150,17 @@ class _ModuleContract:
             if not all(leaf.isfinite().all() for leaf in nested.leaves(output)):
                 yield Problem(f"{name} returns {column} that is not finite", name, allowed="finite numbers")
 
+    def _train_outputs(self) -> tuple[str, ...]:
+        """Return what `forward_train` must return; `vf_preds` is not needed if `compute_values` is overridden."""
+        kind, outputs = type(self.module), self.module.train_outputs
+        is_inherited = outputs == RLModule.train_outputs and kind.compute_values is not RLModule.compute_values
+        if is_inherited and "vf_preds" not in self.module.forward_train(self._learning()):
+            return tuple(name for name in outputs if name != "vf_preds")
+        return outputs
+
     def values_states(self) -> Iterator[Problem]:
         """`compute_values` gives the `vf_preds` of `forward_train`."""
-        if "vf_preds" not in self.module.train_outputs:
+        if "vf_preds" not in self._train_outputs():
             return
         batch = self._learning()
         values, expected = self.module.compute_values(batch), self.module.forward_train(batch)["vf_preds"]
@@ -296,7 +304,7 @@ class _ModuleContract:
         """A pass over sequences gives what acting gives step by step."""
         batch = self._learning()
         at_once = self.module.forward_train(batch)
-        has_values = "vf_preds" in self.module.train_outputs
+        has_values = "vf_preds" in self._train_outputs()
         state = batch["state_in"]
         for t in range(_STEPS):
             step = {c: _steps(value, t) for c, value in batch.items() if c != "state_in"} | {"state_in": state}

@@ -11,8 +11,12 @@ import torch
 from torch import nn
 
 from runner.config import ConfigError, build_experiment_config, compose_experiment
+from runner.config.algorithms import A2CMetrics
+from runner.experiment.rehearsal import rehearse
+from runner.learners.loss import Loss
 from runner.module_parts import build_parts
 from runner.modules import RLModule
+from runner.pipelines import LearnerPiece, MonteCarloReturns
 
 HERE = "tests.experiment.test_module_checks"
 CARTPOLE = "+experiment=ppo_cartpole"
@@ -159,14 +163,14 @@ class UndeclaredMemory(Memory):
     is_stateful = False
 
 
-def parts_of(name: str, *overrides: str) -> Any:
-    composed = compose_experiment([CARTPOLE, f"module._target_={HERE}.{name}", *overrides])
+def parts_of(name: str, *overrides: str, experiment: str = CARTPOLE) -> Any:
+    composed = compose_experiment([experiment, f"module._target_={HERE}.{name}", *overrides])
     return build_parts(build_experiment_config(composed))
 
 
-def report_of(name: str, *overrides: str) -> str:
+def report_of(name: str, *overrides: str, experiment: str = CARTPOLE) -> str:
     with pytest.raises(ConfigError) as caught:
-        parts_of(name, *overrides)
+        parts_of(name, *overrides, experiment=experiment)
     assert f"{Path(__file__)}:" in str(caught.value)
     return str(caught.value)
 
@@ -184,7 +188,10 @@ def report_of(name: str, *overrides: str) -> str:
         ("DoublesActed", ["of another dtype", "got      (5, 2) float64", ".float() makes it"]),
         ("IntegersActed", ["of another dtype", "got      (5, 2) int64"]),
         ("ArrayActed", ["that is no tensor", "got      (5, 2) float32"]),
-        ("NoValues", ["forward_train returns no vf_preds", "got      action_dist_inputs"]),
+        (
+            "NoValues",
+            ["no vf_preds, which PPOLoss and GeneralAdvantageEstimation", "got      action_dist_inputs"],
+        ),
         ("MisspeltValues", ["forward_train returns no vf_preds", "nearest  vf_pred"]),
         ("ColumnOfValues", ["vf_preds of another shape", "(5, 1) float32", "(5,) float32", ".squeeze(-1)"]),
         ("OneValue", ["vf_preds of another shape", "got      () float32"]),
@@ -256,3 +263,65 @@ def test_no_random_number_of_the_process_is_drawn() -> None:
     parts_of("Random")
     assert Random.calls == 2
     assert torch.equal(before, torch.get_rng_state())
+
+
+class ValuesOfTheirOwn(NoValues):
+    """Gives values by `compute_values` alone."""
+
+    def compute_values(self, batch: Any) -> Any:
+        return self.vf(batch["obs"]).squeeze(-1)
+
+
+class PolicyLoss(Loss):
+    """Needs advantages, and no values."""
+
+    reads = ("obs", "actions", "advantages")
+
+    def __init__(self, config: Any) -> None:
+        pass
+
+    def __call__(self, module: Any, batch: Any, is_reporting: bool = True) -> A2CMetrics:
+        theta = module.outputs_at_steps(batch)["action_dist_inputs"]
+        loss = -(module.action_dist.log_prob(theta, batch["actions"]) * batch["advantages"]).mean()
+        return A2CMetrics(loss, loss, torch.tensor(0.0), None)
+
+
+class ActorLoss(PolicyLoss):
+    """Also needs an output that modules do not have by default."""
+
+    needs = ("vf_preds",)
+
+
+A2C = "+experiment=a2c_cartpole"
+
+
+def test_values_are_needed_only_by_what_reads_them() -> None:
+    overrides = [A2C, f"algorithm.loss={HERE}.PolicyLoss", f"module._target_={HERE}.ValuesOfTheirOwn"]
+    rehearse(build_experiment_config(compose_experiment(overrides)))
+
+
+def test_what_needs_values_is_named() -> None:
+    report = " ".join(report_of("NoValues", f"algorithm.loss={HERE}.PolicyLoss", experiment=A2C).split())
+    assert "returns no vf_preds, which GeneralAdvantageEstimation (through compute_values, which" in report
+    assert "PolicyLoss" not in report
+    report = report_of("ValuesOfTheirOwn", f"algorithm.loss={HERE}.ActorLoss", experiment=A2C)
+    assert "returns no vf_preds, which ActorLoss needs" in report
+
+
+class ReadsTemperature(LearnerPiece):
+    """Reads an output that no module of runner has."""
+
+    needs = ("log_temperature",)
+
+    def __call__(self, *, batch: Any, **kwargs: Any) -> Any:
+        return batch
+
+
+def test_a_piece_names_what_it_needs() -> None:
+    edit = f"connectors.learner=[{{append: {{_target_: {HERE}.ReadsTemperature}}}}]"
+    assert "returns no log_temperature, which ReadsTemperature needs" in report_of("Good", edit)
+
+
+def test_values_of_a_baseline_that_is_not_used_are_not_needed() -> None:
+    assert MonteCarloReturns(0.9, use_baseline=False).needs == ()
+    assert MonteCarloReturns(0.9, use_baseline=True).needs == ("compute_values",)

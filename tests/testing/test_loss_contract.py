@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import gymnasium as gym
 import pytest
 import torch
+from torch import Tensor, nn
 
 from runner.config.algorithms import A2CConfig, A2CMetrics, LossMetrics
+from runner.config.schemas import ModuleConfig
 from runner.learners.a2c import A2CLoss
 from runner.learners.loss import Loss
+from runner.modules import RLModule
 from runner.testing import BrokenContract, check_loss
 
 
@@ -261,3 +265,44 @@ def test_losses_that_cannot_be_compiled(loss_class: type[Loss]) -> None:
 
 def test_a_loss_that_is_compiled() -> None:
     check_loss(A2CLoss, A2CConfig(), is_compiled=True)
+
+
+class Normalises(RLModule):
+    """Changes buffers while it is in training mode."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.norm = nn.BatchNorm1d(3)
+        self.pi, self.vf = nn.Linear(3, self.action_dist.num_inputs), nn.Linear(3, 1)
+
+    def normalised(self, obs: Tensor) -> Tensor:
+        return self.norm(obs)
+
+    def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        obs = self.normalised(batch["obs"])
+        return {"action_dist_inputs": self.pi(obs), "vf_preds": self.vf(obs).squeeze(-1)}
+
+
+class SubtractsARunningMean(Normalises):
+    """Its outputs depend on a buffer that each pass replaces."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.norm = nn.Identity()
+        self.register_buffer("mean", torch.zeros(3))
+
+    def normalised(self, obs: Tensor) -> Tensor:
+        self.mean = 0.9 * self.mean + 0.1 * obs.mean(0)
+        return obs - self.mean
+
+
+@pytest.mark.parametrize("module_class", [Normalises, SubtractsARunningMean])
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_modules_that_change_their_buffers(module_class: type[RLModule], is_shared: bool) -> None:
+    def make() -> RLModule:
+        return module_class(gym.spaces.Box(-5, 5, (3,)), gym.spaces.Discrete(3), ModuleConfig())
+
+    module = make()
+    buffers = [buffer.clone() for buffer in module.buffers()]
+    check_loss(A2CLoss, A2CConfig(), (lambda: module) if is_shared else make, is_compiled=True)
+    assert all(map(torch.equal, module.buffers(), buffers))

@@ -118,6 +118,13 @@ class HasNoValues(Own):
         return {"action_dist_inputs": self.net(batch["obs"])[..., :3]}
 
 
+class ComputesValues(HasNoValues):
+    """Gives values by `compute_values` alone; nothing is wrong with it."""
+
+    def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
+        return self.net(batch["obs"])[..., 3]
+
+
 class LearnsNothing(Own):
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         return {name: output.detach() for name, output in super().forward_train(batch).items()}
@@ -265,7 +272,7 @@ class ForgetsItsState(Remembers):
         return super().forward_exploration(batch) | {"state_out": {"sum": batch["state_in"]["sum"] * 1}}
 
 
-@pytest.mark.parametrize("module_class", [Own, Remembers, BeginsWithZeros])
+@pytest.mark.parametrize("module_class", [Own, Remembers, BeginsWithZeros, ComputesValues])
 def test_modules_of_users(module_class: type[Own]) -> None:
     check_module(module_class)
 
