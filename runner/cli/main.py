@@ -10,12 +10,13 @@ import traceback
 from collections.abc import Sequence
 
 from runner.cli.arguments import check_options, split_verb, wants_stack_trace
-from runner.cli.standard_streams import prepare_standard_streams
+from runner.cli.standard_streams import is_output_lost, prepare_standard_streams
 from runner.cli.stored_urls import with_local_runs
 from runner.cli.verbs import VERBS, describe_verbs
 from runner.config.errors import RunnerError
 from runner.interrupts import Interrupted
 
+EXIT_FAILED = 1
 EXIT_INTERRUPTED = 130
 
 HELP = f"""\
@@ -57,6 +58,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return the exit code of the process."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     prepare_standard_streams()
+    code = _run_reported(arguments)
+    if is_output_lost() and code == 0 and not _is_training(arguments):
+        return EXIT_FAILED
+    return code
+
+
+def _run_reported(arguments: list[str]) -> int:
     code = 0
     try:
         code = _run(arguments)
@@ -75,15 +83,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
 
 
+def _is_training(argv: Sequence[str]) -> bool:
+    """Return whether the command trains: its results are files, so it needs no stdout."""
+    return not _asks_for_text(argv) and VERBS[split_verb(argv)[0]].is_training
+
+
+def _asks_for_text(argv: Sequence[str]) -> bool:
+    return any(text in ("-h", "--help", "--version") for text in argv)
+
+
 def _run(argv: list[str]) -> int:
     if not argv:
         print(HELP, end="")
         return 2
-    if any(text in ("-h", "--help") for text in argv):
-        print(HELP, end="")
-        return 0
-    if "--version" in argv:
-        print(f"runner {_version()}")
+    if _asks_for_text(argv):
+        print(HELP if "-h" in argv or "--help" in argv else f"runner {_version()}\n", end="")
         return 0
     verb, rest = split_verb(argv)
     check_options(verb, rest)

@@ -19,6 +19,7 @@ class Verb:
         example: a command line without `python -m runner`.
         arguments: what follows the verb, as in `RUN_DIR`.
         variants: option that changes the verb -> (meaning, example).
+        is_training: its results are files, so it keeps running if stdout cannot be written.
     """
 
     module: str
@@ -26,10 +27,11 @@ class Verb:
     example: str
     arguments: str = ""
     variants: Mapping[str, tuple[str, str]] | None = None
+    is_training: bool = False
 
 
 VERBS: Mapping[str | None, Verb] = {
-    None: Verb("runner.cli.train", "train", "+experiment=ppo_cartpole algorithm.lr=1e-3 seed=7"),
+    None: Verb("runner.cli.train", "train", "+experiment=ppo_cartpole algorithm.lr=1e-3 seed=7", is_training=True),
     "validate": Verb(
         "runner.cli.validate",
         "check the configuration and report all mistakes at once",
@@ -83,6 +85,7 @@ VERBS: Mapping[str | None, Verb] = {
                 "resume RUN_DIR/checkpoints/iteration_000005 --replay-schedule hydra.run.dir=outputs/again",
             ),
         },
+        is_training=True,
     ),
     "evaluate": Verb(
         "runner.cli.evaluate",

@@ -54,3 +54,32 @@ def test_closed_streams(closed: str, folder: Path) -> None:
     done = subprocess.run(command, shell=True, cwd=folder, env=environment, timeout=WAIT_S, check=False)
     assert done.returncode == 0
     assert [path.suffix for path in (folder / "out").iterdir()] == [".parquet"]
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="this system does not have /dev/full")
+@pytest.mark.parametrize(
+    ("command", "redirection", "code"),
+    [
+        ("show +experiment=ppo_cartpole", ">/dev/full", 1),
+        ("list", ">/dev/full", 1),
+        ("inspect steps.parquet", ">/dev/full", 1),
+        ("--help", ">/dev/full", 1),
+        ("+experiment=ppo_cartpole tracking=none stop.training_iteration=1", ">/dev/full", 0),
+        ("show +experiment=unknown", "2>/dev/full", 2),
+    ],
+)
+def test_full_disk(command: str, redirection: str, code: int, folder: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        f"exec {sys.executable} -m runner {command} {redirection}",
+        shell=True,
+        cwd=folder,
+        env=environment,
+        timeout=WAIT_S,
+        check=False,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert done.returncode == code
+    expected = "cannot write to stdout: No space left on device\n" if redirection == ">/dev/full" else ""
+    assert done.stderr == expected
