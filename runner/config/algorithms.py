@@ -115,7 +115,6 @@ class AlgorithmConfig:
         minimum=1,
     )
 
-    # Fields that all modules of a run share, in which only the run's own algorithm block has a say.
     of_run: ClassVar[tuple[str, ...]] = (
         "plan",
         "replay_buffers",
@@ -123,14 +122,18 @@ class AlgorithmConfig:
         "min_sample_timesteps_per_iteration",
         "train_batch_size_per_learner",
     )
+    """Fields that all modules of a run share; only the run's own algorithm block sets them."""
     metrics: ClassVar[type[LossMetrics]] = LossMetrics
-    # Names of the coefficients that the loss reports beside its metrics.
+    """Class of the record that the loss returns."""
     coefficients: ClassVar[tuple[str, ...]] = ()
-    # Options of the module, of the ones that not every loss learns with (q_distribution, noisy), that this one does.
+    """Names of the coefficients that the loss reports in addition to its metrics."""
     module_options: ClassVar[tuple[str, ...]] = ()
-    # Optimiser -> field with its learning rate; each steps the module's parameter group of its name, `default` alone
-    # steps all parameters.
+    """Options of the module that the loss supports and not every loss does: `q_distribution`, `noisy`."""
     optimizers: ClassVar[Mapping[str, str]] = {"default": "lr"}
+    """Optimiser -> field with its learning rate.
+
+    Each optimiser steps the module's parameter group of the same name; a single `default` steps all parameters.
+    """
 
 
 def algorithm_name(config: AlgorithmConfig) -> str:

@@ -41,12 +41,15 @@ class RLModule(nn.Module):
             which they are greedy; 0: they read none.
     """
 
-    # Columns that the forward passes write; pieces of the module-to-env pipeline and the loss may read them.
     outputs: tuple[str, ...] = ("action_dist_inputs",)
-    # Outputs of `forward_train`, which losses read.
+    """Columns that the acting passes write; pieces of the module-to-env pipeline and the loss may read them."""
     train_outputs: tuple[str, ...] = ("action_dist_inputs", "vf_preds")
-    # Columns that the forward passes read; `state_in` too for modules with memory.
+    """Outputs of `forward_train`, which losses read.
+
+    `vf_preds` may be missing if no loss or connector piece uses it, or if `compute_values` is overridden.
+    """
     inputs: tuple[str, ...] = ("obs",)
+    """Columns that the forward passes read; modules with memory also read `state_in`."""
     is_stateful = False
     num_noise = 0
 

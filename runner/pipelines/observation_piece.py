@@ -26,8 +26,8 @@ class ObservationPiece(ConnectorPiece):
 
     writes = (OBS,)
     belongs_in: tuple[str, ...] | None = ("env_to_module", "learner")
-    # Takes what `transform` reports, see `ConnectorPiece.reports`; None: nothing is to be reported.
     metrics: PieceMetrics | None = None
+    """Takes the metrics that `transform` reports, see `ConnectorPiece.reports`; None if metrics are not collected."""
 
     def __call__(self, *, batch: Batch, episodes: RunningEpisodes | ColumnBlock, **kwargs: Any) -> Batch:
         """Transform all rows of `obs`."""

@@ -71,41 +71,57 @@ class ConnectorPiece:
     """
 
     reads: tuple[str, ...] = ()
+    """Columns of the batch that this piece reads."""
     writes: tuple[str, ...] = ()
-    # Columns that this piece takes out of the batch.
+    """Columns of the batch that this piece adds or changes."""
     drops: tuple[str, ...] = ()
-    # Columns that `complete_fragment` adds, for the learner pipeline and for recorded episodes.
+    """Columns that this piece removes from the batch."""
     writes_per_fragment: tuple[str, ...] = ()
+    """Columns that `complete_fragment` adds, for the learner pipeline and for recorded episodes."""
 
-    # Whether episodes hold this piece's observations instead of the environment's, from here to the learner.
     writes_obs_to_episodes: bool = False
-    # Whether it leaves them as they are for now: they are changed when they are replayed (`leave_raw`).
+    """Whether episodes hold this piece's observations instead of the environment's, from here to the learner."""
     leaves_raw: bool = False
-    # Past steps of an episode that this piece looks back at; runners keep as many.
+    """Whether this piece leaves the episodes' observations unchanged until they are replayed."""
     num_lookback: int = 0
-    # Whether this piece reads observations from the episodes, so that none before it may change column `obs`.
+    """Number of past steps of an episode that this piece reads; env runners keep that many."""
     needs_episode_obs: bool = False
-    # Whether this piece of a learner pipeline computes with the module, so that what it writes ages while that learns.
+    """Whether this piece reads observations from the episodes, so that no piece before it may change column `obs`."""
     reads_module: bool = False
-    # Outputs of `forward_train`, methods and attributes of the module that this piece of a learner pipeline uses.
+    """Whether this piece of a learner pipeline computes with the module: its columns age while the module learns."""
     needs: tuple[str, ...] = ()
-    # Whether this piece of a learner pipeline needs whole trajectories (one with `num_lookback` does, too), or at least
-    # the observation after each step: recorded data that are single steps, or lack it, are refused.
+    """Outputs of `forward_train`, methods and attributes of the module that this piece of a learner pipeline uses."""
     needs_trajectories: bool = False
+    """Whether this piece of a learner pipeline needs whole trajectories, as every piece with `num_lookback` does.
+
+    Recorded data that consist of single steps are rejected.
+    """
     needs_next_obs: bool = False
-    # Whether this piece reads the episodes of other agents: runs with a single agent are refused, and where a rollout
-    # is shared out among learners each gets all of it to read.
+    """Whether this piece of a learner pipeline needs the observation after each step.
+
+    Recorded data without it are rejected.
+    """
     needs_other_agents: bool = False
-    # Whether what this piece of a learner pipeline writes for a row depends on rows of other learners, where a rollout
-    # is cut and shared out: runs that sample with several learners are refused.
+    """Whether this piece reads the episodes of other agents.
+
+    Runs with a single agent are rejected. If a rollout is divided among learners, each of them reads all of it.
+    """
     needs_all_rows: bool = False
-    # Names of the pipelines that this piece works in; None: all.
+    """Whether a row that this piece writes depends on rows which other learners get if a rollout is divided.
+
+    Runs that sample with several learners are rejected.
+    """
     belongs_in: tuple[str, ...] | None = None
-    # Metric -> (reduction, meaning) of what this piece reports; the reduction over calls, runners and learners is
-    # `mean`, `sum`, `min`, `max`, `median`, `last`, or a percentile `p1` to `p99`.
+    """Names of the pipelines that this piece works in; None means all."""
     reports: Mapping[str, tuple[str, str]] = {}
+    """Metric -> (reduction, meaning) of each metric that this piece reports.
+
+    The reduction over calls, runners and learners is `mean`, `sum`, `min`, `max`, `median`, `last`, or a percentile
+    `p1` to `p99`.
+    """
 
     is_training: bool = True
+    """Whether this piece may learn from the data that it is given; false in evaluation."""
 
     def __call__(
         self,

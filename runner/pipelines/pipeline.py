@@ -41,8 +41,8 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
     """
 
     name = "pipeline"
-    # Observation and action space after each piece; none while the spaces before the first one are not known.
     spaces_after: Sequence[tuple[gym.Space[Any], gym.Space[Any]]] = ()
+    """Observation and action space after each piece; empty until the spaces before the first piece are known."""
 
     def __init__(
         self,

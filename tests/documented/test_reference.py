@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import pkgutil
 import re
+from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -80,3 +83,39 @@ def test_tables_have_rllibs_names_where_they_differ(monkeypatch: pytest.MonkeyPa
     assert "| `clip_param` | `0.3` | > 0 | epsilon of the clipped surrogate |\n" in beyond
     assert "`minibatching`" not in beyond
     assert "RLlib |" not in reference.table_of(importlib.import_module("runner.config.sweep").SweepConfig)
+
+
+def attributes_with_comments_only(source: str) -> Iterator[str]:
+    """Yield public attributes of public classes whose description the generated reference does not show."""
+    lines = source.splitlines()
+    for part in ast.walk(ast.parse(source)):
+        if not isinstance(part, ast.ClassDef) or part.name.startswith("_"):
+            continue
+        described = re.findall(r"^ {4}(\w+(?:, \w+)*):", ast.get_docstring(part) or "", re.MULTILINE)
+        for node, after in pairwise([*part.body, ast.Pass()]):
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            name = getattr(targets[0], "id", "_")
+            has_text = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            has_comment = re.match(r"\s+# (?!--)", lines[node.lineno - 2])
+            if has_comment and not (name.startswith("_") or has_text or name in ", ".join(described).split(", ")):
+                yield f"{part.name}.{name}"
+
+
+def test_attributes_are_described_in_docstrings() -> None:
+    sources = {path: path.read_text(encoding="utf-8") for path in (ROOT / "runner").rglob("*.py")}
+    found = {str(path): names for path, text in sources.items() if (names := list(attributes_with_comments_only(text)))}
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("    # Columns.\n    reads: tuple = ()\n", ["Base.reads"]),
+        ("    # Columns.\n    reads = ()\n    # Others.\n    writes = ()\n", ["Base.reads", "Base.writes"]),
+        ('    # A reason.\n    reads = ()\n    """Columns."""\n', []),
+        ("    # A reason.\n    _reads = ()\n", []),
+        ('    """Base.\n\n    Attributes:\n        reads: columns.\n    """\n\n    # A reason.\n    reads = ()\n', []),
+    ],
+)
+def test_attributes_with_comments_only_are_found(body: str, expected: list[str]) -> None:
+    assert list(attributes_with_comments_only(f"class Base:\n{body}")) == expected
