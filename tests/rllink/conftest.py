@@ -172,7 +172,7 @@ def episode(num_steps: int, seed: int = 0, **more: Any) -> dict[str, Any]:
     """A made-up CartPole episode as JSON has it."""
     rng = np.random.default_rng(seed)
     return {
-        "obs": rng.normal(scale=0.1, size=(num_steps + 1, 4)).astype(np.float32).tolist(),
+        "obs": rng.normal(scale=0.1, size=(num_steps + 1, 4)).clip(-0.4, 0.4).astype(np.float32).tolist(),
         "actions": rng.integers(0, 2, num_steps).tolist(),
         "rewards": [1.0] * num_steps,
         "is_terminated": True,

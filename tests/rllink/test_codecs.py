@@ -22,6 +22,7 @@ from runner.rllink.arrays import Block, SpaceCodec, number_column
 from runner.rllink.client.block_dtypes import DTYPES
 from runner.rllink.client.frames import FrameError, FrameReader, compressed, decompressed, frame
 from runner.rllink.client.packing import block, pack, unpack
+from runner.rllink.judgement import RewardBound
 from runner.rllink.messages import decode_request
 from runner.rllink.received_episodes import join_chunks
 from runner.rllink.receiving import AgentSpaces, OpenEpisodes, Receiver
@@ -254,7 +255,7 @@ def _plain(value: Any) -> Any:
 
 def _received(agent: AgentSpaces, body: bytes, body_format: str) -> Any:
     request = decode_request(body, body_format)  # type: ignore[arg-type]
-    receiver = Receiver({None: agent})
+    receiver = Receiver({None: agent}, RewardBound())
     parts, num_env_steps = receiver.receive(
         request,  # type: ignore[arg-type]
         body_format,

@@ -190,11 +190,11 @@ def test_what_is_learned_while_acting_is_counted_once(serve: Serve) -> None:
         client.get_actions([{"id": "a", "obs": [0.0] * 4}])
         for update in (False, True, True):
             for _ in range(10):
-                client.get_actions([{"id": "a", "obs": [1.0] * 4, "reward": 1.0}])
+                client.get_actions([{"id": "a", "obs": [0.1] * 4, "reward": 1.0}])
             shared = merged(served, sampling.result(10))
             counted.append(num_rows(shared))
             for _ in range(20):  # the learner is busy
-                client.get_actions([{"id": "a", "obs": [1.0] * 4, "reward": 1.0}])
+                client.get_actions([{"id": "a", "obs": [0.1] * 4, "reward": 1.0}])
             sampling = served.sample(30, update=update, shared_state=shared)
     assert counted == [11, 41, 71]
 
