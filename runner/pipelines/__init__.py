@@ -31,6 +31,7 @@ _EXPORTS: dict[str, str] = {
     "FrameStacking": "history_pieces",
     "GeneralAdvantageEstimation": "advantages",
     "GetActions": "module_to_env_pieces",
+    "LearnedConnector": "learned_connector",
     "LearnerConnectorPipeline": "pipeline",
     "LearnerPiece": "piece_kinds",
     "ListifyDataForVectorEnv": "module_to_env_pieces",
