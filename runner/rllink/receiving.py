@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -182,9 +183,6 @@ class Receiver:
         agents: agent id -> its spaces; the key is None in runs with a single agent.
         bound: the largest absolute reward that is not refused.
         tasks: names of the curriculum's tasks.
-
-    Attributes:
-        is_taking_again: whether messages come from the journal. They were accepted under the bound of their time.
     """
 
     def __init__(
@@ -196,13 +194,22 @@ class Receiver:
         self._agents = agents
         self._tasks = tasks
         self._bound = bound
-        self.is_taking_again = False
+        self._is_taking_again = False
+
+    @contextmanager
+    def taking_again(self) -> Iterator[None]:
+        """Receive messages of the journal within the block: they were accepted under the bound of their time."""
+        self._is_taking_again = True
+        try:
+            yield
+        finally:
+            self._is_taking_again = False
 
     @property
     def max_abs_reward(self) -> float:
         """Return the largest absolute reward that is not refused now."""
         is_chosen = bool(self._bound.reason)
-        return _LARGEST_REWARD if is_chosen and self.is_taking_again else min(self._bound.value, _LARGEST_REWARD)
+        return _LARGEST_REWARD if is_chosen and self._is_taking_again else min(self._bound.value, _LARGEST_REWARD)
 
     def receive(
         self,

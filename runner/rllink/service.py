@@ -510,15 +510,13 @@ class Service:
             self._leave_out(client, _named_chunks(request))
             self._queue_nothing()
             return
-        self._receiver.is_taking_again = True
-        for _ in range(2):
-            try:
-                self._queue_episodes(client, request, body_format, record.weights_seq_no, lambda *_: None)
-                return
-            except MessageError:  # steps between two records were refused, so these episodes have gaps
-                self._lose_open(client, [chunk.key for chunk in _named_chunks(request)])
-            finally:
-                self._receiver.is_taking_again = False
+        with self._receiver.taking_again():
+            for _ in range(2):
+                try:
+                    self._queue_episodes(client, request, body_format, record.weights_seq_no, lambda *_: None)
+                    return
+                except MessageError:  # steps between two records were refused, so these episodes have gaps
+                    self._lose_open(client, [chunk.key for chunk in _named_chunks(request)])
         self._leave_out(client, _named_chunks(request))
         _log.warning(
             "RLlink: a message of %s from before the restart is dropped: it does not continue its episodes",

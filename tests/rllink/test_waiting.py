@@ -39,8 +39,11 @@ def test_the_rest_of_an_episode_with_a_gap_goes_on_in_any_number_of_parts(serve:
     assert refused["path"] == "$.episodes[0].t_started"
 
 
-def test_steps_that_were_refused_do_not_hinder_a_restart(serve: Serve, connect: Connect, tmp_path: Path) -> None:
-    first = serve(run_dir=tmp_path)
+@pytest.mark.parametrize("reward", [1.0, 1e4], ids=["usual", "beyond_the_bound_after_the_restart"])
+def test_steps_that_were_refused_do_not_hinder_a_restart(
+    serve: Serve, connect: Connect, tmp_path: Path, reward: float
+) -> None:
+    first = serve("rllink.max_abs_reward=1e10", run_dir=tmp_path)
     sampling = first.sample(4)
     state = first.runner.get_state()
     client, whole = connect(first), episode(20)
@@ -50,7 +53,7 @@ def test_steps_that_were_refused_do_not_hinder_a_restart(serve: Serve, connect: 
     first.sample(100, update=True)
     stale = {"type": "EPISODES", "episodes": [part(whole, 4, 6)], "weights_seq_no": 1, "request": 2}
     assert client.ask(stale)["code"] == "stale_weights"
-    rest = part(whole, 6, 9, t_started=6)
+    rest = part(whole, 6, 9, t_started=6, rewards=[reward] * 3)
     assert client.ask({"type": "EPISODES", "episodes": [rest], "weights_seq_no": 2, "request": 2})["type"] == "ACK"
     second = serve(OFF, run_dir=tmp_path, state=state)
     block = second.sample(7).result(10).rollout.blocks["default_policy"]
