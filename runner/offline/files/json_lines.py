@@ -7,7 +7,6 @@ stack on deeply nested lists.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -79,22 +78,6 @@ class CheckedLines:
 
     def _refusal(self, what: str, line: int, text: bytes) -> DataError:
         return data_error(what, self._place.at(self._num_lines + line), got=_shown(text))
-
-
-def whole_lines(stream: CheckedLines, size: int) -> Iterator[bytes]:
-    """Yield the lines that are not blank, in blocks of about `size` bytes that end where a line or the file ends."""
-    tail, is_over = b"", False
-    while not is_over:
-        parts, missing = [tail], size
-        while missing > 0 and (data := stream.read(missing)):
-            parts.append(data)
-            missing -= len(data)
-        is_over = missing > 0
-        block = b"".join(parts)
-        end = len(block) if is_over else block.rfind(b"\n") + 1
-        tail = block[end:]
-        if end and not block[:end].isspace():
-            yield block[:end]
 
 
 def find_damaged_line(stream: Any, place: Place) -> DataError | None:

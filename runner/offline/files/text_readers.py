@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,16 +13,18 @@ import pyarrow.json
 from runner.offline.files.data_error import DataError, Place, data_error, first_line
 from runner.offline.files.file_kinds import CSV, JSON, FileKind
 from runner.offline.files.input_files import InputFiles, check_kind
-from runner.offline.files.json_lines import CheckedLines, find_damaged_line, whole_lines
+from runner.offline.files.json_lines import CheckedLines, find_damaged_line
 from runner.offline.files.raw_rows import RawTable
-from runner.offline.files.unpacking import BoundedStream
+from runner.offline.files.text_blocks import Utf8Stream, read_ahead, record_end, whole_lines
 
 _BLOCK_BYTES = 2**23
+_NUM_AHEAD = 15
 # Unlike pyarrow's own: NaN is a number, of which rewards are checked and observations may have some.
 _NULL_VALUES = ("", "null", "NULL", "None", "NA", "N/A", "n/a", "#N/A")
 _CSV_READ = ("skip_rows", "skip_rows_after_names", "column_names", "autogenerate_column_names", "encoding")
 _CSV_PARSE = ("delimiter", "quote_char", "double_quote", "escape_char", "newlines_in_values", "ignore_empty_lines")
 _CSV_CONVERT = ("null_values", "true_values", "false_values", "decimal_point", "quoted_strings_can_be_null")
+_ROW = re.compile(r"Row #(\d+):")
 # Of `offline.input_read_method_kwargs`, by kind of file.
 TEXT_OPTIONS: Mapping[FileKind, tuple[str, ...]] = {
     CSV: ("block_size", *_CSV_READ, *_CSV_PARSE, *_CSV_CONVERT),
@@ -65,12 +68,8 @@ class TextReader:
         check_kind(self.files, path)
         try:
             with self.files.open_stream(path) as stream:
-                if self.files.kind == JSON:
-                    yield from self._json_batches(stream, path, schema, columns)
-                    return
-                reader = self._open_csv(stream, schema, columns)
-                _check_names(reader.schema, path)
-                yield from reader
+                batches = self._json_batches if self.files.kind == JSON else self._csv_batches
+                yield from batches(stream, path, schema, columns)
         except (pa.ArrowException, OSError, UnicodeDecodeError, TypeError) as error:
             raise self._failure(path, error) from None
 
@@ -82,6 +81,8 @@ class TextReader:
         lines = CheckedLines(stream, Place(path, 0, unit="line"))
         num_rows = 0
         for block in whole_lines(lines, self._options.get("block_size", _BLOCK_BYTES)):
+            if block.isspace():
+                continue
             table = pa.json.read_json(
                 pa.BufferReader(block),
                 pa.json.ReadOptions(block_size=len(block)),
@@ -97,21 +98,33 @@ class TextReader:
         if num_rows == 0:
             raise data_error("a JSON file cannot be read: there is no row in it", Place(path))
 
-    def _open_csv(self, stream: Any, schema: pa.Schema | None, columns: Sequence[str] | None) -> Any:
+    def _csv_batches(
+        self, stream: Any, path: str, schema: pa.Schema | None, columns: Sequence[str] | None
+    ) -> Iterator[pa.RecordBatch]:
+        """Parse block by block, for the reason given in `_json_batches`."""
         read, parse, convert = (
             {name: value for name, value in self._options.items() if name in known}
-            for known in (("block_size", *_CSV_READ), _CSV_PARSE, _CSV_CONVERT)
+            for known in (_CSV_READ, _CSV_PARSE, _CSV_CONVERT)
         )
+        convert = {"strings_can_be_null": True, "null_values": _NULL_VALUES, **convert}
         if schema is not None:
-            convert["column_types"] = {field.name: field.type for field in schema}
-        if schema is not None and columns is not None:
-            convert["include_columns"] = _selected(schema, columns).names
-        return pa.csv.open_csv(
-            pa.PythonFile(stream, "r") if isinstance(stream, BoundedStream) else stream,
-            pa.csv.ReadOptions(**{"block_size": _BLOCK_BYTES, **read}),
-            pa.csv.ParseOptions(**parse),
-            pa.csv.ConvertOptions(**{"strings_can_be_null": True, "null_values": _NULL_VALUES, **convert}),
-        )
+            types = schema if columns is None else _selected(schema, columns)
+            convert["column_types"] = {field.name: field.type for field in types}
+        text = Utf8Stream(stream, read.pop("encoding", "utf8"))
+        num_lines = 0
+        blocks = whole_lines(text, self._options.get("block_size", _BLOCK_BYTES), record_end(parse))
+        for block in read_ahead(blocks, _NUM_AHEAD):
+            table = _parse_csv(block, read, parse, convert, num_lines)
+            if num_lines == 0:
+                _check_names(table.schema, path)
+                read = {"column_names": table.column_names}
+                convert["column_types"] = {field.name: field.type for field in table.schema}
+                if columns is not None:
+                    convert["include_columns"] = [name for name in table.column_names if name in columns]
+            num_lines += block.count(b"\n") + (not block.endswith(b"\n"))
+            yield from table.combine_chunks().to_batches()
+        if num_lines == 0:
+            raise data_error("a CSV file cannot be read: there is no row in it", Place(path))
 
     def _failure(self, path: str, error: Exception) -> DataError:
         """Return the error with the line where a JSON file is damaged, which pyarrow counts anew in every block."""
@@ -123,6 +136,21 @@ class TextReader:
             if found is not None:
                 return found
         return data_error(f"a {kind.title} file cannot be read: {reason}", Place(path))
+
+
+def _parse_csv(
+    block: bytes, read: Mapping[str, Any], parse: Mapping[str, Any], convert: Mapping[str, Any], num_lines: int
+) -> pa.Table:
+    """Return the rows of a block that follows `num_lines` lines, which count in the row number of an error."""
+    try:
+        return pa.csv.read_csv(
+            pa.BufferReader(block),
+            pa.csv.ReadOptions(block_size=len(block), use_threads=False, **read),  # with threads, errors have no number
+            pa.csv.ParseOptions(**parse),
+            pa.csv.ConvertOptions(**convert),
+        )
+    except pa.ArrowInvalid as error:
+        raise pa.ArrowInvalid(_ROW.sub(lambda row: f"Row #{int(row[1]) + num_lines}:", str(error), count=1)) from None
 
 
 def _check_names(schema: pa.Schema, path: str) -> None:

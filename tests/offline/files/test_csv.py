@@ -1,0 +1,94 @@
+"""CSV is parsed in blocks of whole records, in the thread that reads them."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runner.config.offline import OfflineConfig
+from runner.offline.files.data_error import DataError
+from runner.offline.files.text_blocks import Utf8Stream, record_end, whole_lines
+from runner.offline.files.unpacking import BoundedStream
+from runner.offline.reading.source import open_source
+from tests.conftest import WAIT_S
+
+TEXT = st.text(st.sampled_from('a,"\n\\ß'), max_size=6)
+
+
+def read(path: Path, **options: Any) -> list[Any]:
+    config = OfflineConfig(input_=str(path), input_read_method_kwargs={"block_size": 100, **options})
+    return list(open_source(config).blocks())
+
+
+def test_only_the_caller_reads_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread of pyarrow that reads ahead when the process ends would abort it."""
+    readers: set[int] = set()
+    inner = BoundedStream.read
+
+    def noted(self: BoundedStream, size: int = -1) -> bytes:
+        readers.add(threading.get_ident())
+        return inner(self, size)
+
+    monkeypatch.setattr(BoundedStream, "read", noted)
+    rows = "obs,actions,rewards\n" + "0.5,1,1.0\n" * 100
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress((rows + "1\n").encode()))
+    with suppress(DataError):
+        read(tmp_path / "a.csv.gz")
+    assert readers == {threading.get_ident()}
+
+
+def test_a_process_may_end_in_the_middle_of_a_file(tmp_path: Path) -> None:
+    rows = "obs,actions,rewards\n" + "0.123456789,1,1.0\n" * 100_000
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(rows.encode(), 1))
+    program = """if True:
+        import sys
+        from runner.config.offline import OfflineConfig
+        from runner.offline.reading.source import open_source
+        options = {"block_size": 50_000}
+        next(iter(open_source(OfflineConfig(input_="a.csv.gz", input_read_method_kwargs=options)).blocks()))
+        sys.exit(3)
+    """
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, timeout=WAIT_S, check=False)
+    assert done.returncode == 3
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(TEXT, TEXT), max_size=6), st.integers(1, 30))
+def test_blocks_end_between_records(rows: list[tuple[str, str]], size: int) -> None:
+    written = io.StringIO()
+    csv.writer(written, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(rows)
+    content = written.getvalue().encode()
+    blocks = list(whole_lines(io.BytesIO(content), size, record_end({"newlines_in_values": True})))
+    assert b"".join(blocks) == content
+    parts = [csv.reader(io.StringIO(block.decode(), newline="")) for block in blocks]
+    assert [tuple(row) for part in parts for row in part] == rows
+
+
+@given(
+    st.text(st.characters(exclude_categories=("Cs",)), max_size=30), st.sampled_from(["utf-16", "utf-32-le", "utf8"])
+)
+def test_text_is_recoded(text: str, encoding: str) -> None:
+    stream = Utf8Stream(io.BytesIO(text.encode(encoding)), encoding)
+    assert b"".join(iter(lambda: stream.read(3), b"")).decode() == text
+
+
+def test_columns_and_row_numbers_of_later_blocks(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    rows = [f"note {i},{i}.5,{i % 2},1.0" for i in range(50)]
+    path.write_text("\n".join(["text,obs,actions,rewards", *rows]), encoding="utf-16")
+    blocks = read(path, encoding="utf-16")
+    assert [len(blocks) > 2, sum(map(len, blocks))] == [True, 50]
+    path.write_text("\n".join(["text,obs,actions,rewards", *rows, "1,2"]))
+    with pytest.raises(DataError, match="Row #52: Expected 4 columns, got 2: 1,2"):
+        read(path)
