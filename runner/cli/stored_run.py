@@ -87,7 +87,7 @@ def open_run(
 
 
 def _shown(composed: Composed) -> dict[str, Any]:
-    """Return the values with references in the place of what resolvers give."""
+    """Return the values with references instead of the values of resolvers."""
     return dict(with_references(composed.values, composed.references))
 
 

@@ -243,7 +243,7 @@ def _nodes(classes: Iterable[Definition], whole_files: bool = False) -> Iterator
 
 
 def _texts_in(classes: Iterable[Definition]) -> Iterator[str]:
-    """Yield texts in the sources of classes, also the ones that names of their modules stand for."""
+    """Yield texts in the sources of classes, including constants of their modules."""
     for one in classes:
         for node in ast.walk(one.node):
             value = node.value if isinstance(node, ast.Constant) else None

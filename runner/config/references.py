@@ -22,7 +22,7 @@ _ROUNDS = 50_000  # of the digest, about 20 ms: a guess takes as long
 
 
 def with_references(values: Any, references: Mapping[str, str], key: str = "") -> Any:
-    """Return nested values with the references in the place of what they resolve to."""
+    """Return nested values with references instead of resolved values."""
     if key in references:
         return references[key]
     if isinstance(values, Mapping):
@@ -36,7 +36,7 @@ def with_references(values: Any, references: Mapping[str, str], key: str = "") -
 
 
 def without_values(problems: Iterable[Problem], values: Any, references: Mapping[str, str]) -> list[Problem]:
-    """Return problems whose texts have the references in the place of the texts that they resolve to."""
+    """Return problems with references instead of resolved values in their texts."""
     found = {str(value): references[key] for key, value in leaves_of(values, "") if key in references}
     hidden = {value: found[value] for value in sorted(found, key=len, reverse=True) if len(value) >= _FEWEST_LETTERS}
 
@@ -50,7 +50,7 @@ def without_values(problems: Iterable[Problem], values: Any, references: Mapping
 
 @contextmanager
 def hiding_values(values: Any, references: Mapping[str, str]) -> Iterator[None]:
-    """Raise a `ConfigError` within with the references in the place of what they resolve to."""
+    """Context in which a `ConfigError` shows references instead of resolved values."""
     try:
         yield
     except ConfigError as error:
@@ -65,7 +65,7 @@ class Digests:
     Args:
         references: dotted key -> reference.
         values: resolved configuration.
-        salt: of the digests; None: a new one.
+        salt: of the digests, or None for a new one.
     """
 
     def __init__(self, references: Mapping[str, str], values: Mapping[str, Any], salt: str | None = None) -> None:

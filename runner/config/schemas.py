@@ -117,7 +117,7 @@ class EnvRunnersConfig:
     explore: bool = option(True, "sample actions from the policy's distribution (false: its mode)")
     episode_lookback_horizon: int = option(1, "past steps an episode chunk can still see", unit="steps", minimum=0)
     metrics_num_episodes_for_smoothing: int = option(
-        100, "finished episodes in the running means; `stop` waits for so many before it compares one", minimum=1
+        100, "finished episodes in the running means; `stop` compares a mean only after this many episodes", minimum=1
     )
     num_cpus_per_env_runner: float = option(1.0, "logical CPUs asked of Ray for each remote runner", minimum=0)
     num_gpus_per_env_runner: float = option(

@@ -91,7 +91,7 @@ def _wrong_losses(name: str, losses: Any, optimizers: Sequence[str], place: str)
 def _wrong_loss(name: str, value: Any, got: str, place: str, which: str = "total_loss") -> Iterator[Problem]:
     allowed = "a 0-d tensor with a gradient: the mean over rows of what the module's outputs give"
     if not isinstance(value, Tensor):
-        yield Problem(f"{name} returns a {which} that is no tensor", place, got, allowed)
+        yield Problem(f"{name} returns a {which} that is not a tensor", place, got, allowed)
     elif value.ndim:
         yield Problem(f"{name} returns a {which} of several numbers", place, got, f"{allowed}; .mean() makes it")
     elif not value.requires_grad:

@@ -17,7 +17,7 @@ _CHANNELS_LAST = {2: HW, 3: HWC, 4: THWC}
 _CHANNELS_FIRST = {2: HW, 3: CHW, 4: TCHW}
 
 _MIN_SIDE = 8  # sides of an image
-_MIN_PIXEL_SIDE = 3  # also of small ones, if the bounds are those of pixels
+_MIN_PIXEL_SIDE = 3  # also of small ones, if the bounds are bounds of pixels
 _CLEAR_SIDE = 32  # sides of this length or longer are hardly features of a few steps
 _MAX_COLOURS = 4
 _MAX_RATIO = 4  # of the longer side to the shorter one
@@ -145,7 +145,7 @@ def _flat_axes(space: gym.Space[Any]) -> str | None:
 
 
 def _coloured_axes(space: gym.Space[Any]) -> str | None:
-    """Return the axes of a Box with three dimensions; the smallest one is that of channels or stacked frames."""
+    """Return the axes of a Box with three dimensions; the smallest one holds channels or stacked frames."""
     shape = space.shape or ()
     first, middle, last = shape
     smallest = _smallest_side(space)
@@ -215,7 +215,7 @@ def _range(space: gym.Space[Any]) -> tuple[float, float]:
 
 
 def _is_pixels(space: gym.Space[Any]) -> bool:
-    """Return whether the bounds are those of brightness: bytes, or floats from 0 to 1, 255 or 65535."""
+    """Return whether the bounds are brightness values: bytes, or floats from 0 to 1, 255 or 65535."""
     low, high = _range(space)
     return space.dtype == np.uint8 or (low == 0 and high in (1, 255, _LARGEST_PIXEL))
 

@@ -213,7 +213,7 @@ def _blank_arrays(space: Space) -> Any:
 
 
 def _stacks_first(space: Space) -> Any:
-    """Return for each leaf of a space whether its first axis is that of channels or frames."""
+    """Return for each leaf of a space whether its first axis holds channels or frames."""
     if isinstance(space, gym.spaces.Dict):
         return {key: _stacks_first(part) for key, part in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):

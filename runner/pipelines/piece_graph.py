@@ -233,7 +233,7 @@ class FrameStackGraph(PieceGraph):
 
     Args:
         is_stacked: the observations' structure with whether a leaf is stacked.
-        is_first: with whether the first axis of a leaf is that of channels or frames.
+        is_first: whether the first axis of a leaf holds channels or frames.
         blanks: for each leaf an item of zeros.
         num_frames: with the newest.
     """

@@ -1,4 +1,4 @@
-"""The judgement of clients: which rewards are possible, and whose returns are far outside those of the others.
+"""The judgement of clients: which rewards are possible, and whose returns are far outside the returns of the others.
 
 Nothing here knows messages or sockets. All state changes come from sampled episodes in their order, so that a resumed
 run comes to the same judgements.

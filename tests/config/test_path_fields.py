@@ -1,4 +1,4 @@
-"""Paths of the configuration are absolute once it has been read; URLs and what is no path stay."""
+"""Paths of the configuration are absolute once it has been read; URLs and other text stay."""
 
 from __future__ import annotations
 

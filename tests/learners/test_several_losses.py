@@ -189,7 +189,7 @@ def test_modules_that_learn_together() -> None:
         ({"acter": 1}, "Given returns a loss for acter, which is not an optimiser of the algorithm"),
         ([1, 2], "Given returns losses that are not a dict of optimisers"),
         ({}, "Given returns losses that are not a dict of optimisers"),
-        ({"actor": 1}, "Given returns a loss for actor that is no tensor"),
+        ({"actor": 1}, "Given returns a loss for actor that is not a tensor"),
         ({"actor": torch.ones(())}, "Given returns a loss for actor without a gradient"),
         ({"actor": torch.ones(3)}, "Given returns a loss for actor of several numbers"),
     ],

@@ -21,7 +21,7 @@ def train_batch_size(config: ExperimentConfig) -> int:
 
 
 def env_steps_per_round(config: ExperimentConfig, num_runners: int) -> int:
-    """Return the env steps that so many runners make together in a round."""
+    """Return the env steps of a round of `num_runners` env runners."""
     runners, intensity = config.env_runners, config.algorithm.training_intensity
     if isinstance(runners.rollout_fragment_length, str):  # auto
         batch_size = train_batch_size(config)

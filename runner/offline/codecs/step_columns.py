@@ -43,7 +43,7 @@ def column_to_arrays(column: pa.ChunkedArray | pa.Array, field: pa.Field, place:
 
 
 def _one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Return all rows as one array of a type that is no extension."""
+    """Return all rows as one array, extension types as their storage type."""
     if not isinstance(column, pa.ChunkedArray):
         return column.storage if isinstance(column, pa.ExtensionArray) else column
     if isinstance(column.type, pa.BaseExtensionType):  # not all types of pyarrow's own can be joined as they are

@@ -22,7 +22,7 @@ class TableSchema:
     Attributes:
         names: name here -> name in the files.
         extra: the same, of the columns that become extra model outputs.
-        features: name in `names` or `extra` that is no column -> the columns with one feature each.
+        features: name in `names` or `extra` without a column -> the columns with one feature each.
     """
 
     names: Mapping[str, str]
