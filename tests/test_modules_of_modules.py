@@ -103,7 +103,7 @@ def test_a_checkpoint_goes_on_bit_for_bit(overrides: tuple[str, ...], tmp_path: 
 
 
 def test_metrics_are_by_module() -> None:
-    with trainer_of(*CRITIC) as trainer:
+    with trainer_of(*CRITIC, "algorithm.minibatch_size=null") as trainer:
         (result,) = train(trainer, 1)
     of_learners = {name.split("/")[1] for name in result if name.startswith("learners/")}
     assert of_learners == {"p0", "p1"}

@@ -142,7 +142,7 @@ def test_overrides_of_the_algorithm_reach_their_module_only() -> None:
     expected = {
         "default_optimizer_learning_rate": (3e-4, 7e-4),
         "curr_entropy_coeff": (0.0, 0.5),
-        "num_minibatch_updates": (8, 4),  # of 256 rows in minibatches of 64
+        "num_minibatch_updates": (8, 3),  # minibatches of 64 of about 256 and 200 rows
     }
     for name, values in expected.items():
         assert (result[f"learners/p0/{name}"], result[f"learners/p1/{name}"]) == pytest.approx(values)

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from runner.cli.arguments import UsageError, parse_arguments
 from runner.config.compose import compose_experiment
+from runner.config.path_fields import absolute_paths
 from runner.config.validation import build_blocks
 
 _JSON = "--json"
@@ -21,12 +22,14 @@ def main(argv: Sequence[str]) -> int:
     """Read the data once and print a description of them."""
     wants_json = _JSON in argv
     arguments = parse_arguments([text for text in argv if text != _JSON], ("DATA",))
-    config = build_blocks(compose_experiment(arguments.overrides, arguments.config_dir)).offline
+    composed = compose_experiment(arguments.overrides, arguments.config_dir)
+    config = build_blocks(composed).offline
     if config.input_ is not None:
         raise UsageError("inspect takes the data as a word\n   allowed  python -m runner inspect data/expert")
     from runner.offline.reading.inspection import inspect_data
 
-    inspection = inspect_data(replace(config, input_=arguments.words[0]))
+    named = absolute_paths({"offline": {**composed.values["offline"], "input_": arguments.words[0]}})
+    inspection = inspect_data(replace(config, input_=named["offline"]["input_"]))
     if wants_json:
         print(json.dumps(inspection.to_plain(), indent=2, default=str))
         return 0

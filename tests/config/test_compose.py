@@ -160,12 +160,10 @@ def test_a_metric_can_be_taken_out_of_stop(override: str) -> None:
 def test_open_blocks_take_new_keys_without_plus() -> None:
     overrides = [
         CARTPOLE,
-        "module.model_config.width=3",
         "stop.training_iteration=5",
         "env.env_config.sutton_barto_reward=true",
     ]
     config = build_experiment_config(compose_experiment(overrides))
-    assert config.module.model_config == {"width": 3}
     assert config.env.env_config == {"sutton_barto_reward": True}
     assert config.stop["training_iteration"] == 5
 

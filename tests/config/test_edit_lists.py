@@ -24,8 +24,8 @@ defaults:
   - ppo_pendulum
 connectors:
   env_to_module:
-    - remove: First
-    - {remove: Second}
+    - remove: BatchIndividualItems
+    - {remove: NumpyToTensor}
 """
 LATER = """# @package _global_
 defaults:
@@ -67,7 +67,7 @@ def places_of(composed: Composed, key: str = KEY) -> list[str | None]:
 def test_edits_of_a_group_an_experiment_and_the_command_line(config_dir: Path) -> None:
     override = f"{KEY}=[{{remove: Fourth}}]"
     composed = compose_experiment(["+experiment=later", override], config_dir)
-    assert edits_of(composed) == [FILTER, *removals("First", "Second", "Third", "Fourth")]
+    assert edits_of(composed) == [FILTER, *removals("BatchIndividualItems", "NumpyToTensor", "Third", "Fourth")]
     assert places_of(composed) == [
         "conf/connectors/mean_std_filter.yaml:3",
         "my_conf/experiment/mine.yaml:6",
@@ -101,7 +101,7 @@ def test_a_list_that_discards_earlier_edits(config_dir: Path) -> None:
         ([f"~{KEY}"], ()),
         ([f"~{KEY}", f"+{KEY}=[{{remove: A}}]"], ("A",)),
         (["connectors={env_to_module: [{discard: earlier_edits}, {remove: A}]}"], ("A",)),
-        (["connectors=default"], ("First", "Second")),
+        (["connectors=default"], ("BatchIndividualItems", "NumpyToTensor")),
     ],
 )
 def test_discarded_on_the_command_line(config_dir: Path, overrides: list[str], names: tuple[str, ...]) -> None:
@@ -112,7 +112,7 @@ def test_one_edit_of_the_composed_list(config_dir: Path) -> None:
     override = f"{KEY}.0.piece.clip_by_value=3"
     composed = compose_experiment(["+experiment=mine", f"{KEY}.2.remove=Else", override], config_dir)
     assert edits_of(composed)[0]["piece"]["clip_by_value"] == 3
-    assert edits_of(composed)[1:] == removals("First", "Else")
+    assert edits_of(composed)[1:] == removals("BatchIndividualItems", "Else")
     assert composed.where(f"{KEY}.0.piece.clip_by_value") == f"override {override}"
 
 
@@ -185,8 +185,8 @@ def test_show_says_where_each_edit_came_from(config_dir: Path) -> None:
     lines = [line.split("  # ") for line in render_config(composed, build_experiment_config(composed)).splitlines()]
     places = {text.strip(): rest[0] for text, *rest in lines if rest}
     assert places["- insert_after: AddObservationsFromEpisodesToBatch"] == "conf/connectors/mean_std_filter.yaml:3"
-    assert places["- remove: First"] == "my_conf/experiment/mine.yaml:6"
-    assert places["- remove: Second"] == "my_conf/experiment/mine.yaml:7"
+    assert places["- remove: BatchIndividualItems"] == "my_conf/experiment/mine.yaml:6"
+    assert places["- remove: NumpyToTensor"] == "my_conf/experiment/mine.yaml:7"
 
 
 def test_a_run_writes_down_the_edits_that_it_makes(run_main: Callable[..., Any], tmp_path: Path) -> None:

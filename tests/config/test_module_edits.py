@@ -27,12 +27,12 @@ defaults:
   - ppo_multi_agent_cartpole
 connectors:
   learner:
-    - remove: OfAll
+    - remove: AddOneTsToEpisodesAndTruncate
   modules:
     p0:
       learner:
-        - remove: First
-        - {remove: Second}
+        - remove: BatchIndividualItems
+        - {remove: NumpyToTensor}
 """
 LATER = """# @package _global_
 defaults:
@@ -47,7 +47,7 @@ connectors:
     p0:
       learner:
         - discard: earlier_edits
-        - remove: Alone
+        - remove: AddColumnsFromEpisodesToTrainBatch
 """
 CLIP = "{insert_after: AddObservationsFromEpisodesToBatch, piece: {_target_: runner.pipelines.MeanStdFilter}}"
 
@@ -67,9 +67,9 @@ def test_lists_of_one_module_add_up(config_dir: Path) -> None:
     override = f"{OF_P0}.learner=[{{remove: Fourth}}]"
     composed = compose_experiment(["+experiment=later", override], config_dir)
     assert composed.problems == ()
-    assert composed.values["connectors"]["learner"] == removals("OfAll")
+    assert composed.values["connectors"]["learner"] == removals("AddOneTsToEpisodesAndTruncate")
     assert composed.values["connectors"]["modules"] == {
-        "p0": {"learner": removals("First", "Second", "Third", "Fourth")},
+        "p0": {"learner": removals("BatchIndividualItems", "NumpyToTensor", "Third", "Fourth")},
         "p1": {"env_to_module": removals("Other")},
     }
     assert [composed.where(f"{OF_P0}.learner.{index}") for index in range(4)] == [
@@ -82,8 +82,10 @@ def test_lists_of_one_module_add_up(config_dir: Path) -> None:
 
 def test_edits_of_one_module_come_after_the_edits_of_all(config_dir: Path) -> None:
     connectors = build_experiment_config(compose_experiment(["+experiment=mine"], config_dir)).connectors
-    assert connectors.edits_of("p0", "learner") == removals("OfAll", "First", "Second")
-    assert connectors.edits_of("p1", "learner") == removals("OfAll")
+    assert connectors.edits_of("p0", "learner") == removals(
+        "AddOneTsToEpisodesAndTruncate", "BatchIndividualItems", "NumpyToTensor"
+    )
+    assert connectors.edits_of("p1", "learner") == removals("AddOneTsToEpisodesAndTruncate")
 
 
 @pytest.mark.parametrize(
@@ -91,9 +93,9 @@ def test_edits_of_one_module_come_after_the_edits_of_all(config_dir: Path) -> No
     [
         ([f"{OF_P0}.learner=[{{discard: earlier_edits}}]"], ()),
         ([f"{OF_P0}.learner=[{{discard: earlier_edits}}, {{remove: A}}]"], ("A",)),
-        (["connectors={modules: {p0: {learner: [{remove: A}]}}}"], ("Alone", "A")),
+        (["connectors={modules: {p0: {learner: [{remove: A}]}}}"], ("AddColumnsFromEpisodesToTrainBatch", "A")),
         (["connectors.modules={p0: {learner: [{discard: earlier_edits}, {remove: A}]}}"], ("A",)),
-        ([f"{OF_P0}={{learner: [{{remove: A}}]}}"], ("Alone", "A")),
+        ([f"{OF_P0}={{learner: [{{remove: A}}]}}"], ("AddColumnsFromEpisodesToTrainBatch", "A")),
         ([f"~{OF_P0}.learner"], ()),
         ([f"{OF_P0}.learner.0.remove=Else"], ("Else",)),
     ],
@@ -102,7 +104,7 @@ def test_on_the_command_line(config_dir: Path, overrides: list[str], names: tupl
     composed = compose_experiment(["+experiment=anew", *overrides], config_dir)
     assert composed.problems == ()
     assert composed.values["connectors"]["modules"]["p0"]["learner"] == removals(*names)
-    assert composed.values["connectors"]["learner"] == removals("OfAll")
+    assert composed.values["connectors"]["learner"] == removals("AddOneTsToEpisodesAndTruncate")
     stored = compose_experiment(["+experiment=anew"], config_dir)
     assert compose_stored(stored.unresolved, overrides, (), "anew").values["connectors"] == {
         **composed.values["connectors"],
@@ -122,7 +124,7 @@ def test_show_says_where_each_edit_came_from(config_dir: Path) -> None:
     composed = compose_experiment(["+experiment=anew"], config_dir)
     lines = [line.split("  # ") for line in render_config(composed, build_experiment_config(composed)).splitlines()]
     places = {text.strip(): rest[0] for text, *rest in lines if rest}
-    assert places["- remove: Alone"] == "my_conf/experiment/anew.yaml:9"
+    assert places["- remove: AddColumnsFromEpisodesToTrainBatch"] == "my_conf/experiment/anew.yaml:9"
 
 
 @pytest.mark.parametrize(
@@ -185,5 +187,5 @@ def test_an_unknown_anchor_names_the_module() -> None:
     with pytest.raises(ConfigError) as failed:
         parts_of(f"{OF_P0}.env_to_module=[{{remove: NumpyToTensr}}]")
     (problem,) = failed.value.problems
-    assert problem.where == "connectors.env_to_module, module p0"
+    assert problem.where == f"override {OF_P0}.env_to_module=[{{remove: NumpyToTensr}}]"
     assert problem.nearest == "NumpyToTensor"

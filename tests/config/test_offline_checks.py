@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from runner.config import build_experiment_config, compose_experiment
@@ -76,4 +78,4 @@ def test_places_of_prelearners(strategy: str) -> None:
 
 
 def test_recorded_data_for_an_algorithm_that_learns_from_them() -> None:
-    assert build_experiment_config(compose_experiment(list(BC))).offline.input_ == "data"
+    assert build_experiment_config(compose_experiment(list(BC))).offline.input_ == str(Path("data").absolute())

@@ -233,8 +233,10 @@ def test_evaluation_shares_the_filter_and_does_not_change_it() -> None:
         assert without_times(trainer.evaluate(8)) != first, "evaluation acts without the filter"
 
 
-def test_environments_are_closed_after_one_that_fails_at_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also the ones of evaluation; the error is raised."""
+def test_environments_are_closed_after_one_that_fails_at_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Evaluation environments are closed as well, and the errors are warnings."""
     env = ["env.env=null", "env._target_=tests.environments.Faulty", "env.env_config={fault: raise_in_close}"]
     trainer = Trainer.from_experiment(
         CARTPOLE, [*QUICK, *env, "env_runners.num_envs_per_env_runner=3", "evaluation.num_envs_per_env_runner=2"]
@@ -242,9 +244,9 @@ def test_environments_are_closed_after_one_that_fails_at_it(monkeypatch: pytest.
     trainer.train()
     trainer.evaluate(2)
     monkeypatch.setattr("tests.environments.Faulty.num_closed", 0)
-    with pytest.raises(OSError, match="the simulator does not answer"):
-        trainer.close()
+    trainer.close()
     assert Faulty.num_closed == 3 + 2
+    assert "the simulator does not answer" in caplog.text
 
 
 def test_weights_arrive_at_the_runners() -> None:

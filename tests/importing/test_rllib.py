@@ -139,7 +139,7 @@ def test_sac(tmp_path: Path) -> None:
 def test_recorded_data(tmp_path: Path) -> None:
     config = experiment(tmp_path, import_rllib(CONFIGS / "marwil_cartpole.json", "MARWIL"))
     offline = config.offline
-    assert (offline.input_, offline.input_read_episodes) == (["data/cartpole"], True)
+    assert (offline.input_, offline.input_read_episodes) == ([str(Path("data/cartpole").absolute())], True)
     assert (offline.materialize_data, offline.materialize_mapped_data) == (True, False)
     assert offline.dataset_num_iters_per_learner == 20
     assert config.algorithm.beta == 0.5  # type: ignore[attr-defined]
@@ -316,7 +316,7 @@ def test_values_that_are_no_values_are_left_out(tmp_path: Path) -> None:
     config, imported = partial(tmp_path, "PPO", **values)
     assert set(imported.missing) == {"stop", *values} - {"output"}
     assert config.callbacks == []
-    assert config.offline.output == values["output"]
+    assert config.offline.output == str(Path(str(values["output"])).absolute())
     assert imported.to_yaml().replace("\n", "").isprintable()
 
 

@@ -91,7 +91,7 @@ class NotOne:
         (Undeclared, "Undeclared reports is_succes, which it does not declare"),
         (Failing, "KeyError: 'goal'"),
         (FailingAtTheEnd, "KeyError: 'goal'"),
-        (WritesIntoEpisodes, "on_episode_step writes into its episode"),
+        (WritesIntoEpisodes, "assignment destination is read-only"),
         (KeepsObjects, "KeepsObjects cannot be part of a checkpoint"),
         (HasAStateOfObjects, "state/num_ended: HasAStateOfObjects cannot be part of a checkpoint"),
         (ForgetsItsState, "an instance that goes on from the state of another one has another state"),
