@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.external_checks import find_external_problems
 from runner.config.kinds import ENVIRONMENTS, VECTOR_ENV
 from runner.config.schemas import ExperimentConfig
-from runner.config.source_modules import MissingNameError, UnknowableError, open_module
+from runner.config.source_modules import MissingNameError, UnknowableError, is_path_into_package, open_module
 from runner.config.targets import Given, find_target_fault, is_subclass
 
 _MAKE_ARGUMENTS = ("max_episode_steps", "disable_env_checker", "render_mode", "apply_api_compatibility")
@@ -109,10 +109,7 @@ def _check_env_id(
 
     spec = gymnasium.registry.get(env)
     if spec is None:
-        known = list(gymnasium.registry)[::-1]  # the newest version of an environment first
-        allowed = f"{list_names(known, env, limit=8)}; module:id imports the module that registers the id"
-        where = composed.where("env.env")
-        yield Problem(f"no environment {env} is registered", where, env, allowed, nearest_match(env, known))
+        yield _describe_unregistered(env, list(gymnasium.registry), composed.where("env.env"))
         return
     entry_point = spec.vector_entry_point if _is_batched(config, spec) else spec.entry_point
     if isinstance(entry_point, str):
@@ -121,6 +118,16 @@ def _check_env_id(
         if find_target_fault(target) is None:  # a plugin's path may lead nowhere until it is imported
             given = Given(names=("num_envs", *spec.kwargs))
             yield from _check_call("env.env", key, target, others, composed, given)
+
+
+def _describe_unregistered(env: str, registered: Sequence[str], where: str | None) -> Problem:
+    what = f"no environment {env} is registered"
+    if is_path_into_package(env):
+        fix = f"env._target_={env} instead of env.env: the dotted path of a class or function"
+        return Problem(what, where, env, fix)
+    known = registered[::-1]  # the newest version of an environment first
+    allowed = f"{list_names(known, env, limit=8)}; module:id imports the module that registers the id"
+    return Problem(what, where, env, allowed, nearest_match(env, known))
 
 
 def _check_registering_module(env: str, composed: Composed) -> Iterator[Problem]:

@@ -142,6 +142,17 @@ def open_module(name: str) -> SourceModule:
     return SourceModule(name, _find_spec(name))
 
 
+def is_path_into_package(text: str) -> bool:
+    """Return whether a text is a dotted path that begins with a package or module that can be imported."""
+    top, *others = text.split(".")
+    if not others or not all(part.isidentifier() for part in (top, *others)):
+        return False
+    try:
+        return importlib.util.find_spec(top) is not None
+    except (ImportError, ValueError):
+        return False
+
+
 @lru_cache(maxsize=256)
 def _parse_file(path: Path, _modified_ns: int) -> Sequence[ast.stmt]:
     return ast.parse(path.read_text(encoding="utf-8")).body

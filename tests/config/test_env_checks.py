@@ -106,6 +106,21 @@ GOOD = {
     "pipeline": with_piece(f"{{_target_: {TARGETS}.Pipeline, pieces: [{{_target_: {TARGETS}.Piece, factor: 3}}]}}"),
 }
 BAD = {
+    "path in the place of an id": (
+        ["+experiment=ppo_cartpole", f"env.env={TARGETS}.Agents"],
+        f"no environment {TARGETS}.Agents is registered",
+        f"allowed env._target_={TARGETS}.Agents instead of env.env",
+    ),
+    "path into a package that is not there": (
+        ["+experiment=ppo_cartpole", "env.env=my_roms.code.Agents"],
+        "no environment my_roms.code.Agents is registered",
+        "module:id imports the module",
+    ),
+    "id with dots": (
+        ["+experiment=ppo_cartpole", "env.env=my_rooms.Maze-v1"],
+        "no environment my_rooms.Maze-v1 is registered",
+        "module:id imports the module",
+    ),
     "unknown argument": (with_env("Maze", "{size: 3, wals: []}"), "Maze takes no argument wals", "nearest  walls"),
     "missing argument": (with_env("Maze"), "Maze needs the argument size", "env.env_config"),
     "unknown argument for the base class": (
