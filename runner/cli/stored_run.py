@@ -14,7 +14,7 @@ from runner.checkpoints.folder import check_intact, is_checkpoint_path, newest_c
 from runner.checkpoints.trust import StoredValues, check_links
 from runner.cli.arguments import Arguments, UsageError, parse_arguments
 from runner.config.composed import Composed
-from runner.config.errors import ConfigError, Problem, UserError
+from runner.config.errors import ConfigError, Problem, UserError, show_value
 from runner.config.fields import adapted_names
 from runner.config.overrides import override_value
 from runner.config.references import with_references
@@ -25,6 +25,9 @@ from runner.config.validation import build_experiment_config
 if TYPE_CHECKING:
     from runner.experiment.trainer import Trainer  # imports torch
 
+# Flattening images changes the parameters' shapes, which are compared when they are loaded. An older version of runner
+# may have flattened what the default value of today recognises as images.
+_CHECKED_LATER = ("module.image_layout", show_value("flat"))
 _OF_ALGORITHMS = ("algorithm.", "multi_agent.algorithm_config_overrides_per_module.", "multi_agent.modules.")
 
 
@@ -139,7 +142,7 @@ def _refused(composed: Composed, changes: Mapping[str, tuple[str, str]], fixed: 
         Problem(f"{name} cannot change: {reason}", where=composed.where(name), got=new, allowed=old)
         for name, (old, new) in changes.items()
         for prefix, reason in fixed.items()
-        if name.startswith(prefix)
+        if name.startswith(prefix) and (name, new) != _CHECKED_LATER
     ]
 
 

@@ -23,6 +23,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_stored
 from runner.module_parts import ModuleParts
 from runner.modules.multi_rl_module import parameters_by_module
+from runner.modules.stored_parameters import flat_images_fix
 
 _MOST_NAMES = 8
 
@@ -122,7 +123,7 @@ class _Fit:
     def __init__(self, parts: ModuleParts, saved: SavedModule) -> None:
         self._plan = parts.plan
         self._saved = saved
-        self._parameters = parts.module.state_dict()
+        self._module, self._parameters = parts.module, parts.module.state_dict()
         pipeline = parts.env_to_module
         pieces = pipeline.merge_states([pipeline.get_state()])  # of runners that have seen nothing
         here = {name: _shape(value) for name, value in {**self._parameters, **pieces}.items()}
@@ -145,7 +146,9 @@ class _Fit:
                 "the checkpoint's parameters have other shapes: they are of another network, or of other observations"
             )
             got, allowed = (_first([f"{name} {shapes[name]}" for name in differing]) for shapes in (there, here))
-            yield Problem(what, where, f"{got} in the checkpoint", f"{allowed} in this configuration")
+            fix = flat_images_fix(self._module, there)
+            allowed = f"{allowed} in this configuration" + (f"; {fix}" if fix else "")
+            yield Problem(what, where, f"{got} in the checkpoint", allowed)
         elif not self._taken_parameters:
             what = "the checkpoint has no parameter of this module"
             yield Problem(what, where, _first(list(self._saved.parameters)), _first(list(self._parameters)))

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from runner.config.algorithms import AlgorithmConfig
-from runner.config.errors import ConfigError, Problem
 from runner.config.schedules import scheduled_value
 from runner.learners.allocation import keep_freed_memory
 from runner.learners.gradients import Gradients
@@ -22,6 +21,7 @@ from runner.learners.optimizers import make_optimizer
 from runner.modules.flat_parameters import FlatParameters, parameter_groups
 from runner.modules.multi_rl_module import MultiRLModule
 from runner.modules.rl_module import RLModule
+from runner.modules.stored_parameters import check_same_network
 
 
 class GradientSteps:
@@ -179,28 +179,13 @@ class GradientSteps:
         Raises:
             ConfigError: the parameters are of another network.
         """
-        self._check_same_network(state["module"])
+        check_same_network(self._network, state["module"])
         with torch.no_grad():
             parameters = self._network.state_dict()
             for name, value in state["module"].items():
                 parameters[name].copy_(torch.as_tensor(value))
         if has_same_parameters:
             self._optimizer.set_state(state["optimizer"])
-
-    def _check_same_network(self, parameters: Mapping[str, Any]) -> None:
-        expected = {name: tuple(value.shape) for name, value in self._network.state_dict().items()}
-        saved = {name: tuple(value.shape) for name, value in parameters.items()}
-        if expected == saved:
-            return
-        differing = sorted(name for name in {*expected, *saved} if expected.get(name) != saved.get(name))
-        problem = Problem(
-            "the checkpoint's network is not the one that this configuration describes",
-            where="module",
-            got="; ".join(f"{name} {saved.get(name, 'missing')}" for name in differing) + " in the checkpoint",
-            allowed="; ".join(f"{name} {expected.get(name, 'missing')}" for name in differing)
-            + " in this configuration",
-        )
-        raise ConfigError([problem])
 
 
 def members_of(network: nn.Module, optimizers: Sequence[str]) -> dict[str, list[nn.Parameter]]:

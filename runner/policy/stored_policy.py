@@ -18,6 +18,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.module_parts import ActingParts, build_acting_parts, check_acts_alone, plan_modules
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import parameters_by_module
+from runner.modules.stored_parameters import check_same_network
 from runner.policy.manifest import Manifest
 from runner.policy.onnx_policy import OnnxPolicy
 from runner.policy.policy_graph import PolicyGraph
@@ -54,8 +55,9 @@ class StoredPolicy:
             module_id: which module; None: the only one.
 
         Raises:
-            ConfigError: there is no such module, or there are several, or it acts only together with others.
-            CheckpointError: the checkpoint is cut off, altered, or of another network.
+            ConfigError: there is no such module, or there are several, or it acts only together with others; or the
+                checkpoint's parameters belong to another network.
+            CheckpointError: the checkpoint is truncated or altered.
         """
         plans = plan_modules(config)
         plan = plans[_chosen(module_id, list(plans))]
@@ -64,10 +66,8 @@ class StoredPolicy:
         state, _ = load_checkpoint(checkpoint)
         with naming_checkpoint(checkpoint):
             values = parameters_by_module(state["learners"]["learners"])[plan.module_id]
-            try:
-                parts.module.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in values.items()})
-            except RuntimeError as error:
-                raise ValueError(str(error)) from error
+            check_same_network(parts.module, values)
+            parts.module.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in values.items()})
             shared_state = shared_state_in(state).get(plan.module_id, {})
         return cls(config, parts, FlatParameters(parts.module).to_numpy(), shared_state)
 

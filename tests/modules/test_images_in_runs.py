@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -12,7 +15,8 @@ from runner.config import build_experiment_config, compose_experiment
 from runner.experiment.rehearsal import rehearse
 from runner.experiment.trainer import Trainer
 from runner.modules.cnn import CNN
-from tests.conftest import QUICK
+from tests.checkpoints.forging import rewrite_manifest
+from tests.conftest import QUICK, Outcome
 
 
 class Images(gym.Env[Any, Any]):
@@ -82,3 +86,66 @@ def test_one_iteration(arguments: str) -> None:
     assert len(doubts) == (warning is not None)
     assert warning is None or doubts[0].startswith(warning)
     assert list(rehearse(config).warnings) == doubts
+
+
+# -- checkpoints from before a layout was recognised -------------------------------------------------------------------
+
+FIX = "module.image_layout=flat continues a checkpoint of a network that flattened these images"
+CHANNELS_FIRST = (
+    *("algorithm=ppo", f"env._target_={__name__}.Images", "env.env_config={shape: [3, 16, 16]}"),
+    *("algorithm.train_batch_size_per_learner=20", "algorithm.minibatch_size=20", "algorithm.num_epochs=1"),
+    *("module.fcnet_hiddens=[8]", "tracking=none", "evaluation.evaluation_duration=1"),
+)
+
+
+@pytest.fixture
+def flat_run(copy_of_run: Callable[..., Path]) -> Path:
+    """A run of one iteration whose module flattens images, stored without the key `module.image_layout`."""
+    run_dir = copy_of_run(*CHANNELS_FIRST, "module.image_layout=flat", "stop.training_iteration=1")
+    for path in run_dir.glob("checkpoints/*/manifest.json"):
+        content = json.loads(path.read_text())
+        del content["config"]["module"]["image_layout"]
+        content["overrides"] = [text for text in content["overrides"] if "image_layout" not in text]
+        rewrite_manifest(path.parent, content)
+    return run_dir
+
+
+COMMANDS = {
+    "evaluate": ["evaluate", "run"],
+    "resume": ["resume", "run", "stop.training_iteration=2"],
+    "export": ["export", "run", "policy.onnx"],
+    "load_state_path": [
+        *CHANNELS_FIRST,
+        *("module.load_state_path=run", "stop.training_iteration=1", "hydra.run.dir=other"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_checkpoint_of_flattened_images(run_main: Callable[..., Outcome], flat_run: Path, name: str) -> None:
+    refused = run_main(*COMMANDS[name])
+    assert refused.code == 2
+    assert FIX in " ".join(refused.err.split())
+    continued = run_main(*COMMANDS[name], "module.image_layout=flat")
+    assert continued.code == 0, continued.err
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "export", "resume"])
+def test_flat_does_not_fit_a_checkpoint_with_a_cnn(
+    run_main: Callable[..., Outcome], copy_of_run: Callable[..., Path], verb: str
+) -> None:
+    copy_of_run(*CHANNELS_FIRST, "stop.training_iteration=1")
+    outcome = run_main(*COMMANDS[verb], "module.image_layout=flat")
+    assert outcome.code == 2
+    assert "the checkpoint's network is not the one that this configuration describes" in outcome.err
+    assert FIX not in " ".join(outcome.err.split())
+
+
+def test_an_explicit_layout_of_a_checkpoint_cannot_change(
+    run_main: Callable[..., Outcome], copy_of_run: Callable[..., Path]
+) -> None:
+    copy_of_run(*CHANNELS_FIRST, "module.image_layout=flat", "stop.training_iteration=1")
+    outcome = run_main("evaluate", "run", "module.image_layout=auto")
+    assert outcome.code == 2
+    assert "module.image_layout cannot change" in outcome.err
+    assert 'allowed  "flat"' in outcome.err
