@@ -8,7 +8,7 @@ from torch import nn
 
 
 class Frozen:
-    """What `frozen` returns: a context manager, and a function that calls the network inside of it."""
+    """Return value of `frozen`: a context manager, and a function that calls the network within it."""
 
     def __init__(self, network: nn.Module) -> None:
         self._network = network
@@ -40,13 +40,11 @@ def frozen(network: nn.Module) -> Frozen:
     """Stop gradients to the parameters of a network; they still reach its inputs.
 
     In a loss with several optimisers, use it where one network is trained through another, for example a policy through
-    the Q function of its actions. Works in compiled losses too.
+    the Q function of its actions. It also works in compiled losses::
 
-    ```python
-    q = frozen(module.critic)(obs, actions)  # calls the network
-    with frozen(module.critic):              # for methods of the module that use the network
-        q = module.compute_q_values(obs, actions)
-    ```
+        q = frozen(module.critic)(obs, actions)  # calls the network
+        with frozen(module.critic):              # for methods of the module that use the network
+            q = module.compute_q_values(obs, actions)
 
     Args:
         network: any module; its parameters are those of its submodules too.
