@@ -11,12 +11,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from runner.checkpoints import load_checkpoint
 from runner.config import build_experiment_config, compose_experiment
 from runner.experiment.rehearsal import rehearse
 from runner.experiment.trainer import Trainer
 from runner.modules.cnn import CNN
+from runner.modules.multi_rl_module import parameters_by_module
 from tests.checkpoints.forging import rewrite_manifest
-from tests.conftest import QUICK, Outcome
+from tests.conftest import QUICK, Outcome, progress_of, without_times
 
 
 class Images(gym.Env[Any, Any]):
@@ -149,3 +151,38 @@ def test_an_explicit_layout_of_a_checkpoint_cannot_change(
     assert outcome.code == 2
     assert "module.image_layout cannot change" in outcome.err
     assert 'allowed  "flat"' in outcome.err
+
+
+# -- resumed runs ----------------------------------------------------------------------------------------------------
+
+
+def resumes_exactly(run_main: Callable[..., Outcome], folder: Path, *overrides: str) -> None:
+    """Compare a run of two iterations with a run that is stopped after the first and resumed."""
+    whole = run_main(*CHANNELS_FIRST, *overrides, "stop.training_iteration=2", "hydra.run.dir=whole")
+    assert whole.code == 0, whole.err
+    stopped = run_main(*CHANNELS_FIRST, *overrides, "stop.training_iteration=1", "hydra.run.dir=run")
+    assert stopped.code == 0, stopped.err
+    resumed = run_main("resume", "run", "stop.training_iteration=2")
+    assert resumed.code == 0, resumed.err
+    expected, lines = (list(map(without_times, progress_of(folder / name))) for name in ("whole", "run"))
+    assert lines == expected
+    parameters = [
+        load_checkpoint(folder / name / "checkpoints" / "iteration_000002")[0]["learners"]["learners"]
+        for name in ("whole", "run")
+    ]
+    first, second = (parameters_by_module(one)["default_policy"] for one in parameters)
+    assert any("leaf_encoders" in name for name in first)
+    assert first.keys() == second.keys()
+    for name, value in first.items():
+        np.testing.assert_array_equal(second[name], value)
+
+
+def test_channels_first_resumes_exactly(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
+    resumes_exactly(run_main, tmp_path)
+
+
+@pytest.mark.ray
+def test_channels_first_resumes_exactly_with_a_remote_env_runner(
+    run_main: Callable[..., Outcome], tmp_path: Path, ray_cluster: None
+) -> None:
+    resumes_exactly(run_main, tmp_path, "env_runners.num_env_runners=1")
