@@ -159,7 +159,7 @@ class ModuleCheck:
     def _misfit(self, what: str, where: str, output: Any, shape: tuple[int, ...], meaning: str) -> Iterator[Problem]:
         allowed = f"{shape} float32: {meaning}"
         if not isinstance(output, Tensor):
-            yield Problem(f"{what} that is no tensor", where, outline(output) or type(output).__name__, allowed)
+            yield Problem(f"{what} that is not a tensor", where, outline(output) or type(output).__name__, allowed)
             return
         fits = tuple(output.shape) in {shape, (shape[0], *shape[2:]) if shape[1:2] == (1,) else shape}
         if not fits:

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from markdown_it import MarkdownIt
@@ -48,6 +50,7 @@ STAND_INS = {
     "policy.onnx env=lunarlander": "policy.onnx env=cartpole",
 }
 # Columns of steps, and their names in a table of the reader's.
+FEATURES = ("x", "x_dot", "theta", "theta_dot")
 THEIRS = {"obs": "o_t", "actions": "a_t", "rewards": "r_t", "new_obs": "o_tp1", "terminateds": "d_t"}
 # Commands that are not run, and why.
 NOT_RUN = {
@@ -161,8 +164,13 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     for command in commands:
         run(folder, ["-m", "runner", *command.split()])
+    (folder / "features").mkdir()
     for path in (folder / "theirs").iterdir():
         steps = pq.read_table(path).replace_schema_metadata(None)
+        obs = np.array(steps["obs"].to_pylist())
+        features = {name: pa.array(obs[:, place]) for place, name in enumerate(FEATURES)}
+        others = {name: steps[name] for name in ("actions", "rewards", "terminateds")}
+        pq.write_table(pa.table(features | others), folder / "features" / path.name)
         pq.write_table(steps.select(list(THEIRS)).rename_columns(list(THEIRS.values())), path)
     for name in ("expert", "bc", "maze"):
         shutil.copytree(folder / "outputs" / "run", folder / "outputs" / name)

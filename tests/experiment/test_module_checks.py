@@ -187,7 +187,7 @@ def report_of(name: str, *overrides: str, experiment: str = CARTPOLE) -> str:
         ("NoRows", ["of another shape", "got      (2,) float32"]),
         ("DoublesActed", ["of another dtype", "got      (5, 2) float64", ".float() makes it"]),
         ("IntegersActed", ["of another dtype", "got      (5, 2) int64"]),
-        ("ArrayActed", ["that is no tensor", "got      (5, 2) float32"]),
+        ("ArrayActed", ["that is not a tensor", "got      (5, 2) float32"]),
         (
             "NoValues",
             ["no vf_preds, which PPOLoss and GeneralAdvantageEstimation", "got      action_dist_inputs"],

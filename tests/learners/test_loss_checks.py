@@ -95,7 +95,7 @@ class MisspeltField(PPOLoss):
     ("name", "messages"),
     [
         ("Several", ["a total_loss of several numbers", "got total_loss (3,) float32", ".mean() makes it"]),
-        ("Number", ["a total_loss that is no tensor", "got total_loss 1.5", "a 0-d tensor with a gradient"]),
+        ("Number", ["a total_loss that is not a tensor", "got total_loss 1.5", "a 0-d tensor with a gradient"]),
         ("Detached", ["a total_loss without a gradient", "got total_loss () float32", ".detach()"]),
         ("Nothing", ["returns no PPOMetrics", "got None", "allowed PPOMetrics(total_loss, policy_loss, vf_loss"]),
         ("BareTensor", ["returns no PPOMetrics", "got Tensor () float32"]),
