@@ -26,7 +26,7 @@ def ray_temp_dir() -> str | None:
         ConfigError: no folder with a short path can be written to.
     """
     folder = os.path.join(os.environ.get("RAY_TMPDIR") or tempfile.gettempdir(), "ray")
-    return None if len(os.fsencode(folder)) <= _MAX_FOLDER_BYTES else str(_private_folder())
+    return None if len(os.fsencode(folder)) <= _MAX_FOLDER_BYTES else str(_private_folder() / "ray")
 
 
 @contextmanager
@@ -60,9 +60,12 @@ def _has_home() -> bool:
 
 
 def _private_folder() -> Path:
-    """Return a folder of this user alone with a short path; raises `ConfigError` if there is none."""
+    """Return a folder with a short path that only this user may read; raises `ConfigError` if there is none.
+
+    Ray lets everyone write to the folder that it is given, so it gets one inside.
+    """
     for base in _BASES:
-        path = Path(base, f"ray-{os.getuid()}")
+        path = Path(base, f"runner-{os.getuid()}")
         try:
             path.mkdir(mode=0o700, exist_ok=True)
             status = path.lstat()

@@ -39,16 +39,17 @@ def test_only_a_long_path_is_replaced(folders: Path, monkeypatch: pytest.MonkeyP
     assert ray_temp_dir() is None
     monkeypatch.setenv("RAY_TMPDIR", f"/{'x' * 39}")
     found = ray_temp_dir()
-    assert found == str(folders / "a" / f"ray-{os.getuid()}")
-    assert os.stat(found).st_mode & 0o777 == 0o700
+    private = folders / "a" / f"runner-{os.getuid()}"
+    assert found == str(private / "ray")
+    assert private.stat().st_mode & 0o777 == 0o700
     assert ray_temp_dir() == found
 
 
 def test_a_folder_that_others_may_write_to_is_not_used(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_TMPDIR", "/" + "x" * 60)
-    name = f"ray-{os.getuid()}"
+    name = f"runner-{os.getuid()}"
     (folders / "a" / name).symlink_to(folders)
-    assert ray_temp_dir() == str(folders / "b" / name)
+    assert ray_temp_dir() == str(folders / "b" / name / "ray")
     (folders / "b" / name).chmod(0o777)
     with pytest.raises(ConfigError) as failure:
         ray_temp_dir()
@@ -80,5 +81,6 @@ def test_ray_starts_with_a_long_tmpdir_and_without_a_home(tmp_path: Path) -> Non
     kept = {name: value for name, value in os.environ.items() if name not in removed}
     environment = kept | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder), "HOME": str(tmp_path / "file" / "home")}
     command = [sys.executable, "-c", _USE_RAY]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
-    assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr
+    for _ in range(2):  # the second finds what the first has left
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
+        assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr

@@ -100,6 +100,7 @@ def test_every_exported_piece_is_put_through_the_contract() -> None:
     others = {
         "ConnectorPiece",
         "EnvToModulePiece",
+        "LearnedConnector",
         "LearnerPiece",
         "ModuleToEnvPiece",
         "MultiAgentObservationPreprocessor",

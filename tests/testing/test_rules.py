@@ -11,7 +11,7 @@ from gymnasium.spaces import Box, Discrete
 
 from runner.config.errors import Problem
 from runner.config.schemas import ModuleConfig
-from runner.modules import ActorCriticModule
+from runner.modules import ActorCriticModule, RLModule
 from runner.testing import BrokenContract, check_module
 from runner.testing.rules import are_equal, check_rules
 
@@ -47,6 +47,8 @@ def test_an_error_after_a_broken_rule_is_its_consequence() -> None:
 
 
 class NoValues(ActorCriticModule):
+    compute_values = RLModule.compute_values
+
     def forward_train(self, batch: Any) -> Any:
         return {"action_dist_inputs": super().forward_train(batch)["action_dist_inputs"]}
 
