@@ -1,17 +1,22 @@
 """What the docs show: the commands of a page, and below each what it prints, but for numbers and paths.
 
 An unlabelled code block holds commands, what they print, or both; what stands in a block without commands is printed
-by the block before it, or is a message of tests/golden. A block of another language shows neither.
+by the block before it, or is a message that a test expects. A block of another language shows neither.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
 import re
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
 
 from markdown_it import MarkdownIt
 
+from runner.config.errors import Problem
 from tests.conftest import ROOT
+from tests.support.problems import problems_in
 
 SHELL = ("python ", "cd ", "PYTHONPATH=", "make run")
 OTHER_PROGRAMS = ("#", "make ", "pip ", ".venv/", "git ", "docker ")
@@ -36,6 +41,9 @@ MEANING = {
     "verdict": r"(?:holds|does not hold)",
     "space": r"\s+",
 }
+# What differs between a documented message and the one that a test expects; `assert_golden` writes TMP for a folder.
+VARYING = re.compile("|".join([r"(?:/\.\.\.|TMP|REPOSITORY|SOURCE)/\S*", WORDS[1], WORDS[3]]))
+FIELDS = tuple(each.name for each in fields(Problem))
 # What a run at reduced size ends by is its size.
 FINISHED = re.compile(r"^finished: \S+ \S+ >= \S+")
 
@@ -56,9 +64,52 @@ def blocks_of(page: str) -> list[Block]:
 
 
 def is_message(documented: list[str]) -> bool:
-    """Whether a message of tests/golden has these lines, but for numbers and paths."""
+    """Whether tests expect these problems or a file of tests/golden has these lines, except for numbers and paths."""
+    problems = [_given(asdict(problem)) for problem in problems_in("\n".join(documented))]
+    if problems and all(any(_agree(problem, other) for other in expected_problems()) for problem in problems):
+        return True
     messages = (path.read_text(encoding="utf-8") for path in (ROOT / "tests" / "golden").rglob("*.txt"))
     return any(first_line_not_printed(documented, message) is None for message in messages)
+
+
+@functools.cache
+def expected_problems() -> list[dict[str, str]]:
+    """Return patterns of the fields of every `Problem(...)` in the tests, and of every other text as a `what`."""
+    found: list[dict[str, str]] = []
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Problem":
+                arguments = dict(zip(FIELDS, node.args, strict=False))
+                arguments |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None}
+                found.append({name: "".join(_patterns(value)) for name, value in arguments.items()})
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
+                found.append({"what": "".join(_patterns(node))})
+    return [each for each in found if re.search(r"\w", each.get("what", "").replace(".*", ""))]
+
+
+def _patterns(node: ast.expr) -> Iterator[str]:
+    """Yield the patterns of the constant parts of a text; computed parts may be anything."""
+    if isinstance(node, ast.JoinedStr):
+        for part in node.values:
+            yield from _patterns(part)
+    elif isinstance(node, ast.Constant):
+        yield re.escape(_without_varying(str(node.value)))
+    else:
+        yield ".*"
+
+
+def _given(values: Mapping[str, str | None]) -> dict[str, str]:
+    return {name: _without_varying(value) for name, value in values.items() if value is not None}
+
+
+def _without_varying(text: str) -> str:
+    return VARYING.sub("_", " ".join(text.split()))
+
+
+def _agree(problem: Mapping[str, str], expected: Mapping[str, str]) -> bool:
+    return problem.keys() <= expected.keys() and all(
+        re.fullmatch(expected[name], value) for name, value in problem.items()
+    )
 
 
 def _read(text: str) -> Block:

@@ -28,7 +28,7 @@ def problems_in(text: str) -> list[Problem]:
         elif start := _START.match(line):
             name = "what"
             fields.append({name: line[start.end() :]})
-        elif line and not re.match(r"\d+ problems? in the configuration", line):
+        elif line and not re.match(r"\d+ problems? in the [a-z ]+", line):
             if name == "what" and fields and len(fields[-1]) == 1:  # a long first line of a problem without a number
                 fields[-1][name] += f" {line}"
             else:
