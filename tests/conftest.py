@@ -238,6 +238,14 @@ def ray_cluster() -> Iterator[None]:
     stop_ray()
 
 
+def portable(text: str, tmp_path: Path | None = None) -> str:
+    """Return the text without what differs between machines and runs: folders, digests, process ids."""
+    if tmp_path is not None:
+        text = text.replace(str(tmp_path), "TMP")
+    text = re.sub(r"digest [0-9a-f]{12}", "digest ...", text.replace(str(ROOT), "REPOSITORY"))
+    return re.sub(r"\.\d+\.tmp", ".PID.tmp", text)
+
+
 @pytest.fixture
 def assert_golden(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, str], None]:
     """Compares a text with the stored one, folders and digests left out; UPDATE_GOLDEN=1 stores it instead.
@@ -248,9 +256,7 @@ def assert_golden(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[s
     texts = GOLDEN_DIR / (folder if (GOLDEN_DIR / folder).is_dir() else "run")
 
     def check(name: str, text: str) -> None:
-        text = text.replace(str(tmp_path), "TMP").replace(str(ROOT), "REPOSITORY").rstrip("\n") + "\n"
-        text = re.sub(r"digest [0-9a-f]{12}", "digest ...", text)
-        text = re.sub(r"\.\d+\.tmp", ".PID.tmp", text)
+        text = portable(text, tmp_path).rstrip("\n") + "\n"
         path = texts / f"{name}.txt"
         if os.environ.get("UPDATE_GOLDEN") == "1":
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-from runner.config.errors import Problem
+from runner.config.errors import ConfigError, Problem, RunFailure
+from tests.conftest import portable
 
 _START = re.compile(r"(?:\d+\. )(?=\S)")
 _DETAIL = re.compile(r" {3}(where|got|allowed|nearest)\b *")
@@ -14,7 +16,8 @@ def problems_in(text: str) -> list[Problem]:
     """Return the problems of a rendered message; the line breaks of long fields become spaces.
 
     Args:
-        text: "N problems in the configuration" and numbered paragraphs, or one paragraph without a number.
+        text: a heading such as "N problems in the configuration" and numbered paragraphs, or one paragraph without a
+            number.
     """
     fields: list[dict[str, str]] = []
     name = ""
@@ -35,3 +38,21 @@ def problems_in(text: str) -> list[Problem]:
                 name = "what"
                 fields.append({name: line})
     return [Problem(**each) for each in fields]
+
+
+def shown_problems(shown: str | ConfigError | RunFailure, tmp_path: Path | None = None) -> list[Problem]:
+    """Return the problems of a rendered message or an error, with TMP and REPOSITORY instead of these folders."""
+    if isinstance(shown, str):
+        problems = problems_in(shown)
+    else:
+        problems = list(shown.problems) if isinstance(shown, ConfigError) else [shown.problem]
+    return [
+        Problem(**{name: text and portable(text, tmp_path) for name, text in vars(problem).items()})
+        for problem in problems
+    ]
+
+
+def assert_error(shown: str | ConfigError | RunFailure, expected: ConfigError | RunFailure, tmp_path: Path) -> None:
+    """Compare a rendered message or an error with an error: the fields of its problems, and its heading."""
+    assert shown_problems(shown, tmp_path) == shown_problems(expected)
+    assert portable(str(shown), tmp_path).partition("\n")[0] == str(expected).partition("\n")[0]
