@@ -9,6 +9,7 @@ import gymnasium
 import pytest
 
 from runner.config import ConfigError, build_experiment_config, compose_experiment
+from runner.config.errors import Problem, render_problems
 
 
 @pytest.fixture(autouse=True)
@@ -20,15 +21,21 @@ def only_environments_of_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def report_of() -> Callable[..., str]:
-    """The report that overrides lead to; fails when they are accepted."""
+def problems_of() -> Callable[..., list[Problem]]:
+    """Return the problems that overrides lead to; fail when they are accepted."""
 
-    def report(overrides: Sequence[str], config_dir: Path | None = None) -> str:
+    def problems(overrides: Sequence[str], config_dir: Path | None = None) -> list[Problem]:
         with pytest.raises(ConfigError) as caught:
             build_experiment_config(compose_experiment(overrides, config_dir))
-        return str(caught.value)
+        return list(caught.value.problems)
 
-    return report
+    return problems
+
+
+@pytest.fixture
+def report_of(problems_of: Callable[..., list[Problem]]) -> Callable[..., str]:
+    """Return the rendered problems that overrides lead to; fail when they are accepted."""
+    return lambda *arguments: render_problems(problems_of(*arguments))
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
-"""Nearest matches."""
+"""Rendered problems, lists of names and nearest matches."""
 
 from __future__ import annotations
 
 import pytest
 
-from runner.config.errors import nearest_match
+from runner.config.errors import ConfigError, Problem, RunFailure, list_names, nearest_match
 from runner.config.fields import names_of
 from runner.config.metrics import producible_metrics
 from runner.config.schemas import EnvRunnersConfig, ExperimentConfig
@@ -28,3 +28,58 @@ METRICS = tuple(producible_metrics(ExperimentConfig()))
 )
 def test_nearest_match(name: str, options: tuple[str, ...], nearest: str | None) -> None:
     assert nearest_match(name, options) == nearest
+
+
+LONG = Problem(
+    "a text that is longer than a line continues below its first word, and so do the following lines of it, " * 2
+    + "while a word-that-is-long is not broken",
+    where="conf/experiment/mine.yaml:3",
+    got="a text\nof two lines",
+    allowed=", ".join(f"option_{k}" for k in range(16)),
+    nearest="option_1",
+)
+SHORT = Problem("only this is known", nearest="something")
+RENDERED = """\
+2 problems in the configuration
+
+1. a text that is longer than a line continues below its first word, and so do the following lines of it, a
+   text that is longer than a line continues below its first word, and so do the following lines of it, while
+   a word-that-is-long is not broken
+   where    conf/experiment/mine.yaml:3
+   got      a text
+            of two lines
+   allowed  option_0, option_1, option_2, option_3, option_4, option_5, option_6, option_7, option_8,
+            option_9, option_10, option_11, option_12, option_13, option_14, option_15
+   nearest  option_1
+
+2. only this is known
+   nearest  something"""
+ALONE = """\
+a text that is longer than a line continues below its first word, and so do the following lines of it, a text
+that is longer than a line continues below its first word, and so do the following lines of it, while a
+word-that-is-long is not broken
+   where    conf/experiment/mine.yaml:3
+   got      a text
+            of two lines
+   allowed  option_0, option_1, option_2, option_3, option_4, option_5, option_6, option_7, option_8,
+            option_9, option_10, option_11, option_12, option_13, option_14, option_15
+   nearest  option_1"""
+
+
+def test_all_problems_are_one_numbered_report() -> None:
+    assert str(ConfigError([LONG, SHORT])) == RENDERED
+    assert str(ConfigError([SHORT])) == (
+        "1 problem in the configuration\n\n1. only this is known\n   nearest  something"
+    )
+
+
+def test_a_problem_of_a_run_has_no_number() -> None:
+    assert str(RunFailure(LONG)) == ALONE
+
+
+def test_of_many_names_the_similar_ones_are_listed() -> None:
+    assert list_names(["b", "c", "a"]) == "a, b, c"
+    names = [f"{name}_{k}" for k in range(20) for name in ("alpha", "beta")]
+    listed = list_names(names, "beta_7", limit=3)
+    assert listed == "beta_0, beta_17, beta_7, ... (37 more)"
+    assert len(list_names(names, "alpha").split(", ")) == 25

@@ -1,4 +1,4 @@
-"""The messages: what each mistake leads to, word for word."""
+"""The problems that each mistake leads to; test_errors.py has their rendering."""
 
 from __future__ import annotations
 
@@ -7,200 +7,1159 @@ from pathlib import Path
 
 import pytest
 
+from runner.config.algorithms import A2CConfig, PPOConfig
+from runner.config.errors import Problem
+from runner.config.schemas import ExperimentConfig, ModuleConfig
+from tests.support.problems import Including, not_a_choice, out_of_range, unknown_key, wrong_type
+
 CARTPOLE = "+experiment=ppo_cartpole"
-ReportOf = Callable[..., str]
-AssertGolden = Callable[[str, str], None]
+ProblemsOf = Callable[..., list[Problem]]
 WriteConfig = Callable[[str, str], Path]
 
-MISTAKES: dict[str, list[str]] = {
-    "unknown_key": ["algorithm.gama=0.9"],
-    "unknown_block": ["algoritm.gamma=0.9"],
-    "unknown_key_below_a_number": ["seed.x=1"],
-    "unknown_experiment": ["experiment=ppo_cartpol", "algorithm.gama=0.9"],
-    "unknown_option": ["tracking=mlfow"],
-    "unknown_hydra_key": ["hydra.run.dri=x"],
-    "unknown_environment": ["env.env=CartPol-v1"],
-    "unknown_environment_argument": ["env.env_config.sutton_barto_rewrd=true"],
-    "unknown_metric": ["stop.env_runners.episode_retrn_mean=1"],
-    "metric_of_evaluation_that_is_off": [
-        "evaluation=none",
-        "stop.evaluation.env_runners.episode_return_mean=1",
-    ],
-    "metric_of_checkpoints": ["checkpoint.metric=episode_return_mean"],
-    "override_without_value": ["seed"],
-    "override_that_cannot_be_read": ["module.fcnet_hiddens=[32"],
-    "sweep_without_multirun": ["seed=1,2"],
-    "text_for_a_number": ["seed='3'"],
-    "float_for_an_integer": ["algorithm.num_epochs=1.0"],
-    "truth_for_a_number": ["algorithm.lr=true"],
-    "null_for_a_number": ["algorithm.gamma=null"],
-    "out_of_range": ["algorithm.gamma=1.5", "algorithm.clip_param=0", "module.fcnet_hiddens=[32,0]"],
-    "none_of_the_choices": ["module.fcnet_activation=tan", "env_runners.rollout_fragment_length=aut"],
-    "schedule_that_starts_late": ["algorithm.lr=[[5,1e-3],[10,1e-4]]"],
-    "schedule_that_goes_back": ["algorithm.lr=[[0,1e-3],[10,1e-4],[5,1e-4]]"],
-    "schedule_of_odd_items": ["algorithm.entropy_coeff=[[0,1e-3],7]"],
-    "schedule_out_of_range": ["algorithm.lr=[[0,-1e-3]]"],
-    "large_minibatch": ["algorithm.minibatch_size=5000"],
-    "empty_stop": ["~stop"],
-    "placement_without_actors": [
-        "env_runners.scheduling_strategy=SPREAD",
-        "learners.scheduling_strategy=PACK",
-        "learners.custom_resources_per_learner={rack: 1}",
-    ],
-    "placement_of_no_aggregators": [
-        "experiment=impala_cartpole",
-        "learners.aggregator_scheduling_strategy=SPREAD",
-        "learners.custom_resources_per_aggregator_actor={rack: 1}",
-    ],
-    "misspelt_placement_of_aggregators": [
-        "experiment=impala_cartpole",
-        "learners.num_aggregator_actors=2",
-        "learners.aggregator_scheduling_strategy=SPRED",
-    ],
-    "prefetch_of_the_driver": ["experiment=impala_cartpole", "learners.prefetch=true"],
-    "placement_inline": ["engine=inline", "env_runners.num_env_runners=2", "env_runners.scheduling_strategy=SPREAD"],
-    "placement_of_nothing": [
-        "env_runners.num_env_runners=2",
-        "env_runners.num_cpus_per_env_runner=0",
-        "env_runners.scheduling_strategy=PACK",
-    ],
-    "odd_custom_resources": [
-        "env_runners.num_env_runners=2",
-        "env_runners.custom_resources_per_env_runner={CPU: 2, memory: 1, simulator: 1.5, license: 0}",
-    ],
-    "odd_custom_resources_of_aggregators": [
-        "experiment=impala_cartpole",
-        "learners.num_aggregator_actors=2",
-        "learners.custom_resources_per_aggregator_actor={CPU: 2, simulator: 1.5}",
-    ],
-    "text_for_custom_resources": [
-        "env_runners.custom_resources_per_env_runner={license: 1, simulator: many}",
-        "learners.custom_resources_per_learner={simulator: null}",
-        "learners.custom_resources_per_aggregator_actor=simulator",
-    ],
-    "gpus_of_a_learner": ["learners.num_learners=2", "learners.num_gpus_per_learner=4"],
-    "task_argument": [
-        "experiment=ppo_curriculum_goal_maze",
-        "curriculum={num_levels: null, evaluate: [], tasks: {a: {options: {level: 0}}, b: {env_config: {siz: 5}}}}",
-    ],
-    "stop_at_text": ["stop.training_iteration=many"],
-    "no_environment": ["env=none"],
-    "option_null": ["env=null"],
-    "two_environments": ["env._target_=my.Env"],
-    "parallel_evaluation": ["evaluation.evaluation_parallel_to_training=true", "engine=inline"],
-    "interpolation_to_nowhere": ["algorithm.lr=${algorithm.gama}"],
-    "missing_value": ["seed=???"],
-    "separate_settings_of_several_agents": [
-        "experiment=ppo_multi_agent_cartpole",
-        "env_runners.restart_failed_sub_environments=true",
-        "env_runners.gym_env_vectorize_mode=async",
-        "env_runners.env_step_timeout_s=1",
-    ],
-    "separate_settings_of_simulators": [
-        "experiment=ppo_external_cartpole",
-        "env_runners.restart_failed_sub_environments=true",
-        "env_runners.gym_env_vectorize_mode=async",
-        "env_runners.env_step_timeout_s=1",
-    ],
-    "separate_settings_of_environments_together": [
-        "env.env=null",
-        "env._target_=gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv",
-        "env_runners.restart_failed_sub_environments=true",
-        "env_runners.gym_env_vectorize_mode=async",
-    ],
-    "restart_in_a_batched_implementation": [
-        "env_runners.restart_failed_sub_environments=true",
-        "env_runners.gym_env_vectorize_mode=vector_entry_point",
-    ],
-    "timeout_without_processes": ["env_runners.env_step_timeout_s=5"],
-    "timeout_that_is_not_reached": [
-        "env_runners.gym_env_vectorize_mode=async",
-        "env_runners.env_step_timeout_s=60",
-        "env_runners.num_env_runners=2",
-    ],
-    "two_memories": ["module.use_lstm=true", "module.use_gru=true"],
-    "odd_conv_filters": ["module.conv_filters=[[16,4,2],[32,3],[0,3,1]]"],
-    "conv_filters_of_text": ["module.conv_filters=[large]"],
-    "missing_module": ["module._target_=runner.modules.actor_critic_modul.ActorCriticModule"],
-    "missing_package": ["module._target_=nowhere_to_be_found.Net"],
-    "missing_schema": ["algorithm.schema=runner.config.algorithms.PPOConfg"],
-    "schema_that_is_none": ["algorithm.schema=pathlib.Path"],
-    "missing_piece": ["connectors.learner=[{prepend: {_target_: runner.pipelines.MeanStdFiltr}}]"],
-    "piece_without_a_place": ["connectors.learner=[{_target_: runner.pipelines.ClipRewards, limit: 1}]"],
-    "misspelt_piece": ["connectors.learner=[{insert_after: GAE, pice: {_target_: runner.pipelines.ClipRewards}}]"],
-    "block_for_a_list_of_edits": ["connectors.learner={append: {_target_: runner.pipelines.ClipRewards}}"],
-    "block_for_a_list": ["callbacks={_target_: my.Callback}"],
-    "metric_by_slashes": ["metrics.env_runners/won.info=won"],
-    "faulty_metric_that_is_asked_for": [
-        "metrics={env_runners/won: {info: won, at: episode_ends}}",
-        "stop.env_runners.won=1",
-    ],
-    "metric_that_is_no_block": ["metrics={env_runners/won: won}", "stop.env_runners.won=1"],
-    "option_of_an_own_module": ["module.width=3"],
-    "missing_loss": [
-        "algorithm.schema=runner.config.algorithms.A2CConfig",
-        "algorithm.loss=runner.learners.ppo.PPOLoss",
-    ],
-    "odd_edits": [
-        "connectors.learner=[{inser: 3}, {prepend: 3}, {prepend: {x: 1}}, {remove: 3}, {insert_after: A}, "
-        "{remove: A, append: {_target_: runner.pipelines.MeanStdFilter}}, {}]"
-    ],
-    "edits_that_are_no_list": ["connectors.learner=3"],
-}
+# What several messages allow.
+SCHEDULE = "a number >= 0 or a schedule [[0, value], [env_steps, value], ...]"
+ONE_EDIT = "exactly one of prepend, append, insert_before, insert_after, replace, remove"
+A_PIECE = "{_target_: package.module.Piece, argument: value, ...}"
+A_FILTER = "[out_channels, kernel, stride], integers >= 1"
+AN_AMOUNT = "a part of 1, or a whole number"
+GROUPS = (
+    "algorithm, checkpoint, connectors, env, env_runners, evaluation, learners, module, offline, rllink, "
+    "sweep, tracking"
+)
+LEARNER_PIECES = (
+    "AddColumnsFromEpisodesToTrainBatch, AddObservationsFromEpisodesToBatch, "
+    "AddOneTsToEpisodesAndTruncate, AddStatesFromEpisodesToBatch, AddTimeDimToBatchAndZeroPad, "
+    "AgentToModuleMapping, BatchIndividualItems, GeneralAdvantageEstimation, NumpyToTensor"
+)
+AN_OVERRIDE = "key=value, group=option, ~key (remove)"
+
+# Problems of several mistakes.
+NO_MLFOW = Problem(
+    "group tracking has no option mlfow",
+    where="override tracking=mlfow",
+    got="mlfow",
+    allowed="mlflow, none; files of your own in DIR/tracking with --config-dir DIR",
+    nearest="mlflow",
+)
+NO_CARTPOL = Problem(
+    "no environment CartPol-v1 is registered",
+    where="override env.env=CartPol-v1",
+    got="CartPol-v1",
+    allowed=(
+        "Acrobot-v1, CarRacing-v3, CartPole-v0, CartPole-v1, CliffWalking-v1, Pendulum-v1, "
+        "phys2d/CartPole-v0, phys2d/CartPole-v1, ... (55 more); module:id imports the module "
+        "that registers the id"
+    ),
+    nearest="CartPole-v1",
+)
+NO_VALUE = Problem("seed is no override: it has no value", where="override seed", allowed=AN_OVERRIDE)
+NEGATIVE_LR = out_of_range("algorithm.lr", "-1", SCHEDULE)
+NO_BLOCK = Problem(
+    "this experiment file is no block of keys, or lacks its first line `# @package _global_`",
+    where="my_conf/experiment/mine.yaml:1",
+)
+CHOSEN_TWICE = Problem(
+    "algorithm is chosen already, and the experiment chooses ppo_sb3 beside it",
+    where="my_conf/experiment/mine.yaml:3",
+    got="algorithm: ppo_sb3",
+    allowed="- override /algorithm: ppo_sb3",
+)
+
+ODD_CUSTOM_RESOURCES = "env_runners.custom_resources_per_env_runner={CPU: 2, memory: 1, simulator: 1.5, license: 0}"
+ODD_CUSTOM_RESOURCES_OF_AGGREGATORS = "learners.custom_resources_per_aggregator_actor={CPU: 2, simulator: 1.5}"
+PIECE_WITHOUT_A_PLACE = "connectors.learner=[{_target_: runner.pipelines.ClipRewards, limit: 1}]"
+MISSPELT_PIECE = "connectors.learner=[{insert_after: GAE, pice: {_target_: runner.pipelines.ClipRewards}}]"
+ODD_EDITS = (
+    "connectors.learner=[{inser: 3}, {prepend: 3}, {prepend: {x: 1}}, {remove: 3}, {insert_after: A}, "
+    "{remove: A, append: {_target_: runner.pipelines.MeanStdFilter}}, {}]"
+)
+MISTAKES = [
+    pytest.param(
+        ["algorithm.gama=0.9"], [unknown_key("algorithm.gama", "0.9", PPOConfig, nearest="gamma")], id="unknown_key"
+    ),
+    pytest.param(
+        ["algoritm.gamma=0.9"],
+        [
+            unknown_key(
+                "algoritm", '{"gamma": 0.9}', ExperimentConfig, nearest="algorithm", where="override algoritm.gamma=0.9"
+            )
+        ],
+        id="unknown_block",
+    ),
+    pytest.param(
+        ["seed.x=1"],
+        [wrong_type("seed", '{"x": 1}', "an integer >= 0", where="override seed.x=1")],
+        id="unknown_key_below_a_number",
+    ),
+    pytest.param(
+        ["experiment=ppo_cartpol", "algorithm.gama=0.9"],
+        [
+            Problem(
+                "group experiment has no option ppo_cartpol",
+                where="override +experiment=ppo_cartpol",
+                got="ppo_cartpol",
+                allowed=Including(
+                    "a2c_cartpole, ",
+                    " ppo_cartpole, ",
+                    " more); files of your own in DIR/experiment with --config-dir DIR",
+                ),
+                nearest="ppo_cartpole",
+            ),
+            unknown_key("algorithm.gama", "0.9", PPOConfig, nearest="gamma"),
+        ],
+        id="unknown_experiment",
+    ),
+    pytest.param(["tracking=mlfow"], [NO_MLFOW], id="unknown_option"),
+    pytest.param(
+        ["hydra.run.dri=x"],
+        [Problem("Could not override 'hydra.run.dri'", where="override hydra.run.dri=x")],
+        id="unknown_hydra_key",
+    ),
+    pytest.param(["env.env=CartPol-v1"], [NO_CARTPOL], id="unknown_environment"),
+    pytest.param(
+        ["env.env_config.sutton_barto_rewrd=true"],
+        [
+            Problem(
+                "env.env_config: CartPoleVectorEnv takes no argument sutton_barto_rewrd",
+                where="override env.env_config.sutton_barto_rewrd=true",
+                got='{"sutton_barto_rewrd": true}',
+                allowed="max_episode_steps, render_mode, sutton_barto_reward",
+                nearest="sutton_barto_reward",
+            )
+        ],
+        id="unknown_environment_argument",
+    ),
+    pytest.param(
+        ["stop.env_runners.episode_retrn_mean=1"],
+        [
+            Problem(
+                "no part of this run produces the metric env_runners/episode_retrn_mean",
+                where="override stop.env_runners.episode_retrn_mean=1",
+                got="env_runners/episode_retrn_mean",
+                allowed=Including("env_runners/episode_len_max, ", "env_runners/episode_return_mean, ", " more)"),
+                nearest="env_runners/episode_return_mean",
+            )
+        ],
+        id="unknown_metric",
+    ),
+    pytest.param(
+        ["evaluation=none", "stop.evaluation.env_runners.episode_return_mean=1"],
+        [
+            Problem(
+                (
+                    "no part of this run produces the metric evaluation/env_runners/episode_return_mean: "
+                    "nothing is evaluated, because evaluation.evaluation_interval is null"
+                ),
+                where="override stop.evaluation.env_runners.episode_return_mean=1",
+                got="evaluation/env_runners/episode_return_mean",
+                allowed="evaluation.evaluation_interval=10, or a metric of training",
+            )
+        ],
+        id="metric_of_evaluation_that_is_off",
+    ),
+    pytest.param(
+        ["checkpoint.metric=episode_return_mean"],
+        [
+            Problem(
+                "no part of this run produces the metric episode_return_mean",
+                where="override checkpoint.metric=episode_return_mean",
+                got="episode_return_mean",
+                allowed=Including("env_runners/episode_return_mean, ", "num_episodes_lifetime, ... ("),
+                nearest="env_runners/episode_return_mean",
+            )
+        ],
+        id="metric_of_checkpoints",
+    ),
+    pytest.param(["seed"], [NO_VALUE], id="override_without_value"),
+    pytest.param(
+        ["module.fcnet_hiddens=[32"],
+        [
+            Problem(
+                "this override cannot be read: no viable alternative at input '[32'",
+                where="override module.fcnet_hiddens=[32",
+                got="module.fcnet_hiddens=[32",
+                allowed=AN_OVERRIDE,
+            )
+        ],
+        id="override_that_cannot_be_read",
+    ),
+    pytest.param(
+        ["seed=1,2"],
+        [
+            Problem(
+                "seed asks for several values, which is a sweep",
+                where="override seed=1,2",
+                got="1,2",
+                allowed="-m for one run per value, [1,2] for a list, '1,2' in quotes for text with a comma",
+            )
+        ],
+        id="sweep_without_multirun",
+    ),
+    pytest.param(
+        ["seed='3'"], [wrong_type("seed", '"3"', "an integer >= 0", where="override seed='3'")], id="text_for_a_number"
+    ),
+    pytest.param(
+        ["algorithm.num_epochs=1.0"],
+        [wrong_type("algorithm.num_epochs", "1.0", "an integer >= 1")],
+        id="float_for_an_integer",
+    ),
+    pytest.param(["algorithm.lr=true"], [wrong_type("algorithm.lr", "true", SCHEDULE)], id="truth_for_a_number"),
+    pytest.param(
+        ["algorithm.gamma=null"],
+        [wrong_type("algorithm.gamma", "null", "a number >= 0 and <= 1")],
+        id="null_for_a_number",
+    ),
+    pytest.param(
+        ["algorithm.gamma=1.5", "algorithm.clip_param=0", "module.fcnet_hiddens=[32,0]"],
+        [
+            out_of_range("algorithm.gamma", "1.5", "a number >= 0 and <= 1"),
+            out_of_range("algorithm.clip_param", "0", "a number > 0"),
+            out_of_range(
+                "module.fcnet_hiddens",
+                "[32, 0]",
+                "a list of integers >= 1",
+                where="override module.fcnet_hiddens=[32,0]",
+            ),
+        ],
+        id="out_of_range",
+    ),
+    pytest.param(
+        ["module.fcnet_activation=tan", "env_runners.rollout_fragment_length=aut"],
+        [
+            not_a_choice("module.fcnet_activation", '"tan"', "tanh, relu, silu, elu, gelu, linear", nearest="tanh"),
+            not_a_choice("env_runners.rollout_fragment_length", '"aut"', "an integer >= 1 or auto", nearest="auto"),
+        ],
+        id="none_of_the_choices",
+    ),
+    pytest.param(
+        ["algorithm.lr=[[5,1e-3],[10,1e-4]]"],
+        [
+            Problem(
+                "algorithm.lr is no schedule: it must start at env step 0, not 5",
+                where="override algorithm.lr=[[5,1e-3],[10,1e-4]]",
+                got="[[5, 0.001], [10, 0.0001]]",
+                allowed=SCHEDULE,
+            )
+        ],
+        id="schedule_that_starts_late",
+    ),
+    pytest.param(
+        ["algorithm.lr=[[0,1e-3],[10,1e-4],[5,1e-4]]"],
+        [
+            Problem(
+                "algorithm.lr is no schedule: its env steps must ascend",
+                where="override algorithm.lr=[[0,1e-3],[10,1e-4],[5,1e-4]]",
+                got="[[0, 0.001], [10, 0.0001], [5, 0.0001]]",
+                allowed=SCHEDULE,
+            )
+        ],
+        id="schedule_that_goes_back",
+    ),
+    pytest.param(
+        ["algorithm.entropy_coeff=[[0,1e-3],7]"],
+        [
+            Problem(
+                "algorithm.entropy_coeff is no schedule: every item must be [env_steps, value]",
+                where="override algorithm.entropy_coeff=[[0,1e-3],7]",
+                got="[[0, 0.001], 7]",
+                allowed=SCHEDULE,
+            )
+        ],
+        id="schedule_of_odd_items",
+    ),
+    pytest.param(
+        ["algorithm.lr=[[0,-1e-3]]"],
+        [
+            Problem(
+                "algorithm.lr is no schedule: value -0.001 is out of range",
+                where="override algorithm.lr=[[0,-1e-3]]",
+                got="[[0, -0.001]]",
+                allowed=SCHEDULE,
+            )
+        ],
+        id="schedule_out_of_range",
+    ),
+    pytest.param(
+        ["algorithm.minibatch_size=5000"],
+        [
+            Problem(
+                "algorithm.minibatch_size 5000 is larger than algorithm.train_batch_size_per_learner 4000",
+                where="override algorithm.minibatch_size=5000",
+                got="5000",
+                allowed="at most 4000, or null for the whole batch",
+            )
+        ],
+        id="large_minibatch",
+    ),
+    pytest.param(
+        ["~stop"],
+        [
+            Problem(
+                "stop is empty: nothing would end the run",
+                where="conf/experiment/ppo_cartpole.yaml:10",
+                got="{}",
+                allowed="stop.training_iteration=100, stop.env_runners.episode_return_mean=450, or any other metric",
+            )
+        ],
+        id="empty_stop",
+    ),
+    pytest.param(
+        [
+            "env_runners.scheduling_strategy=SPREAD",
+            "learners.scheduling_strategy=PACK",
+            "learners.custom_resources_per_learner={rack: 1}",
+        ],
+        [
+            Problem(
+                "env_runners.scheduling_strategy has no effect: this run has no remote env runners",
+                where="override env_runners.scheduling_strategy=SPREAD",
+                got='"SPREAD"',
+                allowed='"DEFAULT", or env_runners.num_env_runners=1',
+            ),
+            Problem(
+                "learners.custom_resources_per_learner has no effect: this run has no remote learners",
+                where="override learners.custom_resources_per_learner={rack: 1}",
+                got='{"rack": 1.0}',
+                allowed="{}, or learners.num_learners=1",
+            ),
+            Problem(
+                "learners.scheduling_strategy has no effect: this run has no remote learners",
+                where="override learners.scheduling_strategy=PACK",
+                got='"PACK"',
+                allowed='"DEFAULT", or learners.num_learners=1',
+            ),
+        ],
+        id="placement_without_actors",
+    ),
+    pytest.param(
+        [
+            "experiment=impala_cartpole",
+            "learners.aggregator_scheduling_strategy=SPREAD",
+            "learners.custom_resources_per_aggregator_actor={rack: 1}",
+        ],
+        [
+            Problem(
+                "learners.custom_resources_per_aggregator_actor has no effect: this run has no remote aggregators",
+                where="override learners.custom_resources_per_aggregator_actor={rack: 1}",
+                got='{"rack": 1.0}',
+                allowed="{}, or learners.num_aggregator_actors=1",
+            ),
+            Problem(
+                "learners.aggregator_scheduling_strategy has no effect: this run has no remote aggregators",
+                where="override learners.aggregator_scheduling_strategy=SPREAD",
+                got='"SPREAD"',
+                allowed='"DEFAULT", or learners.num_aggregator_actors=1',
+            ),
+        ],
+        id="placement_of_no_aggregators",
+    ),
+    pytest.param(
+        [
+            "experiment=impala_cartpole",
+            "learners.num_aggregator_actors=2",
+            "learners.aggregator_scheduling_strategy=SPRED",
+        ],
+        [not_a_choice("learners.aggregator_scheduling_strategy", '"SPRED"', "DEFAULT, SPREAD, PACK", nearest="SPREAD")],
+        id="misspelt_placement_of_aggregators",
+    ),
+    pytest.param(
+        ["experiment=impala_cartpole", "learners.prefetch=true"],
+        [
+            Problem(
+                "learners.prefetch: the learner is in the driver, which makes no train batch while it updates",
+                where="override learners.prefetch=true",
+                got="true",
+                allowed="false, or learners.num_learners=1 or more",
+            )
+        ],
+        id="prefetch_of_the_driver",
+    ),
+    pytest.param(
+        ["engine=inline", "env_runners.num_env_runners=2", "env_runners.scheduling_strategy=SPREAD"],
+        [
+            Problem(
+                "env_runners.scheduling_strategy has no effect: this run has no remote env runners",
+                where="override env_runners.scheduling_strategy=SPREAD",
+                got='"SPREAD"',
+                allowed='"DEFAULT", or env_runners.num_env_runners=1 with engine=ray',
+            )
+        ],
+        id="placement_inline",
+    ),
+    pytest.param(
+        [
+            "env_runners.num_env_runners=2",
+            "env_runners.num_cpus_per_env_runner=0",
+            "env_runners.scheduling_strategy=PACK",
+        ],
+        [
+            Problem(
+                (
+                    "env_runners.scheduling_strategy PACK reserves what each env runner asks for, and it "
+                    "asks for nothing"
+                ),
+                where="override env_runners.scheduling_strategy=PACK",
+                got="PACK",
+                allowed="env_runners.num_cpus_per_env_runner above 0, or DEFAULT",
+            )
+        ],
+        id="placement_of_nothing",
+    ),
+    pytest.param(
+        ["env_runners.num_env_runners=2", ODD_CUSTOM_RESOURCES],
+        [
+            Problem(
+                "env_runners.custom_resources_per_env_runner names CPU",
+                where=f"override {ODD_CUSTOM_RESOURCES}",
+                got="2.0",
+                allowed="env_runners.num_cpus_per_env_runner=2",
+            ),
+            Problem(
+                "env_runners.custom_resources_per_env_runner names what Ray keeps for itself",
+                where=f"override {ODD_CUSTOM_RESOURCES}",
+                got="memory",
+                allowed="a name that nodes were started with",
+            ),
+            Problem(
+                "env_runners.custom_resources_per_env_runner.simulator is no amount",
+                where=f"override {ODD_CUSTOM_RESOURCES}",
+                got="1.5",
+                allowed=AN_AMOUNT,
+            ),
+            Problem(
+                "env_runners.custom_resources_per_env_runner.license is no amount",
+                where=f"override {ODD_CUSTOM_RESOURCES}",
+                got="0.0",
+                allowed=AN_AMOUNT,
+            ),
+        ],
+        id="odd_custom_resources",
+    ),
+    pytest.param(
+        ["experiment=impala_cartpole", "learners.num_aggregator_actors=2", ODD_CUSTOM_RESOURCES_OF_AGGREGATORS],
+        [
+            Problem(
+                "learners.custom_resources_per_aggregator_actor names what Ray keeps for itself",
+                where=f"override {ODD_CUSTOM_RESOURCES_OF_AGGREGATORS}",
+                got="CPU",
+                allowed="a name that nodes were started with",
+            ),
+            Problem(
+                "learners.custom_resources_per_aggregator_actor.simulator is no amount",
+                where=f"override {ODD_CUSTOM_RESOURCES_OF_AGGREGATORS}",
+                got="1.5",
+                allowed=AN_AMOUNT,
+            ),
+        ],
+        id="odd_custom_resources_of_aggregators",
+    ),
+    pytest.param(
+        [
+            "env_runners.custom_resources_per_env_runner={license: 1, simulator: many}",
+            "learners.custom_resources_per_learner={simulator: null}",
+            "learners.custom_resources_per_aggregator_actor=simulator",
+        ],
+        [
+            wrong_type(
+                "env_runners.custom_resources_per_env_runner.simulator",
+                '"many"',
+                "a number",
+                where="override env_runners.custom_resources_per_env_runner={license: 1, simulator: many}",
+            ),
+            wrong_type(
+                "learners.custom_resources_per_learner.simulator",
+                "null",
+                "a number",
+                where="override learners.custom_resources_per_learner={simulator: null}",
+            ),
+            wrong_type("learners.custom_resources_per_aggregator_actor", '"simulator"', "a block of keys"),
+        ],
+        id="text_for_custom_resources",
+    ),
+    pytest.param(
+        ["learners.num_learners=2", "learners.num_gpus_per_learner=4"],
+        [
+            Problem(
+                "learners.num_gpus_per_learner: a learner computes on one GPU; several GPUs are several learners",
+                where="override learners.num_gpus_per_learner=4",
+                got="4",
+                allowed="at most 1, for so many GPUs learners.num_learners=8 learners.num_gpus_per_learner=1",
+            )
+        ],
+        id="gpus_of_a_learner",
+    ),
+    pytest.param(
+        [
+            "experiment=ppo_curriculum_goal_maze",
+            "curriculum={num_levels: null, evaluate: [], tasks: {a: {options: {level: 0}}, b: {env_config: {siz: 5}}}}",
+        ],
+        [
+            Problem(
+                "curriculum.tasks.b.env_config: GoalMaze takes no argument siz",
+                where=(
+                    "override curriculum={num_levels: null, evaluate: [], tasks: {a: {options: {level: "
+                    "0}}, b: {env_config: {siz: 5}}}}"
+                ),
+                got='{"siz": 5}',
+                allowed="max_steps, num_levels, render_mode, size",
+                nearest="size",
+            )
+        ],
+        id="task_argument",
+    ),
+    pytest.param(
+        ["stop.training_iteration=many"],
+        [wrong_type("stop.training_iteration", '"many"', "a number")],
+        id="stop_at_text",
+    ),
+    pytest.param(
+        ["env=none"],
+        [
+            Problem(
+                "no environment is chosen",
+                allowed="env=cartpole, or env.env: a gymnasium id, or env._target_: your own class",
+            )
+        ],
+        id="no_environment",
+    ),
+    pytest.param(
+        ["env=null"],
+        [
+            Problem(
+                "group env has no option null",
+                where="override env=null",
+                got="null",
+                allowed=Including(" none, ", " more); files of your own in DIR/env with --config-dir DIR"),
+            )
+        ],
+        id="option_null",
+    ),
+    pytest.param(
+        ["env._target_=my.Env"],
+        [
+            Problem(
+                "env.env and env._target_ are both set",
+                where="override env._target_=my.Env",
+                got="CartPole-v1 and my.Env",
+                allowed="only one: env.env: a gymnasium id, or env._target_: your own class",
+            )
+        ],
+        id="two_environments",
+    ),
+    pytest.param(
+        ["evaluation.evaluation_parallel_to_training=true", "engine=inline"],
+        [
+            Problem(
+                (
+                    "evaluation.evaluation_parallel_to_training needs "
+                    "evaluation.evaluation_num_env_runners above 0 and engine=ray"
+                ),
+                where="override evaluation.evaluation_parallel_to_training=true",
+                got="true",
+            )
+        ],
+        id="parallel_evaluation",
+    ),
+    pytest.param(
+        ["algorithm.lr=${algorithm.gama}"],
+        [
+            Problem(
+                "algorithm.lr refers to a key that does not exist: Interpolation key 'algorithm.gama' not found",
+                where="override algorithm.lr=${algorithm.gama}",
+                got="${algorithm.gama}",
+                nearest="algorithm.gamma",
+            )
+        ],
+        id="interpolation_to_nowhere",
+    ),
+    pytest.param(
+        ["seed=???"],
+        [Problem("seed has no value", where="override seed=???", allowed="an integer >= 0")],
+        id="missing_value",
+    ),
+    pytest.param(
+        [
+            "experiment=ppo_multi_agent_cartpole",
+            "env_runners.restart_failed_sub_environments=true",
+            "env_runners.gym_env_vectorize_mode=async",
+            "env_runners.env_step_timeout_s=1",
+        ],
+        [
+            Problem(
+                (
+                    "env_runners.restart_failed_sub_environments is for environments with a single agent,"
+                    " and runner.environments.MultiAgentCartPole has several"
+                ),
+                where="override env_runners.restart_failed_sub_environments=true",
+                got="true",
+                allowed="false",
+            ),
+            Problem(
+                (
+                    "env_runners.env_step_timeout_s is for environments with a single agent, and "
+                    "runner.environments.MultiAgentCartPole has several"
+                ),
+                where="override env_runners.env_step_timeout_s=1",
+                got="1.0",
+                allowed="null",
+            ),
+            Problem(
+                (
+                    "env_runners.gym_env_vectorize_mode=async is for environments with a single agent, "
+                    "and runner.environments.MultiAgentCartPole has several"
+                ),
+                where="override env_runners.gym_env_vectorize_mode=async",
+                got='"async"',
+                allowed='"auto"',
+            ),
+        ],
+        id="separate_settings_of_several_agents",
+    ),
+    pytest.param(
+        [
+            "experiment=ppo_external_cartpole",
+            "env_runners.restart_failed_sub_environments=true",
+            "env_runners.gym_env_vectorize_mode=async",
+            "env_runners.env_step_timeout_s=1",
+        ],
+        [
+            Problem(
+                (
+                    "env_runners.restart_failed_sub_environments has no effect on simulators that step "
+                    "themselves (env.port)"
+                ),
+                where="override env_runners.restart_failed_sub_environments=true",
+                got="true",
+                allowed="false",
+            ),
+            Problem(
+                "env_runners.env_step_timeout_s has no effect on simulators that step themselves (env.port)",
+                where="override env_runners.env_step_timeout_s=1",
+                got="1.0",
+                allowed="null",
+            ),
+            Problem(
+                (
+                    "env_runners.gym_env_vectorize_mode=async has no effect on simulators that step "
+                    "themselves (env.port)"
+                ),
+                where="override env_runners.gym_env_vectorize_mode=async",
+                got='"async"',
+                allowed='"auto"',
+            ),
+        ],
+        id="separate_settings_of_simulators",
+    ),
+    pytest.param(
+        [
+            "env.env=null",
+            "env._target_=gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv",
+            "env_runners.restart_failed_sub_environments=true",
+            "env_runners.gym_env_vectorize_mode=async",
+        ],
+        [
+            Problem(
+                (
+                    "env_runners.restart_failed_sub_environments needs sub-environments that are made one"
+                    " by one, and gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv steps all of "
+                    "them together"
+                ),
+                where="override env_runners.restart_failed_sub_environments=true",
+                got="true",
+                allowed="false, or a gymnasium.Env, which steps one",
+            ),
+            Problem(
+                (
+                    "env_runners.gym_env_vectorize_mode=async needs sub-environments that are made one by"
+                    " one, and gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv steps all of "
+                    "them together"
+                ),
+                where="override env_runners.gym_env_vectorize_mode=async",
+                got='"async"',
+                allowed='"auto", or a gymnasium.Env, which steps one',
+            ),
+        ],
+        id="separate_settings_of_environments_together",
+    ),
+    pytest.param(
+        ["env_runners.restart_failed_sub_environments=true", "env_runners.gym_env_vectorize_mode=vector_entry_point"],
+        [
+            Problem(
+                (
+                    "env_runners.gym_env_vectorize_mode=vector_entry_point steps all sub-environments "
+                    "together, and none can be made anew alone"
+                ),
+                where="override env_runners.gym_env_vectorize_mode=vector_entry_point",
+                got="vector_entry_point",
+                allowed="sync or async, or restart_failed_sub_environments=false",
+            )
+        ],
+        id="restart_in_a_batched_implementation",
+    ),
+    pytest.param(
+        ["env_runners.env_step_timeout_s=5"],
+        [
+            Problem(
+                "env_runners.env_step_timeout_s needs sub-environments in processes of their own, which can be ended",
+                where="override env_runners.env_step_timeout_s=5",
+                got="5, gym_env_vectorize_mode=auto",
+                allowed="gym_env_vectorize_mode=async",
+            )
+        ],
+        id="timeout_without_processes",
+    ),
+    pytest.param(
+        [
+            "env_runners.gym_env_vectorize_mode=async",
+            "env_runners.env_step_timeout_s=60",
+            "env_runners.num_env_runners=2",
+        ],
+        [
+            Problem(
+                (
+                    "env_runners.env_step_timeout_s is not reached: an env runner counts as lost after "
+                    "env_runners.sample_timeout_s"
+                ),
+                where="override env_runners.env_step_timeout_s=60",
+                got="60",
+                allowed="less than 60",
+            )
+        ],
+        id="timeout_that_is_not_reached",
+    ),
+    pytest.param(
+        ["module.use_lstm=true", "module.use_gru=true"],
+        [
+            Problem(
+                "module.use_lstm and module.use_gru are both true",
+                where="override module.use_gru=true",
+                got="true and true",
+                allowed="one of them",
+            )
+        ],
+        id="two_memories",
+    ),
+    pytest.param(
+        ["module.conv_filters=[[16,4,2],[32,3],[0,3,1]]"],
+        [
+            Problem(
+                "module.conv_filters[1] is no filter",
+                where="override module.conv_filters=[[16,4,2],[32,3],[0,3,1]]",
+                got="[32, 3]",
+                allowed=A_FILTER,
+            ),
+            Problem(
+                "module.conv_filters[2] is no filter",
+                where="override module.conv_filters=[[16,4,2],[32,3],[0,3,1]]",
+                got="[0, 3, 1]",
+                allowed=A_FILTER,
+            ),
+        ],
+        id="odd_conv_filters",
+    ),
+    pytest.param(
+        ["module.conv_filters=[large]"],
+        [
+            wrong_type(
+                "module.conv_filters",
+                '["large"]',
+                "a list of lists or null",
+                where="override module.conv_filters=[large]",
+            )
+        ],
+        id="conv_filters_of_text",
+    ),
+    pytest.param(
+        ["module._target_=runner.modules.actor_critic_modul.ActorCriticModule"],
+        [
+            Problem(
+                "module._target_: runner.modules has no actor_critic_modul",
+                where="override module._target_=runner.modules.actor_critic_modul.ActorCriticModule",
+                got="runner.modules.actor_critic_modul.ActorCriticModule",
+                allowed=Including("ActionDistribution, ActorCriticModule, ", " actor_critic_module, ", " more)"),
+                nearest="actor_critic_module",
+            )
+        ],
+        id="missing_module",
+    ),
+    pytest.param(
+        ["module._target_=nowhere_to_be_found.Net"],
+        [
+            Problem(
+                (
+                    "module._target_: there is no package nowhere_to_be_found (looked in the working "
+                    "folder, PYTHONPATH and what is installed)"
+                ),
+                where="override module._target_=nowhere_to_be_found.Net",
+                got="nowhere_to_be_found.Net",
+            )
+        ],
+        id="missing_package",
+    ),
+    pytest.param(
+        ["algorithm.schema=runner.config.algorithms.PPOConfg"],
+        [
+            Problem(
+                (
+                    "algorithm.schema names no usable dataclass: module runner.config.algorithms has no "
+                    "PPOConfg; did you mean PPOConfig?"
+                ),
+                where="override algorithm.schema=runner.config.algorithms.PPOConfg",
+                got='"runner.config.algorithms.PPOConfg"',
+            )
+        ],
+        id="missing_schema",
+    ),
+    pytest.param(
+        ["algorithm.schema=pathlib.Path"],
+        [
+            Problem(
+                (
+                    "algorithm.schema names no usable dataclass: pathlib.Path is no dataclass that "
+                    "inherits runner.config.algorithms.AlgorithmConfig"
+                ),
+                where="override algorithm.schema=pathlib.Path",
+                got='"pathlib.Path"',
+            )
+        ],
+        id="schema_that_is_none",
+    ),
+    pytest.param(
+        ["connectors.learner=[{prepend: {_target_: runner.pipelines.MeanStdFiltr}}]"],
+        [
+            Problem(
+                "connectors.learner.0.prepend._target_: runner.pipelines has no MeanStdFiltr",
+                where="override connectors.learner=[{prepend: {_target_: runner.pipelines.MeanStdFiltr}}]",
+                got="runner.pipelines.MeanStdFiltr",
+                allowed=Including(" MeanStdFilter, ", " more)"),
+                nearest="MeanStdFilter",
+            )
+        ],
+        id="missing_piece",
+    ),
+    pytest.param(
+        [PIECE_WITHOUT_A_PLACE],
+        [
+            Problem(
+                "connectors.learner.0: ClipRewards takes no argument limit",
+                where=f"override {PIECE_WITHOUT_A_PLACE}",
+                got="runner.pipelines.ClipRewards",
+                allowed="high, low, sign",
+            ),
+            Problem(
+                "connectors.learner.0 is a piece, and does not say where it stands",
+                where=f"override {PIECE_WITHOUT_A_PLACE}",
+                got='{"_target_": "runner.pipelines.ClipRewards", "limit": 1}',
+                allowed="{append: {_target_: ...}}, {prepend: ...}, or {insert_after: PIECE, piece: {_target_: ...}}",
+            ),
+        ],
+        id="piece_without_a_place",
+    ),
+    pytest.param(
+        [MISSPELT_PIECE],
+        [
+            Problem(
+                "the learner pipeline has no piece GAE",
+                where=f"override {MISSPELT_PIECE}",
+                got="GAE",
+                allowed=LEARNER_PIECES,
+            ),
+            Problem(
+                "connectors.learner.0 is an unknown edit pice",
+                where=f"override {MISSPELT_PIECE}",
+                got="pice",
+                allowed=ONE_EDIT,
+                nearest="piece",
+            ),
+        ],
+        id="misspelt_piece",
+    ),
+    pytest.param(
+        ["connectors.learner={append: {_target_: runner.pipelines.ClipRewards}}"],
+        [
+            Problem(
+                (
+                    "connectors.learner={append: {_target_: runner.pipelines.ClipRewards}} cannot be "
+                    "applied: it is a list of edits, [{append: ...}, ...]"
+                ),
+                where="override connectors.learner={append: {_target_: runner.pipelines.ClipRewards}}",
+            )
+        ],
+        id="block_for_a_list_of_edits",
+    ),
+    pytest.param(
+        ["callbacks={_target_: my.Callback}"],
+        [
+            Problem(
+                "callbacks cannot be a block",
+                where="override callbacks={_target_: my.Callback}",
+                allowed="callbacks=[{...}, ...], if it is a list",
+            )
+        ],
+        id="block_for_a_list",
+    ),
+    pytest.param(
+        ["metrics.env_runners/won.info=won"],
+        [
+            Problem(
+                "this override cannot be read: mismatched input '/' expecting EQUAL",
+                where="override metrics.env_runners/won.info=won",
+                got="metrics.env_runners/won.info=won",
+                allowed="'metrics={env_runners/NAME: {info: KEY}}', the block as a whole",
+            )
+        ],
+        id="metric_by_slashes",
+    ),
+    pytest.param(
+        ["metrics={env_runners/won: {info: won, at: episode_ends}}", "stop.env_runners.won=1"],
+        [
+            Problem(
+                "metrics.env_runners/won: at says what an episode's number is",
+                where="override metrics={env_runners/won: {info: won, at: episode_ends}}",
+                got="episode_ends",
+                allowed="episode_end, episode_sum, episode_mean, episode_min, episode_max",
+                nearest="episode_end",
+            )
+        ],
+        id="faulty_metric_that_is_asked_for",
+    ),
+    pytest.param(
+        ["metrics={env_runners/won: won}", "stop.env_runners.won=1"],
+        [
+            Problem(
+                "metrics.env_runners/won: a metric out of infos is a block",
+                where="override metrics={env_runners/won: won}",
+                got='"won"',
+                allowed="{info: key, at: episode_end, reduce: mean}",
+            )
+        ],
+        id="metric_that_is_no_block",
+    ),
+    pytest.param(
+        ["module.width=3"],
+        [unknown_key("module.width", "3", ModuleConfig, nearest="mixer_width")],
+        id="option_of_an_own_module",
+    ),
+    pytest.param(
+        ["algorithm.schema=runner.config.algorithms.A2CConfig", "algorithm.loss=runner.learners.ppo.PPOLoss"],
+        [
+            unknown_key("algorithm.clip_param", "0.2", A2CConfig, where="conf/experiment/ppo_cartpole.yaml:7"),
+            unknown_key("algorithm.use_kl_loss", "false", A2CConfig, where="conf/experiment/ppo_cartpole.yaml:7"),
+            Problem(
+                "algorithm.loss is missing: its default, PPOLoss, reads fields of PPOConfig",
+                where="override algorithm.schema=runner.config.algorithms.A2CConfig",
+                got="runner.config.algorithms.A2CConfig",
+                allowed="the path of the loss that goes with it",
+            ),
+        ],
+        id="missing_loss",
+    ),
+    pytest.param(
+        [ODD_EDITS],
+        [
+            Problem(
+                "the learner pipeline has no piece A", where=f"override {ODD_EDITS}", got="A", allowed=LEARNER_PIECES
+            ),
+            Problem(
+                "connectors.learner.0 is an unknown edit inser",
+                where=f"override {ODD_EDITS}",
+                got="inser",
+                allowed=ONE_EDIT,
+                nearest="insert_before",
+            ),
+            Problem(
+                "connectors.learner.1.prepend must be a piece with a _target_",
+                where=f"override {ODD_EDITS}",
+                got="3",
+                allowed=A_PIECE,
+            ),
+            Problem(
+                "connectors.learner.2.prepend must be a piece with a _target_",
+                where=f"override {ODD_EDITS}",
+                got='{"x": 1}',
+                allowed=A_PIECE,
+            ),
+            Problem(
+                "connectors.learner.3.remove must name a piece of the pipeline",
+                where=f"override {ODD_EDITS}",
+                got="3",
+                allowed="a class name",
+            ),
+            Problem(
+                "connectors.learner.4.piece must be a piece with a _target_",
+                where=f"override {ODD_EDITS}",
+                got="null",
+                allowed=A_PIECE,
+            ),
+            Problem(
+                "connectors.learner.5 must be one edit",
+                where=f"override {ODD_EDITS}",
+                got="append, remove",
+                allowed=ONE_EDIT,
+            ),
+            Problem("connectors.learner.6 must be one edit", where=f"override {ODD_EDITS}", got="{}", allowed=ONE_EDIT),
+        ],
+        id="odd_edits",
+    ),
+    pytest.param(
+        ["connectors.learner=3"],
+        [wrong_type("connectors.learner", "3", "a list of blocks of keys")],
+        id="edits_that_are_no_list",
+    ),
+]
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_message(name: str, report_of: ReportOf, assert_golden: AssertGolden) -> None:
-    overrides = MISTAKES[name]
+@pytest.mark.parametrize(("overrides", "expected"), MISTAKES)
+def test_message(overrides: list[str], expected: list[Problem], problems_of: ProblemsOf) -> None:
     base = [] if any("experiment=" in text for text in overrides) else [CARTPOLE]
-    assert_golden(name, report_of([*base, *overrides]))
+    assert problems_of([*base, *overrides]) == expected
 
 
-EXPERIMENTS: dict[str, str] = {
-    "file_unknown_keys": "# @package _global_\ndefaults:\n  - override /env: cartpole\n"
-    "algorithm:\n  gama: 0.9\nalgoritm:\n  gamma: 1\nmodule: 3\nstop:\n  training_iteration: 1\n",
-    "file_unknown_option": "# @package _global_\ndefaults:\n  - override /env: cartpol\n"
-    "  - override /algorithm: ppoo\nstop:\n  training_iteration: 1\nsed: 3\n",
-    "file_unknown_group": "# @package _global_\ndefaults:\n  - override /envs: cartpole\n"
-    "stop: {training_iteration: 1}\n",
-    "file_bad_yaml": "# @package _global_\nalgorithm: {gamma: 0.9\nseed: 1\n",
-    "file_double_key": "# @package _global_\nseed: 1\nseed: 2\n",
-    "file_without_header": "seed: 1\n",
-    "file_with_defaults_without_header": "defaults:\n  - override /env: cartpole\nstop: {training_iteration: 1}\n",
-    "file_that_chooses_without_override": "# @package _global_\ndefaults:\n  - algorithm: ppo_sb3\n"
-    "stop: {training_iteration: 1}\n",
-    "file_that_chooses_twice": "# @package _global_\ndefaults:\n  - /algorithm: ppo_sb3\n"
-    "stop: {training_iteration: 1}\n",
-    "file_that_overrides_a_relative_group": "# @package _global_\ndefaults:\n  - override algorithm: ppo_sb3\n"
-    "stop: {training_iteration: 1}\n",
-    "file_of_a_list": "- seed: 1\n",
-}
+EXPERIMENTS = [
+    pytest.param(
+        (
+            "# @package _global_\ndefaults:\n  - override /env: cartpole\n"
+            "algorithm:\n  gama: 0.9\nalgoritm:\n  gamma: 1\nmodule: 3\nstop:\n  training_iteration: 1\n"
+        ),
+        [
+            unknown_key("algorithm.gama", "0.9", PPOConfig, nearest="gamma", where="my_conf/experiment/mine.yaml:5"),
+            NEGATIVE_LR,
+            unknown_key(
+                "algoritm",
+                '{"gamma": 1}',
+                ExperimentConfig,
+                nearest="algorithm",
+                where="my_conf/experiment/mine.yaml:6",
+            ),
+            Problem(
+                "module must be a block",
+                where="my_conf/experiment/mine.yaml:8",
+                got="3",
+                allowed=Including("keys: _target_, action_mask_key, ", " more)"),
+            ),
+        ],
+        id="file_unknown_keys",
+    ),
+    pytest.param(
+        (
+            "# @package _global_\ndefaults:\n  - override /env: cartpol\n"
+            "  - override /algorithm: ppoo\nstop:\n  training_iteration: 1\nsed: 3\n"
+        ),
+        [
+            Problem(
+                "group env has no option cartpol",
+                where="my_conf/experiment/mine.yaml:3",
+                got="cartpol",
+                allowed=Including("acrobot, ", " cartpole, ", " more)"),
+                nearest="cartpole",
+            ),
+            Problem(
+                "group algorithm has no option ppoo",
+                where="my_conf/experiment/mine.yaml:4",
+                got="ppoo",
+                allowed=Including("a2c, ", " ppo, ppo_sb3, ", " more)"),
+                nearest="ppo",
+            ),
+            unknown_key("sed", "3", ExperimentConfig, nearest="seed", where="my_conf/experiment/mine.yaml:7"),
+        ],
+        id="file_unknown_option",
+    ),
+    pytest.param(
+        "# @package _global_\ndefaults:\n  - override /envs: cartpole\nstop: {training_iteration: 1}\n",
+        [
+            Problem(
+                "envs is no group that can be overridden",
+                where="my_conf/experiment/mine.yaml:3",
+                got="envs",
+                allowed=GROUPS,
+                nearest="env",
+            ),
+            NEGATIVE_LR,
+        ],
+        id="file_unknown_group",
+    ),
+    pytest.param(
+        "# @package _global_\nalgorithm: {gamma: 0.9\nseed: 1\n",
+        [
+            Problem("this is not valid YAML: expected ',' or '}', but got ':'", where="my_conf/experiment/mine.yaml:3"),
+            NEGATIVE_LR,
+        ],
+        id="file_bad_yaml",
+    ),
+    pytest.param(
+        "# @package _global_\nseed: 1\nseed: 2\n",
+        [
+            Problem("this is not valid YAML: found duplicate key seed", where="my_conf/experiment/mine.yaml:3"),
+            NEGATIVE_LR,
+        ],
+        id="file_double_key",
+    ),
+    pytest.param("seed: 1\n", [NO_BLOCK, NEGATIVE_LR], id="file_without_header"),
+    pytest.param(
+        "defaults:\n  - override /env: cartpole\nstop: {training_iteration: 1}\n",
+        [
+            Problem(
+                "this experiment file lacks its first line `# @package _global_`",
+                where="my_conf/experiment/mine.yaml:1",
+            ),
+            NEGATIVE_LR,
+        ],
+        id="file_with_defaults_without_header",
+    ),
+    pytest.param(
+        "# @package _global_\ndefaults:\n  - algorithm: ppo_sb3\nstop: {training_iteration: 1}\n",
+        [CHOSEN_TWICE, NEGATIVE_LR],
+        id="file_that_chooses_without_override",
+    ),
+    pytest.param(
+        "# @package _global_\ndefaults:\n  - /algorithm: ppo_sb3\nstop: {training_iteration: 1}\n",
+        [CHOSEN_TWICE, NEGATIVE_LR],
+        id="file_that_chooses_twice",
+    ),
+    pytest.param(
+        "# @package _global_\ndefaults:\n  - override algorithm: ppo_sb3\nstop: {training_iteration: 1}\n",
+        [
+            Problem(
+                "experiment/algorithm@algorithm is no group that can be overridden",
+                where="my_conf/experiment/mine.yaml",
+                got="experiment/algorithm@algorithm",
+                allowed=GROUPS,
+                nearest="override /algorithm",
+            ),
+            NEGATIVE_LR,
+        ],
+        id="file_that_overrides_a_relative_group",
+    ),
+    pytest.param("- seed: 1\n", [NO_BLOCK, NEGATIVE_LR], id="file_of_a_list"),
+]
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize(("text", "expected"), EXPERIMENTS)
 def test_message_of_an_experiment_file(
-    name: str, report_of: ReportOf, assert_golden: AssertGolden, write_config: WriteConfig
+    text: str, expected: list[Problem], problems_of: ProblemsOf, write_config: WriteConfig
 ) -> None:
-    config_dir = write_config("experiment/mine", EXPERIMENTS[name])
-    assert_golden(name, report_of(["+experiment=mine", "algorithm.lr=-1"], config_dir))
+    config_dir = write_config("experiment/mine", text)
+    assert problems_of(["+experiment=mine", "algorithm.lr=-1"], config_dir) == expected
 
 
-def test_a_file_that_a_built_in_one_hides(
-    report_of: ReportOf, assert_golden: AssertGolden, write_config: WriteConfig
-) -> None:
+def test_a_file_that_a_built_in_one_hides(problems_of: ProblemsOf, write_config: WriteConfig) -> None:
     config_dir = write_config("env/cartpole", "env: Acrobot-v1\n")
-    assert_golden("file_hidden", report_of([CARTPOLE], config_dir))
-
-
-def test_all_problems_are_in_one_report(report_of: ReportOf, assert_golden: AssertGolden) -> None:
-    overrides = [
-        "seed=1.0",
-        "seed",
-        "algorithm.gama=3",
-        "engine=inlin",
-        "tracking=mlfow",
-        "env.env=CartPol-v1",
+    assert problems_of([CARTPOLE], config_dir) == [
+        Problem(
+            "env/cartpole.yaml has the name of a built-in file, which is read instead of it",
+            where="my_conf/env/cartpole.yaml",
+            allowed="another file name",
+        )
     ]
-    report = report_of([CARTPOLE, *overrides])
-    assert report.startswith("6 problems")
-    assert_golden("all_problems", report)
+
+
+def test_all_problems_are_in_one_report(problems_of: ProblemsOf) -> None:
+    overrides = ["seed=1.0", "seed", "algorithm.gama=3", "engine=inlin", "tracking=mlfow", "env.env=CartPol-v1"]
+    assert problems_of([CARTPOLE, *overrides]) == [
+        NO_VALUE,
+        NO_MLFOW,
+        unknown_key("algorithm.gama", "3", PPOConfig, nearest="gamma"),
+        wrong_type("seed", "1.0", "an integer >= 0"),
+        not_a_choice("engine", '"inlin"', "ray, inline", nearest="inline"),
+        NO_CARTPOL,
+    ]

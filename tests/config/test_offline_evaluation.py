@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from runner.config import build_experiment_config, compose_experiment
+from runner.config.errors import Problem
 from runner.config.metrics import producible_metrics
 from runner.config.offline_evaluation import (
     OFF_POLICY_METHODS,
@@ -18,28 +19,141 @@ from runner.config.offline_evaluation import (
 )
 from runner.config.schemas import EvaluationConfig, ModuleConfig
 from runner.offline.evaluation.policy_evaluation import METHODS
+from tests.support.problems import Including, not_a_choice, out_of_range
 
 KEY = "evaluation.offline_evaluation_"
 DATA = (f"{KEY}input_=data", f"{KEY}interval=2")
-MISTAKES: dict[str, list[str]] = {
-    "held_out_interval_without_data": [f"{KEY}interval=2"],
-    "held_out_types": [*DATA, f"{KEY}type=[eval_loss,wiss]"],
-    "held_out_no_type": [*DATA, f"{KEY}type=[]"],
-    "held_out_ranges": [*DATA, f"{KEY}level=1", f"{KEY}num_resamples=0"],
-    "held_out_q_model": [
-        *DATA,
-        f"{KEY}type=dr",
-        f"{KEY}q_model_config={{num_update: 3, lr: 0, network: {{fcnet_activation: tan, hiddens: 3}}}}",
-    ],
-    "held_out_q_network_of_text": [*DATA, f"{KEY}q_model_config={{network: large}}"],
-    "held_out_metric_without_interval": [f"{KEY}input_=data", "stop.evaluation.offline.eval_loss=1"],
-    "held_out_metric_of_another_type": [*DATA, f"{KEY}type=wis", "stop.evaluation.offline.wiss=1"],
-}
+Q_MODEL = f"{KEY}q_model_config={{num_update: 3, lr: 0, network: {{fcnet_activation: tan, hiddens: 3}}}}"
+TYPES = "eval_loss, is, wis, pdis, wpdis, dm, dr, wdr"
+NETWORK_KEYS = (
+    "fcnet_hiddens, fcnet_activation, fcnet_kernel_initializer, "
+    "fcnet_kernel_initializer_kwargs, fcnet_bias_initializer, "
+    "fcnet_bias_initializer_kwargs, fcnet_use_layernorm, conv_filters, conv_activation, "
+    "conv_kernel_initializer, conv_kernel_initializer_kwargs, conv_bias_initializer, "
+    "conv_bias_initializer_kwargs"
+)
+MISTAKES = [
+    pytest.param(
+        [f"{KEY}interval=2"],
+        [
+            Problem(
+                "evaluation.offline_evaluation_interval is set, but no held-out data are named",
+                where="override evaluation.offline_evaluation_interval=2",
+                got="2",
+                allowed="null, or evaluation.offline_evaluation_input_=PATH",
+            )
+        ],
+        id="interval_without_data",
+    ),
+    pytest.param(
+        [*DATA, f"{KEY}type=[eval_loss,wiss]"],
+        [
+            Problem(
+                "evaluation.offline_evaluation_type has no wiss",
+                where="override evaluation.offline_evaluation_type=[eval_loss,wiss]",
+                got="wiss",
+                allowed=TYPES,
+                nearest="wis",
+            )
+        ],
+        id="types",
+    ),
+    pytest.param(
+        [*DATA, f"{KEY}type=[]"],
+        [
+            Problem(
+                "evaluation.offline_evaluation_type is empty",
+                where="override evaluation.offline_evaluation_type=[]",
+                got="[]",
+                allowed=TYPES,
+            )
+        ],
+        id="no_type",
+    ),
+    pytest.param(
+        [*DATA, f"{KEY}level=1", f"{KEY}num_resamples=0"],
+        [
+            out_of_range("evaluation.offline_evaluation_level", "1", "a number > 0 and < 1"),
+            out_of_range("evaluation.offline_evaluation_num_resamples", "0", "an integer >= 1"),
+        ],
+        id="ranges",
+    ),
+    pytest.param(
+        [*DATA, f"{KEY}type=dr", Q_MODEL],
+        [
+            Problem(
+                "unknown key evaluation.offline_evaluation_q_model_config.num_update",
+                where=f"override {Q_MODEL}",
+                got="3",
+                allowed="lr, batch_size, num_updates, target_update_period, num_action_samples, num_folds, network",
+                nearest="num_updates",
+            ),
+            out_of_range(
+                "evaluation.offline_evaluation_q_model_config.lr", "0", "a number > 0", where=f"override {Q_MODEL}"
+            ),
+            not_a_choice(
+                "evaluation.offline_evaluation_q_model_config.network.fcnet_activation",
+                '"tan"',
+                "tanh, relu, silu, elu, gelu, linear",
+                nearest="tanh",
+                where=f"override {Q_MODEL}",
+            ),
+            Problem(
+                "unknown key evaluation.offline_evaluation_q_model_config.network.hiddens",
+                where=f"override {Q_MODEL}",
+                got="3",
+                allowed=NETWORK_KEYS,
+                nearest="fcnet_hiddens",
+            ),
+        ],
+        id="q_model",
+    ),
+    pytest.param(
+        [*DATA, f"{KEY}q_model_config={{network: large}}"],
+        [
+            Problem(
+                "evaluation.offline_evaluation_q_model_config.network must be a block",
+                where="override evaluation.offline_evaluation_q_model_config={network: large}",
+                got='"large"',
+                allowed=NETWORK_KEYS,
+            )
+        ],
+        id="q_network_of_text",
+    ),
+    pytest.param(
+        [f"{KEY}input_=data", "stop.evaluation.offline.eval_loss=1"],
+        [
+            Problem(
+                (
+                    "no part of this run produces the metric evaluation/offline/eval_loss: nothing is "
+                    "evaluated on held-out data, because evaluation.offline_evaluation_interval is null"
+                ),
+                where="override stop.evaluation.offline.eval_loss=1",
+                got="evaluation/offline/eval_loss",
+                allowed="evaluation.offline_evaluation_interval=10 with evaluation.offline_evaluation_input_=PATH",
+            )
+        ],
+        id="metric_without_interval",
+    ),
+    pytest.param(
+        [*DATA, f"{KEY}type=wis", "stop.evaluation.offline.wiss=1"],
+        [
+            Problem(
+                "no part of this run produces the metric evaluation/offline/wiss",
+                where="override stop.evaluation.offline.wiss=1",
+                got="evaluation/offline/wiss",
+                allowed=Including("evaluation/offline/wis, evaluation/offline/wis_effective_sample_size, ", " more)"),
+                nearest="evaluation/offline/wis",
+            )
+        ],
+        id="metric_of_another_type",
+    ),
+]
 
 
-@pytest.mark.parametrize("name", MISTAKES)
-def test_message(name: str, report_of: Callable[..., str], assert_golden: Callable[[str, str], None]) -> None:
-    assert_golden(name, report_of(["+experiment=ppo_cartpole", *MISTAKES[name]]))
+@pytest.mark.parametrize(("overrides", "expected"), MISTAKES)
+def test_message(overrides: list[str], expected: list[Problem], problems_of: Callable[..., list[Problem]]) -> None:
+    assert problems_of(["+experiment=ppo_cartpole", *overrides]) == expected
 
 
 def test_every_method_has_a_name_and_a_metric() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from runner.config import build_experiment_config, compose_experiment
-from runner.config.errors import ConfigError
+from runner.config.errors import ConfigError, Problem
 from runner.config.operators import OPERATORS
 from runner.config.plans import (
     draw_plan,
@@ -25,7 +25,9 @@ from runner.config.plans import (
     read_plan,
     steps_of,
 )
+from runner.config.schemas import ExperimentConfig
 from tests.conftest import ROOT, WAIT_S, Outcome
+from tests.support.problems import not_a_choice, out_of_range
 
 AssertGolden = Callable[[str, str], None]
 OWN = "tests.plans.own_plans"
@@ -42,127 +44,878 @@ def queue(operator: str, name: str, **options: Any) -> dict[str, Any]:
 
 FROM_Q_TO_P = [queue("Dequeue", "q"), queue("Enqueue", "p")]
 
-MISTAKES: Mapping[str, list[Any]] = {
-    "unknown operator": [ROLLOUTS, "ConcatBatch", TRAIN],
-    "unknown option": [{ROLLOUTS: {"mod": "raw"}}, TRAIN],
-    "option of an operator without any": [ROLLOUTS, {TRAIN: {"lr": 1}}],
-    "value out of range": [{ROLLOUTS: {"mode": "bulk", "num_async": 0}}, TRAIN],
-    "text for a number": [ROLLOUTS, {CONCAT: {"min_env_steps": "many"}}, TRAIN],
-    "options that are no block": [{ROLLOUTS: "raw"}, TRAIN],
-    "two operators in one": [{ROLLOUTS: {}, TRAIN: {}}],
-    "a number for an operator": [ROLLOUTS, 3],
-    "a target that is none": [ROLLOUTS, {"_target_": 3}],
-    "nothing": [],
-    "no operator that begins": [CONCAT, TRAIN],
-    "a beginning in the middle": [ROLLOUTS, READ, TRAIN],
-    "items that do not fit": [ROLLOUTS, "ApplyGradients"],
-    "items of several plans that do not fit": [several([ROLLOUTS], [ROLLOUTS, TRAIN]), TRAIN],
-    "a result in the middle": [ROLLOUTS, TRAIN, "StandardMetricsReporting", "DebugPrint"],
-    "a result in one of several plans": [several([ROLLOUTS, TRAIN, "StandardMetricsReporting"], [ROLLOUTS, TRAIN])],
-    "no plans": ["Concurrently"],
-    "an empty plan of several": [several([ROLLOUTS, TRAIN], [])],
-    "outputs that are not there": [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], output_indexes=[0, 2])],
-    "no outputs": [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], output_indexes=[])],
-    "weights of other plans": [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], round_robin_weights=[1])],
-    "weights that are none": [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], round_robin_weights=[1, "+"])],
-    "weights without turns": [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], round_robin_weights=[1, 2], mode="async")],
-    "shares of plans that do not sample and train": [
-        several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], round_robin_weights="auto")
-    ],
-    "shares without turns": [several([ROLLOUTS], [ROLLOUTS, TRAIN], round_robin_weights="auto", mode="async")],
-    "a plan that is always ready": [
-        several([ROLLOUTS, "DebugPrint"], [ROLLOUTS, TRAIN], round_robin_weights=["*", 1], output_indexes=[1])
-    ],
-    "replay that is always ready": [
-        several([ROLLOUTS, "StoreToReplayBuffer"], ["Replay", TRAIN], round_robin_weights=[1, "*"], output_indexes=[1])
-    ],
-    "a queue that nobody fills": [
-        several([ROLLOUTS, {"Enqueue": {"queue": "q"}}], [{"Dequeue": {"queue": "p"}}, TRAIN])
-    ],
-    "a queue that fills itself": [{"Dequeue": {"queue": "q"}}, {"Enqueue": {"queue": "q"}}, TRAIN],
-    "queues that fill each other": [several([queue("Dequeue", "p"), queue("Enqueue", "q"), TRAIN], FROM_Q_TO_P)],
-    "queues of which only some have items": [
-        several(
-            [ROLLOUTS, queue("Enqueue", "r")],
-            [queue("Dequeue", "r"), TRAIN],
-            [queue("Dequeue", "p"), queue("Enqueue", "q")],
-            FROM_Q_TO_P,
-        ),
-    ],
-    "two capacities of a queue": [
-        several(
-            [ROLLOUTS, queue("Enqueue", "q", capacity=2)],
-            [ROLLOUTS, queue("Enqueue", "q")],
-            [queue("Dequeue", "q"), TRAIN],
-        )
-    ],
-    "a queue that nobody empties": [ROLLOUTS, "Enqueue", TRAIN],
-    "items of a queue that do not fit": [several([ROLLOUTS, "Enqueue"], ["Dequeue", "ApplyGradients"])],
-    "duplicates of nothing": [{"Duplicate": {"plans": [[TRAIN], [TRAIN]]}}],
-    "a beginning in a duplicate": [ROLLOUTS, {"Duplicate": {"plans": [[TRAIN], [ROLLOUTS, TRAIN]]}}],
-    "no experiences are kept": [ROLLOUTS, "SelectExperiences", TRAIN],
-    "a missing operator of one's own": [ROLLOUTS, {"_target_": f"{OWN}.EverySecnd"}, TRAIN],
-    "an unknown argument of one's own operator": [ROLLOUTS, {"_target_": f"{OWN}.EverySecond", "last": 1}, TRAIN],
-    "one's own operator that begins no plan": [{"_target_": f"{OWN}.EverySecond"}, TRAIN],
-    "items of one's own that nothing takes": [ROLLOUTS, {"_target_": f"{OWN}.OddSteps"}, TRAIN],
-    "a function for an operator": [ROLLOUTS, {"_target_": f"{OWN}.two_batches"}],
-    "several mistakes": [{ROLLOUTS: {"mode": "bulk"}}, "ConcatBatch", {"TrainOneStp": {"lr": 1}}],
-}
+# What several messages allow.
+A_PLAN = "a list of operators: Name, {Name: {option: value}}, or {_target_: package.Operator, argument: value}"
+A_BEGINNING = "a plan that begins with ParallelRollouts, ReadRecorded, AsyncGradients, Replay, Concurrently, Dequeue"
+A_WAITING_PLAN = "a number; or a plan that begins with Dequeue or samples async"
+WEIGHTS = "integers of 1 or more, or '*'"
+THE_END = "the last operator of algorithm.plan, or left out"
+TWO_PLANS = "mode: round_robin, and two plans: the first one samples, the second one trains"
+A_BUFFER = "algorithm.replay_buffers.replay={_target_: runner.replay.ReplayBuffer, capacity: 10000}"
+TAKE_EXPERIENCES = (
+    "ConcatBatches, CompleteEpisodes, SelectExperiences, StandardizeFields, StoreToReplayBuffer, "
+    "MixInReplay, ComputeGradients, TrainOneStep"
+)
+OPERATOR_NAMES = ", ".join(OPERATORS)
+
+NO_CONCAT_BATCH = Problem(
+    "algorithm.plan.1: there is no operator ConcatBatch",
+    where="algorithm.plan.1",
+    got="ConcatBatch",
+    allowed=OPERATOR_NAMES,
+    nearest="ConcatBatches",
+)
+NO_MODE_BULK = not_a_choice(
+    "algorithm.plan.0.ParallelRollouts.mode",
+    '"bulk"',
+    "bulk_sync, raw, async",
+    nearest="bulk_sync",
+    where="algorithm.plan.0.ParallelRollouts.mode",
+)
+MISTAKES = [
+    pytest.param([ROLLOUTS, "ConcatBatch", TRAIN], [NO_CONCAT_BATCH], id="unknown operator"),
+    pytest.param(
+        [{ROLLOUTS: {"mod": "raw"}}, TRAIN],
+        [
+            Problem(
+                "unknown option algorithm.plan.0.ParallelRollouts.mod",
+                where="algorithm.plan.0.ParallelRollouts.mod",
+                got='"raw"',
+                allowed="deterministic, max_weights_lag, mode, num_async",
+                nearest="mode",
+            )
+        ],
+        id="unknown option",
+    ),
+    pytest.param(
+        [ROLLOUTS, {TRAIN: {"lr": 1}}],
+        [
+            Problem(
+                "unknown option algorithm.plan.1.TrainOneStep.lr",
+                where="algorithm.plan.1.TrainOneStep.lr",
+                got="1",
+                allowed="no options",
+            )
+        ],
+        id="option of an operator without any",
+    ),
+    pytest.param(
+        [{ROLLOUTS: {"mode": "bulk", "num_async": 0}}, TRAIN],
+        [
+            out_of_range(
+                "algorithm.plan.0.ParallelRollouts.num_async",
+                "0",
+                "an integer >= 1",
+                where="algorithm.plan.0.ParallelRollouts.num_async",
+            ),
+            NO_MODE_BULK,
+        ],
+        id="value out of range",
+    ),
+    pytest.param(
+        [ROLLOUTS, {CONCAT: {"min_env_steps": "many"}}, TRAIN],
+        [
+            not_a_choice(
+                "algorithm.plan.1.ConcatBatches.min_env_steps",
+                '"many"',
+                "an integer >= 1 or auto",
+                where="algorithm.plan.1.ConcatBatches.min_env_steps",
+            )
+        ],
+        id="text for a number",
+    ),
+    pytest.param(
+        [{ROLLOUTS: "raw"}, TRAIN],
+        [
+            Problem(
+                "algorithm.plan.0: the options of ParallelRollouts are no block",
+                where="algorithm.plan.0",
+                got='"raw"',
+                allowed="num_async, max_weights_lag, deterministic, mode",
+            )
+        ],
+        id="options that are no block",
+    ),
+    pytest.param(
+        [{ROLLOUTS: {}, TRAIN: {}}],
+        [
+            Problem(
+                "algorithm.plan.0 is no operator",
+                where="algorithm.plan.0",
+                got='{"ParallelRollouts": {}, "TrainOneStep": {}}',
+                allowed=A_PLAN,
+            )
+        ],
+        id="two operators in one",
+    ),
+    pytest.param(
+        [ROLLOUTS, 3],
+        [Problem("algorithm.plan.1 is no operator", where="algorithm.plan.1", got="3", allowed=A_PLAN)],
+        id="a number for an operator",
+    ),
+    pytest.param(
+        [ROLLOUTS, {"_target_": 3}],
+        [
+            Problem(
+                "algorithm.plan.1._target_ is no dotted path",
+                where="algorithm.plan.1",
+                got="3",
+                allowed="package.module.Name",
+            )
+        ],
+        id="a target that is none",
+    ),
+    pytest.param(
+        [], [Problem("algorithm.plan is no plan", where="algorithm.plan", got="[]", allowed=A_PLAN)], id="nothing"
+    ),
+    pytest.param(
+        [CONCAT, TRAIN],
+        [
+            Problem(
+                "algorithm.plan.0: ConcatBatches takes items, and no operator before it gives any",
+                where="algorithm.plan.0",
+                got="ConcatBatches",
+                allowed=A_BEGINNING,
+            )
+        ],
+        id="no operator that begins",
+    ),
+    pytest.param(
+        [ROLLOUTS, READ, TRAIN],
+        [
+            Problem(
+                "algorithm.plan.1: ReadRecorded takes no items, it can only begin a plan",
+                where="algorithm.plan.1",
+                got="ParallelRollouts -> ReadRecorded",
+                allowed="Concurrently, to run several plans in turn",
+            )
+        ],
+        id="a beginning in the middle",
+    ),
+    pytest.param(
+        [ROLLOUTS, "ApplyGradients"],
+        [
+            Problem(
+                "algorithm.plan.1: ParallelRollouts gives Experiences, ApplyGradients takes Gradients",
+                where="algorithm.plan.1",
+                got="ParallelRollouts -> ApplyGradients",
+                allowed=f"after ParallelRollouts: {TAKE_EXPERIENCES}",
+            )
+        ],
+        id="items that do not fit",
+    ),
+    pytest.param(
+        [several([ROLLOUTS], [ROLLOUTS, TRAIN]), TRAIN],
+        [
+            Problem(
+                "algorithm.plan.1: Concurrently gives TrainResult, TrainOneStep takes Experiences or RecordedBatches",
+                where="algorithm.plan.1",
+                got="Concurrently -> TrainOneStep",
+                allowed="after Concurrently: Duplicate, Enqueue, DebugPrint, StandardMetricsReporting",
+            )
+        ],
+        id="items of several plans that do not fit",
+    ),
+    pytest.param(
+        [ROLLOUTS, TRAIN, "StandardMetricsReporting", "DebugPrint"],
+        [
+            Problem(
+                (
+                    "algorithm.plan.3: StandardMetricsReporting gives Result, DebugPrint takes "
+                    "Experiences or RecordedBatches or Gradients or TrainResult"
+                ),
+                where="algorithm.plan.3",
+                got="StandardMetricsReporting -> DebugPrint",
+                allowed="after StandardMetricsReporting: no operator of runner",
+            ),
+            Problem(
+                "algorithm.plan.2: StandardMetricsReporting ends an iteration of the whole plan",
+                where="algorithm.plan.2",
+                allowed=THE_END,
+            ),
+        ],
+        id="a result in the middle",
+    ),
+    pytest.param(
+        [several([ROLLOUTS, TRAIN, "StandardMetricsReporting"], [ROLLOUTS, TRAIN])],
+        [
+            Problem(
+                (
+                    "algorithm.plan.0.Concurrently.plans.0.2: StandardMetricsReporting ends an iteration "
+                    "of the whole plan"
+                ),
+                where="algorithm.plan.0.Concurrently.plans.0.2",
+                allowed=THE_END,
+            )
+        ],
+        id="a result in one of several plans",
+    ),
+    pytest.param(
+        ["Concurrently"],
+        [
+            Problem(
+                "algorithm.plan.0: Concurrently has no plans",
+                where="algorithm.plan.0",
+                allowed="plans: a list of plans, each a list of operators",
+            )
+        ],
+        id="no plans",
+    ),
+    pytest.param(
+        [several([ROLLOUTS, TRAIN], [])],
+        [
+            Problem(
+                "algorithm.plan.0.Concurrently.plans.1 is no plan",
+                where="algorithm.plan.0.Concurrently.plans.1",
+                got="[]",
+                allowed=A_PLAN,
+            )
+        ],
+        id="an empty plan of several",
+    ),
+    pytest.param(
+        [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], output_indexes=[0, 2])],
+        [
+            Problem(
+                "algorithm.plan.0: output_indexes name plan 2, and the last plan is 1",
+                where="algorithm.plan.0",
+                got="[0, 2]",
+                allowed="indexes from 0 to 1",
+            )
+        ],
+        id="outputs that are not there",
+    ),
+    pytest.param(
+        [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], output_indexes=[])],
+        [
+            Problem(
+                "algorithm.plan.0: Concurrently gives no items on, so no iteration would ever end",
+                where="algorithm.plan.0",
+                got="output_indexes: []",
+                allowed="indexes from 0 to 1, or null for all",
+            )
+        ],
+        id="no outputs",
+    ),
+    pytest.param(
+        [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], round_robin_weights=[1])],
+        [
+            Problem(
+                "algorithm.plan.0: round_robin_weights are not one weight for each of 2 plans",
+                where="algorithm.plan.0",
+                got="[1]",
+                allowed=WEIGHTS,
+            )
+        ],
+        id="weights of other plans",
+    ),
+    pytest.param(
+        [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], round_robin_weights=[1, "+"])],
+        [
+            Problem(
+                "algorithm.plan.0: round_robin_weights are not one weight for each of 2 plans",
+                where="algorithm.plan.0",
+                got='[1, "+"]',
+                allowed=WEIGHTS,
+            )
+        ],
+        id="weights that are none",
+    ),
+    pytest.param(
+        [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], round_robin_weights=[1, 2], mode="async")],
+        [
+            Problem(
+                "algorithm.plan.0: round_robin_weights have no effect with mode async",
+                where="algorithm.plan.0",
+                got="[1, 2]",
+                allowed="mode: round_robin",
+            )
+        ],
+        id="weights without turns",
+    ),
+    pytest.param(
+        [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], round_robin_weights="auto")],
+        [
+            Problem(
+                (
+                    "algorithm.plan.0: round_robin_weights: auto shares turns between a plan that samples"
+                    " and one that trains"
+                ),
+                where="algorithm.plan.0",
+                got="mode: round_robin, 2 plans",
+                allowed=TWO_PLANS,
+            )
+        ],
+        id="shares of plans that do not sample and train",
+    ),
+    pytest.param(
+        [several([ROLLOUTS], [ROLLOUTS, TRAIN], round_robin_weights="auto", mode="async")],
+        [
+            Problem(
+                (
+                    "algorithm.plan.0: round_robin_weights: auto shares turns between a plan that samples"
+                    " and one that trains"
+                ),
+                where="algorithm.plan.0",
+                got="mode: async, 2 plans",
+                allowed=TWO_PLANS,
+            )
+        ],
+        id="shares without turns",
+    ),
+    pytest.param(
+        [several([ROLLOUTS, "DebugPrint"], [ROLLOUTS, TRAIN], round_robin_weights=["*", 1], output_indexes=[1])],
+        [
+            Problem(
+                "algorithm.plan.0: plan 0 never waits, so its turn with the weight '*' would never end",
+                where="algorithm.plan.0",
+                got='["*", 1]',
+                allowed=A_WAITING_PLAN,
+            )
+        ],
+        id="a plan that is always ready",
+    ),
+    pytest.param(
+        [
+            several(
+                [ROLLOUTS, "StoreToReplayBuffer"], ["Replay", TRAIN], round_robin_weights=[1, "*"], output_indexes=[1]
+            )
+        ],
+        [
+            Problem(
+                "algorithm.plan.0: plan 1 never waits, so its turn with the weight '*' would never end",
+                where="algorithm.plan.0",
+                got='[1, "*"]',
+                allowed=A_WAITING_PLAN,
+            )
+        ],
+        id="replay that is always ready",
+    ),
+    pytest.param(
+        [several([ROLLOUTS, {"Enqueue": {"queue": "q"}}], [{"Dequeue": {"queue": "p"}}, TRAIN])],
+        [
+            Problem(
+                (
+                    "algorithm.plan.0.Concurrently.plans.1.0: no other plan fills the queue p, so Dequeue"
+                    " would never give an item"
+                ),
+                where="algorithm.plan.0.Concurrently.plans.1.0",
+                got="p",
+                allowed="{Enqueue: {queue: p}} in a plan that Concurrently runs beside it",
+            ),
+            Problem(
+                (
+                    "algorithm.plan.0.Concurrently.plans.0.1: no plan empties the queue q, so Enqueue "
+                    "would wait for ever once it is full"
+                ),
+                where="algorithm.plan.0.Concurrently.plans.0.1",
+                got="q",
+                allowed="{Dequeue: {queue: q}} at the beginning of a plan",
+            ),
+        ],
+        id="a queue that nobody fills",
+    ),
+    pytest.param(
+        [{"Dequeue": {"queue": "q"}}, {"Enqueue": {"queue": "q"}}, TRAIN],
+        [
+            Problem(
+                "algorithm.plan.0: no other plan fills the queue q, so Dequeue would never give an item",
+                where="algorithm.plan.0",
+                got="q",
+                allowed="{Enqueue: {queue: q}} in a plan that Concurrently runs beside it",
+            )
+        ],
+        id="a queue that fills itself",
+    ),
+    pytest.param(
+        [several([queue("Dequeue", "p"), queue("Enqueue", "q"), TRAIN], FROM_Q_TO_P)],
+        [
+            Problem(
+                (
+                    "algorithm.plan.0.Concurrently.plans.0.0: the queue p is filled from queues that wait"
+                    " for it, so no item ever comes"
+                ),
+                where="algorithm.plan.0.Concurrently.plans.0.0",
+                got="p",
+                allowed="{Enqueue: {queue: p}} in a plan that samples or reads recorded data",
+            ),
+            Problem(
+                (
+                    "algorithm.plan.0.Concurrently.plans.1.0: the queue q is filled from queues that wait"
+                    " for it, so no item ever comes"
+                ),
+                where="algorithm.plan.0.Concurrently.plans.1.0",
+                got="q",
+                allowed="{Enqueue: {queue: q}} in a plan that samples or reads recorded data",
+            ),
+        ],
+        id="queues that fill each other",
+    ),
+    pytest.param(
+        [
+            several(
+                [ROLLOUTS, queue("Enqueue", "r")],
+                [queue("Dequeue", "r"), TRAIN],
+                [queue("Dequeue", "p"), queue("Enqueue", "q")],
+                FROM_Q_TO_P,
+            )
+        ],
+        [
+            Problem(
+                (
+                    "algorithm.plan.0.Concurrently.plans.2.0: the queue p is filled from queues that wait"
+                    " for it, so no item ever comes"
+                ),
+                where="algorithm.plan.0.Concurrently.plans.2.0",
+                got="p",
+                allowed="{Enqueue: {queue: p}} in a plan that samples or reads recorded data",
+            ),
+            Problem(
+                (
+                    "algorithm.plan.0.Concurrently.plans.3.0: the queue q is filled from queues that wait"
+                    " for it, so no item ever comes"
+                ),
+                where="algorithm.plan.0.Concurrently.plans.3.0",
+                got="q",
+                allowed="{Enqueue: {queue: q}} in a plan that samples or reads recorded data",
+            ),
+        ],
+        id="queues of which only some have items",
+    ),
+    pytest.param(
+        [
+            several(
+                [ROLLOUTS, queue("Enqueue", "q", capacity=2)],
+                [ROLLOUTS, queue("Enqueue", "q")],
+                [queue("Dequeue", "q"), TRAIN],
+            )
+        ],
+        [
+            Problem(
+                (
+                    "algorithm.plan.0.Concurrently.plans.1.1: the queue q has another capacity in "
+                    "algorithm.plan.0.Concurrently.plans.0.1"
+                ),
+                where="algorithm.plan.0.Concurrently.plans.1.1",
+                got="16, and 2 there",
+                allowed="one capacity",
+            )
+        ],
+        id="two capacities of a queue",
+    ),
+    pytest.param(
+        [ROLLOUTS, "Enqueue", TRAIN],
+        [
+            Problem(
+                "algorithm.plan.1: no plan empties the queue queue, so Enqueue would wait for ever once it is full",
+                where="algorithm.plan.1",
+                got="queue",
+                allowed="{Dequeue: {queue: queue}} at the beginning of a plan",
+            )
+        ],
+        id="a queue that nobody empties",
+    ),
+    pytest.param(
+        [several([ROLLOUTS, "Enqueue"], ["Dequeue", "ApplyGradients"])],
+        [
+            Problem(
+                "algorithm.plan.0.Concurrently.plans.1.1: Dequeue gives Experiences, ApplyGradients takes Gradients",
+                where="algorithm.plan.0.Concurrently.plans.1.1",
+                got="Dequeue -> ApplyGradients",
+                allowed=f"after Dequeue: {TAKE_EXPERIENCES}",
+            )
+        ],
+        id="items of a queue that do not fit",
+    ),
+    pytest.param(
+        [{"Duplicate": {"plans": [[TRAIN], [TRAIN]]}}],
+        [
+            Problem(
+                "algorithm.plan.0: Duplicate takes items, and no operator before it gives any",
+                where="algorithm.plan.0",
+                got="Duplicate",
+                allowed=A_BEGINNING,
+            )
+        ],
+        id="duplicates of nothing",
+    ),
+    pytest.param(
+        [ROLLOUTS, {"Duplicate": {"plans": [[TRAIN], [ROLLOUTS, TRAIN]]}}],
+        [
+            Problem(
+                "algorithm.plan.1.Duplicate.plans.1.0: ParallelRollouts takes no items, it can only begin a plan",
+                where="algorithm.plan.1.Duplicate.plans.1.0",
+                got="Duplicate -> ParallelRollouts",
+                allowed="Concurrently, to run several plans in turn",
+            )
+        ],
+        id="a beginning in a duplicate",
+    ),
+    pytest.param(
+        [ROLLOUTS, "SelectExperiences", TRAIN],
+        [
+            Problem(
+                "algorithm.plan.1: SelectExperiences keeps no module, so no item would ever pass",
+                where="algorithm.plan.1",
+                got="[]",
+                allowed="modules: ids of the modules to keep",
+            )
+        ],
+        id="no experiences are kept",
+    ),
+    pytest.param(
+        [ROLLOUTS, {"_target_": f"{OWN}.EverySecnd"}, TRAIN],
+        [
+            Problem(
+                "algorithm.plan.1._target_: tests.plans.own_plans has no EverySecnd",
+                where="algorithm.plan.1",
+                got="tests.plans.own_plans.EverySecnd",
+                allowed=(
+                    "Computed, EverySecond, Misspelt, NoReduction, OddSteps, ThreeResults, Unknown, "
+                    "gradients, made_late, no_flow, reported, two_batches"
+                ),
+                nearest="EverySecond",
+            )
+        ],
+        id="a missing operator of one's own",
+    ),
+    pytest.param(
+        [ROLLOUTS, {"_target_": f"{OWN}.EverySecond", "last": 1}, TRAIN],
+        [
+            Problem(
+                "algorithm.plan.1._target_: EverySecond takes no argument last",
+                where="algorithm.plan.1",
+                got="tests.plans.own_plans.EverySecond",
+                allowed="first",
+            )
+        ],
+        id="an unknown argument of one's own operator",
+    ),
+    pytest.param(
+        [{"_target_": f"{OWN}.EverySecond"}, TRAIN],
+        [
+            Problem(
+                (
+                    "algorithm.plan.0: tests.plans.own_plans.EverySecond takes items, and no operator "
+                    "before it gives any"
+                ),
+                where="algorithm.plan.0",
+                got="tests.plans.own_plans.EverySecond",
+                allowed=A_BEGINNING,
+            )
+        ],
+        id="one's own operator that begins no plan",
+    ),
+    pytest.param(
+        [ROLLOUTS, {"_target_": f"{OWN}.OddSteps"}, TRAIN],
+        [
+            Problem(
+                (
+                    "algorithm.plan.2: tests.plans.own_plans.OddSteps gives Numbers, TrainOneStep takes "
+                    "Experiences or RecordedBatches"
+                ),
+                where="algorithm.plan.2",
+                got="tests.plans.own_plans.OddSteps -> TrainOneStep",
+                allowed="after tests.plans.own_plans.OddSteps: no operator of runner",
+            )
+        ],
+        id="items of one's own that nothing takes",
+    ),
+    pytest.param(
+        [ROLLOUTS, {"_target_": f"{OWN}.two_batches"}],
+        [
+            Problem(
+                (
+                    "tests.plans.own_plans.two_batches is a function that makes a whole plan, it cannot "
+                    "be one step of a plan"
+                ),
+                where="algorithm.plan",
+                allowed="algorithm.plan: {_target_: tests.plans.own_plans.two_batches}, or an operator class",
+            )
+        ],
+        id="a function for an operator",
+    ),
+    pytest.param(
+        [{ROLLOUTS: {"mode": "bulk"}}, "ConcatBatch", {"TrainOneStp": {"lr": 1}}],
+        [
+            NO_MODE_BULK,
+            NO_CONCAT_BATCH,
+            Problem(
+                "algorithm.plan.2: there is no operator TrainOneStp",
+                where="algorithm.plan.2",
+                got="TrainOneStp",
+                allowed=OPERATOR_NAMES,
+                nearest="TrainOneStep",
+            ),
+        ],
+        id="several mistakes",
+    ),
+]
 
 
-def test_what_is_said_about_mistakes(assert_golden: AssertGolden) -> None:
-    texts = []
-    for name, plan in MISTAKES.items():
-        problems = find_plan_problems(plan, lambda key: key)
-        assert problems, name
-        texts.append(f"== {name}\n{ConfigError(problems)}")
-    assert_golden("plan_mistakes", "\n\n".join(texts))
+@pytest.mark.parametrize(("plan", "expected"), MISTAKES)
+def test_what_is_said_about_mistakes(plan: list[Any], expected: list[Problem]) -> None:
+    assert list(find_plan_problems(plan, lambda key: key)) == expected
 
 
 BUFFER = {"replay": {"_target_": "runner.replay.ReplayBuffer", "capacity": 100}}
 STORE, UPDATE = "StoreToReplayBuffer", "UpdatePriorities"
-# Name -> buffers and plan.
-BUFFER_MISTAKES: dict[str, tuple[object, list[Any]]] = {
-    "an unknown buffer": (BUFFER, [several([ROLLOUTS, {STORE: {"buffer": "repley"}}], ["Replay", TRAIN])]),
-    "no buffer": ({}, [several([ROLLOUTS, STORE], ["Replay", TRAIN])]),
-    "never replayed": (BUFFER, [ROLLOUTS, STORE, TRAIN]),
-    "never stored to": (BUFFER, [several([ROLLOUTS, "DebugPrint"], ["Replay", TRAIN], output_indexes=[1])]),
-    "not used": (BUFFER, [ROLLOUTS, TRAIN]),
-    "no class": ({"replay": {"capacity": 100}}, [ROLLOUTS, "MixInReplay", TRAIN]),
-    "no buffer's class": ({"replay": {"_target_": "runner.learners.ppo.PPOLoss"}}, [ROLLOUTS, "MixInReplay", TRAIN]),
-    "a missing class": ({"replay": {"_target_": "runner.replay.RepleyBuffer"}}, [ROLLOUTS, "MixInReplay", TRAIN]),
-    "an unknown argument": (
+ONLY_REPLAYED = Problem(
+    "algorithm.replay_buffers.replay: the plan replays this buffer only",
+    where="algorithm.plan",
+    allowed="StoreToReplayBuffer with buffer: replay, too",
+)
+NO_ERRORS_OF_ROWS = Problem(
+    "algorithm.plan.4: the loss gives no td_error for each row",
+    where="algorithm.plan.4",
+    got="td_error",
+    allowed="a loss that names it in `rows`",
+)
+# Buffers, the plan, and its problems.
+BUFFER_MISTAKES = [
+    pytest.param(
+        BUFFER,
+        [several([ROLLOUTS, {STORE: {"buffer": "repley"}}], ["Replay", TRAIN])],
+        [
+            Problem(
+                "algorithm.plan.0.Concurrently.plans.0.1: algorithm.replay_buffers has no buffer repley",
+                where="algorithm.plan.0.Concurrently.plans.0.1",
+                got="repley",
+                allowed="replay",
+                nearest="replay",
+            ),
+            ONLY_REPLAYED,
+        ],
+        id="an unknown buffer",
+    ),
+    pytest.param(
+        {},
+        [several([ROLLOUTS, STORE], ["Replay", TRAIN])],
+        [
+            Problem(
+                "algorithm.plan.0.Concurrently.plans.0.1: algorithm.replay_buffers has no buffer replay",
+                where="algorithm.plan.0.Concurrently.plans.0.1",
+                got="replay",
+                allowed=A_BUFFER,
+            ),
+            Problem(
+                "algorithm.plan.0.Concurrently.plans.1.0: algorithm.replay_buffers has no buffer replay",
+                where="algorithm.plan.0.Concurrently.plans.1.0",
+                got="replay",
+                allowed=A_BUFFER,
+            ),
+        ],
+        id="no buffer",
+    ),
+    pytest.param(
+        BUFFER,
+        [ROLLOUTS, STORE, TRAIN],
+        [
+            Problem(
+                "algorithm.replay_buffers.replay: the plan stores to this buffer only",
+                where="algorithm.plan",
+                allowed="Replay with buffer: replay, too",
+            )
+        ],
+        id="never replayed",
+    ),
+    pytest.param(
+        BUFFER,
+        [several([ROLLOUTS, "DebugPrint"], ["Replay", TRAIN], output_indexes=[1])],
+        [ONLY_REPLAYED],
+        id="never stored to",
+    ),
+    pytest.param(
+        BUFFER,
+        [ROLLOUTS, TRAIN],
+        [
+            Problem(
+                "algorithm.replay_buffers.replay: the plan neither stores to nor replays this buffer",
+                where="algorithm.plan",
+                allowed="StoreToReplayBuffer and Replay with buffer: replay, too",
+            )
+        ],
+        id="not used",
+    ),
+    pytest.param(
+        {"replay": {"capacity": 100}},
+        [ROLLOUTS, "MixInReplay", TRAIN],
+        [
+            Problem(
+                "algorithm.replay_buffers.replay names no class of replay buffers",
+                where="algorithm.replay_buffers.replay",
+                got='{"capacity": 100}',
+                allowed="{_target_: runner.replay.ReplayBuffer or PrioritizedReplayBuffer, capacity: 10000}",
+            )
+        ],
+        id="no class",
+    ),
+    pytest.param(
+        {"replay": {"_target_": "runner.learners.ppo.PPOLoss"}},
+        [ROLLOUTS, "MixInReplay", TRAIN],
+        [
+            Problem(
+                (
+                    "algorithm.replay_buffers.replay._target_: runner.learners.ppo.PPOLoss is no subclass"
+                    " of runner.replay.ReplayBuffer"
+                ),
+                where="algorithm.replay_buffers.replay._target_",
+                got="runner.learners.ppo.PPOLoss",
+            )
+        ],
+        id="no buffer's class",
+    ),
+    pytest.param(
+        {"replay": {"_target_": "runner.replay.RepleyBuffer"}},
+        [ROLLOUTS, "MixInReplay", TRAIN],
+        [
+            Problem(
+                "algorithm.replay_buffers.replay._target_: runner.replay has no RepleyBuffer",
+                where="algorithm.replay_buffers.replay._target_",
+                got="runner.replay.RepleyBuffer",
+                allowed=(
+                    "BufferEmpty, EpisodeReplayBuffer, HindsightReplayBuffer, PrioritizedReplayBuffer, "
+                    "ReplayBuffer, Replayed, ShardedReplayBuffer"
+                ),
+                nearest="ReplayBuffer",
+            )
+        ],
+        id="a missing class",
+    ),
+    pytest.param(
         {"replay": {"_target_": "runner.replay.ReplayBuffer", "capcity": 100}},
         [ROLLOUTS, "MixInReplay", TRAIN],
+        [
+            Problem(
+                "algorithm.replay_buffers.replay: ReplayBuffer takes no argument capcity",
+                where="algorithm.replay_buffers.replay",
+                got="capcity",
+                allowed="batch_length_T, burn_in_len, capacity, gamma, n_step, replay_mode",
+                nearest="capacity",
+            )
+        ],
+        id="an unknown argument",
     ),
-    "learning that never starts": (
+    pytest.param(
         BUFFER,
         [several([ROLLOUTS, STORE], [{"Replay": {"learning_starts": 100}}, TRAIN], output_indexes=[1])],
+        [
+            Problem(
+                (
+                    "algorithm.plan.0.Concurrently.plans.1.0: the buffer never holds the 100 env steps "
+                    "that learning_starts waits for"
+                ),
+                where="algorithm.plan.0.Concurrently.plans.1.0",
+                got="100",
+                allowed="less than its capacity of 100",
+            )
+        ],
+        id="learning that never starts",
     ),
-    "errors that the loss does not give": (BUFFER, [ROLLOUTS, "MixInReplay", TRAIN, UPDATE]),
-    "priorities that never change": (
+    pytest.param(
+        BUFFER,
+        [ROLLOUTS, "MixInReplay", TRAIN, UPDATE],
+        [
+            Problem(
+                "algorithm.plan.3: the loss gives no td_error for each row",
+                where="algorithm.plan.3",
+                got="td_error",
+                allowed="a loss that names it in `rows`",
+            )
+        ],
+        id="errors that the loss does not give",
+    ),
+    pytest.param(
         {"replay": {"_target_": "runner.replay.PrioritizedReplayBuffer"}},
         [ROLLOUTS, "MixInReplay", TRAIN],
+        [
+            Problem(
+                (
+                    "algorithm.replay_buffers.replay: no priority ever changes, so that all rows are as "
+                    "likely as in a ReplayBuffer"
+                ),
+                where="algorithm.plan",
+                allowed="UpdatePriorities with buffer: replay after TrainOneStep, or runner.replay.ReplayBuffer",
+            )
+        ],
+        id="priorities that never change",
     ),
-    "another discount": ({"replay": {**BUFFER["replay"], "n_step": 3}}, [ROLLOUTS, "MixInReplay", TRAIN]),
-    "priorities without rows": (BUFFER, [ROLLOUTS, "MixInReplay", "ComputeGradients", "ApplyGradients", UPDATE]),
-    "priorities of another buffer": (
+    pytest.param(
+        {"replay": {**BUFFER["replay"], "n_step": 3}},
+        [ROLLOUTS, "MixInReplay", TRAIN],
+        [
+            Problem(
+                "algorithm.replay_buffers.replay discounts the rewards of n steps by 1.0, and the algorithm by 0.99",
+                where="algorithm.replay_buffers.replay.gamma",
+                got="1.0",
+                allowed="gamma: ${algorithm.gamma}, 0.99 here",
+            )
+        ],
+        id="another discount",
+    ),
+    pytest.param(
+        BUFFER,
+        [ROLLOUTS, "MixInReplay", "ComputeGradients", "ApplyGradients", UPDATE],
+        [
+            NO_ERRORS_OF_ROWS,
+            Problem(
+                (
+                    "algorithm.plan.4: gradients do not say which rows they were computed on, so that no "
+                    "priority can be set"
+                ),
+                where="algorithm.plan.4",
+                got="ApplyGradients -> UpdatePriorities",
+                allowed="TrainOneStep -> UpdatePriorities",
+            ),
+        ],
+        id="priorities without rows",
+    ),
+    pytest.param(
         BUFFER | {"other": BUFFER["replay"]},
         [ROLLOUTS, {STORE: {"buffer": "other"}}, "MixInReplay", TRAIN, {UPDATE: {"buffer": "other"}}],
+        [
+            NO_ERRORS_OF_ROWS,
+            Problem(
+                "algorithm.plan.4: no row that comes to it was replayed from this buffer",
+                where="algorithm.plan.4",
+                got="buffer other",
+                allowed="buffer: replay",
+            ),
+            Problem(
+                "algorithm.replay_buffers.other: the plan stores to this buffer only",
+                where="algorithm.plan",
+                allowed="Replay with buffer: other, too",
+            ),
+        ],
+        id="priorities of another buffer",
     ),
-    "replayed episodes": (BUFFER, [ROLLOUTS, "MixInReplay", "CompleteEpisodes", TRAIN]),
-}
+    pytest.param(
+        BUFFER,
+        [ROLLOUTS, "MixInReplay", "CompleteEpisodes", TRAIN],
+        [
+            Problem(
+                "algorithm.plan.2: replayed steps are of many episodes, and none of them is ever complete",
+                where="algorithm.plan.2",
+                got="Replay -> CompleteEpisodes",
+                allowed="CompleteEpisodes before the buffer",
+            )
+        ],
+        id="replayed episodes",
+    ),
+]
 
 
-def test_what_is_said_about_replay_buffers(assert_golden: AssertGolden) -> None:
-    config = build_experiment_config(compose_experiment(["+experiment=a2c_cartpole"]))
-    texts = []
-    for name, (buffers, plan) in BUFFER_MISTAKES.items():
-        algorithm = replace(config.algorithm, replay_buffers=buffers, plan=plan)
-        problems = list(find_buffer_problems(replace(config, algorithm=algorithm), lambda key: key))
-        assert problems, name
-        texts.append(f"== {name}\n{ConfigError(problems)}")
-    assert_golden("replay_buffer_mistakes", "\n\n".join(texts))
+@pytest.fixture(scope="module")
+def a2c() -> ExperimentConfig:
+    return build_experiment_config(compose_experiment(["+experiment=a2c_cartpole"]))
+
+
+@pytest.mark.parametrize(("buffers", "plan", "expected"), BUFFER_MISTAKES)
+def test_what_is_said_about_replay_buffers(
+    buffers: dict[str, Any], plan: list[Any], expected: list[Problem], a2c: ExperimentConfig
+) -> None:
+    config = replace(a2c, algorithm=replace(a2c.algorithm, replay_buffers=buffers, plan=plan))
+    assert list(find_buffer_problems(config, lambda key: key)) == expected
 
 
 def test_the_priorities_of_several_buffers_in_a_row() -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
-from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.config.errors import ConfigError, Problem, RunFailure, list_names
 from tests.conftest import portable
 
 _START = re.compile(r"(?:\d+\. )(?=\S)")
@@ -56,3 +57,51 @@ def assert_error(shown: str | ConfigError | RunFailure, expected: ConfigError | 
     """Compare a rendered message or an error with an error: the fields of its problems, and its heading."""
     assert shown_problems(shown, tmp_path) == shown_problems(expected)
     assert portable(str(shown), tmp_path).partition("\n")[0] == str(expected).partition("\n")[0]
+
+
+class Including(str):
+    """Equal every text that includes these parts; for long lists of names that other tests pin."""
+
+    _parts: tuple[str, ...]
+
+    __hash__ = str.__hash__
+
+    def __new__(cls, *parts: str) -> Including:
+        """Join the parts, as a failed comparison shows them."""
+        self = super().__new__(cls, " ... ".join(parts))
+        self._parts = parts
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str) and all(part in other for part in self._parts)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+
+# Messages about fields: each wording is here only. `where` is an override of the field, unless it is given.
+
+
+def _override(key: str, got: str) -> str:
+    return f"override {key}=" + got.strip('"')
+
+
+def out_of_range(key: str, got: str, allowed: str, where: str | None = None) -> Problem:
+    """Return the problem of a value outside its range."""
+    return Problem(f"{key} is out of range", where or _override(key, got), got, allowed)
+
+
+def wrong_type(key: str, got: str, allowed: str, where: str | None = None) -> Problem:
+    """Return the problem of a value of another type."""
+    return Problem(f"{key} has the wrong type", where or _override(key, got), got, allowed)
+
+
+def not_a_choice(key: str, got: str, allowed: str, nearest: str | None = None, where: str | None = None) -> Problem:
+    """Return the problem of a value that is not one of a few."""
+    return Problem(f"{key} is not one of its choices", where or _override(key, got), got, allowed, nearest)
+
+
+def unknown_key(key: str, got: str, schema: type, nearest: str | None = None, where: str | None = None) -> Problem:
+    """Return the problem of a key that is not a field of the schema of its block."""
+    allowed = list_names([field.name for field in fields(schema) if field.init], key.rpartition(".")[2], limit=60)
+    return Problem(f"unknown key {key}", where or _override(key, got), got, allowed, nearest)

@@ -8,7 +8,7 @@ import pytest
 
 from runner.config.errors import ConfigError, Problem, RunFailure, render_problems
 from runner.offline.files.data_error import DataError
-from tests.support.problems import assert_error, problems_in, shown_problems
+from tests.support.problems import Including, assert_error, problems_in, shown_problems
 
 _LONG = " ".join(f"word{k}" for k in range(60))
 _PROBLEMS = [Problem("what"), Problem(_LONG, _LONG, "got", _LONG, "nearest"), Problem("what: where", allowed="3. x")]
@@ -37,3 +37,10 @@ def test_an_error_differs_in_its_kind_or_a_field(tmp_path: Path) -> None:
     for other in (ConfigError([Problem("what")]), DataError([Problem("what", "where")])):
         with pytest.raises(AssertionError):
             assert_error(str(DataError([Problem("what")])), other, tmp_path)
+
+
+def test_a_text_that_includes_all_parts_is_equal() -> None:
+    expected = Problem("what", allowed=Including("b, ", " more)"))
+    assert Problem("what", allowed="a, b, c, ... (3 more)") == expected
+    assert Problem("what", allowed="a, b, c") != expected
+    assert Problem("what") != expected
