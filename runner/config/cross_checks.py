@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from runner.config.aggregator_checks import find_aggregator_problems
 from runner.config.algorithms import AlgorithmConfig, PPOConfig
 from runner.config.callables import find_nested_faults
 from runner.config.callback_checks import find_callback_problems
@@ -95,7 +94,6 @@ def _check_resources(config: ExperimentConfig, composed: Composed) -> Iterator[P
     if not unread & {"env", "algorithm", "multi_agent", "module"}:
         yield from find_asynchrony_problems(config, composed.where)
         if not unread & {"experiment", "env_runners", "learners"}:
-            yield from find_aggregator_problems(config, composed)
             yield from find_prefetch_problems(config, composed)
         yield from find_untrained_plan(config, composed.where)
         yield from find_compile_problems(config, composed.where)

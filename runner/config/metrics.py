@@ -24,7 +24,6 @@ from runner.config.schemas import ExperimentConfig
 
 COMPILE_S = "timers/learner_compile"
 NUM_RESTARTS = "fault_tolerance/num_remote_worker_restarts"
-NUM_AGGREGATOR_RESTARTS = "fault_tolerance/num_aggregator_restarts"
 NUM_HEALTHY = "fault_tolerance/num_healthy_workers"
 WEIGHTS_LAG_MEAN, WEIGHTS_LAG_MAX = "env_runners/weights_lag_mean", "env_runners/weights_lag_max"
 NUM_ENV_RESTARTS = "env_runners/num_env_restarts"
@@ -71,7 +70,6 @@ _ASYNC_METRICS: Mapping[str, str] = {
     NUM_READY: "samples that were ready at the end of the iteration and had not been taken",
 }
 
-_AGGREGATOR_METRICS = {NUM_AGGREGATOR_RESTARTS: "aggregators restarted so far"}
 
 _RESTART_METRICS = {NUM_ENV_RESTARTS: "sub-environments of this run's env runners that failed and were made anew"}
 
@@ -186,7 +184,6 @@ def producible_metrics(
     names |= _REMOTE_METRICS if samples and is_remote else {}
     names |= _COMPILE_METRICS if config.learners.compile else {}
     names |= _ASYNC_METRICS if samples_asynchronously(config) else {}
-    names |= _AGGREGATOR_METRICS if config.learners.num_aggregator_actors else {}
     queues = [
         step.config.queue
         for step in steps_of(read_plan(config.algorithm.plan))

@@ -1,4 +1,4 @@
-"""Checks of where remote env runners, learners and aggregators are placed: what has no effect, what Ray cannot do."""
+"""Checks of where remote env runners and learners are placed: what has no effect, what Ray cannot do."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class _Role:
         number: key of how many there are.
         custom: key of the custom resources of each.
         strategy: key of their scheduling strategy.
-        own_keys: Ray's names of resources that have a key of their own -> that key; empty: each has a CPU.
+        own_keys: Ray's names of resources that have a key of their own -> that key.
     """
 
     name: str
@@ -50,18 +50,11 @@ _ROLES = (
         "learners.scheduling_strategy",
         {"CPU": "learners.num_cpus_per_learner", "GPU": "learners.num_gpus_per_learner"},
     ),
-    _Role(
-        "aggregator",
-        "learners.num_aggregator_actors",
-        "learners.custom_resources_per_aggregator_actor",
-        "learners.aggregator_scheduling_strategy",
-        {},
-    ),
 )
 
 
 def find_placement_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
-    """Yield what is wrong with the resources and the places of remote env runners, learners and aggregators."""
+    """Yield what is wrong with the resources and the places of remote env runners and learners."""
     is_inline = config.engine == "inline"
     for role in _ROLES:
         custom, strategy = attrgetter(role.custom, role.strategy)(config)
@@ -74,7 +67,7 @@ def find_placement_problems(config: ExperimentConfig, composed: Composed) -> Ite
                 allowed = f"{show_value(usual[key])}, or {role.number}=1" + (" with engine=ray" if is_inline else "")
                 yield Problem(what, composed.where(key), show_value(value), allowed)
         asked = [*custom.values(), *(attrgetter(key)(config) for key in role.own_keys.values())]
-        if has_actors and strategy == PACK and role.own_keys and not any(asked):
+        if has_actors and strategy == PACK and not any(asked):
             what = f"{role.strategy} {PACK} reserves what each {role.name} asks for, and it asks for nothing"
             allowed = f"{role.own_keys['CPU']} above 0, or {DEFAULT_STRATEGY}"
             yield Problem(what, composed.where(role.strategy), PACK, allowed)

@@ -196,20 +196,6 @@ class LearnersConfig:
         "remote learners and an asynchronous plan: make the next train batch and send it to the learners while they "
         "update, so that samples are one update older; false: afterwards",
     )
-    num_aggregator_actors: int = option(
-        0,
-        "Ray actors, a logical CPU each, that call the pieces of learner pipelines before NumpyToTensor for samples of "
-        "an asynchronous plan, while the learner updates on earlier ones; 0: the learner calls them",
-        minimum=0,
-    )
-    custom_resources_per_aggregator_actor: dict[str, float] = option(
-        {}, "more logical resources asked of Ray for each aggregator: {name: amount}, as nodes were started with"
-    )
-    aggregator_scheduling_strategy: str = option(
-        DEFAULT_STRATEGY,
-        "nodes of aggregators: DEFAULT as Ray likes, SPREAD over as many as possible, PACK onto as few as possible",
-        choices=STRATEGIES,
-    )
     device: str = option("auto", "torch device of each learner; auto takes a GPU where it has one")
     torch_num_threads: int = option(
         1, "threads of one torch operation, in the driver and in a remote learner; small nets want 1", minimum=1
@@ -224,18 +210,13 @@ class LearnersConfig:
     )
 
     def in_driver(self) -> LearnersConfig:
-        """Return a configuration of one learner, in the process of the driver and without further actors."""
-        return replace(self, num_learners=0, num_aggregator_actors=0, num_gpus_per_learner=0.0, prefetch=False)
+        """Return a configuration of one learner, in the process of the driver."""
+        return replace(self, num_learners=0, num_gpus_per_learner=0.0, prefetch=False)
 
     @property
     def resources_per_learner(self) -> dict[str, float]:
         """What a remote learner asks for, by Ray's names."""
         return {"CPU": self.num_cpus_per_learner, "GPU": self.num_gpus_per_learner} | self.custom_resources_per_learner
-
-    @property
-    def resources_per_aggregator_actor(self) -> dict[str, float]:
-        """What an aggregator asks for, by Ray's names."""
-        return {"CPU": 1.0} | self.custom_resources_per_aggregator_actor
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ class RunnerTicket:
 
     Attributes:
         has_left: whether the runner was lost and the group goes on without it: there will be no answer.
-        preparation: what an aggregator makes of the answer; None: no aggregator was asked.
     """
 
     def __init__(
@@ -36,7 +35,6 @@ class RunnerTicket:
         self._group, self._call = group, call
         self._losses_in_a_row = 0
         self.has_left = False
-        self.preparation: Any = None
         self._ticket: Ticket = LocalTicket(lambda: answer) if answer is not None else self._submitted()
 
     def _submitted(self) -> Ticket:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -68,10 +68,6 @@ class Sample(LeanPickle):
         if (self.runner, self.weights_seq_no) == (runner, weights_seq_no):
             return self
         return self._with(runner=runner, weights_seq_no=weights_seq_no)
-
-    def with_prepared(self, reference: Any) -> Self:
-        """Return the sample with Ray's reference to what an aggregator has made of its rows."""
-        return self._with(rollout=replace(self.rollout, prepared=(reference,)))
 
     def _with(self, **fields: Any) -> Self:
         sample = object.__new__(type(self))  # `replace` takes ten times as long

@@ -306,15 +306,12 @@ class Rollout(LeanPickle):
     Attributes:
         leave_out: what `rllink.leave_out` has to be so that `resume` goes on without it; empty if it is not repeated.
         whole: the blocks that `blocks` are parts of, for pieces that read other agents' rows; None: it is no part.
-        prepared: Ray's references to what aggregators have made of the rows, one part after the other; empty: learners
-            make it. Whoever changes rows leaves it out.
     """
 
     blocks: Mapping[str, ColumnBlock]
     num_env_steps: int
     leave_out: tuple[str, ...] = ()
     whole: Mapping[str, ColumnBlock] | None = None
-    prepared: tuple[Any, ...] = ()
 
     def with_writable_rows(self) -> Rollout:
         """Return the rollout with arrays that may be written to; arrays out of Ray's object store may not."""
@@ -342,10 +339,8 @@ def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
         for module_id in modules
     }
     leave_out = dict.fromkeys(name for rollout in rollouts for name in rollout.leave_out)
-    are_prepared = all(rollout.prepared for rollout in rollouts)
-    prepared = tuple(part for rollout in rollouts for part in rollout.prepared) if are_prepared else ()
     num_env_steps = sum(rollout.num_env_steps for rollout in rollouts)
-    return Rollout(blocks, num_env_steps, tuple(leave_out), prepared=prepared)
+    return Rollout(blocks, num_env_steps, tuple(leave_out))
 
 
 def concat_blocks(blocks: Sequence[ColumnBlock]) -> ColumnBlock:

@@ -47,13 +47,12 @@ def ray_cluster(config: ExperimentConfig, note: Callable[[str], None]) -> Iterat
 
 
 def _remote_actors(config: ExperimentConfig) -> list[dict[str, float]]:
-    """Return what each env runner, learner and aggregator asks for that is a Ray actor."""
+    """Return what each env runner and learner asks for that is a Ray actor."""
     runners, learners = config.env_runners, config.learners
     num_runners = config.evaluation.evaluation_num_env_runners
     num_runners += runners.min_env_runners if ENV_RUNNERS in needs_of(config) else 0
     of_runners = [runners.resources_per_env_runner] * (0 if config.engine == "inline" else num_runners)
-    of_aggregators = [learners.resources_per_aggregator_actor] * learners.num_aggregator_actors
-    return of_runners + [learners.resources_per_learner] * learners.num_learners + of_aggregators
+    return of_runners + [learners.resources_per_learner] * learners.num_learners
 
 
 def other_actors(config: ExperimentConfig) -> list[dict[str, float]]:
@@ -70,12 +69,8 @@ def _asked_by_actors(config: ExperimentConfig) -> list[str]:
         keys.append("env_runners.custom_resources_per_env_runner")
     if config.learners.num_learners:
         keys.append("learners.num_learners, num_cpus_per_learner, num_gpus_per_learner")
-    if config.learners.num_aggregator_actors:
-        keys.append("learners.num_aggregator_actors (one CPU each)")
     if config.learners.custom_resources_per_learner:
         keys.append("learners.custom_resources_per_learner")
-    if config.learners.custom_resources_per_aggregator_actor:
-        keys.append("learners.custom_resources_per_aggregator_actor")
     return keys
 
 
@@ -102,11 +97,7 @@ def tasks_on_data(config: ExperimentConfig) -> list[dict[str, float]]:
 def strategy_of(config: ExperimentConfig) -> str:
     """Return the strategy of the placement group of a trial: SPREAD where actors of one kind ask for it."""
     runners, learners = config.env_runners, config.learners
-    strategies = [
-        runners.scheduling_strategy,
-        learners.scheduling_strategy,
-        learners.aggregator_scheduling_strategy,
-    ]
+    strategies = [runners.scheduling_strategy, learners.scheduling_strategy]
     if RECORDED_DATA in needs_of(config):
         from runner.offline.training.workers import actor_options  # imports Ray Data's libraries
 

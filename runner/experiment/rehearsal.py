@@ -18,7 +18,6 @@ from runner.config.own_code import problem_of
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.episodes.columns import ColumnBlock, Rollout, block_from_episodes
-from runner.experiment.aggregator_builder import check_aggregated_pipelines
 from runner.experiment.curriculum_builder import check_tasks
 from runner.experiment.env_runner_builder import EVALUATION
 from runner.experiment.filming import Filmer
@@ -119,7 +118,6 @@ class _Rehearsal:
             self._store("callbacks", callbacks)
         self._try("a checkpoint", lambda: check_storable({"config": _settings_of(self._given)}))
         self._try("the league", lambda: build_league(config, parts))
-        self._try("the aggregators", lambda: check_aggregated_pipelines(self._given, parts))
         return parts
 
     def _plan_modules(self) -> dict[str, ModulePlan]:
@@ -221,7 +219,6 @@ def _made_elsewhere(config: ExperimentConfig) -> Iterator[str]:
         "env runner": config.env_runners.min_env_runners if ENV_RUNNERS in needs_of(config) else 0,
         "evaluation runner": config.evaluation.evaluation_num_env_runners,
         "learner": config.learners.num_learners,
-        "aggregator": config.learners.num_aggregator_actors,
     }
     actors = [f"{count} {name}{'' if count == 1 else 's'}" for name, count in counts.items() if count]
     if actors and config.engine == "ray":

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
-from runner.experiment.aggregator_builder import build_aggregators
 from runner.experiment.curriculum_builder import build_curriculum
 from runner.experiment.env_runner_builder import TRAINING
 from runner.experiment.env_runner_group_builder import build_env_runner_group
@@ -52,9 +51,6 @@ def build_resources(
             made.callback(env_runners.close)
         if RECORDED_DATA in needs:
             recorded_data = build_recorded_data(config, parts, recorded)
-        aggregators = build_aggregators(config, parts)
-        if aggregators is not None:
-            made.callback(aggregators.close)
         league = build_league(config, parts)
         made.pop_all()  # nothing failed
     resources = Resources(
@@ -67,7 +63,6 @@ def build_resources(
         build_replay_buffers(config, parts, may_be_remote=True),
         Standardisation({module_id: of_module.env_to_module for module_id, of_module in parts.items()}),
     )
-    resources.aggregators = aggregators
     resources.league = league
     resources.curriculum = build_curriculum(config)
     return resources

@@ -22,7 +22,7 @@ from runner.config.algorithms import algorithm_name
 from runner.config.composed import Composed
 from runner.config.errors import RunFailure, RunnerError, UserError
 from runner.config.league import LEAGUE_FOLDER
-from runner.config.metrics import COMPILE_S, NUM_AGGREGATOR_RESTARTS, NUM_ENV_RESTARTS, NUM_HEALTHY, NUM_RESTARTS
+from runner.config.metrics import COMPILE_S, NUM_ENV_RESTARTS, NUM_HEALTHY, NUM_RESTARTS
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.origin import prepare_key
 from runner.config.plans import describe_updates, find_few_updates, needs_of
@@ -68,7 +68,6 @@ _RESTARTED = {
     NUM_RESTARTS: "env runner",
     NUM_ENV_RESTARTS: "sub-environment",
     "fault_tolerance/num_learner_restarts": "learner",
-    NUM_AGGREGATOR_RESTARTS: "aggregator",
 }
 _log = logging.getLogger(__name__)
 

@@ -28,7 +28,6 @@ from runner.config.references import Digests
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner_group import EnvRunnerGroup
-from runner.experiment.aggregator_builder import check_aggregated_pipelines
 from runner.experiment.curriculum_builder import check_tasks
 from runner.experiment.env_runner_builder import EVALUATION, TRAINING
 from runner.experiment.evaluator import EvaluatedPolicy, Evaluator
@@ -562,7 +561,6 @@ def _tell_what_is_read(config: ExperimentConfig, recorded: Mapping[str, Source],
 
 def _check_other_processes(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> None:
     check_tasks(config, {module_id: of_module.plan for module_id, of_module in parts.items()})
-    check_aggregated_pipelines(config, parts)
     if config.offline.is_written_by_ray:
         from runner.offline.writing.output_formats import check_output_options
 

@@ -20,7 +20,7 @@ from runner.config.schemas import (
 from runner.importing.rllib_algorithms import Counterpart, counterpart_of, take_algorithm
 from runner.importing.rllib_config import RLlibConfig, find_fault
 from runner.importing.rllib_module import take_module
-from runner.importing.rllib_names import CONVERTED, RENAMED
+from runner.importing.rllib_names import CONVERTED
 
 _CLASS = re.compile(r"<class '((?!__main__\.)[A-Za-z_][\w.]*\.\w+)'>")
 _GYM_ID = re.compile(r".*-v\d+|.*[/:].*|[^.]*")
@@ -40,7 +40,7 @@ def take_blocks(config: RLlibConfig, algorithm: str, env: str | None, path: Path
     _take_policies(config, counterpart)
     _take_evaluation(config)
     _take_env_runners(config, counterpart)
-    _take_learners(config, counterpart)
+    config.copy_fields("learners", LearnersConfig)
     _take_offline(config, counterpart)
     if config.values.get("observation_filter") == "MeanStdFilter":
         config.take("observation_filter")
@@ -155,20 +155,6 @@ def _take_env_runners(config: RLlibConfig, counterpart: Counterpart) -> None:
     if counterpart.is_offline:
         unless_default.append("rollout_fragment_length")
     config.copy_fields("env_runners", EnvRunnersConfig, unless_default=unless_default)
-
-
-def _take_learners(config: RLlibConfig, counterpart: Counterpart) -> None:
-    num_learners = config.count("num_learners", 1)
-    config.copy_fields("learners", LearnersConfig, not_copied=("num_aggregator_actors",))
-    key = RENAMED[LearnersConfig]["num_aggregator_actors"]
-    value = config.take(key)
-    is_asynchronous = counterpart.option in ("impala", "appo")
-    has_env_runners = config.imported.values.get("env_runners", {}).get("num_env_runners", 0) != 0
-    if num_learners == 1 and is_asynchronous and has_env_runners:
-        config.write("learners", LearnersConfig, "num_aggregator_actors", value, key)
-    elif value != config.defaults.get(key):
-        why = "runner has aggregators for IMPALA and APPO with remote env runners and one learner"
-        config.leave_out(key, value, why)
 
 
 def _take_offline(config: RLlibConfig, counterpart: Counterpart) -> None:

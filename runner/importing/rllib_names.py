@@ -49,10 +49,7 @@ OLDER_NAMES = {
 # Block -> field -> RLlib's key, whose value is taken over as it is.
 RENAMED: Mapping[type, Mapping[str, str]] = {
     AlgorithmConfig: {"lambda_": "lambda"},
-    LearnersConfig: {
-        "compile": "torch_compile_learner",
-        "num_aggregator_actors": "num_aggregator_actors_per_learner",
-    },
+    LearnersConfig: {"compile": "torch_compile_learner"},
     OfflineConfig: {"input_": "input"},
 }
 # Block -> field -> RLlib's key that says the same in another way, or what only the user can take over: code.

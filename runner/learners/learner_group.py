@@ -18,11 +18,10 @@ from runner.learners.learner import Learner
 from runner.learners.loss_failure import LossNotFinite, with_batch
 from runner.learners.module_update import LearnerUpdate
 from runner.learners.peers import Alone, Peers
-from runner.learners.prepared_columns import fetch_prepared
 from runner.learners.train_batch import BatchReader, TrainBatch
 from runner.modules.default_settings import default_settings
 from runner.modules.rl_module import RLModule
-from runner.pipelines.piece_metrics import ConnectorMetrics, merge_metrics, merged_metrics
+from runner.pipelines.piece_metrics import ConnectorMetrics, merge_metrics
 from runner.pipelines.pipeline import LearnerConnectorPipeline, taken_metrics
 
 
@@ -184,11 +183,11 @@ class LearnerGroup:
         Returns:
             The batches, what pieces of the pipelines have reported, and the seconds that these took.
         """
-        batches, begun, connector_s = batch_of(rollout, self._modules_to_train, self._pipelines, self._modules)
+        batches, connector_s = batch_of(rollout, self._modules_to_train, self._pipelines, self._modules)
         if self._acted_outputs is not None:
             self._acted_outputs.check(rollout, batches, self._modules, self._pipelines)
-        ended = taken_metrics({module_id: [self._pipelines[module_id]] for module_id in self._modules_to_train})
-        return batches, merged_metrics([begun, ended]), connector_s
+        reported = taken_metrics({module_id: [self._pipelines[module_id]] for module_id in self._modules_to_train})
+        return batches, reported, connector_s
 
     @default_settings()
     def read_from(self, make_readers: MakeReaders) -> None:
@@ -295,23 +294,18 @@ def batch_of(
     module_ids: Sequence[str],
     pipelines: Mapping[str, LearnerConnectorPipeline],
     modules: Mapping[str, RLModule],
-) -> tuple[dict[str, dict[str, Any]], ConnectorMetrics, float]:
+) -> tuple[dict[str, dict[str, Any]], float]:
     """Make the train batch of the modules with a row in the rollout.
 
-    Where aggregators have begun it, only the rest of each pipeline is called.
-
     Returns:
-        The batch, what pieces have reported in aggregators, and the seconds that it took.
+        The batch, and the seconds that it took.
     """
     started = time.perf_counter()
     batches: dict[str, dict[str, Any]] = {}
-    begun = fetch_prepared(rollout.prepared)
     others = {"episodes_of_modules": rollout.whole or rollout.blocks}
     for module_id in module_ids:
         block = rollout.blocks.get(module_id)
         if block is not None and block.num_rows:
-            call = pipelines[module_id] if begun is None else pipelines[module_id].finish
-            batch = {} if begun is None else begun.columns[module_id]
-            batch = call(rl_module=modules, batch=batch, episodes=block, shared_data={}, **others)
+            batch = pipelines[module_id](rl_module=modules, batch={}, episodes=block, shared_data={}, **others)
             batches[module_id] = batch[module_id]
-    return batches, {} if begun is None else begun.reported, time.perf_counter() - started
+    return batches, time.perf_counter() - started

@@ -12,8 +12,7 @@ from runner.config.connector_metrics import connector_metric
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.own_code import is_own, place_of, problem_of
 from runner.config.piece_reports import meaning_of
-from runner.episodes.columns import ColumnBlock, block_from_episodes
-from runner.pipelines.common_pieces import NumpyToTensor
+from runner.episodes.columns import block_from_episodes
 from runner.pipelines.drawing import draw_pipeline
 from runner.pipelines.first_calls import check_first_calls
 from runner.pipelines.piece import Batch, ConnectorPiece
@@ -386,25 +385,9 @@ class LearnerConnectorPipeline(ConnectorPipeline):
             RunFailure: a piece leaves a column with too many or too few rows; pieces of runner are checked the first
                 time only.
         """
-        return self._pass(range(len(self._pieces)), batch, block_from_episodes(episodes), kwargs)
-
-    @property
-    def num_before_loading(self) -> int | None:
-        """Number of pieces before `NumpyToTensor`, which loads the batch to the learner's device; None: it has none."""
-        return next((place for place, piece in enumerate(self._pieces) if isinstance(piece, NumpyToTensor)), None)
-
-    def begin(self, *, episodes: ColumnBlock, **kwargs: Any) -> Batch:
-        """Build the batch of arrays that the pieces before `NumpyToTensor` make; see `finish`."""
-        return self._pass(range(self.num_before_loading or 0), {}, episodes, kwargs)
-
-    def finish(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
-        """Pass a batch of `begin`, which may have been called elsewhere, through the other pieces."""
-        return self._pass(range(self.num_before_loading or 0, len(self._pieces)), batch, episodes, kwargs)
-
-    def _pass(self, places: range, batch: Batch, block: ColumnBlock, kwargs: Mapping[str, Any]) -> Batch:
-        """Pass the batch through the pieces at these places."""
-        for place in places:
-            batch = self._calls[place](batch=batch, episodes=block, **kwargs)
+        block = block_from_episodes(episodes)
+        for place, call in enumerate(self._calls):
+            batch = call(batch=batch, episodes=block, **kwargs)
             if self._are_checked[place]:
                 continue
             columns = batch.get(block.module_id, batch)

@@ -12,7 +12,6 @@ from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.runner_ticket import RunnerTicket
 from runner.env_runners.sample import Sample
 from runner.env_runners.tickets import ready_ones, wait_any
-from runner.plans.aggregators import Aggregators
 from runner.plans.run_metrics import RunMetrics
 
 # In a schedule: no answer was ready.
@@ -34,7 +33,6 @@ class AsyncRequests:
         explore: whether actions are sampled.
         num_env_steps: of a request at least.
         sample_class: of the answers.
-        aggregators: that begin the train batch of each sample; None: learners do.
 
     Attributes:
         schedule: what `next_ready` has returned so far, the number of a runner or NONE_READY; None: nobody asks for it.
@@ -50,7 +48,6 @@ class AsyncRequests:
         num_env_steps: int,
         explore: bool,
         sample_class: type[Sample] = Sample,
-        aggregators: Aggregators | None = None,
     ) -> None:
         metrics.reports_lag = True
         self._env_runners = env_runners
@@ -59,7 +56,6 @@ class AsyncRequests:
         self._sample_class = sample_class
         self._options = options
         self._tickets: list[RunnerTicket] = []
-        self._aggregators = aggregators
         self._num_left = self._num_at_once
         self.schedule: list[int] | None = None
         self.to_follow: deque[int] = deque()
@@ -92,16 +88,10 @@ class AsyncRequests:
             return None
         self._num_left -= 1
         self._tickets.remove(ticket)
-        sample = self._collect(ticket)
+        sample = self._env_runners.collect(ticket)
         lag = self._env_runners.weights_seq_no - ticket.weights_seq_no
         self._metrics.add_lag_when_taken(lag, sample.rollout.num_env_steps)
         return sample
-
-    def _collect(self, ticket: RunnerTicket) -> Sample:
-        sample = self._env_runners.collect(ticket)
-        if self._aggregators is None or ticket.preparation is None:  # the learner makes its columns
-            return sample
-        return self._aggregators.finish(ticket.preparation, sample, ticket.reference)
 
     @property
     def num_ready(self) -> int:
@@ -144,10 +134,7 @@ class AsyncRequests:
 
     def _request(self, index: int) -> RunnerTicket:
         num_sampled = self._metrics.num_env_steps_sampled_lifetime
-        ticket = self._env_runners.request(index, self._num_env_steps, self._explore, num_sampled, self._method)
-        if self._aggregators is not None:
-            ticket.preparation = self._aggregators.ask(ticket.reference)
-        return ticket
+        return self._env_runners.request(index, self._num_env_steps, self._explore, num_sampled, self._method)
 
     def get_state(self) -> dict[str, Any]:
         """Wait for all answers and return them, in the order of the requests."""

@@ -26,7 +26,6 @@ from runner.interrupts import BrokenOff, is_overdue
 from runner.learners.remote_learner_group import Learners
 from runner.pipelines.pipeline_metrics import joined_reports
 from runner.pipelines.raw_observations import Standardisation
-from runner.plans.aggregators import Aggregators
 from runner.plans.async_requests import AsyncRequests
 from runner.plans.flow import Operator, Waiting
 from runner.plans.item_state import KEPT, item_from_state, item_to_state
@@ -91,7 +90,6 @@ class Resources:
         callbacks: of the driver; none, unless a trainer gives its own.
         league: whose players env runners play against; None: there is none.
         curriculum: whose tasks env runners draw; None: there is none.
-        aggregators: that begin the train batches of samples; None: learners do.
         queues: by name, between plans.
         operators: by name, in the order in which the plan makes them; the second one of a class is `Name#2`.
     """
@@ -116,7 +114,6 @@ class Resources:
         self._standardisation = standardisation
         self.league: League | None = None
         self.curriculum: Curriculum | None = None
-        self.aggregators: Aggregators | None = None
         self.callbacks = Callbacks()
         self.queues: dict[str, Queue] = {}
         self.operators: dict[str, Operator] = {}
@@ -292,8 +289,6 @@ class Resources:
 
     def _metrics_of_resources(self) -> Result:
         parts: list[Any] = [*self.sources.values(), self.learners]
-        if self.aggregators is not None:
-            parts.append(self.aggregators)
         of_parts = {name: value for part in parts for name, value in part.metrics().items()}
         for buffer_name, buffer in self.replay_buffers.items():
             of_parts |= {f"{REPLAY_BUFFERS}/{buffer_name}/{name}": value for name, value in buffer.metrics().items()}
@@ -327,7 +322,6 @@ class Resources:
             **({"callbacks": self.callbacks.get_state()} if self.config.callbacks else {}),
             **({} if self.league is None else {"league": self.league.get_state()}),
             **({} if self.curriculum is None else {"curriculum": self.curriculum.get_state()}),
-            **({} if self.aggregators is None else {"aggregators": self.aggregators.get_state()}),
         }
 
     def _replay_state(self) -> dict[str, Any]:
@@ -370,8 +364,6 @@ class Resources:
             else:
                 source.set_state(state[name])
         self._set_state_of_episodes(state)
-        if self.aggregators is not None:
-            self.aggregators.set_state(state.get("aggregators", {}))
         saved_buffers = saved.get(REPLAY_BUFFERS, {})
         emptied = []
         for name, buffer in self.replay_buffers.items():
@@ -409,4 +401,4 @@ class Resources:
 
     def close(self) -> None:
         """Close all resources."""
-        close_each([self.aggregators, self.learners, *self.sources.values(), *self.replay_buffers.values()])
+        close_each([self.learners, *self.sources.values(), *self.replay_buffers.values()])

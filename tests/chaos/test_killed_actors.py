@@ -30,7 +30,6 @@ TRAIN = (
 )
 RAY_IS_GONE_S = 10.0
 RUNNER_ACTOR, LEARNER_ACTOR, SHARD_ACTOR = "ray::_RunnerActor", "ray::_LearnerActor", "ray::_ReplayShard"
-AGGREGATOR_ACTOR = "ray::_AggregatorActor"
 
 
 def actors(command: Command, name: str) -> list[Process]:
@@ -130,10 +129,6 @@ ASYNCHRONOUS = {
     "impala": (
         ["+experiment=impala_cartpole", "learners.num_learners=2"],
         *([RUNNER_ACTOR, LEARNER_ACTOR], 1_000_000, RETURN, 2),
-    ),
-    "impala with aggregators": (
-        ["+experiment=impala_cartpole", "learners.num_aggregator_actors=2"],
-        *([RUNNER_ACTOR, AGGREGATOR_ACTOR], 1_000_000, RETURN, 2),
     ),
     "appo": (
         ["+experiment=appo_cartpole", "learners.num_learners=1"],

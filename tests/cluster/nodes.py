@@ -48,17 +48,13 @@ class Nodes:
         """Return the node of each learner that is alive."""
         return self._of("_LearnerActor")
 
-    def of_aggregators(self) -> list[str]:
-        """Return the node of each aggregator that is alive."""
-        return self._of("_AggregatorActor")
-
     def of_prelearners(self) -> list[str]:
         """Return the node of each pre-learner that is alive."""
         return self._of("MapWorker")
 
     def of_runs(self) -> list[str]:
         """Return the nodes of all of these."""
-        return [*self.of_runners(), *self.of_learners(), *self.of_aggregators(), *self.of_prelearners()]
+        return [*self.of_runners(), *self.of_learners(), *self.of_prelearners()]
 
     def _of(self, actor_class: str) -> list[str]:
         actors = self.cluster.global_state.actor_table(None, None, "ALIVE").values()

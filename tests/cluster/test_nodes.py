@@ -94,27 +94,6 @@ def test_learners_are_spread_over_nodes_or_packed_on_one(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("strategy", "num_nodes"), [("SPREAD", 2), ("PACK", 1)])
-def test_aggregators_are_spread_over_nodes_or_packed_on_one(
-    strategy: str, num_nodes: int, nodes: Nodes, start_main: Start, tmp_path: Path
-) -> None:
-    chosen = ("learners.num_aggregator_actors=2", f"learners.aggregator_scheduling_strategy={strategy}")
-    run = start_on(nodes, start_main, *IMPALA, *chosen, "env_runners.num_cpus_per_env_runner=0")
-    wait_until(lambda: num_lines(tmp_path) > 0, run)
-    used = nodes.of_aggregators()
-    assert (len(used), len(set(used))) == (2, num_nodes)
-
-
-@pytest.mark.slow
-def test_aggregators_are_where_their_custom_resources_are(nodes: Nodes, start_main: Start, tmp_path: Path) -> None:
-    rack = nodes.add(rack=2)
-    chosen = ("learners.num_aggregator_actors=2", "learners.custom_resources_per_aggregator_actor={rack: 1}")
-    run = start_on(nodes, start_main, *IMPALA, *chosen, "env_runners.num_cpus_per_env_runner=0")
-    wait_until(lambda: num_lines(tmp_path) > 0, run)
-    assert nodes.of_aggregators() == [rack, rack]
-
-
-@pytest.mark.slow
 def test_prelearners_are_spread_over_nodes(nodes: Nodes, start_main: Start, tmp_path: Path) -> None:
     spread = "ray_remote_args: {scheduling_strategy: SPREAD}"
     run = start_on(nodes, start_main, *BC, f"offline.map_batches_kwargs={{concurrency: 2, num_cpus: 0.5, {spread}}}")

@@ -35,12 +35,6 @@ def test_a_trial_asks_for_custom_resources_too() -> None:
     assert total(bundles) == {"CPU": 3.0, "GPU": 0.0, "license": 1.0, "rack": 2.0}
 
 
-def test_a_trial_asks_for_custom_resources_of_aggregators() -> None:
-    of_aggregators = ("learners.num_aggregator_actors=2", "learners.custom_resources_per_aggregator_actor={rack: 0.5}")
-    config = config_of(*of_aggregators, experiment="impala_cartpole")
-    assert bundles_of(config)[-2:] == [{"CPU": 1.0, "rack": 0.5}] * 2
-
-
 def test_a_trial_that_learns_in_its_process_asks_for_its_gpu() -> None:
     assert bundles_of(config_of("learners.num_gpus_per_learner=0.5")) == [{"CPU": 1.0, "GPU": 0.5}]
 
@@ -50,11 +44,6 @@ def test_a_trial_that_learns_in_its_process_asks_for_its_gpu() -> None:
     [
         ("ppo_cartpole", ["env_runners.scheduling_strategy=SPREAD"], "SPREAD"),
         ("ppo_cartpole", ["learners.num_learners=1", "learners.scheduling_strategy=SPREAD"], "SPREAD"),
-        (
-            "impala_cartpole",
-            ["learners.num_aggregator_actors=2", "learners.aggregator_scheduling_strategy=SPREAD"],
-            "SPREAD",
-        ),
         ("bc_cartpole", [f"offline.input_={RECORDED}", SPREAD_PRELEARNERS], "SPREAD"),
         ("bc_cartpole", [f"offline.input_={RECORDED}"], "PACK"),
         ("ppo_cartpole", ["env_runners.scheduling_strategy=PACK"], "PACK"),
@@ -73,20 +62,10 @@ def test_custom_resources_that_are_not_there_are_refused(ray_cluster: None) -> N
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize(
-    ("experiment", "overrides"),
-    [
-        (
-            "impala_cartpole",
-            ["learners.num_aggregator_actors=2", "learners.custom_resources_per_aggregator_actor={license: 1}"],
-        ),
-        ("bc_cartpole", [f"offline.input_={RECORDED}", "offline.map_batches_kwargs={resources: {license: 2}}"]),
-    ],
-    ids=["aggregators", "pre-learners"],
-)
-def test_resources_that_no_node_has_are_refused(experiment: str, overrides: list[str], ray_cluster: None) -> None:
+def test_resources_of_prelearners_that_no_node_has_are_refused(ray_cluster: None) -> None:
+    overrides = [f"offline.input_={RECORDED}", "offline.map_batches_kwargs={resources: {license: 2}}"]
     with pytest.raises(ConfigError, match=r"can never give[\s\S]*got +license 2[\s\S]*allowed +license 0"):
-        Trainer.from_experiment(experiment, overrides)
+        Trainer.from_experiment("bc_cartpole", overrides)
 
 
 class Occupant:

@@ -66,7 +66,6 @@ CHOSEN_TWICE = Problem(
 )
 
 ODD_CUSTOM_RESOURCES = "env_runners.custom_resources_per_env_runner={CPU: 2, memory: 1, simulator: 1.5, license: 0}"
-ODD_CUSTOM_RESOURCES_OF_AGGREGATORS = "learners.custom_resources_per_aggregator_actor={CPU: 2, simulator: 1.5}"
 PIECE_WITHOUT_A_PLACE = "connectors.learner=[{_target_: runner.pipelines.ClipRewards, limit: 1}]"
 MISSPELT_PIECE = "connectors.learner=[{insert_after: GAE, pice: {_target_: runner.pipelines.ClipRewards}}]"
 ODD_EDITS = (
@@ -332,37 +331,6 @@ MISTAKES = [
         id="placement_without_actors",
     ),
     pytest.param(
-        [
-            "experiment=impala_cartpole",
-            "learners.aggregator_scheduling_strategy=SPREAD",
-            "learners.custom_resources_per_aggregator_actor={rack: 1}",
-        ],
-        [
-            Problem(
-                "learners.custom_resources_per_aggregator_actor has no effect: this run has no remote aggregators",
-                where="override learners.custom_resources_per_aggregator_actor={rack: 1}",
-                got='{"rack": 1.0}',
-                allowed="{}, or learners.num_aggregator_actors=1",
-            ),
-            Problem(
-                "learners.aggregator_scheduling_strategy has no effect: this run has no remote aggregators",
-                where="override learners.aggregator_scheduling_strategy=SPREAD",
-                got='"SPREAD"',
-                allowed='"DEFAULT", or learners.num_aggregator_actors=1',
-            ),
-        ],
-        id="placement_of_no_aggregators",
-    ),
-    pytest.param(
-        [
-            "experiment=impala_cartpole",
-            "learners.num_aggregator_actors=2",
-            "learners.aggregator_scheduling_strategy=SPRED",
-        ],
-        [not_a_choice("learners.aggregator_scheduling_strategy", '"SPRED"', "DEFAULT, SPREAD, PACK", nearest="SPREAD")],
-        id="misspelt_placement_of_aggregators",
-    ),
-    pytest.param(
         ["experiment=impala_cartpole", "learners.prefetch=true"],
         [
             Problem(
@@ -436,28 +404,9 @@ MISTAKES = [
         id="odd_custom_resources",
     ),
     pytest.param(
-        ["experiment=impala_cartpole", "learners.num_aggregator_actors=2", ODD_CUSTOM_RESOURCES_OF_AGGREGATORS],
-        [
-            Problem(
-                "learners.custom_resources_per_aggregator_actor names what Ray keeps for itself",
-                where=f"override {ODD_CUSTOM_RESOURCES_OF_AGGREGATORS}",
-                got="CPU",
-                allowed="a name that nodes were started with",
-            ),
-            Problem(
-                "learners.custom_resources_per_aggregator_actor.simulator is no amount",
-                where=f"override {ODD_CUSTOM_RESOURCES_OF_AGGREGATORS}",
-                got="1.5",
-                allowed=AN_AMOUNT,
-            ),
-        ],
-        id="odd_custom_resources_of_aggregators",
-    ),
-    pytest.param(
         [
             "env_runners.custom_resources_per_env_runner={license: 1, simulator: many}",
             "learners.custom_resources_per_learner={simulator: null}",
-            "learners.custom_resources_per_aggregator_actor=simulator",
         ],
         [
             wrong_type(
@@ -472,7 +421,6 @@ MISTAKES = [
                 "a number",
                 where="override learners.custom_resources_per_learner={simulator: null}",
             ),
-            wrong_type("learners.custom_resources_per_aggregator_actor", '"simulator"', "a block of keys"),
         ],
         id="text_for_custom_resources",
     ),

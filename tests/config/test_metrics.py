@@ -14,8 +14,8 @@ RESTARTS = "env_runners.restart_failed_sub_environments=true"
 
 def test_the_page_lists_every_metric_with_its_meaning() -> None:
     in_rounds = metrics_of("ppo_cartpole")
-    asynchronously = metrics_of("impala_cartpole", "learners.num_aggregator_actors=1", RESTARTS)
-    own = ("fault_tolerance/num_aggregator_restarts", "env_runners/weights_lag_mean", "env_runners/weights_lag_max")
+    asynchronously = metrics_of("impala_cartpole", RESTARTS)
+    own = ("env_runners/weights_lag_mean", "env_runners/weights_lag_max")
     own = (*own, "timers/env_runner_idle", "timers/learner_idle", "env_runners/num_samples_ready")
     own = (*own, "env_runners/sample_bytes_per_env_step", "env_runners/num_env_restarts")
     lags = {name: asynchronously[name] for name in own}

@@ -392,22 +392,3 @@ def test_what_differs_for_a_policy_is_taken_or_told(tmp_path: Path) -> None:
 def test_a_model_that_is_text_is_left_out(tmp_path: Path) -> None:
     _, imported = partial(tmp_path, "SAC", policy_model_config="x")
     assert imported.missing["policy_model_config"] == '"x" is left out'
-
-
-AGGREGATORS = "num_aggregator_actors_per_learner"
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "values", "number"),
-    [
-        ("IMPALA", {}, 2),
-        ("APPO", {"num_env_runners": 4}, 2),
-        ("IMPALA", {"num_learners": 2}, 0),
-        ("IMPALA", {"num_env_runners": 0}, 0),
-        ("PPO", {"num_env_runners": 2}, 0),
-    ],
-)
-def test_aggregators(tmp_path: Path, algorithm: str, values: dict[str, int], number: int) -> None:
-    config, imported = partial(tmp_path, algorithm, **{AGGREGATORS: 2}, **values)
-    assert config.learners.num_aggregator_actors == number
-    assert (AGGREGATORS in imported.missing) == (number == 0)

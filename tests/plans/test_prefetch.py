@@ -20,10 +20,32 @@ from runner.learners.remote_learner_group import RemoteLearnerGroup
 from runner.module_parts import build_parts
 from runner.pipelines import LearnerPiece
 from tests.conftest import marked_but, without_times
-from tests.plans.test_aggregators import RUNS, SMALL
 
 pytestmark = pytest.mark.ray
 
+IN_ORDER = "{ParallelRollouts: {mode: async, num_async: 2, deterministic: true}}"
+JOINED = f"{IN_ORDER}, {{ConcatBatches: {{min_env_steps: 100}}}}"  # of two samples at least
+REPLAYED = f"{JOINED}, {{MixInReplay: {{replay_proportion: 0.5}}}}"
+SMALL = (
+    "algorithm.train_batch_size_per_learner=60",
+    "algorithm.min_sample_timesteps_per_iteration=300",
+    "env_runners.num_envs_per_env_runner=2",
+    "env_runners.num_env_runners=2",
+    "module.fcnet_hiddens=[4]",
+    "evaluation=none",
+    "tracking=none",
+)
+RUNS = {
+    "impala": ("impala_cartpole", f"algorithm.plan=[{JOINED}, TrainOneStep]", "connectors=mean_std_filter"),
+    "appo": ("appo_cartpole", f"algorithm.plan=[{REPLAYED}, TrainOneStep, UpdateTargetNetwork]"),
+    "memory": (
+        "appo_stateless_cartpole_lstm",
+        f"algorithm.plan=[{REPLAYED}, TrainOneStep, UpdateTargetNetwork]",
+        "module.lstm_cell_size=4",
+        "algorithm.minibatch_size=null",
+    ),
+    "agents": ("impala_multi_agent_cartpole", f"algorithm.plan=[{JOINED}, TrainOneStep]"),
+}
 AHEAD = ("learners.prefetch=true", "learners.num_learners=1")
 RESTARTS = "fault_tolerance/num_learner_restarts"
 LAG = "env_runners/weights_lag_mean"

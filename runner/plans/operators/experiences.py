@@ -118,7 +118,7 @@ class SelectExperiences(Operator):
         """Give an item with these modules alone, if it has any of them."""
         blocks = {name: block for name, block in item.rollout.blocks.items() if name in self.options.modules}
         if blocks:
-            yield replace(item, rollout=replace(item.rollout, blocks=blocks, prepared=()))
+            yield replace(item, rollout=replace(item.rollout, blocks=blocks))
 
 
 class StandardizeFields(Operator):
@@ -129,7 +129,7 @@ class StandardizeFields(Operator):
     def transform(self, item: Experiences) -> Iterator[Experiences]:
         """Give the item with these columns standardised; a standard deviation counts as 1e-4 at least."""
         blocks = {module_id: self._standardised(block) for module_id, block in item.rollout.blocks.items()}
-        yield replace(item, rollout=replace(item.rollout, blocks=blocks, prepared=()))
+        yield replace(item, rollout=replace(item.rollout, blocks=blocks))
 
     def _standardised(self, block: ColumnBlock) -> ColumnBlock:
         columns = dict(block.columns)

@@ -37,7 +37,6 @@ class ParallelRollouts(Source):
                 "sample",
                 env_steps_per_request(resources.config),
                 resources.config.env_runners.explore,
-                aggregators=resources.aggregators,
             )
 
     def make_items(self) -> Iterator[Experiences | Waiting]:
