@@ -1,4 +1,4 @@
-"""No module of `runner` imports itself through others, imports in functions included."""
+"""No module of `runner` imports itself through others, including imports in functions and for type checking."""
 
 from __future__ import annotations
 
@@ -12,11 +12,23 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+# Imports for type checking that still close a cycle: (module, imported module).
+OPEN = (
+    ("runner.plans.flow", "runner.plans.resources"),
+    ("runner.plans.item_state", "runner.plans.resources"),
+    ("runner.experiment.fit", "runner.experiment.trainer"),
+    ("runner.experiment.run", "runner.experiment.trainer"),
+    ("runner.experiment.run_records", "runner.experiment.trainer"),
+    ("runner.experiment.trainable", "runner.experiment.trainer"),
+)
 
 
 def test_runner_has_no_import_cycle() -> None:
     graph = import_graph(ROOT, "runner")
     assert len(graph) > 300  # so that an empty folder does not pass
+    assert not (unused := [edge for edge in OPEN if edge[1] not in graph.get(edge[0], ())]), f"not imported: {unused}"
+    for module, imported in OPEN:
+        graph[module].discard(imported)
     cycle = shortest_cycle(graph)
     assert cycle is None, f"import cycle: {' -> '.join(cycle)}; move what both need into a module of its own"
 
@@ -39,7 +51,7 @@ def test_env_runners_start_without_hydra() -> None:
                 "a.py": "from pkg import b",
                 "b.py": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pkg.a",
             },
-            None,
+            ["pkg.a", "pkg.b", "pkg.a"],
         ),
         ({"sub/__init__.py": "from .a import x", "sub/a.py": "from pkg.sub import b", "sub/b.py": ""}, None),
         ({"sub/__init__.py": "from .a import x", "sub/a.py": "from . import x"}, ["pkg.sub", "pkg.sub.a", "pkg.sub"]),
@@ -105,20 +117,12 @@ def _module_name(file: Path) -> str:
 
 def _imported_modules(module: str, file: Path, modules: Sequence[str] | set[str]) -> Iterator[str]:
     package = module if file.name == "__init__.py" else module.rpartition(".")[0]
-    for node in _imports(ast.parse(file.read_text())):
+    imports = (node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Import | ast.ImportFrom))
+    for node in imports:
         for name in _imported_names(node, package):
             found = name if name in modules else name.rpartition(".")[0]
             if found in modules:
                 yield found
-
-
-def _imports(node: ast.AST) -> Iterator[ast.Import | ast.ImportFrom]:
-    """Yield the imports at any depth but under `if TYPE_CHECKING`."""
-    if isinstance(node, ast.Import | ast.ImportFrom):
-        yield node
-    is_for_types = isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-    for child in node.orelse if is_for_types else ast.iter_child_nodes(node):
-        yield from _imports(child)
 
 
 def _imported_names(node: ast.Import | ast.ImportFrom, package: str) -> list[str]:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from runner.config.curriculum import LAST, LEARNING_PROGRESS, PROMOTE, REGRET, UNIFORM, CurriculumConfig
-
-if TYPE_CHECKING:
-    from runner.curriculum.curriculum import Progress
+from runner.curriculum.progress import Progress
 
 # (K,) probabilities.
 Odds = npt.NDArray[np.float64]

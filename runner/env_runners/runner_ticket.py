@@ -2,15 +2,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from runner.config.errors import RunFailure, RunnerError
 from runner.env_runners.handles import RunnerLost
 from runner.env_runners.tickets import LocalTicket, Ticket
 
-if TYPE_CHECKING:
-    from runner.env_runners.env_runner_group import EnvRunnerGroup
+
+class RunnerOwner(Protocol):
+    """A group of runners, as its tickets see it: `EnvRunnerGroup`.
+
+    Attributes:
+        role: what messages call a runner.
+        generations: by index of a runner, the number of runners that had the index before.
+        indexes: the indexes of the runners.
+    """
+
+    role: str
+    generations: list[int]
+
+    @property
+    def indexes(self) -> Sequence[int]: ...
+
+    def submit(self, index: int, method: str, *arguments: Any) -> Ticket:
+        """Call a method of one runner."""
+
+    def replace_lost(self, index: int, generation: int, lost: RunnerLost, losses_in_a_row: int) -> None:
+        """Restore or replace a lost runner, unless another of its calls has done so."""
+
+    def withdraw(self, ticket: RunnerTicket) -> None:
+        """Forget a pending call."""
 
 
 class RunnerTicket:
@@ -28,7 +51,7 @@ class RunnerTicket:
     """
 
     def __init__(
-        self, group: EnvRunnerGroup, index: int, call: tuple[Any, ...], weights_seq_no: int = 0, answer: Any = None
+        self, group: RunnerOwner, index: int, call: tuple[Any, ...], weights_seq_no: int = 0, answer: Any = None
     ) -> None:
         self.index = index
         self.weights_seq_no = weights_seq_no

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import Problem
-from runner.env_runners.sample_recording import ToRecord
 from runner.episodes.block_state import rollout_from_state, rollout_to_state
 from runner.episodes.columns import Rollout
 from runner.episodes.lean_pickle import LeanPickle
@@ -18,6 +17,7 @@ from runner.pipelines.piece_metrics import ConnectorMetrics, metrics_from_state,
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 from runner.rows.matches import Match
 from runner.rows.task_outcomes import TaskOutcome
+from runner.rows.to_record import ToRecord
 
 # Module id -> (P,) parameters.
 Weights = Mapping[str, npt.NDArray[np.float32]]

@@ -6,18 +6,14 @@ sheets.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from runner.pages.page import Code, Figure, Section, Text, templates
+from runner.pages.run_data import RunData
 from runner.pages.run_page import run_page
-
-if TYPE_CHECKING:
-    from runner.pages.run_record import RunRecord
 
 _OPEN, _FOLDED = ("Failure", "Learning curves"), ("Evaluation", "Learner")
 
 
-def run_card(record: RunRecord) -> str:
+def run_card(record: RunData) -> str:
     """Return a run as a piece of HTML: how it stands, what it reached, its curves, those of the learner folded away."""
     page = run_page(record, url_of=str)  # videos are not shown
     sections = [

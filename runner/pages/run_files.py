@@ -5,14 +5,11 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from runner.config.documents import read_regular
 from runner.pages.page import Block, Cell, Code, Table, Text, Video
+from runner.pages.run_data import RunData
 from runner.tracking.summary import resume_command
-
-if TYPE_CHECKING:
-    from runner.pages.run_record import RunRecord
 
 MOST_VIDEO_BYTES = 16_000_000
 
@@ -22,7 +19,7 @@ def embed_video(file: Path) -> str:
     return f"data:video/mp4;base64,{base64.b64encode(read_regular(file, MOST_VIDEO_BYTES)).decode()}"
 
 
-def videos(record: RunRecord, url_of: Callable[[Path], str]) -> Iterator[Block]:
+def videos(record: RunData, url_of: Callable[[Path], str]) -> Iterator[Block]:
     """Yield the newest video, and where the others are."""
     if not record.videos:
         return
@@ -36,7 +33,7 @@ def videos(record: RunRecord, url_of: Callable[[Path], str]) -> Iterator[Block]:
     yield Video(url, f"Evaluation after iteration {iteration}{others}.")
 
 
-def configuration(record: RunRecord) -> Iterator[Block]:
+def configuration(record: RunData) -> Iterator[Block]:
     """Yield the overrides, the command that goes on, the composed configuration."""
     if record.overrides:
         yield Code("\n".join(record.overrides))
@@ -46,7 +43,7 @@ def configuration(record: RunRecord) -> Iterator[Block]:
         yield Code(record.config, "config.yaml")
 
 
-def environment(record: RunRecord) -> Iterator[Block]:
+def environment(record: RunData) -> Iterator[Block]:
     """Yield the revision, versions and the machine."""
     known = record.environment
     if not known:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from runner.pages import charts
 from runner.pages.curriculum_page import CURRICULUM, curriculum
 from runner.pages.league_page import league
 from runner.pages.page import Block, Code, Fact, Figure, Page, Section, Text
+from runner.pages.run_data import RunData
 from runner.pages.run_files import configuration, embed_video, environment, videos
 from runner.tracking.growing_columns import Column
 from runner.tracking.headline import (
@@ -40,9 +41,6 @@ from runner.tracking.headline import (
 )
 from runner.tracking.reward_scale import reward_scale_hint
 from runner.tracking.series import axis_of, axis_title, last_values, plain, thin
-
-if TYPE_CHECKING:  # a record draws itself
-    from runner.pages.run_record import RunRecord
 
 _MOST_POINTS, _MOST_SMALL_POINTS, _FEW_POINTS = 400, 150, 25
 _ITERATION_S = "time_this_iter_s"
@@ -87,7 +85,7 @@ _OTHER = "other"
 Rows = list[dict[str, Any]]
 
 
-def _quarantined(record: RunRecord) -> Iterator[Block]:
+def _quarantined(record: RunData) -> Iterator[Block]:
     """Name the simulators whose episodes are left out, and the command that trusts them."""
     columns = {name: column for name, column in record.columns.items() if name.startswith(QUARANTINED)}
     names = [name.removeprefix(QUARANTINED) for name, column in columns.items() if np.isfinite(column[-1])]
@@ -98,7 +96,7 @@ def _quarantined(record: RunRecord) -> Iterator[Block]:
         )
 
 
-def run_page(record: RunRecord, url_of: Callable[[Path], str] = embed_video) -> Page:
+def run_page(record: RunData, url_of: Callable[[Path], str] = embed_video) -> Page:
     """Return what is known of a run.
 
     Args:
@@ -138,7 +136,7 @@ def run_page(record: RunRecord, url_of: Callable[[Path], str] = embed_video) -> 
     )
 
 
-def _facts(record: RunRecord) -> list[Fact]:
+def _facts(record: RunData) -> list[Fact]:
     last, columns = last_values(record.columns), record.columns
     facts = []
     for title, name in (("Return", RETURN), ("Evaluation", EVALUATION_RETURN)):
@@ -151,7 +149,7 @@ def _facts(record: RunRecord) -> list[Fact]:
     return [*facts, Fact("Time", "-" if seconds is None else duration_text(seconds), speed)]
 
 
-def _is_offline(record: RunRecord) -> bool:
+def _is_offline(record: RunData) -> bool:
     return any(name.startswith("offline_data/") for name in record.columns)
 
 
@@ -197,7 +195,7 @@ class _Line:
         ]
 
 
-def _main_metrics(record: RunRecord) -> dict[str, str]:
+def _main_metrics(record: RunData) -> dict[str, str]:
     """Return what the first chart shows, with names: returns, else losses."""
     returns = {RETURN: "training", EVALUATION_RETURN: "evaluation"}
     found = {name: title for name, title in returns.items() if name in record.columns}
@@ -207,7 +205,7 @@ def _main_metrics(record: RunRecord) -> dict[str, str]:
     return {name: name.removeprefix(_LEARNERS).removesuffix("/total_loss") for name in losses}
 
 
-def _learning_curves(record: RunRecord) -> Iterator[Block]:
+def _learning_curves(record: RunData) -> Iterator[Block]:
     main = _main_metrics(record)
     if not main:
         yield Text("No iteration has ended with a return or a loss yet.")
@@ -218,7 +216,7 @@ def _learning_curves(record: RunRecord) -> Iterator[Block]:
     yield from _returns_by_part(record)
 
 
-def _returns_by_part(record: RunRecord) -> Iterator[Block]:
+def _returns_by_part(record: RunData) -> Iterator[Block]:
     """Yield the returns of agents and of modules, where there are several."""
     for kind in ("agent", "module"):
         prefix = f"env_runners/{kind}_episode_return_mean/"
@@ -228,7 +226,7 @@ def _returns_by_part(record: RunRecord) -> Iterator[Block]:
             yield _figure(record, f"{kind}_returns", lines, f"mean episode return by {kind}", height=260)
 
 
-def _figure(record: RunRecord, name: str, lines: Sequence[_Line], title: str, height: int = 340) -> Figure:
+def _figure(record: RunData, name: str, lines: Sequence[_Line], title: str, height: int = 340) -> Figure:
     x = axis_of(record.columns, record.axis)
     rows = [line.rows(x, _MOST_POINTS) for line in lines]
     band = next((line.band for line in lines if line.band), "")
@@ -253,7 +251,7 @@ def _figure(record: RunRecord, name: str, lines: Sequence[_Line], title: str, he
     )
 
 
-def curves_of(record: RunRecord, metrics: Sequence[str]) -> Figure:
+def curves_of(record: RunData, metrics: Sequence[str]) -> Figure:
     """Return metrics in one chart, a single one with its band.
 
     Raises:
@@ -280,7 +278,7 @@ def _common_stem(metrics: Sequence[str]) -> str:
 # -- small charts -----------------------------------------------------------------------------------------------------
 
 
-def _learner(record: RunRecord) -> Iterator[Block]:
+def _learner(record: RunData) -> Iterator[Block]:
     """Yield a hint on the size of rewards, and a chart for each metric with a line for each module."""
     if hint := reward_scale_hint(last_values(record.columns)):
         yield Text(hint)
@@ -295,7 +293,7 @@ def _learner(record: RunRecord) -> Iterator[Block]:
     yield from _small_charts(record, lines)
 
 
-def _metrics(record: RunRecord, prefix: str, but: Sequence[str]) -> Iterator[Block]:
+def _metrics(record: RunData, prefix: str, but: Sequence[str]) -> Iterator[Block]:
     """Yield a chart for each metric of a prefix, its band in the same one."""
     names = [name for name in record.columns if name.startswith(prefix) and name not in but]
     names = [name for name in names if "_episode_return_mean/" not in name]  # of agents and modules
@@ -313,7 +311,7 @@ def _metrics(record: RunRecord, prefix: str, but: Sequence[str]) -> Iterator[Blo
     )
 
 
-def _replay(record: RunRecord) -> Iterator[Block]:
+def _replay(record: RunData) -> Iterator[Block]:
     """Yield what each buffer keeps, how old it is, and how often env steps are trained on."""
     buffers = _buffers(record)
     if not buffers:
@@ -339,7 +337,7 @@ def _replay(record: RunRecord) -> Iterator[Block]:
     yield from _small_charts(record, lines)
 
 
-def _asynchrony(record: RunRecord) -> Iterator[Block]:
+def _asynchrony(record: RunData) -> Iterator[Block]:
     """Yield how old the weights of samples are, who waits for whom, and how full queues are."""
     lines: dict[str, list[_Line]] = {}
     for metric, (title, label) in _ASYNCHRONY.items():
@@ -352,20 +350,20 @@ def _asynchrony(record: RunRecord) -> Iterator[Block]:
     yield from _small_charts(record, lines)
 
 
-def _buffers(record: RunRecord) -> list[str]:
+def _buffers(record: RunData) -> list[str]:
     """Return the names of the replay buffers."""
     names = [name.removeprefix(_REPLAY) for name in record.columns if name.startswith(_REPLAY)]
     return [name.removesuffix("/num_bytes") for name in names if name.endswith("/num_bytes")]
 
 
-def _others(record: RunRecord) -> Iterator[Block]:
+def _others(record: RunData) -> Iterator[Block]:
     drawn = (*_COUNTS, *([_INTENSITY] if _buffers(record) else []))
     names = [name for name in record.columns if not name.startswith(_SHOWN) and name not in drawn]
     lines = {name: [_Line(name, record.columns[name])] for name in names}
     yield from _small_charts(record, lines)
 
 
-def _small_charts(record: RunRecord, lines: Mapping[str, Sequence[_Line]]) -> Iterator[Block]:
+def _small_charts(record: RunData, lines: Mapping[str, Sequence[_Line]]) -> Iterator[Block]:
     """Yield charts of the metrics that change, and a sentence with the others."""
     x, constant = axis_of(record.columns, record.axis), []
     for title, panel in lines.items():
@@ -394,7 +392,7 @@ def _small_charts(record: RunRecord, lines: Mapping[str, Sequence[_Line]]) -> It
 # -- time -------------------------------------------------------------------------------------------------------------
 
 
-def _time(record: RunRecord) -> Iterator[Block]:
+def _time(record: RunData) -> Iterator[Block]:
     phases = _phases(record.columns)
     if phases:
         yield _shares(phases)
@@ -437,7 +435,7 @@ def _seconds_text(seconds: float) -> str:
     return f"{seconds:.3g} s" if seconds < 60 else duration_text(seconds)
 
 
-def _phases_over_time(record: RunRecord, phases: Mapping[str, Column]) -> Figure:
+def _phases_over_time(record: RunData, phases: Mapping[str, Column]) -> Figure:
     x, *seconds = thin([axis_of(record.columns, record.axis), *phases.values()], _MOST_SMALL_POINTS)
     rows = [
         {"x": plain(at), "y": plain(value), "series": title, "rank": rank}

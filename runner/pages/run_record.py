@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,9 @@ from runner.config.documents import parse_json, read_regular
 from runner.config.yaml_bounds import MAX_YAML_BYTES
 from runner.config.yaml_lines import YAMLError, read_yaml
 from runner.locks import owner_of
+from runner.pages.run_data import RunData
 from runner.tracking.growing_columns import Column
-from runner.tracking.series import choose_axis, last_values, read_columns
+from runner.tracking.series import choose_axis, read_columns
 
 if TYPE_CHECKING:
     from runner.pages.page import Figure
@@ -20,42 +20,8 @@ if TYPE_CHECKING:
 _RESULT_FILE, _ENVIRONMENT_FILE, _HYDRA = "result.json", "environment.json", ".hydra"
 
 
-@dataclass(frozen=True)
-class RunRecord:
-    """A run as it stands.
-
-    Attributes:
-        path: its run dir.
-        experiment: its name; the folder's name where it is not known.
-        status: running, finished, failed, interrupted, or unfinished for a run that was killed.
-        stop_reason: why it ended.
-        columns: metrics by name, a number for each iteration; NaN where one is missing.
-        axis: the metric that they are drawn over.
-        environment: versions and machine.
-        config: the configuration as YAML; empty if it is not there.
-        overrides: the command line's.
-        checkpoint: the newest one; empty if there is none.
-        best_checkpoint: by `checkpoint.metric`; empty if there is none.
-        videos: MP4 files of filmed episodes, the oldest first.
-    """
-
-    path: Path
-    experiment: str
-    status: str
-    stop_reason: str
-    columns: Mapping[str, Column]
-    axis: str
-    environment: Mapping[str, Any]
-    config: str
-    overrides: list[str]
-    checkpoint: str
-    videos: Sequence[Path] = ()
-    best_checkpoint: str = ""
-
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The last number of each metric."""
-        return last_values(self.columns)
+class RunRecord(RunData):
+    """The data of a run, with the drawings that a notebook shows. For attributes see `RunData`."""
 
     def curves(self, *metrics: str) -> Figure:
         """Return the curves of metrics, which a notebook shows.

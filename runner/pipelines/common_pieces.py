@@ -10,7 +10,8 @@ import torch
 from runner.episodes import nested
 from runner.episodes.columns import Column, ColumnBlock
 from runner.pipelines.piece import LOSS_MASK, OBS, Batch, ConnectorPiece, Items
-from runner.pipelines.piece_graph import AddObservationsGraph, PieceGraph
+from runner.pipelines.piece_graph import PieceGraph
+from runner.pipelines.piece_graphs import AddObservationsGraph
 from runner.pipelines.piece_kinds import LearnerPiece
 from runner.rows.running_episodes import RunningEpisodes
 

@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import gymnasium as gym
 
 from runner.drawings.boxes import Box, Flow, Line, draw
 from runner.pipelines.description import ENDS, columns_of, space_text
 from runner.pipelines.piece import ConnectorPiece
 from runner.pipelines.piece_list import PieceList
 
-if TYPE_CHECKING:  # a pipeline draws itself
-    from runner.pipelines.pipeline import ConnectorPipeline
-
+# Observation space and action space.
+Spaces = tuple[gym.Space[Any], gym.Space[Any]]
 _KINDS = ("observations", "actions")
 
 
-def draw_pipeline(pipeline: ConnectorPipeline) -> str:
-    """Return a pipeline as SVG."""
-    begins, ends = ENDS.get(pipeline.name, ("", ""))
-    spaces = [Line(kind, space_text(space)) for kind, space in zip(_KINDS, pipeline.input_spaces, strict=True)]
-    boxes = [Box(begins or "input", spaces, is_end=True), *map(_box, pipeline), Box(ends or "output", is_end=True)]
-    return draw(Flow(boxes, ["", *_changes(pipeline), None], pipeline.name), f"{pipeline.name}: {begins} -> {ends}")
+def draw_pipeline(pieces: PieceList, input_spaces: Spaces, spaces_after: Iterable[Spaces]) -> str:
+    """Return a pipeline as SVG.
+
+    Args:
+        pieces: the pipeline.
+        input_spaces: its spaces before the first piece.
+        spaces_after: its spaces after each piece.
+    """
+    begins, ends = ENDS.get(pieces.name, ("", ""))
+    spaces = [Line(kind, space_text(space)) for kind, space in zip(_KINDS, input_spaces, strict=True)]
+    boxes = [Box(begins or "input", spaces, is_end=True), *map(_box, pieces), Box(ends or "output", is_end=True)]
+    changes = _changes(input_spaces, spaces_after)
+    return draw(Flow(boxes, ["", *changes, None], pieces.name), f"{pieces.name}: {begins} -> {ends}")
 
 
 def _box(piece: ConnectorPiece) -> Box:
@@ -33,10 +41,9 @@ def _box(piece: ConnectorPiece) -> Box:
     return Box(type(piece).__name__, lines, flows)
 
 
-def _changes(pipeline: ConnectorPipeline) -> Iterator[str]:
+def _changes(spaces: Spaces, spaces_after: Iterable[Spaces]) -> Iterator[str]:
     """Yield what stands beside the arrow after each piece: the spaces that it has changed."""
-    spaces = pipeline.input_spaces
-    for after in pipeline.spaces_after:
+    for after in spaces_after:
         pairs = zip(_KINDS, after, spaces, strict=True)
         yield ", ".join(f"{kind} {space_text(space)}" for kind, space, before in pairs if space != before)
         spaces = after

@@ -16,7 +16,8 @@ from runner.modules.images import CHW, TCHW, THWC, clear_axes
 from runner.pipelines.flat_encoding import FlatEncoding, Floats, Space, leaf_spaces
 from runner.pipelines.observation_piece import ObservationPiece, check_keys, observation_rows, step_rows
 from runner.pipelines.piece import ACTIONS, OBS, REWARDS, Batch, ConnectorPiece
-from runner.pipelines.piece_graph import FrameStackGraph, PastGraph, PieceGraph
+from runner.pipelines.piece_graph import PieceGraph
+from runner.pipelines.piece_graphs import FrameStackGraph, PastGraph
 from runner.rows.running_episodes import RunningEpisodes
 
 ORIG_OBS = "_orig_obs"

@@ -14,7 +14,8 @@ import numpy.typing as npt
 from runner.episodes import nested
 from runner.pipelines.observation_piece import ObservationPiece, check_keys
 from runner.pipelines.piece import LOSS_MASK, Batch
-from runner.pipelines.piece_graph import PieceGraph, StandardisationGraph
+from runner.pipelines.piece_graph import PieceGraph
+from runner.pipelines.piece_graphs import StandardisationGraph
 from runner.rows.running_episodes import RunningEpisodes
 
 Space = gym.Space[Any]

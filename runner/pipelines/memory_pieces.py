@@ -18,7 +18,8 @@ from runner.episodes.columns import BURN_IN, Column, ColumnBlock
 from runner.modules.default_settings import default_settings, is_default_dtype
 from runner.modules.rl_module import RLModule
 from runner.pipelines.piece import LOSS_MASK, NEW_STATE_IN, SEQ_LENS, STATE_IN, STATE_OUT, Batch, ConnectorPiece, Items
-from runner.pipelines.piece_graph import AddStatesGraph, AddTimeGraph, PieceGraph
+from runner.pipelines.piece_graph import PieceGraph
+from runner.pipelines.piece_graphs import AddStatesGraph, AddTimeGraph
 from runner.rows.running_episodes import RunningEpisodes
 
 IntArray = npt.NDArray[np.int64]

@@ -25,14 +25,8 @@ from runner.pipelines.piece import (
     ConnectorPiece,
     Items,
 )
-from runner.pipelines.piece_graph import (
-    GreedyActionsGraph,
-    LeafScaling,
-    PieceGraph,
-    RemoveTimeGraph,
-    ScalingGraph,
-    is_wide,
-)
+from runner.pipelines.piece_graph import PieceGraph
+from runner.pipelines.piece_graphs import GreedyActionsGraph, LeafScaling, RemoveTimeGraph, ScalingGraph, is_wide
 from runner.pipelines.piece_kinds import ModuleToEnvPiece
 from runner.rows.running_episodes import RunningAgents, RunningEpisodes
 

@@ -14,7 +14,8 @@ from runner.config.schedules import check_schedule, scheduled_value
 from runner.modules.rl_module import RLModule
 from runner.pipelines.noise_pieces import DrawsNoise
 from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTIONS, Batch
-from runner.pipelines.piece_graph import GreedyActionsGraph, PieceGraph
+from runner.pipelines.piece_graph import PieceGraph
+from runner.pipelines.piece_graphs import GreedyActionsGraph
 from runner.pipelines.piece_kinds import ModuleToEnvPiece
 from runner.rows.running_episodes import RunningAgents, RunningEpisodes
 

@@ -244,7 +244,7 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
 
     def _repr_svg_(self) -> str:
         """Return what a notebook shows: the pieces in order, with the columns that they read and write."""
-        return draw_pipeline(self)
+        return draw_pipeline(self, self.input_spaces, self.spaces_after)
 
     def to_graph(self) -> PipelineGraph:
         """Return the graphs of all pieces, one after the other."""

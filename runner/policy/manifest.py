@@ -20,7 +20,7 @@ from runner.modules.distributions import distribution_for
 from runner.modules.nested_distribution import NestedDistribution
 from runner.modules.squashed_gaussian import SquashedGaussian
 from runner.pipelines.module_to_env_pieces import acting_space
-from runner.pipelines.piece_graph import GreedyActionsGraph, LeafScaling, RemoveTimeGraph, ScalingGraph
+from runner.pipelines.piece_graphs import GreedyActionsGraph, LeafScaling, RemoveTimeGraph, ScalingGraph
 from runner.policy.policy_graph import PolicyGraph
 from runner.policy.ports import plain_array
 

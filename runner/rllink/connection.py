@@ -7,9 +7,10 @@ import hmac
 import logging
 import time
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
-from runner.rllink.admission import Unseated, network_of
+from runner.config.rllink import RLlinkConfig
+from runner.rllink.admission import Admission, Unseated, network_of
 from runner.rllink.client import frames
 from runner.rllink.client.frames import FrameError, FrameReader
 from runner.rllink.messages import (
@@ -27,17 +28,59 @@ from runner.rllink.messages import (
     encode_answer,
     format_of,
 )
-from runner.rllink.receive_memory import FREE_BYTES, Holding
+from runner.rllink.receive_memory import FREE_BYTES, Holding, ReceiveMemory
+from runner.rllink.receiving import OpenEpisodes
 from runner.rllink.served_client import Client
-
-if TYPE_CHECKING:
-    from runner.rllink.server import Server, Session
+from runner.rllink.service import Service
+from runner.rllink.session import Session
 
 _log = logging.getLogger(__name__)
 
 # Bytes of the longest body before the token.
 _LONGEST_UNAUTHORIZED = 4096
 _PONG = {"type": "PONG"}
+
+
+class Seats(Protocol):
+    """A server, as its connections see it: `runner.rllink.server.Server`.
+
+    Attributes:
+        config: the `rllink` block.
+        service: answers requests.
+        name: prefix of the names of clients.
+        title: name and version of the server in a PONG.
+        admission: admits connections without a seat.
+        memory: shares out the memory for partly received messages.
+        sessions: id -> session.
+    """
+
+    config: RLlinkConfig
+    service: Service
+    name: str
+    title: str
+    admission: Admission
+    memory: ReceiveMemory
+
+    @property
+    def sessions(self) -> Mapping[str, Session]: ...
+
+    def new_open_episodes(self, name: str) -> OpenEpisodes:
+        """Make the open episodes of a new client."""
+
+    def meet(self, connection: Connection) -> None:
+        """Add a new connection, which has no seat yet."""
+
+    def seat(self, connection: Connection, session: Session | None) -> bool:
+        """Give a connection a seat; return whether one was free."""
+
+    def part(self, connection: Connection) -> None:
+        """Forget a connection that is gone."""
+
+    def grant(self, connection: Connection, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Return the extensions that a connection gets, with their options."""
+
+    def shared_body(self, connection: Connection, length: bytes) -> bytes:
+        """Read a body from the memory that is shared with a client."""
 
 
 class Connection(asyncio.Protocol):
@@ -49,7 +92,7 @@ class Connection(asyncio.Protocol):
         unseated: its admission, until it has a seat.
     """
 
-    def __init__(self, server: Server, number: int, unseated: Unseated) -> None:
+    def __init__(self, server: Seats, number: int, unseated: Unseated) -> None:
         self._server = server
         self._unseated = unseated
         self._config = server.config

@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from runner.env_runners.sample_recording import ToRecord
 from runner.episodes import nested
 from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, SampledChunks
 from runner.rows.finished_episodes import EndedEpisode, FinishedEpisodes
 from runner.rows.task_outcomes import TaskOutcome
+from runner.rows.to_record import ToRecord
 
 
 @dataclass(eq=False)

@@ -21,7 +21,6 @@ from runner.config.schemas import ExperimentConfig
 from runner.env_runners.fragment_checks import check_fragment
 from runner.env_runners.observation_checks import ObservationChecks
 from runner.env_runners.sample import Sample, Weights
-from runner.env_runners.sample_recording import ToRecord
 from runner.episodes.columns import Rollout, concat_blocks
 from runner.episodes.spaces import space_to_dict
 from runner.interrupts import Interrupted, is_interrupted
@@ -43,6 +42,7 @@ from runner.rllink.server import Server
 from runner.rllink.service import Batch, Counts, Service
 from runner.rllink.versions import Version, Versions
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
+from runner.rows.to_record import ToRecord
 from runner.streams import random_stream
 
 if TYPE_CHECKING:

@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from runner.env_runners.sample_recording import ToRecord
 from runner.episodes import nested
 from runner.rllink.received_episodes import OpenEpisode, SampledChunks
+from runner.rows.to_record import ToRecord
 
 
 class OpenRecordings:

@@ -10,10 +10,9 @@ import ssl
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from runner.config.errors import ConfigError, Problem
@@ -21,11 +20,12 @@ from runner.config.rllink import RLlinkConfig
 from runner.rllink.admission import Admission, Unseated
 from runner.rllink.connection import Connection
 from runner.rllink.listener import Listener
-from runner.rllink.messages import Answer, MessageError
+from runner.rllink.messages import MessageError
 from runner.rllink.receive_memory import ReceiveMemory
 from runner.rllink.receiving import OpenEpisodes
 from runner.rllink.served_client import Client
 from runner.rllink.service import Service
+from runner.rllink.session import Session
 from runner.rllink.shared_memory import SharedBodies
 
 T = TypeVar("T")
@@ -33,70 +33,6 @@ _HEARTBEAT_S = (0.2, 600.0)
 _CLOSE_TIMEOUT_S = 5.0
 _TICK_S = 0.1
 _MOST_SHARED = 64
-
-
-@dataclass(eq=False)
-class Session:
-    """A client that may come back, with its last answer.
-
-    Attributes:
-        id: the name by which the client comes back.
-        client: the client.
-        number: number of the last request.
-        answer: the last answer; None if it is not known.
-        connection: the current connection; None while the client is away.
-        left_at: monotonic time in seconds at which the last connection ended.
-        is_restored: whether it is from before a restart, so that its last requests may not be known.
-    """
-
-    id: str
-    client: Client
-    number: int = 0
-    answer: Answer | asyncio.Future[Answer] | None = None
-    connection: Connection | None = None
-    left_at: float = field(default_factory=time.monotonic)
-    is_restored: bool = False
-
-    def carry_out(
-        self,
-        number: int,
-        answer: Callable[[], Answer | asyncio.Future[Answer]],
-        answer_again: Callable[[], Answer | asyncio.Future[Answer]],
-    ) -> Answer | asyncio.Future[Answer]:
-        """Carry out the request with the next number, or repeat the answer to the last one.
-
-        Args:
-            number: number of the request.
-            answer: carries the request out.
-            answer_again: answers a request that was carried out before a restart.
-
-        Raises:
-            MessageError: the number is neither, or the request is refused; it can then be sent again.
-        """
-        if number == self.number and (self.answer is not None or self.is_restored):
-            if self.answer is None:
-                self.answer = answer_again()
-                self._watch_for_refusal()
-            return self.answer
-        if number != self.number + 1 and not (self.is_restored and number > self.number):
-            text = f"request {number} is neither the last one, {self.number}, nor the next"
-            raise MessageError("bad_message", text, "$.request")
-        if isinstance(self.answer, asyncio.Future) and not self.answer.done():
-            text = f"request {self.number} is not answered yet; send it again first"
-            raise MessageError("bad_message", text, "$.request")
-        self.answer = answer()
-        self.number, self.is_restored = number, False
-        self._watch_for_refusal()
-        return self.answer
-
-    def _watch_for_refusal(self) -> None:
-        if isinstance(self.answer, asyncio.Future):
-            self.answer.add_done_callback(self._forget_refused)
-
-    def _forget_refused(self, done: asyncio.Future[Answer]) -> None:
-        """Free the number of a refused request, which has not been carried out."""
-        if done is self.answer and not done.cancelled() and done.exception() is not None:
-            self.number, self.answer = self.number - 1, None
 
 
 class Server:

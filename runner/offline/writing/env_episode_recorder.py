@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,9 +18,7 @@ from runner.offline.codecs.env_episode_format import EnvEpisodes
 from runner.offline.writing.recorder import ENV_T, BoolArray, JoinedInfos, Part, Recorded
 from runner.offline.writing.writer import EpisodeWriter
 from runner.rows.finished_episodes import EndedEpisode
-
-if TYPE_CHECKING:
-    from runner.env_runners.sample_recording import ToRecord
+from runner.rows.to_record import ToRecord
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,9 +12,7 @@ import numpy.typing as npt
 from runner.episodes import nested
 from runner.episodes.columns import OBS, REWARDS, Column, ColumnBlock
 from runner.offline.writing.writer import EpisodeWriter, WriteReport
-
-if TYPE_CHECKING:
-    from runner.env_runners.sample_recording import ToRecord
+from runner.rows.to_record import ToRecord
 
 BoolArray = npt.NDArray[np.bool_]
 # Column of a part beside its data: env time steps of its observations, with several agents.

@@ -12,7 +12,8 @@ distribution rllink-client (clients/python) under the name `rllink_client`. Prot
                 action = sampler.step("0", obs, reward, terminated, truncated)
 """
 
-from .client import Client, ServerConfig, Task, Weights
+from .answers import ServerConfig, Task, Weights
+from .client import Client
 from .errors import RLlinkError, ServerGone
 from .sampling import LocalSampler, RemoteSampler
 

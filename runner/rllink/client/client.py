@@ -11,11 +11,11 @@ import socket
 import ssl
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
+from .answers import ServerConfig, Task, Weights
 from .errors import RLlinkError, ServerGone
 from .frames import FrameReader, compressed, decompressed, frame, is_compressed, shared_frame
 from .packing import pack, unpack
@@ -39,52 +39,6 @@ DEFAULT_EXTENSIONS: Mapping[str, Mapping[str, Any]] = {
 _MOST_RECEIVED = 1 << 30
 _CHUNK = 1 << 18
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
-
-
-@dataclass(frozen=True)
-class ServerConfig:
-    """The answer to GET_CONFIG.
-
-    Attributes:
-        env_steps_per_sample: env steps to send in a message.
-        force_on_policy: whether sampling waits for new weights after each message.
-        observation_space, action_space: as in the specification, section 4; None with several agents.
-        agents: agent id -> its `module` and spaces; None with a single agent.
-    """
-
-    env_steps_per_sample: int
-    force_on_policy: bool
-    observation_space: Mapping[str, Any] | None = None
-    action_space: Mapping[str, Any] | None = None
-    agents: Mapping[str, Mapping[str, Any]] | None = None
-
-
-@dataclass(frozen=True)
-class Task:
-    """A task of the run's curriculum, which an episode is of.
-
-    Attributes:
-        name: for the sampler's `begin`.
-        options: for the simulator's reset.
-        env_config: for a simulator of its own; empty: any.
-    """
-
-    name: str
-    options: Mapping[str, Any]
-    env_config: Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Weights:
-    """Weights of the server.
-
-    Attributes:
-        seq_no: number of the weights.
-        files: module id (None with a single agent) -> bytes of an ONNX or safetensors file.
-    """
-
-    seq_no: int
-    files: Mapping[str | None, bytes]
 
 
 class Client:

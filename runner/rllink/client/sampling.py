@@ -2,18 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from .answers import ServerConfig, Weights
 from .errors import RLlinkError
 
 if TYPE_CHECKING:
-    from .client import Client
     from .local_policy import LocalPolicy
 
 _REFUSED_AS_OLD = ("stale_weights", "unknown_weights")
+
+
+class Requests(Protocol):
+    """The requests of a `Client` that samplers make.
+
+    Attributes:
+        extensions: name -> options of the extensions that the server granted.
+    """
+
+    extensions: dict[str, dict[str, Any]]
+
+    def get_config(self) -> ServerConfig: ...
+
+    def get_state(self) -> Weights: ...
+
+    def send_episodes(self, episodes: Sequence[Mapping[str, Any]], weights_seq_no: int | None = None) -> int: ...
+
+    def send_episodes_and_get_state(
+        self, episodes: Sequence[Mapping[str, Any]], weights_seq_no: int | None = None
+    ) -> Weights: ...
+
+    def get_actions(self, episodes: Sequence[Mapping[str, Any]], explore: bool = True) -> list[Any]: ...
 
 
 class RemoteSampler:
@@ -24,7 +46,7 @@ class RemoteSampler:
         explore: whether actions are sampled; false takes the most likely ones.
     """
 
-    def __init__(self, client: Client, explore: bool = True) -> None:
+    def __init__(self, client: Requests, explore: bool = True) -> None:
         if "actions" not in client.extensions:
             raise ValueError("the server has not granted the extension actions")
         self._client = client
@@ -124,7 +146,7 @@ class LocalSampler:
         weights_seq_no: number of the weights in use.
     """
 
-    def __init__(self, client: Client, rng: np.random.Generator, explore: bool = True) -> None:
+    def __init__(self, client: Requests, rng: np.random.Generator, explore: bool = True) -> None:
         self._client = client
         self._rng = rng
         self._explore = explore
@@ -201,7 +223,7 @@ class LocalSampler:
             # These steps are lost; `t_started` of the next chunks tells the server about the gap.
             self._take(self._client.get_state())
 
-    def _take(self, weights: Any) -> None:
+    def _take(self, weights: Weights) -> None:
         from .local_policy import LocalPolicy
 
         self.weights_seq_no = weights.seq_no
@@ -222,7 +244,7 @@ class LocalSampler:
         return str(self._config.agents[agent_id]["module"])
 
 
-def _env_end(client: Client, env_goes_on: bool) -> dict[str, bool]:
+def _env_end(client: Requests, env_goes_on: bool) -> dict[str, bool]:
     """Return what tells the server that an env episode is over, if it is and the server understands it."""
     return {} if env_goes_on or "env_ends" not in client.extensions else {"is_env_done": True}
 

@@ -1,0 +1,46 @@
+"""The outcomes of a run's tasks so far, which the rules of a curriculum read."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+
+@dataclass
+class TaskRecord:
+    """What the episodes of one task say.
+
+    Attributes:
+        newest: values of the newest episodes, at most `curriculum.window`.
+        num_episodes: so far.
+        last: number of its last episode among the ones of all tasks, from 1; 0: there was none.
+        best: the largest value; None before the first episode.
+        fast, slow: moving averages of the values.
+    """
+
+    newest: deque[float]
+    num_episodes: int = 0
+    last: int = 0
+    best: float | None = None
+    fast: float = 0.0
+    slow: float = 0.0
+
+    @property
+    def mean(self) -> float | None:
+        """Mean value of the newest episodes; None without any."""
+        return sum(self.newest) / len(self.newest) if self.newest else None
+
+
+@dataclass
+class Progress:
+    """The state that the rules read.
+
+    Attributes:
+        records: task -> its record, from the easiest task to the hardest.
+        promoted: number of the newest task that was promoted.
+        num_episodes: of all tasks.
+    """
+
+    records: dict[str, TaskRecord] = field(default_factory=dict)
+    promoted: int = 0
+    num_episodes: int = 0

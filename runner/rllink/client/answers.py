@@ -1,0 +1,53 @@
+"""What a server answers to a client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class ServerConfig:
+    """The answer to GET_CONFIG.
+
+    Attributes:
+        env_steps_per_sample: env steps to send in a message.
+        force_on_policy: whether sampling waits for new weights after each message.
+        observation_space, action_space: as in the specification, section 4; None with several agents.
+        agents: agent id -> its `module` and spaces; None with a single agent.
+    """
+
+    env_steps_per_sample: int
+    force_on_policy: bool
+    observation_space: Mapping[str, Any] | None = None
+    action_space: Mapping[str, Any] | None = None
+    agents: Mapping[str, Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task of the run's curriculum, which an episode is of.
+
+    Attributes:
+        name: for the sampler's `begin`.
+        options: for the simulator's reset.
+        env_config: for a simulator of its own; empty: any.
+    """
+
+    name: str
+    options: Mapping[str, Any]
+    env_config: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights of the server.
+
+    Attributes:
+        seq_no: number of the weights.
+        files: module id (None with a single agent) -> bytes of an ONNX or safetensors file.
+    """
+
+    seq_no: int
+    files: Mapping[str | None, bytes]
