@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sentences import TextOfflinePreLearner
 
-from runner.offline.training.prelearner import ModuleSpec
+from runner.offline.training.prelearner import PreLearnerSpec
 from runner.pipelines import (
     AddColumnsFromEpisodesToTrainBatch,
     AddObservationsFromEpisodesToBatch,
@@ -23,7 +23,7 @@ class StackedTextPreLearner(TextOfflinePreLearner):
     """Its own pipeline shows the module the last words instead of one, whatever the experiment's pipeline is."""
 
     def __init__(
-        self, module_spec: ModuleSpec, vocabulary: Sequence[str], num_frames: int, **given_by_runner: Any
+        self, module_spec: PreLearnerSpec, vocabulary: Sequence[str], num_frames: int, **given_by_runner: Any
     ) -> None:
         self._spec, self._vocabulary = module_spec, vocabulary
         self._module = module_spec.build().module

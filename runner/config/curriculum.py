@@ -60,7 +60,7 @@ class CurriculumConfig:
 
 
 @dataclass(frozen=True)
-class Task:
+class TaskConfig:
     """What a task changes.
 
     Attributes:
@@ -72,11 +72,13 @@ class Task:
     env_config: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_tasks(config: CurriculumConfig) -> dict[str, Task]:
+def read_tasks(config: CurriculumConfig) -> dict[str, TaskConfig]:
     """Return task name -> what it changes, from the easiest to the hardest; empty: there is no curriculum."""
     if config.num_levels is not None:
-        return {name: Task({"level": level}) for level, name in enumerate(task_names(config))}
-    return {name: Task(**{key: dict(values) for key, values in given.items()}) for name, given in config.tasks.items()}
+        return {name: TaskConfig({"level": level}) for level, name in enumerate(task_names(config))}
+    return {
+        name: TaskConfig(**{key: dict(values) for key, values in given.items()}) for name, given in config.tasks.items()
+    }
 
 
 def task_names(config: CurriculumConfig) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator
 
 from runner.config.piece_reports import Reports, declared_reports, meaning_of
-from runner.config.plans import Step, read_plan, steps_of
+from runner.config.plans import PlanStep, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.source_definitions import find_ancestors
 from runner.config.source_modules import UnknowableError
@@ -59,6 +59,6 @@ def _declared(config: ExperimentConfig) -> Iterator[tuple[str, Reports | None]]:
             yield names[-1], None
 
 
-def _class_name(step: Step) -> str:
+def _class_name(step: PlanStep) -> str:
     """Return the name of the class that a step names, also by another name under which it is imported."""
     return next(iter(find_ancestors(step.name)), step.name).rpartition(".")[2]

@@ -14,7 +14,7 @@ from runner.config.operators import (
     UpdatePrioritiesConfig,
     UpdateTargetNetworkConfig,
 )
-from runner.config.plans import Plan, Step, learns_from_replay_only, read_plan, samples_asynchronously, steps_of
+from runner.config.plans import Plan, PlanStep, learns_from_replay_only, read_plan, samples_asynchronously, steps_of
 from runner.config.schemas import ExperimentConfig
 
 _KEY = "learners.prefetch"
@@ -58,11 +58,11 @@ def _misfits(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
         yield f"learners that update for {trains[0].key} cannot serve {named} meanwhile", "a plan without it"
 
 
-def _is(step: Step, *kinds: type) -> bool:
+def _is(step: PlanStep, *kinds: type) -> bool:
     return issubclass(step.base or type(step.config), kinds)
 
 
-def _in_line_with(plan: Plan, train: Step) -> Plan:
+def _in_line_with(plan: Plan, train: PlanStep) -> Plan:
     """Return the steps of the plan that has the step: they wait for each other."""
     if train in plan:
         return plan

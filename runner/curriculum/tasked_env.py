@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from runner.config.curriculum import ENV_CONFIG, EPISODE_RETURN, INFO, Task
+from runner.config.curriculum import ENV_CONFIG, EPISODE_RETURN, INFO, TaskConfig
 from runner.config.errors import ConfigError, Problem, RunFailure, list_names, nearest_match, show_value
 from runner.curriculum.restorable_env import RestorableEnv
 from runner.env_runners.multi_agent_env import AgentDict, MultiAgentEnv, StepDicts
@@ -41,7 +41,11 @@ class Tasked:
     """
 
     def __init__(
-        self, make_env: MakeEnv, tasks: Mapping[str, Task], odds: Mapping[str, float], measure: str = EPISODE_RETURN
+        self,
+        make_env: MakeEnv,
+        tasks: Mapping[str, TaskConfig],
+        odds: Mapping[str, float],
+        measure: str = EPISODE_RETURN,
     ) -> None:
         self._make_env = make_env
         self._tasks = dict(tasks)
@@ -183,7 +187,11 @@ class TaskedEnv(Tasked, gym.Env[Any, Any]):
     """
 
     def __init__(
-        self, make_env: MakeEnv, tasks: Mapping[str, Task], odds: Mapping[str, float], measure: str = EPISODE_RETURN
+        self,
+        make_env: MakeEnv,
+        tasks: Mapping[str, TaskConfig],
+        odds: Mapping[str, float],
+        measure: str = EPISODE_RETURN,
     ) -> None:
         super().__init__(make_env, tasks, odds, measure)
         env = self._shared.env
@@ -214,7 +222,11 @@ class TaskedMultiAgentEnv(Tasked, MultiAgentEnv):
     """
 
     def __init__(
-        self, make_env: MakeEnv, tasks: Mapping[str, Task], odds: Mapping[str, float], measure: str = EPISODE_RETURN
+        self,
+        make_env: MakeEnv,
+        tasks: Mapping[str, TaskConfig],
+        odds: Mapping[str, float],
+        measure: str = EPISODE_RETURN,
     ) -> None:
         super().__init__(make_env, tasks, odds, measure)
         env = self._shared.env

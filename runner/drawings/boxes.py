@@ -47,12 +47,12 @@ class Box:
 
     title: str
     lines: Sequence[Line] = ()
-    flows: Sequence[Flow] = ()
+    flows: Sequence[BoxStack] = ()
     is_end: bool = False
 
 
 @dataclass(frozen=True)
-class Flow:
+class BoxStack:
     """Boxes one below the other.
 
     Attributes:
@@ -66,7 +66,7 @@ class Flow:
     title: str = ""
 
 
-def draw(flow: Flow, description: str) -> str:
+def draw(flow: BoxStack, description: str) -> str:
     """Return a flow as SVG.
 
     Args:
@@ -112,7 +112,7 @@ def _box_size(box: Box) -> tuple[float, float]:
     return width + 2 * _PADDING, height + 2 * _PADDING - 4
 
 
-def _flow_size(flow: Flow) -> tuple[float, float]:
+def _flow_size(flow: BoxStack) -> tuple[float, float]:
     sizes = [_box_size(box) for box in flow.boxes]
     labels = [2 * _text_width(text or "") + 40 for text in flow.gives]  # the arrows are in the middle
     width = max([size[0] for size in sizes] + labels + [_text_width(flow.title)])
@@ -123,7 +123,7 @@ def _flow_size(flow: Flow) -> tuple[float, float]:
 # -- drawing ----------------------------------------------------------------------------------------------------------
 
 
-def _draw_flow(flow: Flow, x: float, y: float, width: float) -> Iterator[str]:
+def _draw_flow(flow: BoxStack, x: float, y: float, width: float) -> Iterator[str]:
     if flow.title:
         yield _text(x, y + 12, flow.title, _QUIET)
         y += _ROW + 4

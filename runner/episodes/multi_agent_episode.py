@@ -12,7 +12,7 @@ import numpy as np
 from runner.episodes.multi_agent_chunks import MultiAgentChunks, checked_lookback
 from runner.episodes.multi_agent_fields import ALL, AgentID, map_to_default_module
 from runner.episodes.multi_agent_state import read_state, write_state
-from runner.episodes.multi_agent_step import EnvStep, check_step
+from runner.episodes.multi_agent_step import MultiAgentStep, check_step
 from runner.episodes.single_agent_episode import SingleAgentEpisode
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class MultiAgentEpisode(MultiAgentChunks):
         if self._len_lookback_buffer == len(steps):
             self._begin_chunk()
         if not steps:
-            self._apply(EnvStep({}, {}, {}, {}, terminateds, truncateds, {}))
+            self._apply(MultiAgentStep({}, {}, {}, {}, terminateds, truncateds, {}))
 
     def _begin_chunk(self) -> None:
         """Make all agents' complete steps lookback."""
@@ -257,7 +257,7 @@ class MultiAgentEpisode(MultiAgentChunks):
         if not self._is_reset:
             raise ValueError(f"add_env_step: episode {self.id_} has no observation; call add_env_reset() first")
         extra = extra_model_outputs or {}
-        step = EnvStep(observations, actions, rewards, infos or {}, terminateds or {}, truncateds or {}, extra)
+        step = MultiAgentStep(observations, actions, rewards, infos or {}, terminateds or {}, truncateds or {}, extra)
         self.env_t += 1
         try:
             self._apply(step)
@@ -268,7 +268,7 @@ class MultiAgentEpisode(MultiAgentChunks):
         if self._start_time is None:
             self._start_time = self._last_step_time
 
-    def _apply(self, step: EnvStep) -> None:
+    def _apply(self, step: MultiAgentStep) -> None:
         agent_ids = step.agent_ids(self)
         check_step(self, step, agent_ids)
         for agent_id in agent_ids:
@@ -280,7 +280,7 @@ class MultiAgentEpisode(MultiAgentChunks):
         if step.terminateds or step.truncateds:
             self._update_flags(step)
 
-    def _apply_to_stranger(self, agent_id: AgentID, step: EnvStep) -> None:
+    def _apply_to_stranger(self, agent_id: AgentID, step: MultiAgentStep) -> None:
         if agent_id in step.rewards:
             before = self._hanging_rewards_begin.get(agent_id, 0.0)
             self._hanging_rewards_begin[agent_id] = before + step.rewards[agent_id]
@@ -303,7 +303,7 @@ class MultiAgentEpisode(MultiAgentChunks):
         self._obs_env_t[agent_id] = [self.env_t]
         return episode
 
-    def _apply_to_agent(self, agent_id: AgentID, episode: SingleAgentEpisode, step: EnvStep) -> None:
+    def _apply_to_agent(self, agent_id: AgentID, episode: SingleAgentEpisode, step: MultiAgentStep) -> None:
         terminated, truncated = step.flags_of(agent_id)
         reward = self._reward_so_far(agent_id, step)
         if agent_id in step.actions:
@@ -337,7 +337,7 @@ class MultiAgentEpisode(MultiAgentChunks):
         )
         self._obs_env_t[agent_id].append(self.env_t)
 
-    def _reward_so_far(self, agent_id: AgentID, step: EnvStep) -> Any:
+    def _reward_so_far(self, agent_id: AgentID, step: MultiAgentStep) -> Any:
         """Return what hangs and what this step gives, as one sum; None if there is neither. Nothing hangs
         afterwards."""
         if agent_id not in self._hanging_rewards_end:
@@ -345,7 +345,7 @@ class MultiAgentEpisode(MultiAgentChunks):
         hanging = self._hanging_rewards_end.pop(agent_id)
         return hanging + step.rewards[agent_id] if agent_id in step.rewards else hanging
 
-    def _update_flags(self, step: EnvStep) -> None:
+    def _update_flags(self, step: MultiAgentStep) -> None:
         ends = [(e.is_terminated, e.is_truncated) for e in self.agent_episodes.values()]
         ends += self._ended_agents.values()
         all_ended = bool(ends) and all(any(flags) for flags in ends)

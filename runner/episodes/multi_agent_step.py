@@ -11,7 +11,7 @@ from runner.episodes.single_agent_episode import SingleAgentEpisode
 
 
 @dataclass(slots=True)
-class EnvStep:
+class MultiAgentStep:
     """What agents did and what came back, each by agent id; a key that is there counts, whatever its value."""
 
     observations: Mapping[AgentID, Any]
@@ -46,7 +46,7 @@ class EnvStep:
         return flags if any(flags) else (bool(self.terminateds.get(ALL)), bool(self.truncateds.get(ALL)))
 
 
-def check_step(episode: MultiAgentFields, step: EnvStep, agent_ids: list[AgentID]) -> None:
+def check_step(episode: MultiAgentFields, step: MultiAgentStep, agent_ids: list[AgentID]) -> None:
     """Raise `ValueError` naming agent and env step for data that no trajectory can hold; nothing is changed."""
     for agent_id in agent_ids:
         problem = _problem(episode, step, agent_id)
@@ -55,7 +55,7 @@ def check_step(episode: MultiAgentFields, step: EnvStep, agent_ids: list[AgentID
             raise ValueError(f"add_env_step: agent {agent_id!r} {problem} ({at})")
 
 
-def _problem(episode: MultiAgentFields, step: EnvStep, agent_id: AgentID) -> str | None:
+def _problem(episode: MultiAgentFields, step: MultiAgentStep, agent_id: AgentID) -> str | None:
     agent_episode = episode.agent_episodes.get(agent_id)
     if agent_episode is None:
         if agent_id in episode._ended_agents:
@@ -72,13 +72,15 @@ def _problem(episode: MultiAgentFields, step: EnvStep, agent_id: AgentID) -> str
     return problem
 
 
-def _problem_after_end(step: EnvStep, agent_id: AgentID) -> str | None:
+def _problem_after_end(step: MultiAgentStep, agent_id: AgentID) -> str | None:
     data = ("observations", "actions", "rewards", "extra_model_outputs")
     got = [name for name in data if agent_id in getattr(step, name)]
     return f"has ended, but got {', '.join(got)}; allowed: nothing more for it" if got else None
 
 
-def _problem_of_action(agent_episode: SingleAgentEpisode, step: EnvStep, agent_id: AgentID, waits: bool) -> str | None:
+def _problem_of_action(
+    agent_episode: SingleAgentEpisode, step: MultiAgentStep, agent_id: AgentID, waits: bool
+) -> str | None:
     if agent_id not in step.actions:
         if agent_id in step.extra_model_outputs:
             return "has extra_model_outputs without an action; allowed: outputs of the module along with its action"
@@ -92,7 +94,7 @@ def _problem_of_action(agent_episode: SingleAgentEpisode, step: EnvStep, agent_i
     return None
 
 
-def _problem_of_answer(step: EnvStep, agent_id: AgentID, waits: bool) -> str | None:
+def _problem_of_answer(step: MultiAgentStep, agent_id: AgentID, waits: bool) -> str | None:
     acts = agent_id in step.actions
     if agent_id in step.observations:
         if not acts and not waits:
@@ -109,7 +111,7 @@ def _problem_of_answer(step: EnvStep, agent_id: AgentID, waits: bool) -> str | N
     return None
 
 
-def _problem_of_arrays(agent_episode: SingleAgentEpisode, step: EnvStep, agent_id: AgentID) -> str | None:
+def _problem_of_arrays(agent_episode: SingleAgentEpisode, step: MultiAgentStep, agent_id: AgentID) -> str | None:
     """Check in numpy mode that the items fit the columns, before anything is appended for any agent."""
     fields = {"observations": agent_episode.observations, "actions": agent_episode.actions}
     for name, buffer in {**fields, "rewards": agent_episode.rewards}.items():

@@ -23,14 +23,14 @@ if TYPE_CHECKING:
     from runner.offline.evaluation.held_out import HeldOutEvaluation
     from runner.offline.evaluation.held_out_agents import HeldOutAgents
     from runner.offline.formats.module_agents import ModuleAgents
-    from runner.offline.reading.recorded_source import Source
+    from runner.offline.reading.recorded_source import RecordedSource
     from runner.offline.training.offline_data import OfflineData
     from runner.offline.training.prelearner import PreLearnerParts
 
     HeldOut = HeldOutEvaluation | HeldOutAgents
 
 
-def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, Source]:
+def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, RecordedSource]:
     """Refuse experiments that cannot learn from recorded data, before Ray is started.
 
     Returns:
@@ -56,7 +56,9 @@ def agents_read_for(parts: Mapping[str, ModuleParts], module_id: str) -> ModuleA
     return ModuleAgents(module_id, agents, tuple(others))
 
 
-def _check_data_of(config: ExperimentConfig, module_parts: ModuleParts, agents: ModuleAgents | None) -> Source | None:
+def _check_data_of(
+    config: ExperimentConfig, module_parts: ModuleParts, agents: ModuleAgents | None
+) -> RecordedSource | None:
     """Return the data of one module."""
     from runner.offline.training import preflight
 
@@ -84,7 +86,7 @@ def _check_data_of(config: ExperimentConfig, module_parts: ModuleParts, agents: 
 
 
 def build_recorded_data(
-    config: ExperimentConfig, parts: Mapping[str, ModuleParts], recorded: Mapping[str, Source]
+    config: ExperimentConfig, parts: Mapping[str, ModuleParts], recorded: Mapping[str, RecordedSource]
 ) -> OfflineData:
     """Make the pipelines of recorded data; `recorded` is what `check_recorded_data` has opened."""
     from runner.offline.training.data_of_modules import OfflineDataOfModules
@@ -96,7 +98,7 @@ def build_recorded_data(
 
 
 def _build_pipeline(
-    config: ExperimentConfig, parts: ModuleParts, recorded: Source | None, num_pipelines: int = 1
+    config: ExperimentConfig, parts: ModuleParts, recorded: RecordedSource | None, num_pipelines: int = 1
 ) -> OfflineData:
     """Make the pipeline of one module."""
     from runner.offline.files.ray_settings import set_up_ray_data

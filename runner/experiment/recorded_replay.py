@@ -23,7 +23,7 @@ from runner.pipelines.recorded_episodes import with_held_observations
 from runner.replay import ReplayBuffer
 
 if TYPE_CHECKING:
-    from runner.offline.reading.recorded_source import Source
+    from runner.offline.reading.recorded_source import RecordedSource
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RecordedReplay:
     """
 
     buffers: tuple[str, ...]
-    source: Source
+    source: RecordedSource
     read: tuple[str, ...]
     unread: Mapping[str, Column]
 

@@ -23,7 +23,7 @@ from runner.pipelines.raw_observations import Standardisation
 from runner.plans import Resources, RunMetrics
 
 if TYPE_CHECKING:
-    from runner.offline.reading.recorded_source import Source
+    from runner.offline.reading.recorded_source import RecordedSource
 
 
 def build_resources(
@@ -32,7 +32,7 @@ def build_resources(
     run_metrics: RunMetrics,
     is_recording: bool = False,
     run_dir: Path | None = None,
-    recorded: Mapping[str, Source] = MappingProxyType({}),
+    recorded: Mapping[str, RecordedSource] = MappingProxyType({}),
 ) -> Resources:
     """Make the resources that the plan of an experiment needs.
 

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from runner.experiment.fit import Origin
     from runner.experiment.recorded_data_builder import HeldOut
-    from runner.offline.reading.recorded_source import Source
+    from runner.offline.reading.recorded_source import RecordedSource
     from runner.offline.writing.recorder import Recorded
     from runner.pages.run_record import RunRecord
     from runner.tracking import DataSet
@@ -157,7 +157,9 @@ class Trainer:
             of_callbacks = with_evaluation(self.callbacks.reported_metrics, self.config)
             check_metric_names(self.config, agents, of_pieces, of_callbacks)
 
-    def _build(self, config: ExperimentConfig, recorded: Mapping[str, Source], held_out: HeldOut | None) -> None:
+    def _build(
+        self, config: ExperimentConfig, recorded: Mapping[str, RecordedSource], held_out: HeldOut | None
+    ) -> None:
         """Build the parts that may be in other processes."""
         needs, evaluation = needs_of(config), config.evaluation
         records_evaluations = self._recorded_role == EVALUATION
@@ -553,7 +555,9 @@ class Trainer:
         self.close()
 
 
-def _tell_what_is_read(config: ExperimentConfig, recorded: Mapping[str, Source], note: Callable[[str], None]) -> None:
+def _tell_what_is_read(
+    config: ExperimentConfig, recorded: Mapping[str, RecordedSource], note: Callable[[str], None]
+) -> None:
     from runner.offline.reading.data_sets import start_text
 
     note(start_text(config, next(iter(recorded.values()), None)))

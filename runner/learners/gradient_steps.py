@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.schedules import scheduled_value
 from runner.learners.allocation import keep_freed_memory
-from runner.learners.gradients import Gradients
+from runner.learners.gradients import ModuleGradient
 from runner.learners.optimizers import make_optimizer
 from runner.modules.flat_parameters import FlatParameters, parameter_groups
 from runner.modules.multi_rl_module import MultiRLModule
@@ -129,7 +129,7 @@ class GradientSteps:
         left_out = {_norm_name(name) for name in resting}
         return {name: norm for name, norm in norms.items() if name not in left_out}
 
-    def add(self, gradients: Gradients) -> None:
+    def add(self, gradients: ModuleGradient) -> None:
         """Add a gradient of other learners to the gradient of the next step.
 
         Raises:

@@ -18,7 +18,7 @@ Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True)
-class Gradients:
+class ModuleGradient:
     """The gradient of a loss for one module, before clipping.
 
     Attributes:
@@ -44,7 +44,7 @@ class GroupGradients:
         connector_metrics: metric of the run -> what pieces of these pipelines have reported for it.
     """
 
-    modules: Mapping[str, Gradients] = field(default_factory=dict)
+    modules: Mapping[str, ModuleGradient] = field(default_factory=dict)
     connector_s: float = 0.0
     connector_metrics: ConnectorMetrics = field(default_factory=dict)
 
@@ -57,14 +57,14 @@ class GroupGradients:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> GroupGradients:
         """Invert `get_state`."""
-        modules = {module_id: Gradients(**one) for module_id, one in state["modules"].items()}
+        modules = {module_id: ModuleGradient(**one) for module_id, one in state["modules"].items()}
         return cls(modules, connector_metrics=metrics_from_state(state["connector_metrics"]))
 
 
 def average_gradients(parts: Sequence[GroupGradients]) -> GroupGradients:
     """Return the mean over all rows of several gradients: each counts by its rows.
 
-    Rows of `Gradients.rows` follow one another in the order of `parts`; `connector_s` is the sum. What pieces have
+    Rows of `ModuleGradient.rows` follow one another in the order of `parts`; `connector_s` is the sum. What pieces have
     reported is left out: it was counted with the parts.
 
     Raises:
@@ -88,7 +88,7 @@ def gradients_of_peers(parts: Sequence[GroupGradients]) -> GroupGradients:
     return GroupGradients(modules, max(part.connector_s for part in parts), reported)
 
 
-def _averaged(parts: Sequence[Gradients]) -> Gradients:
+def _averaged(parts: Sequence[ModuleGradient]) -> ModuleGradient:
     if len(parts) == 1:
         return parts[0]
     num_rows = sum(part.num_rows for part in parts)
@@ -97,7 +97,7 @@ def _averaged(parts: Sequence[Gradients]) -> Gradients:
     metrics = weighted_means([(part.metrics, part.num_rows) for part in parts])
     names = dict.fromkeys(name for part in parts for name in part.rows)
     rows = {name: np.concatenate([part.rows[name] for part in parts]) for name in names}
-    return Gradients(vector, metrics, rows, num_rows)
+    return ModuleGradient(vector, metrics, rows, num_rows)
 
 
 def weighted_means(reported: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, float]:

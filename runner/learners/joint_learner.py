@@ -18,7 +18,7 @@ from torch import Tensor
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.learners.gradient_steps import GradientSteps
-from runner.learners.gradients import Gradients
+from runner.learners.gradients import ModuleGradient
 from runner.learners.loss import Loss, with_noise
 from runner.learners.loss_checks import ComputeLoss, checked_once
 from runner.learners.minibatches import Minibatch
@@ -113,7 +113,7 @@ class JointLearner:
             ended[module_id] = LearnerUpdate(metrics, rows[module_id])
         return ended
 
-    def gradients(self, batches: TrainBatches, num_env_steps: int) -> dict[str, Gradients]:
+    def gradients(self, batches: TrainBatches, num_env_steps: int) -> dict[str, ModuleGradient]:
         """Compute the gradient of each module's loss for all P parameters; no parameter changes.
 
         The gradient of the sum of the losses is the sum of these; see `Learner.gradients`.
@@ -125,10 +125,10 @@ class JointLearner:
                 record = self._backward({module_id: minibatch}, {module_id: rows})[module_id]
                 metrics = update.means([record], self._steps.lr_fields)
                 vector = self._steps.gradient.cpu().numpy().copy()
-                found[module_id] = Gradients(vector, metrics, rows.in_order(), minibatch.num_rows)
+                found[module_id] = ModuleGradient(vector, metrics, rows.in_order(), minibatch.num_rows)
         return found
 
-    def apply(self, gradients: Mapping[str, Gradients], num_env_steps: int) -> dict[str, dict[str, float]]:
+    def apply(self, gradients: Mapping[str, ModuleGradient], num_env_steps: int) -> dict[str, dict[str, float]]:
         """Take one step along the sum of the modules' gradients, clipped; see `Learner.apply`.
 
         Returns:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, cast
 
 from runner.learners.acted_outputs import ActedOutputs
-from runner.learners.gradients import Gradients
+from runner.learners.gradients import ModuleGradient
 from runner.learners.joint_learner import JointLearner
 from runner.learners.learner_group import LearnerGroup
 from runner.learners.module_update import LearnerUpdate
@@ -43,10 +43,12 @@ class JointLearnerGroup(LearnerGroup):
 
     def _gradients_of_each(
         self, batches: Mapping[str, Mapping[str, Any]], num_env_steps: int
-    ) -> Mapping[str, Gradients]:
+    ) -> Mapping[str, ModuleGradient]:
         return self._learner.gradients(batches, num_env_steps)
 
-    def _apply_to_each(self, gradients: Mapping[str, Gradients], num_env_steps: int) -> dict[str, dict[str, float]]:
+    def _apply_to_each(
+        self, gradients: Mapping[str, ModuleGradient], num_env_steps: int
+    ) -> dict[str, dict[str, float]]:
         return self._learner.apply(gradients, num_env_steps)
 
     def update_targets(self, tau: float) -> None:

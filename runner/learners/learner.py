@@ -11,7 +11,7 @@ import torch
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.learners.gradient_steps import GradientSteps
-from runner.learners.gradients import Gradients
+from runner.learners.gradients import ModuleGradient
 from runner.learners.loss import Loss, with_noise
 from runner.learners.loss_checks import ComputeLoss, checked_once
 from runner.learners.minibatches import Minibatch
@@ -89,7 +89,7 @@ class Learner:
         metrics = self._update.end(means, self._steps.metrics(lrs), len(records))
         return LearnerUpdate(metrics, rows, self._compile_s - compile_s)
 
-    def gradients(self, batch: Mapping[str, Any], num_env_steps: int) -> Gradients:
+    def gradients(self, batch: Mapping[str, Any], num_env_steps: int) -> ModuleGradient:
         """Compute the gradient of all rows with a loss at once; no parameter changes.
 
         With peers it is the mean over all of them, while rows and their number are those of this learner.
@@ -105,11 +105,11 @@ class Learner:
         minibatch = self._update.minibatches.whole(batch)
         gradient = self._steps.gradient
         if minibatch is None:
-            return Gradients(np.zeros(len(gradient), np.float32), {}, {}, 0)
+            return ModuleGradient(np.zeros(len(gradient), np.float32), {}, {}, 0)
         metrics = self._update.means([self._backward(minibatch, rows)], self._steps.lr_fields)
-        return Gradients(gradient.cpu().numpy().copy(), metrics, rows.in_order(), minibatch.num_rows)
+        return ModuleGradient(gradient.cpu().numpy().copy(), metrics, rows.in_order(), minibatch.num_rows)
 
-    def apply(self, gradients: Gradients, num_env_steps: int) -> dict[str, float]:
+    def apply(self, gradients: ModuleGradient, num_env_steps: int) -> dict[str, float]:
         """Take one step along a gradient of `gradients`, clipped; returns the metrics of this update.
 
         With peers all of them apply the same gradient.

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from runner.episodes.columns import Rollout
 from runner.learners.acted_outputs import ActedOutputs
-from runner.learners.gradients import Gradients, GroupGradients
+from runner.learners.gradients import GroupGradients, ModuleGradient
 from runner.learners.learner import Learner
 from runner.learners.loss_failure import LossNotFinite, with_batch
 from runner.learners.module_update import LearnerUpdate
@@ -150,7 +150,7 @@ class LearnerGroup:
 
     def _gradients_of_each(
         self, batches: Mapping[str, Mapping[str, Any]], num_env_steps: int
-    ) -> Mapping[str, Gradients]:
+    ) -> Mapping[str, ModuleGradient]:
         """Return module id -> gradient of its train batch."""
         return {id_: self._learners[id_].gradients(batch, num_env_steps) for id_, batch in batches.items()}
 
@@ -164,7 +164,9 @@ class LearnerGroup:
         self._acted_outputs = None  # modules have moved away from what acted, before a first train batch was checked
         return self._apply_to_each(gradients.modules, num_env_steps)
 
-    def _apply_to_each(self, gradients: Mapping[str, Gradients], num_env_steps: int) -> dict[str, dict[str, float]]:
+    def _apply_to_each(
+        self, gradients: Mapping[str, ModuleGradient], num_env_steps: int
+    ) -> dict[str, dict[str, float]]:
         return {
             module_id: self._learners[module_id].apply(gradients[module_id], num_env_steps)
             for module_id in self._modules_to_train

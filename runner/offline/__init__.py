@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from runner.offline.codecs.table_format import block_to_steps
     from runner.offline.files.data_error import DataError
     from runner.offline.reading.inspection import Inspection, inspect_data
-    from runner.offline.reading.recorded_source import Description, Source
+    from runner.offline.reading.recorded_source import Description, RecordedSource
     from runner.offline.reading.source import open_source
     from runner.offline.training.offline_data import OfflineData
     from runner.offline.training.prelearner import OfflinePreLearner
@@ -31,7 +31,7 @@ _EXPORTS: dict[str, str] = {
     "Layout": "codecs.layout",
     "OfflineData": "training.offline_data",
     "OfflinePreLearner": "training.prelearner",
-    "Source": "reading.recorded_source",
+    "RecordedSource": "reading.recorded_source",
     "Spaces": "codecs.layout",
     "WriteFailed": "writing.writer",
     "WriteReport": "writing.writer",
@@ -53,7 +53,7 @@ __all__ = [
     "Layout",
     "OfflineData",
     "OfflinePreLearner",
-    "Source",
+    "RecordedSource",
     "Spaces",
     "WriteFailed",
     "WriteReport",

@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from runner.drawings.boxes import Box, Flow, Line, draw
+from runner.drawings.boxes import Box, BoxStack, Line, draw
 from runner.pipelines.description import ENDS, columns_of, space_text
 from runner.pipelines.piece import ConnectorPiece
 from runner.pipelines.piece_list import PieceList
@@ -29,7 +29,7 @@ def draw_pipeline(pieces: PieceList, input_spaces: Spaces, spaces_after: Iterabl
     spaces = [Line(kind, space_text(space)) for kind, space in zip(_KINDS, input_spaces, strict=True)]
     boxes = [Box(begins or "input", spaces, is_end=True), *map(_box, pieces), Box(ends or "output", is_end=True)]
     changes = _changes(input_spaces, spaces_after)
-    return draw(Flow(boxes, ["", *changes, None], pieces.name), f"{pieces.name}: {begins} -> {ends}")
+    return draw(BoxStack(boxes, ["", *changes, None], pieces.name), f"{pieces.name}: {begins} -> {ends}")
 
 
 def _box(piece: ConnectorPiece) -> Box:
@@ -37,7 +37,7 @@ def _box(piece: ConnectorPiece) -> Box:
     flows = []
     if isinstance(piece, PieceList):
         inner = list(map(_box, piece))
-        flows = [Flow(inner, [*[""] * (len(inner) - 1), None][: len(inner)])]
+        flows = [BoxStack(inner, [*[""] * (len(inner) - 1), None][: len(inner)])]
     return Box(type(piece).__name__, lines, flows)
 
 

@@ -28,7 +28,7 @@ from runner.pipelines.piece import (
 from runner.pipelines.piece_graph import PieceGraph
 from runner.pipelines.piece_graphs import GreedyActionsGraph, LeafScaling, RemoveTimeGraph, ScalingGraph, is_wide
 from runner.pipelines.piece_kinds import ModuleToEnvPiece
-from runner.rows.running_episodes import RunningAgents, RunningEpisodes
+from runner.rows.running_episodes import RunningAgentEpisodes, RunningEpisodes
 
 
 class GetActions(DrawsNoise, ModuleToEnvPiece):
@@ -354,7 +354,7 @@ class ModuleToAgentUnmapping(ModuleToEnvPiece):
     reads = (ACTIONS_FOR_ENV,)
     writes = (ACTIONS_FOR_ENV,)
 
-    def __call__(self, *, batch: Batch, episodes: RunningAgents, **kwargs: Any) -> Batch:  # type: ignore[override]
+    def __call__(self, *, batch: Batch, episodes: RunningAgentEpisodes, **kwargs: Any) -> Batch:  # type: ignore[override]
         """Replace the column."""
         actions = batch[ACTIONS_FOR_ENV]
         items = list(actions) if type(actions) is np.ndarray else nested.unstack(actions)

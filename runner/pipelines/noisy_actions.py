@@ -17,7 +17,7 @@ from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTIONS, Batch
 from runner.pipelines.piece_graph import PieceGraph
 from runner.pipelines.piece_graphs import GreedyActionsGraph
 from runner.pipelines.piece_kinds import ModuleToEnvPiece
-from runner.rows.running_episodes import RunningAgents, RunningEpisodes
+from runner.rows.running_episodes import RunningAgentEpisodes, RunningEpisodes
 
 KINDS = ("gaussian", "ornstein_uhlenbeck")
 _REVERSION = 0.15  # theta of Lillicrap et al.
@@ -97,7 +97,7 @@ class NoisyActions(DrawsNoise, ModuleToEnvPiece):
 
     def _correlated(self, noise: npt.NDArray[np.float32], episodes: RunningEpisodes) -> npt.NDArray[np.float32]:
         """Return the next Ornstein-Uhlenbeck noise (K, A) of these episodes from white noise (K, A)."""
-        slots = episodes.slots if isinstance(episodes, RunningAgents) else np.arange(len(noise))
+        slots = episodes.slots if isinstance(episodes, RunningAgentEpisodes) else np.arange(len(noise))
         num_slots = int(slots.max()) + 1
         if self._remembered is None or len(self._remembered) < num_slots:
             grown = np.zeros((max(num_slots, episodes.max_rows), noise.shape[1]), np.float32)

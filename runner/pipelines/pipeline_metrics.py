@@ -52,7 +52,7 @@ class PipelineMetrics:
         return taken
 
 
-class Reporting(Protocol):
+class DeclaresMetrics(Protocol):
     """A piece, a callback or an operator: an object that declares metrics."""
 
     @property
@@ -60,7 +60,7 @@ class Reporting(Protocol):
         """Metric -> its reduction and its meaning."""
 
 
-def joined_reports(owners: Iterable[Reporting], where: str) -> Reports:
+def joined_reports(owners: Iterable[DeclaresMetrics], where: str) -> Reports:
     """Return the metrics that pieces of a pipeline, callbacks or operators declare together.
 
     Args:

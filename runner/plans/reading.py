@@ -11,7 +11,7 @@ from runner.config.imports import import_target
 from runner.config.metrics import check_operator_metrics
 from runner.config.operators import BranchesConfig, DuplicateConfig, options_of
 from runner.config.own_code import place_of
-from runner.config.plans import KEY, Plan, Step, read_plan
+from runner.config.plans import KEY, Plan, PlanStep, read_plan
 from runner.plans.flow import Flow, Operator
 from runner.plans.operators.concurrency import Concurrently, Duplicate
 from runner.plans.operators.reporting import StandardMetricsReporting
@@ -42,7 +42,7 @@ def _flow_of(plan: Plan, flow: Flow | None, resources: Resources) -> Flow:
     return flow
 
 
-def _after(step: Step, flow: Flow | None, resources: Resources) -> Flow:
+def _after(step: PlanStep, flow: Flow | None, resources: Resources) -> Flow:
     if isinstance(step.config, BranchesConfig):
         return _branches(step, step.config, flow, resources)
     operator = _made(step, resources)
@@ -54,7 +54,7 @@ def _after(step: Step, flow: Flow | None, resources: Resources) -> Flow:
     return operator(flow)
 
 
-def _made(step: Step, resources: Resources) -> Operator:
+def _made(step: PlanStep, resources: Resources) -> Operator:
     if step.config is not None:
         operator: Operator = import_target(f"runner.plans.{step.name}", step.key)(resources, **options_of(step.config))
         return operator
@@ -69,7 +69,7 @@ def _made(step: Step, resources: Resources) -> Operator:
     return operator
 
 
-def _branches(step: Step, config: BranchesConfig, flow: Flow | None, resources: Resources) -> Flow:
+def _branches(step: PlanStep, config: BranchesConfig, flow: Flow | None, resources: Resources) -> Flow:
     incoming: list[Flow | None] = [None] * len(step.plans)
     if isinstance(config, DuplicateConfig):
         assert flow is not None
@@ -78,7 +78,7 @@ def _branches(step: Step, config: BranchesConfig, flow: Flow | None, resources: 
     return Concurrently(flows, **options_of(config))
 
 
-def _flow_of_function(step: Step, resources: Resources) -> Flow:
+def _flow_of_function(step: PlanStep, resources: Resources) -> Flow:
     """Call a function of one's own that makes a whole plan."""
     make: Any = import_target(step.name, KEY)
     try:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from runner.config.plans import Plan, draw_plan
 from runner.config.plans.drawing import completed, is_given_on, items_text, shown_options
 from runner.config.plans.item_checks import items_after
-from runner.config.plans.steps import Items, Step
-from runner.drawings.boxes import Box, Flow, Line, draw
+from runner.config.plans.steps import Items, PlanStep
+from runner.drawings.boxes import Box, BoxStack, Line, draw
 
 
 @dataclass(frozen=True)
@@ -34,15 +34,15 @@ class ShownPlan:
         return draw(_flow(whole, items_after(whole)), str(self))
 
 
-def _flow(plan: Plan, given: Mapping[str, Items], title: str = "", has_end: bool = True) -> Flow:
+def _flow(plan: Plan, given: Mapping[str, Items], title: str = "", has_end: bool = True) -> BoxStack:
     boxes = [_box(step, given) for step in plan]
     gives: list[str | None] = [items_text(step, given) for step in plan]
     if not has_end:
         gives[-1] = None
-    return Flow(boxes, gives, title)
+    return BoxStack(boxes, gives, title)
 
 
-def _box(step: Step, given: Mapping[str, Items]) -> Box:
+def _box(step: PlanStep, given: Mapping[str, Items]) -> Box:
     options = [Line(name, text, is_default) for name, text, is_default in shown_options(step)]
     needs = [Line("works with", ", ".join(step.needs))] if step.needs else []
     flows = []

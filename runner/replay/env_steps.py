@@ -22,7 +22,7 @@ _WINDOW = 256
 
 
 @dataclass(frozen=True)
-class AgentRows:
+class DrawnRows:
     """The rows of a module at drawn env steps.
 
     Attributes:
@@ -211,13 +211,13 @@ class EnvSteps:
             are_whole &= ((rows == _NONE) | can_begin).all(1)
         return are_whole
 
-    def rows_of(self, module_id: str, steps: Rows) -> AgentRows:
+    def rows_of(self, module_id: str, steps: Rows) -> DrawnRows:
         """Return the rows of a module at drawn env steps (K,), one after the other."""
         rows = self._tables[module_id].rows[steps % self.capacity]
         draw, agent = np.nonzero(rows != _NONE)
-        return AgentRows(rows[draw, agent], draw, agent)
+        return DrawnRows(rows[draw, agent], draw, agent)
 
-    def agents_of(self, module_id: str, found: AgentRows, last: Rows) -> Agents:
+    def agents_of(self, module_id: str, found: DrawnRows, last: Rows) -> Agents:
         """Return whose the chunks are that begin with these rows and whose last observations are in rows `last`.
 
         Each draw is an env episode by itself, so that pieces find the agents of the same one.

@@ -54,7 +54,7 @@ class NStepRows:
 
 
 @dataclass(frozen=True)
-class PastRows:
+class PrecedingRows:
     """What is held before some rows.
 
     Attributes:
@@ -387,7 +387,7 @@ class RowRing:
             path.append(path[-1] - np.where(is_held, distance, 0))
             number += is_held
 
-    def past(self, rows: Rows, num_steps: int) -> PastRows:
+    def past(self, rows: Rows, num_steps: int) -> PrecedingRows:
         """Follow each row back for `num_steps`, or to where its episode begins or what is held of it does."""
         path, num_before = [rows], np.zeros(len(rows), np.int64)
         is_held, is_cut = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
@@ -398,7 +398,7 @@ class RowRing:
             is_held &= is_here & (distance > 0)
             path.append(path[-1] - np.where(is_held, distance, 0))
             num_before += is_held
-        return PastRows(np.stack(path, 1), num_before, is_cut)
+        return PrecedingRows(np.stack(path, 1), num_before, is_cut)
 
     def step_back(self, rows: Rows, num_steps: int) -> tuple[Rows, Rows]:
         """Return (B,) the rows up to `num_steps` before rows that a chunk may begin with, and how many steps before.

@@ -12,10 +12,10 @@ from runner.config.rllink import RLlinkConfig
 from runner.pipelines.piece_metrics import ConnectorMetrics, merged_metrics
 from runner.rllink.agent_spaces import AgentSpaces
 from runner.rllink.inference import ModuleInference, ObservedStep, ServedEpisode
-from runner.rllink.messages import Answer, GetActions, MessageError, Observed
+from runner.rllink.messages import Answer, GetActionsRequest, MessageError, NewObservation
 from runner.rllink.received_episodes import SampledChunks
 from runner.rllink.receiving import NewEpisodes, Receiver
-from runner.rllink.served_client import Client
+from runner.rllink.served_client import ServedClient
 from runner.rllink.versions import Version, Versions
 
 _log = logging.getLogger(__name__)
@@ -29,8 +29,8 @@ class _Request:
         actions: one for each element, filled in as the modules choose them.
     """
 
-    client: Client
-    elements: Sequence[Observed]
+    client: ServedClient
+    elements: Sequence[NewObservation]
     explore: bool
     body_format: str
     answer: asyncio.Future[Answer]
@@ -47,7 +47,7 @@ class _Element:
 
     request: _Request
     place: int
-    observed: Observed
+    observed: NewObservation
     agent: AgentSpaces
     step: ObservedStep
 
@@ -126,7 +126,7 @@ class ActionRequests:
 
     # -- for clients ---------------------------------------------------------------------------------------------------
 
-    def ask(self, client: Client, message: GetActions, body_format: str) -> asyncio.Future[Answer]:
+    def ask(self, client: ServedClient, message: GetActionsRequest, body_format: str) -> asyncio.Future[Answer]:
         """Queue a request; return its future answer.
 
         Raises:
@@ -140,7 +140,7 @@ class ActionRequests:
         self.flush_soon()
         return answer
 
-    def _check_number(self, client: Client, elements: Sequence[Observed]) -> None:
+    def _check_number(self, client: ServedClient, elements: Sequence[NewObservation]) -> None:
         keys = [observed.key for observed in elements]
         if len(set(keys)) < len(keys):
             raise MessageError("bad_message", "an episode is named twice", "$.episodes")
@@ -150,7 +150,7 @@ class ActionRequests:
             text = f"{num_open} open episodes, at most {self._most_open} are allowed"
             raise MessageError("too_many_episodes", text, "$.episodes")
 
-    def lose_all(self, client: Client) -> int:
+    def lose_all(self, client: ServedClient) -> int:
         """Truncate all open episodes of a client that has gone for good; return their number."""
         self._waiting = [request for request in self._waiting if request.client is not client]
         num_lost = len(client.served_episodes)
@@ -214,7 +214,7 @@ class ActionRequests:
                 by_module.setdefault(element.agent.module_id, []).append(element)
         return by_module
 
-    def _read(self, request: _Request, place: int, observed: Observed, new: NewEpisodes) -> _Element:
+    def _read(self, request: _Request, place: int, observed: NewObservation, new: NewEpisodes) -> _Element:
         """Check an element, and make arrays of its observation; `MessageError` where it is refused."""
         path = f"$.episodes[{place}]"
         agent_id, _ = key = observed.key

@@ -20,7 +20,7 @@ from runner.rllink.messages import (
     UNSET,
     Answer,
     Format,
-    GetActions,
+    GetActionsRequest,
     MessageError,
     Ping,
     Request,
@@ -30,7 +30,7 @@ from runner.rllink.messages import (
 )
 from runner.rllink.receive_memory import FREE_BYTES, Holding, ReceiveMemory
 from runner.rllink.receiving import OpenEpisodes
-from runner.rllink.served_client import Client
+from runner.rllink.served_client import ServedClient
 from runner.rllink.service import Service
 from runner.rllink.session import Session
 
@@ -98,7 +98,7 @@ class Connection(asyncio.Protocol):
         self._config = server.config
         self._reader = FrameReader(self._config.max_body_bytes)
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
-        self.client = Client(f"{server.name}-{number}", server.new_open_episodes(f"{server.name}-{number}"))
+        self.client = ServedClient(f"{server.name}-{number}", server.new_open_episodes(f"{server.name}-{number}"))
         self.session: Session | None = None
         self._extensions: dict[str, dict[str, Any]] = {}
         self._has_asked_for_extensions = False
@@ -268,7 +268,7 @@ class Connection(asyncio.Protocol):
             raise MessageError("unauthorized", "this server asks for a token: send PING with `token` first")
         if not self._takes_seat(request):
             return {}
-        if isinstance(request, GetActions) and "actions" not in self._extensions:
+        if isinstance(request, GetActionsRequest) and "actions" not in self._extensions:
             raise MessageError("not_granted", "GET_ACTIONS needs the extension actions", "$.type")
         service = self._server.service
         if self.session is None or number is None:

@@ -37,7 +37,7 @@ from runner.rllink.journal import Journal, Record
 from runner.rllink.module_intake import ModuleIntake, actions_to_module
 from runner.rllink.open_recordings import OpenRecordings
 from runner.rllink.received_episodes import OpenEpisode, SampledChunks, add_returns
-from runner.rllink.served_client import Client
+from runner.rllink.served_client import ServedClient
 from runner.rllink.server import Server
 from runner.rllink.service import Batch, Counts, Service
 from runner.rllink.versions import Version, Versions
@@ -360,7 +360,7 @@ class ExternalEnvRunner:
         for client in gone:
             self._service.leave(client)
 
-    def _restore_sessions(self, sessions: Mapping[str, Any]) -> dict[str, Client]:
+    def _restore_sessions(self, sessions: Mapping[str, Any]) -> dict[str, ServedClient]:
         """Restore clients that may come again; return them by their names."""
         clients = {}
         for session_id, session in sessions.items():
@@ -370,9 +370,9 @@ class ExternalEnvRunner:
             clients[session["client"]] = client
         return clients
 
-    def _restore_episodes(self, state: Mapping[str, Any], clients: dict[str, Client]) -> set[Client]:
+    def _restore_episodes(self, state: Mapping[str, Any], clients: dict[str, ServedClient]) -> set[ServedClient]:
         """Restore open episodes; return clients of them that cannot come again, which are added to `clients`."""
-        gone: set[Client] = set()
+        gone: set[ServedClient] = set()
         restored: dict[str, OpenEpisode] = {}
         for episode_state in state["episodes"].values():
             episode = OpenEpisode.from_state(episode_state)
@@ -391,18 +391,20 @@ class ExternalEnvRunner:
             self._open_recordings.go_on(state.get("recorded_in_part", []), restored)
         return gone
 
-    def _take_journal_again(self, journal: Journal, num_sampled: int, clients: dict[str, Client]) -> set[Client]:
+    def _take_journal_again(
+        self, journal: Journal, num_sampled: int, clients: dict[str, ServedClient]
+    ) -> set[ServedClient]:
         """Accept messages after the checkpoint again; return clients of them that cannot come again."""
         records = list(journal.records_from(num_sampled))
         first = journal.num_records - len(records)  # older ones may be deleted
         self._service.num_records_sampled = first
         left_out = journal.records_named(self._leave_out)
-        gone: set[Client] = set()
+        gone: set[ServedClient] = set()
         for number, record in enumerate(records, first):
             gone |= self._take_again(record, clients, any(number in named for named in left_out))
         return gone
 
-    def _take_again(self, record: Record, clients: dict[str, Client], is_left_out: bool) -> set[Client]:
+    def _take_again(self, record: Record, clients: dict[str, ServedClient], is_left_out: bool) -> set[ServedClient]:
         """Accept a message from before the restart again; return its client if that cannot come again."""
         if is_left_out:
             _log.warning("RLlink: a message of %s is left out, as rllink.leave_out says", record.client)
@@ -416,12 +418,12 @@ class ExternalEnvRunner:
         self._service.take_again(clients[record.client], record, is_left_out)
         return {clients[record.client]}
 
-    def _client_without_session(self, name: str) -> Client:
+    def _client_without_session(self, name: str) -> ServedClient:
         """Make a client that cannot come again; its later episodes get ids that no other episode has."""
         open_episodes = self.server.new_open_episodes(name)
         # Other ones than after an earlier restart, at which fewer messages had been sampled.
         open_episodes.num_begun = _FIRST_AFTER_RESTART * (1 + self._service.num_records_sampled)
-        return Client(name, open_episodes)
+        return ServedClient(name, open_episodes)
 
     def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
         """Return the pipelines around a module for which the server can choose actions."""

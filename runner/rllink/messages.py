@@ -148,7 +148,7 @@ class EpisodesAndGetState(Episodes, tag="EPISODES_AND_GET_STATE"):
     """Sampled data, with a request for newer weights."""
 
 
-class Observed(Struct, forbid_unknown_fields=True, kw_only=True):
+class NewObservation(Struct, forbid_unknown_fields=True, kw_only=True):
     """A new observation of an episode in which the server chooses the actions."""
 
     id: _Name
@@ -171,21 +171,21 @@ class Observed(Struct, forbid_unknown_fields=True, kw_only=True):
         return self.is_terminated or self.is_truncated
 
 
-class GetActions(_Request, tag="GET_ACTIONS"):
+class GetActionsRequest(_Request, tag="GET_ACTIONS"):
     """Asks for one action for each episode (extension `actions`)."""
 
-    episodes: Annotated[list[Observed], Meta(min_length=1)]
+    episodes: Annotated[list[NewObservation], Meta(min_length=1)]
     explore: bool = True
 
 
-Request = Ping | GetConfig | GetState | Episodes | EpisodesAndGetState | GetActions
+Request = Ping | GetConfig | GetState | Episodes | EpisodesAndGetState | GetActionsRequest
 _REQUESTS: dict[str, type[Struct]] = {
     "PING": Ping,
     "GET_CONFIG": GetConfig,
     "GET_STATE": GetState,
     "EPISODES": Episodes,
     "EPISODES_AND_GET_STATE": EpisodesAndGetState,
-    "GET_ACTIONS": GetActions,
+    "GET_ACTIONS": GetActionsRequest,
 }
 
 

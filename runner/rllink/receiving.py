@@ -17,7 +17,7 @@ from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP
 from runner.rllink.agent_spaces import AgentSpaces, read
 from runner.rllink.arrays import number_column
 from runner.rllink.judgement import RewardBound
-from runner.rllink.messages import UNSET, AgentKey, Columns, Episode, Episodes, MessageError, NamedChunk, Observed
+from runner.rllink.messages import UNSET, AgentKey, Columns, Episode, Episodes, MessageError, NamedChunk, NewObservation
 from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, ReceivedChunks
 
 IntArray = npt.NDArray[np.int64]
@@ -353,7 +353,7 @@ class Receiver:
             text = f"no agent is named {agent_id!r:.80}; agents are {known}"
         raise MessageError("bad_message", text, f"{path}.agent_id")
 
-    def task(self, sent: Episode | Observed, path: str) -> str | None:
+    def task(self, sent: Episode | NewObservation, path: str) -> str | None:
         """Return the task that an episode is said to be of; `MessageError` if the run has no such task."""
         if sent.task is UNSET:
             return None
@@ -362,7 +362,7 @@ class Receiver:
             raise MessageError("bad_message", f"no task is named {sent.task!r:.80}; {known}", f"{path}.task")
         return sent.task
 
-    def check_env_end(self, sent: Episode | Observed, path: str) -> None:
+    def check_env_end(self, sent: Episode | NewObservation, path: str) -> None:
         """Raise `MessageError` if an env episode is said to end where no agent does."""
         if sent.is_env_done and not (sent.is_terminated or sent.is_truncated):
             text = "an env episode ends with the end of an agent's episode"

@@ -10,7 +10,7 @@ from runner.rllink.receiving import OpenEpisodes
 
 
 @dataclass(eq=False)
-class Client:
+class ServedClient:
     """One client: a connection, or a session that outlives its connections.
 
     Attributes:

@@ -23,7 +23,7 @@ from runner.rllink.listener import Listener
 from runner.rllink.messages import MessageError
 from runner.rllink.receive_memory import ReceiveMemory
 from runner.rllink.receiving import OpenEpisodes
-from runner.rllink.served_client import Client
+from runner.rllink.served_client import ServedClient
 from runner.rllink.service import Service
 from runner.rllink.session import Session
 from runner.rllink.shared_memory import SharedBodies
@@ -94,11 +94,11 @@ class Server:
             self._is_serving = True
             self.call(self._listener.start())
 
-    def restore_session(self, session_id: str, name: str, number: int) -> Client:
+    def restore_session(self, session_id: str, name: str, number: int) -> ServedClient:
         """Restore a session from before a restart, and return its client; call it before `start`."""
         session = self._sessions.get(session_id)
         if session is None:
-            client = Client(name, self.new_open_episodes(name), session_id=session_id)
+            client = ServedClient(name, self.new_open_episodes(name), session_id=session_id)
             session = self._sessions[session_id] = Session(session_id, client, is_restored=True)
             self.service.known.add(client)
         session.number = max(session.number, number)

@@ -32,7 +32,7 @@ from runner.rllink.messages import (
     Episodes,
     EpisodesAndGetState,
     Format,
-    GetActions,
+    GetActionsRequest,
     GetConfig,
     GetState,
     MessageError,
@@ -42,7 +42,7 @@ from runner.rllink.messages import (
 )
 from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, ReceivedChunks, SampledChunks
 from runner.rllink.receiving import Receiver
-from runner.rllink.served_client import Client
+from runner.rllink.served_client import ServedClient
 from runner.rllink.versions import Version, Versions
 
 _Parts = tuple[list[ReceivedChunks], int]
@@ -76,7 +76,7 @@ class Batch:
 class _Waiting:
     """An answer that waits for weights newer than `seq_no`."""
 
-    client: Client
+    client: ServedClient
     seq_no: int
     is_after_episodes: bool
     answer: asyncio.Future[Answer]
@@ -130,8 +130,8 @@ class Service:
         self._journal = journal
         self.num_records_sampled = 0  # of the journal
         self.counts = Counts()
-        self.clients: set[Client] = set()  # connected
-        self.known: set[Client] = set()  # connected, or with a session to which they can come back
+        self.clients: set[ServedClient] = set()  # connected
+        self.known: set[ServedClient] = set()  # connected, or with a session to which they can come back
         self._queue: deque[_Parts] = deque()
         self._queue_lock = threading.RLock()
         self._num_queued = 0
@@ -290,17 +290,17 @@ class Service:
 
     # -- for connections ---------------------------------------------------------------------------------------------
 
-    def join(self, client: Client) -> None:
+    def join(self, client: ServedClient) -> None:
         """Add a client that has connected."""
         self.clients.add(client)
         self.known.add(client)
 
-    def pause(self, client: Client) -> None:
+    def pause(self, client: ServedClient) -> None:
         """Remove a client whose session stays: its requests are carried out, and the answers are kept."""
         self.clients.discard(client)
         self._close_batch_if_full()
 
-    def leave(self, client: Client) -> None:
+    def leave(self, client: ServedClient) -> None:
         """Forget a client that is gone for good, and truncate its open episodes."""
         self._lose_open(client, list(client.open.by_key))
         self.counts.num_episodes_lost += self._actions.lose_all(client)
@@ -310,7 +310,7 @@ class Service:
         self.known.discard(client)
         self.pause(client)
 
-    def _lose_open(self, client: Client, keys: Iterable[AgentKey]) -> None:
+    def _lose_open(self, client: ServedClient, keys: Iterable[AgentKey]) -> None:
         """Truncate open episodes after the last received step."""
         lost = [episode for key in keys if (episode := client.open.by_key.pop(key, None)) is not None]
         for episode in lost:
@@ -325,7 +325,7 @@ class Service:
         self.counts.num_episodes_lost += len(lost)
 
     def answer(
-        self, client: Client, request: Request, body_format: str, body: bytes
+        self, client: ServedClient, request: Request, body_format: str, body: bytes
     ) -> Answer | asyncio.Future[Answer]:
         """Answer a request other than `PING`.
 
@@ -352,7 +352,7 @@ class Service:
                 return self._with_room(self._state_after_episodes(client, seq_no))
             case Episodes():
                 return self._acknowledge(client, request, body_format, body)
-            case GetActions():
+            case GetActionsRequest():
                 return self._actions.ask(client, request, body_format)
         raise MessageError("unknown_type", f"no answer to {type(request).__name__}", "$.type")
 
@@ -372,17 +372,17 @@ class Service:
     def _is_on_policy(self) -> bool:
         return self._config.force_on_policy
 
-    def _check_has_files(self, client: Client) -> None:
+    def _check_has_files(self, client: ServedClient) -> None:
         for maker in self.versions.makers[client.weights_format].values():
             if maker.problem is not None:
                 raise MessageError("not_exportable", maker.problem)
 
-    def _state_when_ready(self, client: Client) -> Answer | asyncio.Future[Answer]:
+    def _state_when_ready(self, client: ServedClient) -> Answer | asyncio.Future[Answer]:
         if self.versions.newest is None or (self._is_updating and self._is_on_policy):
             return self._wait(client, self.versions.newest_seq_no, False)
         return self._state(client)
 
-    def _state_after_episodes(self, client: Client, seq_no: int) -> Answer | asyncio.Future[Answer]:
+    def _state_after_episodes(self, client: ServedClient, seq_no: int) -> Answer | asyncio.Future[Answer]:
         if not self._is_on_policy or seq_no < self.versions.newest_seq_no:
             return self._state(client)
         client.samples = True
@@ -390,7 +390,7 @@ class Service:
         self._close_batch_if_full()
         return answer
 
-    def _wait(self, client: Client, seq_no: int, is_after_episodes: bool) -> asyncio.Future[Answer]:
+    def _wait(self, client: ServedClient, seq_no: int, is_after_episodes: bool) -> asyncio.Future[Answer]:
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Waiting(client, seq_no, is_after_episodes, answer))
         return answer
@@ -405,7 +405,7 @@ class Service:
             except Exception as error:  # it concerns this client only, and does not end the run
                 waiting.answer.set_exception(error)
 
-    def _state(self, client: Client) -> Answer:
+    def _state(self, client: ServedClient) -> Answer:
         """Make the answer with the newest weights."""
         versions, file_format = self.versions, client.weights_format
         if client.seq_no is None and client.session_id is not None:
@@ -423,7 +423,7 @@ class Service:
 
     # -- episodes ------------------------------------------------------------------------------------------------------
 
-    def _take_episodes(self, client: Client, request: Episodes, body_format: str, body: bytes) -> int:
+    def _take_episodes(self, client: ServedClient, request: Episodes, body_format: str, body: bytes) -> int:
         """Queue the chunks of a message; return the highest number of the weights that chose its actions."""
         newest = self.versions.newest_seq_no
         assumed = newest if client.seq_no is None else client.seq_no
@@ -445,20 +445,20 @@ class Service:
         self._close_batch_if_full()
         return max((int(part.weights_seq_no.max()) for part in parts), default=newest)
 
-    def _lose_refused(self, client: Client, chunks: Sequence[NamedChunk]) -> None:
+    def _lose_refused(self, client: ServedClient, chunks: Sequence[NamedChunk]) -> None:
         """Truncate the open episodes that a refused message names, and write this down for a restart."""
         if self.has_agents or any(chunk.key in client.open.by_key for chunk in chunks):
             self._write_down(client, LOST, msgspec.json.encode(chunks))
         self._leave_out(client, chunks)
 
-    def _leave_out(self, client: Client, chunks: Sequence[NamedChunk]) -> None:
+    def _leave_out(self, client: ServedClient, chunks: Sequence[NamedChunk]) -> None:
         """Truncate the open episodes with chunks that are left out; env episodes with others are not whole."""
         by_key = client.open.by_key
         lost = {chunk.key: by_key[chunk.key] for chunk in chunks if chunk.key in by_key}
         self._lose_open(client, lost)
         client.open.skip(chunks, lost)
 
-    def _write_down(self, client: Client, kind: str, body: bytes = b"") -> None:
+    def _write_down(self, client: ServedClient, kind: str, body: bytes = b"") -> None:
         if self._journal is not None:
             who, seq_no = (client.name, client.session_id), self.versions.newest_seq_no
             self._journal.append(Record(*who, None, kind, seq_no, body, client.open.says_ends))
@@ -471,7 +471,7 @@ class Service:
 
     def _queue_episodes(
         self,
-        client: Client,
+        client: ServedClient,
         request: Episodes,
         body_format: str,
         assumed: int,
@@ -487,7 +487,7 @@ class Service:
         self.counts.num_env_steps_received += num_env_steps
         return parts
 
-    def take_again(self, client: Client, record: Record, is_left_out: bool = False) -> None:
+    def take_again(self, client: ServedClient, record: Record, is_left_out: bool = False) -> None:
         """Queue a message that was accepted before a restart; the number of its weights is not checked again.
 
         Args:
@@ -539,7 +539,7 @@ class Service:
         every = {id(episode): episode for episode in (*waiting, *going_on) if episode.last_obs_sampled is not None}
         return list(every.values())
 
-    def answer_again(self, client: Client, request: Request, body_format: str) -> Answer | asyncio.Future[Answer]:
+    def answer_again(self, client: ServedClient, request: Request, body_format: str) -> Answer | asyncio.Future[Answer]:
         """Answer a request that was carried out before the server was started again."""
         match request:
             case EpisodesAndGetState():
@@ -566,7 +566,7 @@ class Service:
                 raise MessageError("unknown_weights", text, "$.weights_seq_no")
 
     def _acknowledge(
-        self, client: Client, request: Episodes, body_format: str, body: bytes
+        self, client: ServedClient, request: Episodes, body_format: str, body: bytes
     ) -> Answer | asyncio.Future[Answer]:
         before = self.counts.num_env_steps_received
         self._take_episodes(client, request, body_format, body)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from runner.rllink.messages import Answer, MessageError
-from runner.rllink.served_client import Client
+from runner.rllink.served_client import ServedClient
 
 
 class Replaceable(Protocol):
@@ -34,7 +34,7 @@ class Session:
     """
 
     id: str
-    client: Client
+    client: ServedClient
     number: int = 0
     answer: Answer | asyncio.Future[Answer] | None = None
     connection: Replaceable | None = None

@@ -9,7 +9,7 @@ from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import Agents
 from runner.rows.array_namespace import NUMPY, Array, ArrayNamespace
 from runner.rows.chunks import Chunks, flat_rows
-from runner.rows.running_episodes import RunningAgents
+from runner.rows.running_episodes import RunningAgentEpisodes
 from runner.rows.slot_rows import ENV_T, SlotRows
 
 
@@ -18,7 +18,7 @@ def env_episode_id(prefix: str, env: int, number: int) -> str:
     return f"{prefix}-{env}-{number}"
 
 
-class AgentRows(SlotRows, RunningAgents):
+class AgentRows(SlotRows, RunningAgentEpisodes):
     """Rows of S = N * A slots, each of one agent in one sub-environment.
 
     Args:

@@ -62,7 +62,7 @@ class RunningEpisodes(Sequence[SingleAgentEpisode], ABC):
         """
 
 
-class RunningAgents(RunningEpisodes):
+class RunningAgentEpisodes(RunningEpisodes):
     """Running episodes of the agents that a module acts for, in several sub-environments.
 
     Attributes:

@@ -16,7 +16,7 @@ from runner.sweep.trial_settings import METRICS, STOP_REASON
 from runner.sweep.trials import SweepFolder, Trial
 
 
-class Reporting(Callback):
+class SweepReporter(Callback):
     """Writes each change into the sweep's folder and shows it.
 
     Args:
@@ -129,7 +129,7 @@ def _last_line(trial: Any) -> str:
 class EndsWhenAsked(Stopper):
     """Ends trials after the iteration that goes on when an end is asked for, however long it takes; then the rest."""
 
-    def __init__(self, reporting: Reporting) -> None:
+    def __init__(self, reporting: SweepReporter) -> None:
         self._reporting = reporting
 
     def __getstate__(self) -> dict[str, Any]:

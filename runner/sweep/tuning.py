@@ -123,7 +123,7 @@ class _Sweep:
 
         from runner.sweep.population import Population
         from runner.sweep.proposals import make_proposals
-        from runner.sweep.reporting import EndsWhenAsked, Reporting
+        from runner.sweep.reporting import EndsWhenAsked, SweepReporter
         from runner.sweep.schedulers import make_scheduler, read_earlier
         from runner.sweep.trial_run import TrialRun
         from runner.sweep.trial_source import TrialSource
@@ -133,7 +133,7 @@ class _Sweep:
         num_known = len({combination_key(without_seed(trial.combination)) for trial in folder.trials})
         proposals = make_proposals(self._space, sweep, mode, num_known)
         source = TrialSource(self._space, folder, proposals, sweep.num_samples, metric, self._to_tune)
-        reporting = Reporting(folder, source.by_trial_id, self._display, self._tracking, config)
+        reporting = SweepReporter(folder, source.by_trial_id, self._display, self._tracking, config)
         population = Population(self._space, folder, sweep.time_attr, reporting.tell_mutation)
         population.recover()
         for leftover in folder.path.glob(f"{_SCRATCH}*"):  # of a sweep that was killed

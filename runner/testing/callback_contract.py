@@ -111,7 +111,7 @@ class _Reporter(PieceMetrics):
         self.reported.append((self.hook, name, float(value)))
 
 
-class Listener(Callback):
+class CheckedCallback(Callback):
     """Stands in a run for an instance of the callback that is checked, and for one that goes on from its state."""
 
     def __init__(self) -> None:
@@ -166,14 +166,14 @@ class Listener(Callback):
 
 
 def _passing_on(hook: str) -> Any:
-    def pass_on(self: Listener, **event: Any) -> None:
+    def pass_on(self: CheckedCallback, **event: Any) -> None:
         self.hear(hook, event)
 
     return pass_on
 
 
 for _hook in HOOKS:
-    setattr(Listener, _hook, _passing_on(_hook))
+    setattr(CheckedCallback, _hook, _passing_on(_hook))
 
 
 def _rows_of(event: dict[str, Any]) -> Any:
@@ -191,7 +191,7 @@ def _faults_in_a_run(make: Callable[[], Callback], overrides: Sequence[str]) -> 
     """In a run no hook raises an error, states are plain and enough to go on from, and episodes stay as they are."""
     check = _CallbackCheck(make)
     token = _CURRENT_CHECK.set(check)
-    block = "callbacks=[{_target_: " + f"{Listener.__module__}.{Listener.__name__}" + "}]"
+    block = "callbacks=[{_target_: " + f"{CheckedCallback.__module__}.{CheckedCallback.__name__}" + "}]"
     try:
         with Trainer(build_experiment_config(compose_experiment([*_RUN, *overrides, block]))) as trainer:
             for _ in range(_NUM_ITERATIONS):

@@ -17,7 +17,7 @@ from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.episodes.spaces import blank_item
 from runner.pipelines.piece import OBS, ConnectorPiece
-from runner.testing.piece_stage import Place, Stage, arrays_of, make_stage, place_of, play, rows_of
+from runner.testing.piece_stage import PiecePlacement, Stage, arrays_of, make_stage, place_of, play, rows_of
 from runner.testing.rules import (
     are_equal,
     check_rules,
@@ -74,7 +74,7 @@ def check_piece(
 class _PieceContract:
     """The rules of one piece."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: PiecePlacement) -> None:
         self._place = place
         piece = place.make()
         self.name = type(piece).__name__

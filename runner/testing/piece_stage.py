@@ -38,7 +38,7 @@ _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Place:
+class PiecePlacement:
     """How a piece is made, and where it stands.
 
     Attributes:
@@ -66,7 +66,7 @@ def place_of(
     anchor: str | None,
     edits: Sequence[Mapping[str, Any]],
     spaces: tuple[Space, Space],
-) -> Place:
+) -> PiecePlacement:
     """Return the place of a piece; what is not said follows from the piece.
 
     Raises:
@@ -77,7 +77,7 @@ def place_of(
         what = "check_piece has to know the pipeline of the piece"
         raise ConfigError([Problem(what, "pipeline", ", ".join(named) or "nothing", ", ".join(_ANCHORS))])
     has_anchor = verb not in ("prepend", "append")
-    return Place(make, named[0], verb, anchor or (_ANCHORS[named[0]] if has_anchor else None), edits, *spaces)
+    return PiecePlacement(make, named[0], verb, anchor or (_ANCHORS[named[0]] if has_anchor else None), edits, *spaces)
 
 
 @dataclass(frozen=True)
@@ -191,7 +191,7 @@ def by_column(batch: Mapping[str, Any]) -> dict[str, Any]:
     return dict(batch.get(DEFAULT_MODULE_ID, batch))
 
 
-def make_stage(place: Place, played: Played) -> Stage:
+def make_stage(place: PiecePlacement, played: Played) -> Stage:
     """Make a new piece in its place, with episodes that were played."""
     piece, module = place.make(), played.module
     spaces = place.observation_space, place.action_space

@@ -23,7 +23,7 @@ from runner.offline.files.input_files import find_files
 from runner.offline.formats import registry
 from runner.offline.formats.raw_data import RawData
 from runner.offline.formats.recorded_format import RecordedFormat, Row
-from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import open_source
 from runner.offline.writing.conversion import convert
 from runner.testing.rules import Rule, are_equal, check_rules, find_difference
@@ -81,7 +81,7 @@ class _ReaderContract:
     def _config(self, path: Path | None = None, **options: Any) -> OfflineConfig:
         return OfflineConfig(**{"input_": str(path or self._path), **self._options, **options})
 
-    def _open(self, path: Path | None = None, **options: Any) -> Source:
+    def _open(self, path: Path | None = None, **options: Any) -> RecordedSource:
         return open_source(self._config(path, **options))
 
     def recognises_its_data(self) -> Iterator[Problem]:

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from runner.config.curriculum import Task
+from runner.config.curriculum import TaskConfig
 from runner.config.errors import ConfigError, RunFailure
 from runner.curriculum.tasked_env import TaskedEnv, TaskedMultiAgentEnv
 from runner.env_runners.multi_agent_env import MultiAgentEnv
@@ -18,9 +18,9 @@ from runner.env_runners.vector_envs import SyncEnvironments
 from tests.curriculum.drills import Drill, StatefulDrill, TeamDrill
 
 TASKS = {
-    "short": Task({"length": 3}),
-    "long": Task({"length": 9}),
-    "fast": Task(env_config={"speed": 2.0}),
+    "short": TaskConfig({"length": 3}),
+    "long": TaskConfig({"length": 9}),
+    "fast": TaskConfig(env_config={"speed": 2.0}),
 }
 ODDS = {"short": 0.2, "long": 0.5, "fast": 0.3}
 NUM_ENVS = 3
@@ -115,7 +115,7 @@ def test_running_episodes_of_several_agents_go_on_from_their_state() -> None:
 
 
 def test_a_task_with_other_spaces_is_refused() -> None:
-    env = TaskedEnv(maker(Drill), {"wide": Task(env_config={"width": 3})}, {"wide": 1.0})
+    env = TaskedEnv(maker(Drill), {"wide": TaskConfig(env_config={"width": 3})}, {"wide": 1.0})
     with pytest.raises(ConfigError, match="task wide has another observation_space"):
         env.reset(seed=0)
 

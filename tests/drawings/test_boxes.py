@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
-from runner.drawings.boxes import Box, Flow, Line, draw
+from runner.drawings.boxes import Box, BoxStack, Line, draw
 
 SVG = "{http://www.w3.org/2000/svg}"
 CHARACTER = 7.2  # pixels of a fixed-width font of 12 pixels
 
 
-def parsed(flow: Flow) -> ElementTree.Element:
+def parsed(flow: BoxStack) -> ElementTree.Element:
     """The elements of a drawing."""
     return ElementTree.fromstring(draw(flow, "of a test"))
 
@@ -28,11 +28,11 @@ def rectangles_of(drawing: ElementTree.Element) -> list[tuple[float, float, floa
     return found
 
 
-def nested(depth: int) -> Flow:
+def nested(depth: int) -> BoxStack:
     """Boxes in boxes, two side by side."""
     inner = [nested(depth - 1), nested(depth - 1)] if depth else []
     boxes = [Box(f"first of {depth}", [Line("key", "value " * 20)], inner), Box("second", is_end=True)]
-    return Flow(boxes, ["Experiences or TrainResult or something long", None], f"plan {depth}")
+    return BoxStack(boxes, ["Experiences or TrainResult or something long", None], f"plan {depth}")
 
 
 def test_everything_is_within_the_ground() -> None:
@@ -60,17 +60,17 @@ def test_boxes_are_within_each_other_or_apart() -> None:
 
 def test_long_lines_are_broken_and_nothing_is_lost() -> None:
     words = [f"column_{number}" for number in range(30)]
-    texts = texts_of(parsed(Flow([Box("Piece", [Line("reads", ", ".join(words))])], [None])))
+    texts = texts_of(parsed(BoxStack([Box("Piece", [Line("reads", ", ".join(words))])], [None])))
     assert max(map(len, texts)) <= 52
     assert " ".join(text for text in texts if "column" in text) == ", ".join(words)
 
 
 def test_an_arrow_for_each_thing_that_is_given() -> None:
-    drawing = parsed(Flow([Box("a"), Box("b"), Box("c")], ["x", "", None]))
+    drawing = parsed(BoxStack([Box("a"), Box("b"), Box("c")], ["x", "", None]))
     assert len(list(drawing.iter(f"{SVG}path"))) == 2 * 2  # line and head
     assert texts_of(drawing) == ["a", "x", "b", "c"]
 
 
 def test_names_are_no_markup() -> None:
-    drawing = parsed(Flow([Box("<script>", [Line("&", "</text>")])], ['"<'], "<title>"))
+    drawing = parsed(BoxStack([Box("<script>", [Line("&", "</text>")])], ['"<'], "<title>"))
     assert texts_of(drawing) == ["<title>", "<script>", "& ", "</text>", '"<']

@@ -15,7 +15,7 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
-from runner.learners.gradients import Gradients, GroupGradients, average_gradients
+from runner.learners.gradients import GroupGradients, ModuleGradient, average_gradients
 from runner.learners.learner import Learner
 from runner.learners.loss_failure import LossNotFinite
 from tests.learners.offline_modules import recorded_rows
@@ -85,9 +85,9 @@ def test_env_runners_compute_no_gradients_of_a_loss_that_adapts(
 
 
 def test_an_average_has_the_modules_of_all_parts() -> None:
-    def gradient(value: float, num_rows: int) -> Gradients:
+    def gradient(value: float, num_rows: int) -> ModuleGradient:
         vector = np.full(2, value, np.float32)
-        return Gradients(vector, {"total_loss": value}, {"td_error": np.full(num_rows, value)}, num_rows)
+        return ModuleGradient(vector, {"total_loss": value}, {"td_error": np.full(num_rows, value)}, num_rows)
 
     parts = [GroupGradients({"a": gradient(1.0, 1)}), GroupGradients({"a": gradient(5.0, 3), "b": gradient(2.0, 2)})]
     got = average_gradients(parts).modules

@@ -11,7 +11,7 @@ import torch
 
 from runner.config.algorithms import PPOConfig
 from runner.config.schemas import ModuleConfig
-from runner.learners.gradients import Gradients
+from runner.learners.gradients import ModuleGradient
 from runner.learners.joint_learner import JointLearner, ModuleLearning
 from runner.learners.learner import Learner
 from runner.learners.ppo import PPOLoss
@@ -228,6 +228,6 @@ def test_a_state_of_other_trained_modules_gives_parameters() -> None:
 
 
 def test_a_gradient_of_another_network_is_refused() -> None:
-    gradient = Gradients(np.zeros(3, np.float32), {}, {}, 1)
+    gradient = ModuleGradient(np.zeros(3, np.float32), {}, {}, 1)
     with pytest.raises(ValueError, match="a gradient has 3 values, this module learns"):
         make_learner(make_modules(SharedCritic)).apply({"p0": gradient}, 0)

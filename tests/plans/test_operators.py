@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from runner.config.errors import ConfigError, RunFailure
 from runner.episodes.columns import Rollout
-from runner.learners.gradients import Gradients as ModuleGradients
-from runner.learners.gradients import GroupGradients
+from runner.learners.gradients import GroupGradients, ModuleGradient
 from runner.plans import (
     ApplyGradients,
     AverageGradients,
@@ -215,7 +214,7 @@ def test_computing_gradients_changes_nothing() -> None:
 
 
 def _gradient(value: float, num_rows: int, runner: int) -> Gradients:
-    one = ModuleGradients(np.full(3, value, np.float32), {"loss": value}, {}, num_rows)
+    one = ModuleGradient(np.full(3, value, np.float32), {"loss": value}, {}, num_rows)
     return Gradients(GroupGradients({ID: one}), num_rows, (Origin(runner, 1, num_rows),))
 
 

@@ -31,7 +31,7 @@ from runner.rllink.client import Client, RLlinkError, ServerGone
 from runner.rllink.client.frames import frame
 from runner.rllink.client.packing import pack
 from runner.rllink.messages import _REQUESTS as REQUESTS
-from runner.rllink.messages import Columns, Episode, Observed, decode_request
+from runner.rllink.messages import Columns, Episode, NewObservation, decode_request
 from tests.conftest import wait_until
 from tests.rllink.conftest import EXPERIMENT, RawClient, Served, episode, wait_until_watched
 
@@ -289,7 +289,7 @@ def _mistakes(kind: str) -> Iterator[tuple[dict[str, Any], str]]:
     full = {"type": kind, **_FULL[kind]}
     yield from _mistakes_in(REQUESTS[kind], full, "$", lambda changed: changed)
     if "episodes" in full:
-        element = Episode if kind.startswith("EPISODES") else Observed
+        element = Episode if kind.startswith("EPISODES") else NewObservation
         place = "$.episodes[0]"
         yield from _mistakes_in(element, full["episodes"][0], place, lambda changed: {**full, "episodes": [changed]})
     if kind.startswith("EPISODES"):

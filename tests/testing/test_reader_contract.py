@@ -13,7 +13,7 @@ import pytest
 from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.trajectories import ReadCounts
-from runner.offline.files.data_error import Place, data_error
+from runner.offline.files.data_error import DataLocation, data_error
 from runner.offline.files.file_kinds import FileKind
 from runner.offline.files.input_files import InputFiles
 from runner.offline.files.raw_rows import RawTable
@@ -46,7 +46,7 @@ class NpzFormat(FileFormat):
                 with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
                     columns = {name: arrays[name] for name in arrays}
             except Exception as error:
-                raise data_error(f"the file cannot be read: {error}", Place(self.place_of(path))) from error
+                raise data_error(f"the file cannot be read: {error}", DataLocation(self.place_of(path))) from error
             yield self.selection.block(self.block_of(columns, Path(path).stem))
 
     def place_of(self, path: str) -> str | None:

@@ -18,7 +18,7 @@ from runner.config.plans.needs import (
     samples_asynchronously,
 )
 from runner.config.plans.reading import read_options, read_plan
-from runner.config.plans.steps import KEY, Plan, Step, steps_of
+from runner.config.plans.steps import KEY, Plan, PlanStep, steps_of
 from runner.config.plans.training_ratio import (
     describe_updates,
     env_steps_per_round,
@@ -30,7 +30,7 @@ from runner.config.plans.training_ratio import (
 __all__ = [
     "KEY",
     "Plan",
-    "Step",
+    "PlanStep",
     "describe_updates",
     "draw_plan",
     "env_steps_per_round",

@@ -22,13 +22,13 @@ from runner.config.operators import (
     TrainOneStepConfig,
 )
 from runner.config.plans.reading import read_plan
-from runner.config.plans.steps import Step, Where, steps_of
+from runner.config.plans.steps import PlanStep, Where, steps_of
 
 _SAMPLES = (ParallelRolloutsConfig, AsyncGradientsConfig)
 _TRAINS = (TrainOneStepConfig, ApplyGradientsConfig)
 
 
-def find_branch_problems(step: Step, config: BranchesConfig, where: Where) -> Iterator[Problem]:
+def find_branch_problems(step: PlanStep, config: BranchesConfig, where: Where) -> Iterator[Problem]:
     """Find outputs that no plan of an operator has, and shares that the plans cannot have."""
     num_plans, here = len(step.plans), where(step.key)
     indexes, weights = config.output_indexes, config.round_robin_weights
@@ -62,7 +62,7 @@ def find_branch_problems(step: Step, config: BranchesConfig, where: Where) -> It
         yield Problem(what, here, show_value(weights), "integers of 1 or more, or '*'")
 
 
-def _find_no_shares(step: Step, config: BranchesConfig, where: Where) -> Iterator[Problem]:
+def _find_no_shares(step: PlanStep, config: BranchesConfig, where: Where) -> Iterator[Problem]:
     """Find why `round_robin_weights: auto` has no plan that samples and one that trains."""
     samples, trains = (
         [any(issubclass(inner.base or type(inner.config), kinds) for inner in steps_of(plan)) for plan in step.plans]
@@ -87,7 +87,7 @@ def find_useless_intensity(algorithm: AlgorithmConfig, where: Where) -> Iterator
         yield Problem(what, where("algorithm.training_intensity"), str(algorithm.training_intensity), allowed)
 
 
-def _waits(step: Step, index: int) -> bool:
+def _waits(step: PlanStep, index: int) -> bool:
     """Whether a plan of an operator gives no item while it has none ready."""
     if not step.plans[index]:
         return True

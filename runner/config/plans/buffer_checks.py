@@ -20,7 +20,7 @@ from runner.config.operators import (
 from runner.config.own_block import own_block
 from runner.config.plans.reading import read_plan
 from runner.config.plans.replay_flow_checks import find_flow_problems
-from runner.config.plans.steps import KEY, Plan, Step, Where, steps_of
+from runner.config.plans.steps import KEY, Plan, PlanStep, Where, steps_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.targets import find_target_fault
 
@@ -111,7 +111,7 @@ def _selections(buffer: str, plan: Plan, selected: frozenset[str]) -> Iterator[f
             yield from _selections(buffer, branch, selected)
 
 
-def _buffer_of(step: Step) -> str | None:
+def _buffer_of(step: PlanStep) -> str | None:
     """Return the buffer that a step works with, also one of a class of one's own; None: with none."""
     if isinstance(step.config, BufferConfig):
         return step.config.buffer
@@ -119,7 +119,7 @@ def _buffer_of(step: Step) -> str | None:
     return str(step.arguments.get("buffer", "replay")) if is_made_from else None
 
 
-def _find_late_start(step: Step, buffers: Mapping[str, Any], where: Where) -> Iterator[Problem]:
+def _find_late_start(step: PlanStep, buffers: Mapping[str, Any], where: Where) -> Iterator[Problem]:
     block = buffers.get(step.config.buffer) if isinstance(step.config, ReplayConfig) else None
     capacity = block.get("capacity") if isinstance(block, dict) else None
     if isinstance(capacity, int) and step.config.learning_starts >= capacity:  # type: ignore[union-attr]
@@ -128,7 +128,7 @@ def _find_late_start(step: Step, buffers: Mapping[str, Any], where: Where) -> It
         yield Problem(what, where(step.key), str(starts), f"less than its capacity of {capacity}")
 
 
-def _find_useless_priorities(step: Step, rows: Sequence[str], where: Where) -> Iterator[Problem]:
+def _find_useless_priorities(step: PlanStep, rows: Sequence[str], where: Where) -> Iterator[Problem]:
     if isinstance(step.config, UpdatePrioritiesConfig) and step.config.column not in rows:
         what = f"{step.key}: the loss gives no {step.config.column} for each row"
         yield Problem(what, where(step.key), step.config.column, ", ".join(rows) or "a loss that names it in `rows`")
@@ -159,7 +159,7 @@ def _find_constant_priorities(name: str, block: object, plan: Plan, where: Where
         yield Problem(what, where(KEY) or where(f"{_BLOCK}.{name}"), allowed=allowed)
 
 
-def _steps_on(name: str, plan: Plan) -> list[Step]:
+def _steps_on(name: str, plan: Plan) -> list[PlanStep]:
     return [step for step in steps_of(plan) if _buffer_of(step) == name]
 
 
@@ -180,7 +180,7 @@ def _find_faults(key: str, block: object, where: Where) -> Iterator[Problem]:
         yield describe_fault(key, fault, where(key), ", ".join(arguments))
 
 
-def _stores(step: Step) -> bool:
+def _stores(step: PlanStep) -> bool:
     """Whether a step on a buffer writes to it."""
     if not issubclass(step.base or type(step.config), _STORES):
         return False

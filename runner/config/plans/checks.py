@@ -18,7 +18,7 @@ from runner.config.plans.item_checks import ItemCheck
 from runner.config.plans.needs import is_asynchronous
 from runner.config.plans.queue_checks import find_queue_problems
 from runner.config.plans.reading import PlanReader, read_plan
-from runner.config.plans.steps import KEY, Plan, Step, Where, steps_of
+from runner.config.plans.steps import KEY, Plan, PlanStep, Where, steps_of
 from runner.config.schemas import ExperimentConfig
 
 _UPDATES = (ApplyGradientsConfig, TrainOneStepConfig)
@@ -48,7 +48,7 @@ def find_asynchrony_problems(config: ExperimentConfig, where: Where) -> Iterator
             yield Problem(what, where(step.key), step.name, allowed)
 
 
-def _find_useless_options(step: Step, where: Where) -> Iterator[Problem]:
+def _find_useless_options(step: PlanStep, where: Where) -> Iterator[Problem]:
     if not isinstance(step.config, AsyncRequestsConfig):
         return
     has_bound, is_deterministic = step.config.max_weights_lag is not None, step.config.deterministic

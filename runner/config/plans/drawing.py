@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.config.operators import OPERATORS, BranchesConfig, options_of
 from runner.config.plans.item_checks import items_after
-from runner.config.plans.steps import Items, Plan, Step, steps_of
+from runner.config.plans.steps import Items, Plan, PlanStep, steps_of
 
 _LAST = "StandardMetricsReporting"
 
@@ -27,7 +27,7 @@ def completed(plan: Plan) -> Plan:
     if plan[-1].name == _LAST:
         return plan
     schema = OPERATORS[_LAST]
-    return (*plan, Step(_LAST, "", schema(), {}, schema.takes, schema.gives, schema.needs))
+    return (*plan, PlanStep(_LAST, "", schema(), {}, schema.takes, schema.gives, schema.needs))
 
 
 def _draw(plan: Plan, indent: str, given: Mapping[str, Items]) -> Iterator[tuple[str, str]]:
@@ -42,12 +42,12 @@ def _draw(plan: Plan, indent: str, given: Mapping[str, Items]) -> Iterator[tuple
             yield from _draw(branch, inner + ("   " if is_last_branch else "│  "), given)
 
 
-def _head(step: Step) -> str:
+def _head(step: PlanStep) -> str:
     shown = ", ".join(f"{name}={text}" for name, text, is_default in shown_options(step) if not is_default)
     return f"{step.name}({shown})" if shown else step.name
 
 
-def shown_options(step: Step) -> list[tuple[str, str, bool]]:
+def shown_options(step: PlanStep) -> list[tuple[str, str, bool]]:
     """Return name and value of each option, without plans, and whether the value is the default."""
     if step.config is None:
         return [(name, _shown(value), False) for name, value in step.arguments.items()]
@@ -59,20 +59,20 @@ def _shown(value: Any) -> str:
     return f"[{', '.join(map(_shown, value))}]" if isinstance(value, list) else str(value)
 
 
-def is_given_on(step: Step, index: int) -> bool | None:
+def is_given_on(step: PlanStep, index: int) -> bool | None:
     """Return whether the items of one of several plans are given on; None: those of all of them."""
     assert isinstance(step.config, BranchesConfig)
     chosen = step.config.output_indexes
     return None if chosen is None else index in chosen
 
 
-def items_text(step: Step, given: Mapping[str, Items]) -> str:
+def items_text(step: PlanStep, given: Mapping[str, Items]) -> str:
     """Return the names of the items that a step gives; empty where they are not known."""
     items = None if step.is_function else given[step.key]
     return "" if items is None else " or ".join(items)
 
 
-def _items(step: Step, given: Mapping[str, Items]) -> str:
+def _items(step: PlanStep, given: Mapping[str, Items]) -> str:
     if step.is_function:
         return "makes the whole plan"
     text = items_text(step, given)

@@ -16,7 +16,7 @@ from runner.config.operators import (
     SelectExperiencesConfig,
 )
 from runner.config.plans.branch_checks import find_branch_problems
-from runner.config.plans.steps import Items, Plan, Step, Where
+from runner.config.plans.steps import Items, Plan, PlanStep, Where
 
 
 def items_after(plan: Plan) -> dict[str, Items]:
@@ -59,7 +59,7 @@ class ItemCheck:
             begins, before = False, step.name
         return items
 
-    def _check_place(self, step: Step, items: Items, begins: bool, before: str | None) -> None:
+    def _check_place(self, step: PlanStep, items: Items, begins: bool, before: str | None) -> None:
         if begins and not step.begins:
             sources = [name for name, schema in OPERATORS.items() if not schema.takes]
             what = f"{step.key}: {step.name} takes items, and no operator before it gives any"
@@ -76,7 +76,7 @@ class ItemCheck:
                 allowed = f"after {before}: {', '.join(special or fitting) or 'no operator of runner'}"
                 self._add(what, step, f"{before} -> {step.name}", allowed)
 
-    def _given_by(self, step: Step, items: Items) -> Items:
+    def _given_by(self, step: PlanStep, items: Items) -> Items:
         if isinstance(step.config, DequeueConfig):
             return self._queues.get(step.config.queue)
         if isinstance(step.config, EnqueueConfig) and items is not None:
@@ -92,7 +92,7 @@ class ItemCheck:
             return self._given_by_branches(step, step.config, items)
         return (items if step.takes is not None else None) if step.gives is None else step.gives
 
-    def _given_by_branches(self, step: Step, config: BranchesConfig, items: Items) -> Items:
+    def _given_by_branches(self, step: PlanStep, config: BranchesConfig, items: Items) -> Items:
         begins = not isinstance(config, DuplicateConfig)
         given = [self._follow(plan, None if begins else items, begins, step.name) for plan in step.plans]
         self._problems += find_branch_problems(step, config, self._where)
@@ -102,7 +102,7 @@ class ItemCheck:
             return None
         return tuple(dict.fromkeys(item for one in outputs for item in one or ()))
 
-    def _add(self, what: str, step: Step, got: str | None = None, allowed: str | None = None) -> None:
+    def _add(self, what: str, step: PlanStep, got: str | None = None, allowed: str | None = None) -> None:
         self._problems.append(Problem(what, self._where(step.key), got, allowed))
 
 

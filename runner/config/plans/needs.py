@@ -17,7 +17,7 @@ from runner.config.operators import (
     TrainOneStepConfig,
 )
 from runner.config.plans.reading import read_plan
-from runner.config.plans.steps import Plan, Step, steps_of
+from runner.config.plans.steps import Plan, PlanStep, steps_of
 from runner.config.schemas import ExperimentConfig
 
 _LEARN = (AsyncGradientsConfig, ComputeGradientsConfig, TrainOneStepConfig)
@@ -46,13 +46,13 @@ def is_deterministic(config: ExperimentConfig) -> bool:
     return any(_takes_in_order(step) for step in steps_of(read_plan(config.algorithm.plan)))
 
 
-def _takes_in_order(step: Step) -> bool:
+def _takes_in_order(step: PlanStep) -> bool:
     if isinstance(step.config, AsyncRequestsConfig):
         return step.config.deterministic
     return step.arguments.get("deterministic") is True  # of an operator of one's own
 
 
-def is_asynchronous(step: Step) -> bool:
+def is_asynchronous(step: PlanStep) -> bool:
     """Return whether a step keeps requests to env runners in flight."""
     if isinstance(step.config, ParallelRolloutsConfig):
         return step.config.mode == ASYNC

@@ -11,7 +11,7 @@ from runner.config.checks import check_value, convert, find_unknown_keys
 from runner.config.edits import describe_fault
 from runner.config.errors import ConfigError, Problem, nearest_match, show_value
 from runner.config.operators import OPERATORS, BranchesConfig, OperatorConfig
-from runner.config.plans.steps import KEY, Plan, Step, Where
+from runner.config.plans.steps import KEY, Plan, PlanStep, Where
 from runner.config.source_definitions import constant_of, find_ancestors, is_function
 from runner.config.targets import Given, find_target_fault
 
@@ -57,7 +57,7 @@ class PlanReader:
             self._add(what, key, allowed=f"{KEY}: {{_target_: {functions[0].name}}}, or an operator class")
         return tuple(step for step in steps if step is not None)
 
-    def _read_step(self, value: Any, key: str) -> Step | None:
+    def _read_step(self, value: Any, key: str) -> PlanStep | None:
         if isinstance(value, dict) and "_target_" in value:
             return self._read_target(value, key)
         name: Any = value
@@ -87,7 +87,7 @@ class PlanReader:
                     f"{key}: {name} has no plans", key, allowed="plans: a list of plans, each a list of operators"
                 )
             plans = tuple(self.read(one, f"{key}.{name}.plans.{index}") for index, one in enumerate(config.plans))
-        return Step(name, key, config, {}, schema.takes, schema.gives, schema.needs, plans)
+        return PlanStep(name, key, config, {}, schema.takes, schema.gives, schema.needs, plans)
 
     def read_options(self, schema: type[OperatorConfig], options: dict[str, Any], key: str) -> OperatorConfig:
         for name, allowed, nearest in find_unknown_keys(schema, options, f"{key}."):
@@ -106,7 +106,7 @@ class PlanReader:
                 self.problems.append(problem)
         return schema(**read)
 
-    def _read_target(self, value: dict[str, Any], key: str) -> Step | None:
+    def _read_target(self, value: dict[str, Any], key: str) -> PlanStep | None:
         arguments = dict(value)
         path = arguments.pop("_target_")
         if not isinstance(path, str):
@@ -122,7 +122,7 @@ class PlanReader:
             getattr(base, name) if base is not None and value in (None, ()) else value
             for name, value in declared.items()
         )
-        return Step(
+        return PlanStep(
             path,
             key,
             None,

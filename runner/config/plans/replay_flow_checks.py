@@ -14,7 +14,7 @@ from runner.config.operators import (
     TrainOneStepConfig,
     UpdatePrioritiesConfig,
 )
-from runner.config.plans.steps import Plan, Step, Where
+from runner.config.plans.steps import Plan, PlanStep, Where
 
 
 def find_flow_problems(plan: Plan, where: Where) -> Iterator[Problem]:
@@ -31,14 +31,14 @@ def find_flow_problems(plan: Plan, where: Where) -> Iterator[Problem]:
             yield from find_flow_problems(branch, where)
 
 
-def _find_lost_rows(step: Step, before: Plan, where: Where) -> Iterator[Problem]:
+def _find_lost_rows(step: PlanStep, before: Plan, where: Where) -> Iterator[Problem]:
     trained = _last(before, TrainOneStepConfig, ApplyGradientsConfig)
     if trained is not None and isinstance(trained.config, ApplyGradientsConfig):
         what = f"{step.key}: gradients do not say which rows they were computed on, so that no priority can be set"
         yield Problem(what, where(step.key), "ApplyGradients -> UpdatePriorities", "TrainOneStep -> UpdatePriorities")
 
 
-def _find_other_buffer(step: Step, before: Plan, where: Where) -> Iterator[Problem]:
+def _find_other_buffer(step: PlanStep, before: Plan, where: Where) -> Iterator[Problem]:
     replayed = [one.config.buffer for one in before if isinstance(one.config, (ReplayConfig, MixInReplayConfig))]
     updated = getattr(step.config, "buffer", None)
     if replayed and updated not in replayed:
@@ -46,6 +46,6 @@ def _find_other_buffer(step: Step, before: Plan, where: Where) -> Iterator[Probl
         yield Problem(what, where(step.key), f"buffer {updated}", f"buffer: {' or '.join(dict.fromkeys(replayed))}")
 
 
-def _last(before: Plan, *kinds: type[OperatorConfig]) -> Step | None:
+def _last(before: Plan, *kinds: type[OperatorConfig]) -> PlanStep | None:
     """Return the last of some steps that is of one of these kinds."""
     return next((step for step in reversed(before) if isinstance(step.config, kinds)), None)

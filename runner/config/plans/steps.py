@@ -15,7 +15,7 @@ Where = Callable[[str], str | None]
 
 
 @dataclass(frozen=True)
-class Step:
+class PlanStep:
     """One operator of a plan.
 
     Attributes:
@@ -48,10 +48,10 @@ class Step:
         return self.takes == ()
 
 
-Plan = tuple[Step, ...]
+Plan = tuple[PlanStep, ...]
 
 
-def steps_of(plan: Plan) -> Iterator[Step]:
+def steps_of(plan: Plan) -> Iterator[PlanStep]:
     """Yield all steps, each before the steps of its plans."""
     for step in plan:
         yield step

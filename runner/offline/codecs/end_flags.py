@@ -6,12 +6,12 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.episodes.nested import Array
-from runner.offline.files.data_error import Place, data_error
+from runner.offline.files.data_error import DataLocation, data_error
 
 _TRUE, _FALSE = ("true", "1", "1.0"), ("false", "0", "0.0")
 
 
-def read_end_flags(values: Array, place: Place) -> npt.NDArray[np.bool_]:
+def read_end_flags(values: Array, place: DataLocation) -> npt.NDArray[np.bool_]:
     """Return (R,) bool of values of any dtype; `place` is the first one's.
 
     Raises:

@@ -35,7 +35,7 @@ from runner.offline.codecs.arrow_columns import concat_arrays, not_null, value_t
 from runner.offline.codecs.end_flags import read_end_flags
 from runner.offline.codecs.infos import RecordedInfos, infos_to_arrow
 from runner.offline.codecs.layout import Layout, Leaf, Spaces, layout_of, rows_per_chunk
-from runner.offline.files.data_error import DataError, Place
+from runner.offline.files.data_error import DataError, DataLocation
 
 METADATA_KEY = b"runner.episodes"
 INFOS = "infos"
@@ -267,7 +267,7 @@ def read_flags(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
     column = table[name]
     _refuse_nulls(column)
     try:
-        return read_end_flags(np.asarray(column), Place(column=name))
+        return read_end_flags(np.asarray(column), DataLocation(column=name))
     except DataError as error:
         problem = error.problems[0]
         raise ValueError(f"{problem.what}: {problem.where}, got {problem.got}") from None

@@ -31,7 +31,7 @@ from runner.offline.codecs.trajectories import (
     check_rewards,
     rows_equal,
 )
-from runner.offline.files.data_error import Place, data_error, import_extra
+from runner.offline.files.data_error import DataLocation, data_error, import_extra
 from runner.offline.files.unpacking import check_size
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
@@ -93,9 +93,11 @@ def blocks(
 
 
 @contextmanager
-def open_file(file: str | Path | BinaryIO, name: str | None) -> Iterator[tuple[Any, Place]]:
+def open_file(file: str | Path | BinaryIO, name: str | None) -> Iterator[tuple[Any, DataLocation]]:
     """Open the file's root group, with its place for errors; h5py's errors become `DataError`s."""
-    place = Place(name or (str(file) if isinstance(file, (str, Path)) else getattr(file, "name", None)), unit="step")
+    place = DataLocation(
+        name or (str(file) if isinstance(file, (str, Path)) else getattr(file, "name", None)), unit="step"
+    )
     h5py = import_extra("h5py", place, "reading HDF5 files")
     try:
         root = h5py.File(file, "r")
@@ -125,7 +127,7 @@ class _Layout:
     num_steps: int
 
     @classmethod
-    def read(cls, root: Any, place: Place, with_infos: bool) -> _Layout:
+    def read(cls, root: Any, place: DataLocation, with_infos: bool) -> _Layout:
         rewards = _dataset(root, _NAMES[REWARDS], place)
         num_steps = len(rewards) if rewards.shape else 0
         if not num_steps:
@@ -155,7 +157,7 @@ class _Layout:
             return self
         return replace(self, columns={n: c for n, c in self.columns.items() if n in _NAMES or n in extra})
 
-    def check(self, place: Place) -> None:
+    def check(self, place: DataLocation) -> None:
         """Check that every field has as many rows as there are rewards."""
         fields = {**self.columns, _NEXT: self.next_obs, _TERMINALS: self.terminals, _TIMEOUTS: self.timeouts}
         for column, tree in fields.items():
@@ -172,12 +174,12 @@ class _Layout:
             raise data_error("there is no field terminals, which says where episodes end", place, nearest=near)
 
 
-def check_dataset(item: Any, place: Place) -> None:
+def check_dataset(item: Any, place: DataLocation) -> None:
     """Refuse a dataset that declares far more than the file stores: what was never written counts as zeros."""
     check_size(int(item.nbytes), int(item.id.get_storage_size()), place)
 
 
-def _dataset(root: Any, name: str, place: Place) -> Any:
+def _dataset(root: Any, name: str, place: DataLocation) -> Any:
     """Return a dataset of plain numbers, not read yet."""
     leaf = _tree(root, name, place)
     if isinstance(leaf, (dict, tuple)):
@@ -185,7 +187,7 @@ def _dataset(root: Any, name: str, place: Place) -> Any:
     return leaf
 
 
-def _tree(group: Any, name: str, place: Place, depth: int = 0) -> Any:
+def _tree(group: Any, name: str, place: DataLocation, depth: int = 0) -> Any:
     """Return the datasets under a name: one, or nested as the groups are."""
     import h5py
 
@@ -236,7 +238,7 @@ def read_rows(tree: Any, start: int, stop: int) -> Column:
     return nested.map_leaves(read, tree)
 
 
-def read_flags(leaf: Any, start: int, stop: int, place: Place) -> BoolArray:
+def read_flags(leaf: Any, start: int, stop: int, place: DataLocation) -> BoolArray:
     """Return (rows,) bool of a dataset of bools, or of the numbers 0 and 1."""
     values = leaf[start:stop].reshape(-1)
     if len(values) != stop - start:
@@ -248,7 +250,7 @@ def read_flags(leaf: Any, start: int, stop: int, place: Place) -> BoolArray:
 
 
 def _find_ends(
-    layout: _Layout, place: Place, counts: ReadCounts, max_steps: int
+    layout: _Layout, place: DataLocation, counts: ReadCounts, max_steps: int
 ) -> tuple[IntArray, BoolArray, BoolArray]:
     """Return where episodes end (the row after the last one), and the flags of all steps: two bytes a step are held."""
     size = layout.num_steps
@@ -304,7 +306,7 @@ def _read_block(
     ids: list[str],
     flags: tuple[BoolArray, BoolArray],
     counts: ReadCounts,
-    place: Place,
+    place: DataLocation,
 ) -> ColumnBlock:
     start, stop, ends, t_started = spans
     is_terminated, is_truncated = (flag[start:stop] for flag in flags)

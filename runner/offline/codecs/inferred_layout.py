@@ -14,7 +14,7 @@ from runner.episodes.columns import REWARDS
 from runner.offline.codecs.episode_format import KEYS
 from runner.offline.codecs.layout import RESERVED_NAMES, Layout, Leaf
 from runner.offline.codecs.table_format import nest_columns
-from runner.offline.files.data_error import Place, data_error
+from runner.offline.files.data_error import DataLocation, data_error
 
 _MODULE_ID = "module_id"
 
@@ -24,7 +24,7 @@ def are_columns_of_episodes(schema: pa.Schema) -> bool:
     return {*KEYS, REWARDS} <= set(schema.names) and _is_list(schema.field(REWARDS).type)
 
 
-def infer_layout(table: pa.Table, place: Place) -> Layout:
+def infer_layout(table: pa.Table, place: DataLocation) -> Layout:
     """Return the layout of episodes by the types of their columns, without spaces and the environment's name.
 
     Args:
@@ -43,7 +43,7 @@ def infer_layout(table: pa.Table, place: Place) -> Layout:
     return Layout(nest_columns(leaves), module_id=next(iter(module_ids), None))
 
 
-def _leaf_of(column: pa.ChunkedArray, place: Place) -> Leaf:
+def _leaf_of(column: pa.ChunkedArray, place: DataLocation) -> Leaf:
     shape: tuple[int, ...] = ()
     values = pc.list_flatten(column)
     if _is_list(values.type):

@@ -27,7 +27,7 @@ from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.step_columns import column_to_arrays
 from runner.offline.codecs.trajectories import ReadCounts, check_rewards
 from runner.offline.files import unpacking
-from runner.offline.files.data_error import Place, data_error, import_extra
+from runner.offline.files.data_error import DataLocation, data_error, import_extra
 
 if TYPE_CHECKING:
     from gymnasium import Space
@@ -75,7 +75,7 @@ def recognises(path: str | Path) -> bool:
 def read_info(path: str | Path) -> MinariInfo:
     """Return what the data set says about itself; raises `DataError` where that is damaged."""
     folder = _data_folder(path)
-    place = Place(str(folder / _METADATA))
+    place = DataLocation(str(folder / _METADATA))
     try:
         metadata = json.loads((folder / _METADATA).read_text())
     except FileNotFoundError:
@@ -148,7 +148,7 @@ def _data_folder(path: str | Path) -> Path:
 
 def _read_attributes(folder: Path) -> dict[str, Any]:
     if not (folder / _HDF5).is_file():
-        raise data_error(f"no Minari data set: there is neither {_METADATA} nor {_HDF5}", Place(str(folder)))
+        raise data_error(f"no Minari data set: there is neither {_METADATA} nor {_HDF5}", DataLocation(str(folder)))
     with hdf5.open_file(folder / _HDF5, None) as (root, _):
         values = {key: root.attrs[key] for key in root.attrs}
     return {key: value.item() if isinstance(value, np.generic) else value for key, value in values.items()}
@@ -166,7 +166,7 @@ def _env_name(spec: Any) -> str | None:
     return name if isinstance(name, str) else None
 
 
-def _read_space(text: Any, place: Place) -> Space[Any] | None:
+def _read_space(text: Any, place: DataLocation) -> Space[Any] | None:
     if text is None:
         return None
     try:
@@ -214,7 +214,7 @@ class _Raw:
     """An episode as it is stored: arrays by field."""
 
     number: int
-    place: Place
+    place: DataLocation
     fields: dict[str, Column]
     infos: Mapping[str, Array] = field(default_factory=dict)
 
@@ -289,13 +289,13 @@ def _concatenate(episodes: Sequence[_Episode], name: str) -> Column:
         try:
             same = all(nested.leaves(nested.map_leaves(_is_like, first, episode.columns[name])))
         except ValueError as error:
-            raise data_error(f"episodes differ: {error}", Place(episode.id_, column=name)) from None
+            raise data_error(f"episodes differ: {error}", DataLocation(episode.id_, column=name)) from None
         if not same:
             got, allowed = (
                 ", ".join(f"{leaf.dtype} {leaf.shape[1:]}" for leaf in nested.leaves(column))
                 for column in (episode.columns[name], first)
             )
-            raise data_error("episodes differ", Place(episode.id_, column=name), got=got, allowed=allowed)
+            raise data_error("episodes differ", DataLocation(episode.id_, column=name), got=got, allowed=allowed)
     return nested.concatenate([episode.columns[name] for episode in episodes])
 
 
@@ -327,7 +327,7 @@ def _read_hdf5(folder: Path, info: MinariInfo, with_infos: bool) -> Iterator[_Ra
         if not numbers:
             raise data_error("there is no episode in this data set", place, got=list_names(root))
         for number in numbers:
-            group, where = root[f"episode_{number}"], Place(place.file, number, unit="episode")
+            group, where = root[f"episode_{number}"], DataLocation(place.file, number, unit="episode")
             fields = {
                 "observations": _read_tree(group, "observations", info.spaces.observation, where),
                 "actions": _read_tree(group, "actions", info.spaces.action, where),
@@ -337,7 +337,7 @@ def _read_hdf5(folder: Path, info: MinariInfo, with_infos: bool) -> Iterator[_Ra
             yield _Raw(number, where, fields, _read_infos(group, number) if with_infos else {})
 
 
-def _read_tree(group: Any, name: str, space: Space[Any] | None, place: Place, depth: int = 0) -> Column:
+def _read_tree(group: Any, name: str, space: Space[Any] | None, place: DataLocation, depth: int = 0) -> Column:
     """Return the arrays under a name, nested as the groups are, in the order of the space's keys."""
     import h5py
     from gymnasium import spaces as gs
@@ -362,7 +362,7 @@ def _read_tree(group: Any, name: str, space: Space[Any] | None, place: Place, de
     return _read_leaf(item, space, place.of(column))
 
 
-def _read_leaf(item: Any, space: Space[Any] | None, place: Place) -> Array:
+def _read_leaf(item: Any, space: Space[Any] | None, place: DataLocation) -> Array:
     import h5py
 
     if not isinstance(item, h5py.Dataset) or item.is_virtual or item.external or not item.shape:
@@ -383,7 +383,7 @@ def _read_leaf(item: Any, space: Space[Any] | None, place: Place) -> Array:
     return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
-def _read_flags(group: Any, name: str, place: Place) -> Array:
+def _read_flags(group: Any, name: str, place: DataLocation) -> Array:
     flags = _read_tree(group, name, None, place)
     if not isinstance(flags, np.ndarray) or ((flags != 0) & (flags != 1)).any():
         raise data_error("expected one flag a step", place.of(name))
@@ -413,9 +413,9 @@ def _read_infos(group: Any, number: int) -> dict[str, Array]:
 def _read_arrow(folder: Path, info: MinariInfo, with_infos: bool) -> Iterator[_Raw]:
     numbers = sorted(int(entry.name) for entry in folder.iterdir() if entry.is_dir() and entry.name.isdigit())
     if not numbers:
-        raise data_error("there is no episode in this data set", Place(str(folder)))
+        raise data_error("there is no episode in this data set", DataLocation(str(folder)))
     for number in numbers:
-        place = Place(str(folder), number, unit="episode")
+        place = DataLocation(str(folder), number, unit="episode")
         table = _read_table(folder / str(number), info.data_format, place)
         for name in (*_FIELDS, _TERMINATIONS, _TRUNCATIONS):
             if name not in table.column_names:
@@ -434,7 +434,7 @@ def _read_arrow(folder: Path, info: MinariInfo, with_infos: bool) -> Iterator[_R
         yield _Raw(number, place, fields)
 
 
-def _read_table(folder: Path, data_format: str, place: Place) -> pa.Table:
+def _read_table(folder: Path, data_format: str, place: DataLocation) -> pa.Table:
     import pyarrow.parquet as pq
 
     files = sorted(folder.glob(f"*.{data_format}"))
@@ -446,7 +446,7 @@ def _read_table(folder: Path, data_format: str, place: Place) -> pa.Table:
         raise data_error(f"an episode's file is damaged: {error}", place) from None
 
 
-def _from_arrow(column: pa.ChunkedArray, space: Space[Any] | None, place: Place) -> Column:
+def _from_arrow(column: pa.ChunkedArray, space: Space[Any] | None, place: DataLocation) -> Column:
     from gymnasium import spaces as gs
 
     type_ = column.type
@@ -475,7 +475,7 @@ def _from_arrow(column: pa.ChunkedArray, space: Space[Any] | None, place: Place)
     return values
 
 
-def _decode_images(rows: Sequence[Any], space: Space[Any] | None, place: Place) -> Array:
+def _decode_images(rows: Sequence[Any], space: Space[Any] | None, place: DataLocation) -> Array:
     """Return (rows, height, width, ...) uint8 of JPEG files."""
     image_module = import_extra("PIL.Image", place, "reading JPEG images")
     images = []

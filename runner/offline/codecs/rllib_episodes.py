@@ -37,7 +37,7 @@ from runner.offline.codecs.numpy_msgpack import (
     read_space,
 )
 from runner.offline.codecs.trajectories import ReadCounts, check_rewards
-from runner.offline.files.data_error import Place, data_error
+from runner.offline.files.data_error import DataLocation, data_error
 
 ITEM = "item"
 _STATE_NAMES = {"observations": OBS, "actions": ACTIONS, "rewards": REWARDS}
@@ -57,7 +57,7 @@ class PastSteps(Lookback):
 
 
 @dataclass(frozen=True)
-class EpisodeInfos:
+class ListedInfos:
     """Infos of each chunk's observations; None where all are empty."""
 
     rows: Sequence[list[dict[str, Any]] | None]
@@ -94,7 +94,7 @@ def recognises(schema: pa.Schema) -> bool:
 
 
 def decode_by_module(
-    table: pa.Table, place: Place | None = None, counts: ReadCounts | None = None
+    table: pa.Table, place: DataLocation | None = None, counts: ReadCounts | None = None
 ) -> list[ColumnBlock]:
     """Return the episode chunks in the rows of `table`, with their time steps, lookback, infos and ids.
 
@@ -105,7 +105,7 @@ def decode_by_module(
     Raises:
         DataError: a row cannot be read, or does not fit the others of its module; it names file, row and field.
     """
-    place = place or Place(row=0)
+    place = place or DataLocation(row=0)
     counts = counts if counts is not None else ReadCounts()
     rows = [(row, _read_episode(_unpack(item, place.at(row)), place.at(row))) for row, item in _items(table, place)]
     by_module: dict[str | None, list[tuple[int, _Episode]]] = {}
@@ -118,7 +118,7 @@ def decode_by_module(
     return [_block(of_module, module_id or DEFAULT_MODULE_ID, place) for module_id, of_module in by_module.items()]
 
 
-def _block(rows: Sequence[tuple[int, _Episode]], module_id: str, place: Place) -> ColumnBlock:
+def _block(rows: Sequence[tuple[int, _Episode]], module_id: str, place: DataLocation) -> ColumnBlock:
     """Return the episodes of one module; `rows` are their numbers and what they hold."""
     episodes = [episode for _, episode in rows]
     names = list(episodes[0].columns)
@@ -140,9 +140,9 @@ def _block(rows: Sequence[tuple[int, _Episode]], module_id: str, place: Place) -
     )
 
 
-def read_spaces(table: pa.Table, place: Place | None = None) -> Spaces:
+def read_spaces(table: pa.Table, place: DataLocation | None = None) -> Spaces:
     """Return the spaces in the first row's state, as far as there are any."""
-    place = place or Place(row=0)
+    place = place or DataLocation(row=0)
     _, item = next(_items(table.slice(0, 1), place))
     state = _unpack(item, place)
     read = []
@@ -156,7 +156,7 @@ def read_spaces(table: pa.Table, place: Place | None = None) -> Spaces:
     return Spaces(*read)
 
 
-def _items(table: pa.Table, place: Place) -> Any:
+def _items(table: pa.Table, place: DataLocation) -> Any:
     if ITEM not in table.column_names:
         near = nearest_match(ITEM, table.column_names)
         raise data_error(f"there is no column {ITEM}", place, got=", ".join(table.column_names), nearest=near)
@@ -166,7 +166,7 @@ def _items(table: pa.Table, place: Place) -> Any:
         yield row, item
 
 
-def _unpack(item: bytes, place: Place) -> dict[str, Any]:
+def _unpack(item: bytes, place: DataLocation) -> dict[str, Any]:
     import msgpack
 
     try:
@@ -181,7 +181,7 @@ def _unpack(item: bytes, place: Place) -> dict[str, Any]:
     return state
 
 
-def _read_episode(state: dict[str, Any], place: Place) -> _Episode:
+def _read_episode(state: dict[str, Any], place: DataLocation) -> _Episode:
     rewards, num_before = _read_buffer(state["rewards"], "rewards", place)
     num_rows = 0 if rewards is None else nested.row_count(rewards)
     if not 0 <= num_before <= num_rows:
@@ -222,7 +222,7 @@ def _read_episode(state: dict[str, Any], place: Place) -> _Episode:
     )
 
 
-def _read_buffer(buffer: Any, field: str, place: Place) -> tuple[Column | None, int]:
+def _read_buffer(buffer: Any, field: str, place: DataLocation) -> tuple[Column | None, int]:
     """Return a buffer's column (None: it is empty) and how many of its rows are lookback."""
     where = place.of(f"{ITEM}.{field}")
     if not isinstance(buffer, dict) or "data" not in buffer:
@@ -250,7 +250,7 @@ def _as_columns(tree: Any) -> Any:
     return tuple(_as_columns(part) for part in tree) if isinstance(tree, list) else tree
 
 
-def _check_rows(column: Any, place: Place) -> Column:
+def _check_rows(column: Any, place: DataLocation) -> Column:
     try:
         nested.check_columns(column)
     except (TypeError, ValueError) as error:
@@ -258,7 +258,7 @@ def _check_rows(column: Any, place: Place) -> Column:
     return column
 
 
-def _read_infos(buffer: Any, num_before: int, length: int, place: Place) -> list[dict[str, Any]] | None:
+def _read_infos(buffer: Any, num_before: int, length: int, place: DataLocation) -> list[dict[str, Any]] | None:
     if buffer is None:
         return None
     where = place.of(f"{ITEM}.infos")
@@ -278,7 +278,7 @@ def _read_infos(buffer: Any, num_before: int, length: int, place: Place) -> list
         raise data_error(f"infos cannot be read: {error}", where) from None
 
 
-def _read_flag(state: dict[str, Any], name: str, place: Place) -> bool:
+def _read_flag(state: dict[str, Any], name: str, place: DataLocation) -> bool:
     try:
         value = decode_tree(state.get(name, False))
     except EncodedArrayError as error:
@@ -288,7 +288,7 @@ def _read_flag(state: dict[str, Any], name: str, place: Place) -> bool:
     return bool(value)
 
 
-def _read_number(state: dict[str, Any], name: str, place: Place) -> int:
+def _read_number(state: dict[str, Any], name: str, place: DataLocation) -> int:
     try:
         value = decode_tree(state.get(name) or 0)
     except EncodedArrayError as error:
@@ -304,7 +304,7 @@ def _as_text(value: Any) -> str | None:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-def _concatenate(rows: Sequence[tuple[int, _Episode]], name: str, place: Place) -> Column:
+def _concatenate(rows: Sequence[tuple[int, _Episode]], name: str, place: DataLocation) -> Column:
     parts = [(row, episode.columns[name]) for row, episode in rows]
     first_row, first = parts[0]
     for row, part in parts:
@@ -334,7 +334,7 @@ def _lookback_of(episodes: Sequence[_Episode]) -> Lookback | None:
 
 def _infos_of(episodes: Sequence[_Episode]) -> InfoRows | None:
     infos = [episode.infos for episode in episodes]
-    return EpisodeInfos(infos) if any(rows is not None for rows in infos) else None
+    return ListedInfos(infos) if any(rows is not None for rows in infos) else None
 
 
 def _agents_of(episodes: Sequence[_Episode]) -> Agents | None:

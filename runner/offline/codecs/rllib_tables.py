@@ -19,7 +19,7 @@ import pyarrow as pa
 from runner.episodes.nested import Array
 from runner.offline.codecs.numpy_unpickler import PickleRefused, unpickle
 from runner.offline.codecs.pickled_columns import unpickle_rows
-from runner.offline.files.data_error import Place, data_error, import_extra
+from runner.offline.files.data_error import DataLocation, data_error, import_extra
 from runner.offline.files.unpacking import check_size, most_bytes, too_large
 
 _LZ4_MAGIC = "BCJNG"  # base64 of the first bytes of every LZ4 frame
@@ -53,7 +53,7 @@ def first_packed(column: pa.ChunkedArray) -> str | None:
     return text if text is not None and text.startswith(_LZ4_MAGIC) else None
 
 
-def unpack_table(table: pa.Table, columns: Sequence[str] | None = None, place: Place | None = None) -> pa.Table:
+def unpack_table(table: pa.Table, columns: Sequence[str] | None = None, place: DataLocation | None = None) -> pa.Table:
     """Return the table with its packed and tensor columns as plain ones.
 
     Args:
@@ -64,7 +64,7 @@ def unpack_table(table: pa.Table, columns: Sequence[str] | None = None, place: P
     Raises:
         DataError: a value is no packed array, or one that does not fit the others.
     """
-    place = place or Place(row=0)
+    place = place or DataLocation(row=0)
     fields: list[pa.Field] = []
     arrays: list[pa.ChunkedArray | pa.Array] = []
     for index, field in enumerate(table.schema):
@@ -78,7 +78,7 @@ def unpack_table(table: pa.Table, columns: Sequence[str] | None = None, place: P
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields))
 
 
-def unpack_column(column: pa.ChunkedArray, place: Place) -> Any:
+def unpack_column(column: pa.ChunkedArray, place: DataLocation) -> Any:
     """Return the arrays of a packed column: one array (rows, ...), or nested ones.
 
     Raises:
@@ -92,7 +92,7 @@ def unpack_column(column: pa.ChunkedArray, place: Place) -> Any:
         raise data_error(f"a packed array is damaged: no base64 text: {error}", place) from None
 
 
-def unpack_value(text: str | bytes, place: Place) -> Any:
+def unpack_value(text: str | bytes, place: DataLocation) -> Any:
     """Return what one packed value holds; `DataError` if that is anything but arrays."""
     try:
         return unpickle(unpack_bytes([text], place)[0])
@@ -100,7 +100,7 @@ def unpack_value(text: str | bytes, place: Place) -> Any:
         raise data_error(f"a packed array cannot be read: {error}", place) from None
 
 
-def unpack_bytes(texts: Sequence[str | bytes | None], place: Place) -> list[bytes]:
+def unpack_bytes(texts: Sequence[str | bytes | None], place: DataLocation) -> list[bytes]:
     """Return the pickles in these texts."""
     frame = import_extra("lz4.frame", place, "reading columns that RLlib has packed")
     block = import_extra("lz4.block", place, "reading columns that RLlib has packed")
@@ -173,7 +173,7 @@ def _decompress_frame(packed: bytes, frame: Any, most: int) -> bytes:
 # --- Arrow columns --------------------------------------------------------------------------------
 
 
-def array_to_arrow(values: Array, place: Place) -> pa.Array:
+def array_to_arrow(values: Array, place: DataLocation) -> pa.Array:
     """Return (rows, ...) -> numbers or text for no further dimension, else fixed-size lists nested as deep."""
     if values.dtype.kind == "S":
         return pa.array(values.tolist(), pa.binary())
@@ -189,7 +189,7 @@ def array_to_arrow(values: Array, place: Place) -> pa.Array:
     return array
 
 
-def _leaf_arrays(column: Any, name: str, place: Place) -> list[tuple[str, pa.Array]]:
+def _leaf_arrays(column: Any, name: str, place: DataLocation) -> list[tuple[str, pa.Array]]:
     if isinstance(column, (dict, tuple)):
         items: Iterable[tuple[Any, Any]] = column.items() if isinstance(column, dict) else enumerate(column)
         return [part for key, branch in items for part in _leaf_arrays(branch, f"{name}/{_escape(key)}", place)]
@@ -211,7 +211,7 @@ def _tensor_shape(field: pa.Field) -> bytes | None:
     return metadata.get(_EXTENSION_METADATA, b"") if known else None
 
 
-def _plain_tensor(column: pa.ChunkedArray, field: pa.Field, place: Place) -> pa.ChunkedArray | pa.Array:
+def _plain_tensor(column: pa.ChunkedArray, field: pa.Field, place: DataLocation) -> pa.ChunkedArray | pa.Array:
     serialized = _tensor_shape(field)
     if serialized is None:
         if isinstance(field.type, pa.BaseExtensionType) and field.type.extension_name.startswith("ray."):
@@ -231,7 +231,7 @@ def _plain_tensor(column: pa.ChunkedArray, field: pa.Field, place: Place) -> pa.
     return values
 
 
-def _read_shape(serialized: bytes, place: Place) -> tuple[int, ...]:
+def _read_shape(serialized: bytes, place: DataLocation) -> tuple[int, ...]:
     """Return the shape in a tensor column's metadata: JSON, or a pickled tuple in files of Ray 2.49 to 2.54."""
     try:
         shape = unpickle(serialized) if serialized[:1] == b"\x80" else json.loads(serialized)

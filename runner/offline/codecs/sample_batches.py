@@ -24,7 +24,7 @@ from runner.episodes.nested import Array
 from runner.offline.codecs.rllib_tables import first_packed, unpack_value
 from runner.offline.codecs.step_columns import column_to_arrays
 from runner.offline.codecs.trajectories import ReadCounts, Steps, check_new_obs, check_rewards, group_steps
-from runner.offline.files.data_error import Place, data_error
+from runner.offline.files.data_error import DataLocation, data_error
 
 MAX_TABLE_BYTES = 2**24
 _READ_BYTES = 2**20
@@ -70,14 +70,14 @@ def recognises_schema(schema: pa.Schema) -> bool:
 
 
 def read_tables(
-    stream: ByteStream, place: Place | None = None, max_bytes: int = MAX_TABLE_BYTES
-) -> Iterator[tuple[Place, pa.Table]]:
+    stream: ByteStream, place: DataLocation | None = None, max_bytes: int = MAX_TABLE_BYTES
+) -> Iterator[tuple[DataLocation, pa.Table]]:
     """Yield the lines of a JSON file as tables of about `max_bytes` of text, each with the place of its first line.
 
     Raises:
         DataError: a line is no JSON object; it names the line.
     """
-    place = place or Place(row=0, unit="line")
+    place = place or DataLocation(row=0, unit="line")
     first = 0
     held: list[bytes] = []
     num_bytes = 0
@@ -93,7 +93,7 @@ def read_tables(
 
 
 def decode(
-    table: pa.Table, place: Place | None = None, counts: ReadCounts | None = None, policy: str | None = None
+    table: pa.Table, place: DataLocation | None = None, counts: ReadCounts | None = None, policy: str | None = None
 ) -> ColumnBlock:
     """Return the trajectories in these batches; none where no batch has a step of the policy.
 
@@ -108,7 +108,7 @@ def decode(
     Raises:
         DataError: columns are missing, damaged, or do not fit together; it names file, row and field.
     """
-    place = place or Place(row=0)
+    place = place or DataLocation(row=0)
     if table.column_names == [_TEXT]:
         return _decode_text(table, place, counts, policy)
     of_policy = _of_policy(table, place, policy)
@@ -148,7 +148,7 @@ def decode(
     return group_steps(steps, counts if counts is not None else ReadCounts())
 
 
-def _decode_text(table: pa.Table, place: Place, counts: ReadCounts | None, policy: str | None) -> ColumnBlock:
+def _decode_text(table: pa.Table, place: DataLocation, counts: ReadCounts | None, policy: str | None) -> ColumnBlock:
     lines = table[_TEXT].to_pylist()
     if not all(isinstance(line, str) for line in lines):
         raise data_error("expected a line of JSON a row", place.of(_TEXT))
@@ -161,7 +161,7 @@ def _decode_text(table: pa.Table, place: Place, counts: ReadCounts | None, polic
 class _BatchReader:
     """Reads the columns of batches, R steps in all."""
 
-    def __init__(self, table: pa.Table, place: Place) -> None:
+    def __init__(self, table: pa.Table, place: DataLocation) -> None:
         self._table, self._place = table, place
         self._sizes: npt.NDArray[np.int64] | None = None  # steps of each batch
         self._sized_by = ""
@@ -186,7 +186,7 @@ class _BatchReader:
             raise data_error("expected a list with an item for each step", place, got=str(column.type))
         self._check_sizes(column.value_lengths().to_numpy(zero_copy_only=False), name)
         items = column.flatten()
-        return column_to_arrays(items, pa.field(name, items.type), Place(place.file, None, name, unit="step"))
+        return column_to_arrays(items, pa.field(name, items.type), DataLocation(place.file, None, name, unit="step"))
 
     def numbers(self, name: str) -> Array:
         """Return (R,) numbers."""
@@ -252,7 +252,7 @@ class _BatchReader:
         assert self._sizes is not None
         return self._sizes
 
-    def _unpacked(self, text: str | bytes, place: Place) -> Column:
+    def _unpacked(self, text: str | bytes, place: DataLocation) -> Column:
         value = unpack_value(text, place)
         try:
             column = nested.stack(value) if isinstance(value, list) else value
@@ -276,7 +276,7 @@ class _BatchReader:
         return int(np.searchsorted(np.cumsum(self.sizes), step, side="right"))
 
 
-def _concatenate(parts: Sequence[Column], place: Place) -> Column:
+def _concatenate(parts: Sequence[Column], place: DataLocation) -> Column:
     for row, part in enumerate(parts):
         try:
             same = all(nested.leaves(nested.map_leaves(_is_like, parts[0], part)))
@@ -306,7 +306,7 @@ def policies_in(schema: pa.Schema) -> list[str]:
     return [field.name for field in schema.field(_POLICY_BATCHES).type]
 
 
-def _of_policy(table: pa.Table, place: Place, name: str | None) -> pa.Table | None:
+def _of_policy(table: pa.Table, place: DataLocation, name: str | None) -> pa.Table | None:
     """Return the columns of a policy of MultiAgentBatches, None where it has none; other tables as they are."""
     if _POLICY_BATCHES not in table.column_names:
         if name is not None:
@@ -354,7 +354,7 @@ def _lines(stream: ByteStream) -> Iterator[bytes]:
         yield b"".join(rest)
 
 
-def _parse(lines: Sequence[bytes | str], place: Place) -> Iterator[tuple[Place, pa.Table]]:
+def _parse(lines: Sequence[bytes | str], place: DataLocation) -> Iterator[tuple[DataLocation, pa.Table]]:
     """Yield a table for each run of lines whose columns have one type.
 
     By Python's parser: pyarrow 25 crashes the process where a line is no object (`null`), and makes arrays of
@@ -386,7 +386,7 @@ def _parse(lines: Sequence[bytes | str], place: Place) -> Iterator[tuple[Place, 
         yield _as_table(run, place.at(first))
 
 
-def _as_table(batches: list[dict[str, Any]], place: Place) -> tuple[Place, pa.Table]:
+def _as_table(batches: list[dict[str, Any]], place: DataLocation) -> tuple[DataLocation, pa.Table]:
     columns = {}
     for name in batches[0]:
         try:

@@ -18,13 +18,13 @@ import pyarrow.compute as pc
 from runner.episodes import nested
 from runner.episodes.columns import Column
 from runner.episodes.nested import Array
-from runner.offline.files.data_error import Place, data_error
+from runner.offline.files.data_error import DataLocation, data_error
 
 _RAY_TENSORS = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
 _EXTENSION_NAME, _EXTENSION_METADATA = b"ARROW:extension:name", b"ARROW:extension:metadata"
 
 
-def column_to_arrays(column: pa.ChunkedArray | pa.Array, field: pa.Field, place: Place) -> Column:
+def column_to_arrays(column: pa.ChunkedArray | pa.Array, field: pa.Field, place: DataLocation) -> Column:
     """Return a column as an array (rows, ...), or nested arrays for structs; read-only where it is a view.
 
     Args:
@@ -68,7 +68,7 @@ def _tensor_shape(type_: pa.DataType, field: pa.Field) -> tuple[int, ...] | None
         return None
 
 
-def _to_arrays(array: pa.Array, place: Place) -> Column:
+def _to_arrays(array: pa.Array, place: DataLocation) -> Column:
     array = _decoded(array)
     type_ = array.type
     if array.null_count:
@@ -110,7 +110,7 @@ def _decoded(array: pa.Array) -> pa.Array:
     return array
 
 
-def _struct_to_arrays(array: pa.Array, place: Place) -> Column:
+def _struct_to_arrays(array: pa.Array, place: DataLocation) -> Column:
     type_ = array.type
     names = [type_.field(index).name for index in range(type_.num_fields)]
     if not names or len(set(names)) < len(names):
@@ -124,7 +124,7 @@ def _struct_to_arrays(array: pa.Array, place: Place) -> Column:
     return _ray_tensors(parts["data"], parts["shape"], place) if names == ["data", "shape"] else parts
 
 
-def _ray_tensors(data: Column, shapes: Column, place: Place) -> Column:
+def _ray_tensors(data: Column, shapes: Column, place: DataLocation) -> Column:
     """Return the tensors of data and shapes; a struct whose fields have these names and are none as it is."""
     are_arrays = isinstance(data, np.ndarray) and isinstance(shapes, np.ndarray)
     if not are_arrays or data.ndim != 2 or shapes.ndim != 2 or shapes.dtype.kind not in "iu" or not len(shapes):
@@ -139,7 +139,7 @@ def _ray_tensors(data: Column, shapes: Column, place: Place) -> Column:
     return data.reshape(len(data), *shape)
 
 
-def _lists_to_array(array: pa.Array, place: Place) -> Column:
+def _lists_to_array(array: pa.Array, place: DataLocation) -> Column:
     rows = len(array)
     if pa.types.is_fixed_size_list(array.type):
         size = array.type.list_size
@@ -151,7 +151,7 @@ def _lists_to_array(array: pa.Array, place: Place) -> Column:
             raise _unequal([size], [int(sizes[row])], place.at(row))
     items = array.flatten()
     try:
-        values = _to_arrays(items, Place(unit="item")) if size else np.zeros(0)
+        values = _to_arrays(items, DataLocation(unit="item")) if size else np.zeros(0)
     except Exception as error:
         raise _in_row(error, items, size, place) from None
     if isinstance(values, dict):
@@ -159,7 +159,7 @@ def _lists_to_array(array: pa.Array, place: Place) -> Column:
     return values.reshape(rows, size, *values.shape[1:])
 
 
-def _in_row(error: Exception, items: pa.Array, size: int, place: Place) -> Exception:
+def _in_row(error: Exception, items: pa.Array, size: int, place: DataLocation) -> Exception:
     """Turn the error of an item into an error of the row that holds it."""
     from runner.offline.files.data_error import DataError
 
@@ -172,7 +172,7 @@ def _in_row(error: Exception, items: pa.Array, size: int, place: Place) -> Excep
     return data_error(problem.what, place.at(row), got=problem.got, allowed=problem.allowed)
 
 
-def _text_to_array(array: pa.Array, place: Place) -> Column:
+def _text_to_array(array: pa.Array, place: DataLocation) -> Column:
     numbers = _flat_lists(array)
     if numbers is not None:
         return numbers
@@ -229,7 +229,7 @@ def _is_regular(row: Any) -> bool:
     return True
 
 
-def _unequal(first: Any, other: Any, place: Place) -> Exception:
+def _unequal(first: Any, other: Any, place: DataLocation) -> Exception:
     what = "rows of one column must have one shape"
     if first is None:
         return data_error(what, place, got="a list of lists that differ in length")

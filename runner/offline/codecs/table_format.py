@@ -36,7 +36,7 @@ from runner.offline.codecs.layout import Layout, Leaf, Spaces, layout_of
 from runner.offline.codecs.space_checks import describe_column
 from runner.offline.codecs.step_columns import column_to_arrays
 from runner.offline.codecs.table_schema import TableSchema, top_level_names
-from runner.offline.files.data_error import DataError, Place, data_error, first_line
+from runner.offline.files.data_error import DataError, DataLocation, data_error, first_line
 
 METADATA_KEY = b"runner.steps"
 NEW_OBS = "new_obs"
@@ -188,7 +188,7 @@ def read_steps(
     table: pa.Table,
     schema: TableSchema,
     layout: Layout | None,
-    place: Place,
+    place: DataLocation,
     left_out: dict[str, str] | None = None,
 ) -> StepRows:
     """Return the rows of a table.
@@ -226,7 +226,7 @@ def read_steps(
     return rows
 
 
-def read_keys(table: pa.Table, schema: TableSchema, place: Place) -> StepRows:
+def read_keys(table: pa.Table, schema: TableSchema, place: DataLocation) -> StepRows:
     """Return what tells to which trajectory the rows of a table belong, without their data; rewards are looked at.
 
     Raises:
@@ -264,12 +264,12 @@ class _StepReader:
         table: pa.Table,
         schema: TableSchema,
         layout: Layout | None,
-        place: Place,
+        place: DataLocation,
         left_out: dict[str, str] | None = None,
     ) -> None:
         self.table, self.schema, self.layout, self.place, self.left_out = table, schema, layout, place, left_out
 
-    def _place(self, name: str) -> Place:
+    def _place(self, name: str) -> DataLocation:
         return self.place.of(self.schema.names[name])
 
     def column(self, name: str) -> Column:
@@ -459,7 +459,7 @@ def _is_empty(column: pa.ChunkedArray) -> bool:
     return len(column) > 0 and column.null_count == len(column)
 
 
-def _check_rewards(rows: StepRows, place: Place) -> None:
+def _check_rewards(rows: StepRows, place: DataLocation) -> None:
     rewards = rows.columns[REWARDS]
     wrong = np.flatnonzero(~np.isfinite(rewards))
     if not len(wrong):

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock, InfoRows
 from runner.episodes.nested import Array
-from runner.offline.files.data_error import Place, data_error
+from runner.offline.files.data_error import DataLocation, data_error
 
 _log = logging.getLogger(__name__)
 
@@ -193,7 +193,7 @@ def rows_equal(a: Column, b: Column) -> BoolArray:
     return equal
 
 
-def check_rewards(rewards: Array, place_of: Callable[[int], Place]) -> None:
+def check_rewards(rewards: Array, place_of: Callable[[int], DataLocation]) -> None:
     """Refuse rewards that are no finite numbers; `place_of` tells where the reward of a step was read."""
     wrong = np.flatnonzero(~np.isfinite(rewards))
     if len(wrong):
@@ -201,7 +201,7 @@ def check_rewards(rewards: Array, place_of: Callable[[int], Place]) -> None:
         raise data_error("a reward is not finite", place_of(step), got=str(rewards[step]))
 
 
-def check_new_obs(obs: Column, new_obs: Column, place: Place) -> None:
+def check_new_obs(obs: Column, new_obs: Column, place: DataLocation) -> None:
     """Refuse observations after the steps that are no observations: of another structure or shape."""
 
     def check(known: Array, new: Array) -> None:

@@ -24,7 +24,7 @@ from runner.offline.codecs.held_rows import ROW, HeldRows, IntArray, NumberedIds
 from runner.offline.codecs.table_format import StepRows
 from runner.offline.codecs.table_schema import TableSchema
 from runner.offline.codecs.trajectories import ReadCounts, Spans, Steps, build_block, rows_equal
-from runner.offline.files.data_error import Place, data_error
+from runner.offline.files.data_error import DataLocation, data_error
 
 MAX_HELD_BYTES = 2**27
 
@@ -49,9 +49,9 @@ class TrajectoryAssembler:
         self._last: tuple[int, int, bool] | None = None  # of the newest row: episode, t, whether it ends it
         self._modules: list[str] = []
         self._module_numbers: dict[str, int] = {}
-        self._place = Place()
+        self._place = DataLocation()
 
-    def add(self, rows: StepRows, place: Place) -> list[ColumnBlock]:
+    def add(self, rows: StepRows, place: DataLocation) -> list[ColumnBlock]:
         """Yield the trajectories that these rows complete, a block for each module; `place` is the first row's.
 
         Raises:
@@ -283,8 +283,8 @@ class TrajectoryAssembler:
             what = f"episode {name} goes on after step {rows.t[row]}, which ends it"
             raise data_error(what, self._place_of_file(), allowed="an end flag in the last row of an episode only")
 
-    def _place_of_file(self) -> Place:
-        return Place(self._place.file)
+    def _place_of_file(self) -> DataLocation:
+        return DataLocation(self._place.file)
 
     def _ids_of(self, episodes: IntArray) -> Sequence[str]:
         if "eps_id" not in self._schema.names:

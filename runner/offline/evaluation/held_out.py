@@ -43,7 +43,7 @@ from runner.streams import integer_seed, random_stream
 if TYPE_CHECKING:
     from runner.module_parts import ModuleParts
     from runner.offline.formats.module_agents import ModuleAgents
-    from runner.offline.reading.recorded_source import Source
+    from runner.offline.reading.recorded_source import RecordedSource
 
 _INPUT = "evaluation.offline_evaluation_input_"
 _TYPE = "evaluation.offline_evaluation_type"
@@ -91,7 +91,7 @@ class HeldOutEvaluation:
             self._check(self._source.first_block())
 
     @property
-    def source(self) -> Source:
+    def source(self) -> RecordedSource:
         """The source of the held-out data."""
         return self._source
 

@@ -11,7 +11,7 @@ from runner.offline.evaluation.held_out import HeldOutEvaluation, Metrics
 from runner.offline.evaluation.policy_evaluation import RATIO_METHODS
 
 if TYPE_CHECKING:
-    from runner.offline.reading.recorded_source import Source
+    from runner.offline.reading.recorded_source import RecordedSource
 
 _COUNTS = ("num_episodes", "num_env_steps")
 
@@ -27,7 +27,7 @@ class HeldOutAgents:
         self._agents = dict(agents)
 
     @property
-    def source(self) -> Source:
+    def source(self) -> RecordedSource:
         """The source of the first agent's held-out data."""
         return next(iter(self._agents.values())).source
 

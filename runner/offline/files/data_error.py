@@ -23,7 +23,7 @@ class DataError(ConfigError):
 
 
 @dataclass(frozen=True)
-class Place:
+class DataLocation:
     """Where in the data something is; what is unknown is None.
 
     Attributes:
@@ -38,11 +38,11 @@ class Place:
     column: str | None = None
     unit: str = "row"
 
-    def at(self, row: int) -> Place:
+    def at(self, row: int) -> DataLocation:
         """Return the place `row` rows further on."""
         return replace(self, row=row + (self.row or 0))
 
-    def of(self, column: str) -> Place:
+    def of(self, column: str) -> DataLocation:
         """Return the place of a column here."""
         return replace(self, column=column)
 
@@ -56,7 +56,7 @@ class Place:
 
 
 def data_error(
-    what: str, place: Place, *, got: str | None = None, allowed: str | None = None, nearest: str | None = None
+    what: str, place: DataLocation, *, got: str | None = None, allowed: str | None = None, nearest: str | None = None
 ) -> DataError:
     """Return the error for one problem at one place."""
     return DataError([Problem(what, where=str(place), got=got, allowed=allowed, nearest=nearest)])
@@ -67,7 +67,7 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
-def import_extra(module: str, place: Place, purpose: str) -> Any:
+def import_extra(module: str, place: DataLocation, purpose: str) -> Any:
     """Return the optional package's module; an error that says how to install it where it is missing."""
     try:
         return importlib.import_module(module)

@@ -14,7 +14,7 @@ from pyarrow import fs
 from runner.config.callables import TARGET
 from runner.config.errors import ConfigError, Problem
 from runner.config.offline import OfflineConfig
-from runner.offline.files.data_error import DataError, Place, first_line
+from runner.offline.files.data_error import DataError, DataLocation, first_line
 from runner.offline.files.file_kinds import COMPRESSED, HEAD_BYTES, FileKind, all_suffixes, kind_of_head, kind_of_name
 from runner.offline.files.filesystems import Location, expand_pattern, is_pattern, locate, nearest_sibling, unreadable
 from runner.offline.files.unpacking import BoundedStream
@@ -51,7 +51,7 @@ class InputFiles:
         with self.filesystem.open_input_stream(path) as stream:
             is_packed = path.lower().endswith(COMPRESSED)
             size = dict(zip(self.paths, self.sizes, strict=True))[path]
-            yield BoundedStream(stream, size, Place(path)) if is_packed else stream
+            yield BoundedStream(stream, size, DataLocation(path)) if is_packed else stream
 
     @contextmanager
     def open_seekable(self, path: str) -> Iterator[Any]:

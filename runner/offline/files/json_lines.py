@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.offline.files.data_error import DataError, Place, data_error
+from runner.offline.files.data_error import DataError, DataLocation, data_error
 
 _NEWLINE, _OBJECT = ord("\n"), ord("{")
 _BOM = b"\xef\xbb\xbf"
@@ -34,7 +34,7 @@ class CheckedLines:
         DataError: in `read`: a line that is no JSON object, or no UTF-8 text; with its number.
     """
 
-    def __init__(self, stream: Any, place: Place) -> None:
+    def __init__(self, stream: Any, place: DataLocation) -> None:
         self._stream, self._place = stream, place
         self._tail = b""  # of the line that is not complete
         self._num_lines = 0
@@ -80,7 +80,7 @@ class CheckedLines:
         return data_error(what, self._place.at(self._num_lines + line), got=_shown(text))
 
 
-def find_damaged_line(stream: Any, place: Place) -> DataError | None:
+def find_damaged_line(stream: Any, place: DataLocation) -> DataError | None:
     """Return the first line that Python reads no object from; None if there is none. For messages: it takes its
     time."""
     number = 0
@@ -94,7 +94,7 @@ def find_damaged_line(stream: Any, place: Place) -> DataError | None:
     return _damage(held, place.at(number), "; the file is truncated")
 
 
-def _damage(line: bytes, place: Place, hint: str) -> DataError | None:
+def _damage(line: bytes, place: DataLocation, hint: str) -> DataError | None:
     text = line.strip().removeprefix(_BOM)
     if not text:
         return None

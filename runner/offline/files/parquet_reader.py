@@ -13,7 +13,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from runner.config.errors import Problem
-from runner.offline.files.data_error import DataError, Place, data_error, first_line
+from runner.offline.files.data_error import DataError, DataLocation, data_error, first_line
 from runner.offline.files.input_files import InputFiles, check_kind
 from runner.offline.files.raw_rows import RawTable
 from runner.offline.files.unpacking import check_size
@@ -92,9 +92,9 @@ def _checked(metadata: pq.FileMetaData, path: str) -> pq.FileMetaData:
         group = metadata.row_group(number)
         chunks = [group.column(index) for index in range(group.num_columns)]
         packed = sum(chunk.total_compressed_size for chunk in chunks)
-        check_size(decoded_bytes(group) // max(1, group.num_rows), packed, Place(path))
+        check_size(decoded_bytes(group) // max(1, group.num_rows), packed, DataLocation(path))
         for chunk in chunks:
-            place = Place(path, column=chunk.path_in_schema)
+            place = DataLocation(path, column=chunk.path_in_schema)
             check_size(chunk.total_uncompressed_size, chunk.total_compressed_size, place)
     return metadata
 
@@ -153,13 +153,13 @@ class ParquetReader:
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
         """See `RawReader`."""
         for path in self.files.paths:
-            place = Place(path, 0)
+            place = DataLocation(path, 0)
             try:
                 yield from self._tables_of(path, columns, place)
             except (pa.ArrowException, OSError) as error:
                 raise data_error(f"a Parquet file is damaged: {first_line(error)}", place) from None
 
-    def _tables_of(self, path: str, columns: Sequence[str] | None, place: Place) -> Iterator[RawTable]:
+    def _tables_of(self, path: str, columns: Sequence[str] | None, place: DataLocation) -> Iterator[RawTable]:
         fragment = ds.ParquetFileFormat().make_fragment(path, self.files.filesystem)
         names = fragment.physical_schema.names
         projection = {name: ds.field(name) for name in names if columns is None or name in columns}
@@ -178,7 +178,10 @@ class ParquetReader:
             for batch in scanner.to_batches():
                 if batch.num_rows:
                     # After a filter nobody knows where a row was.
-                    yield pa.Table.from_batches([batch]), place.at(row) if self.row_filter is None else Place(path)
+                    yield (
+                        pa.Table.from_batches([batch]),
+                        place.at(row) if self.row_filter is None else DataLocation(path),
+                    )
                 row += batch.num_rows
 
     def column_bytes(self, column: str) -> int:

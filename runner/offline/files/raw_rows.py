@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 import pyarrow as pa
 
-from runner.offline.files.data_error import Place
+from runner.offline.files.data_error import DataLocation
 
-RawTable = tuple[pa.Table, Place]
+RawTable = tuple[pa.Table, DataLocation]
 
 
 class RawReader(Protocol):

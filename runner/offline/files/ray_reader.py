@@ -15,7 +15,7 @@ from runner.cluster import ensure_connected
 from runner.config.callables import with_callables
 from runner.config.errors import ConfigError, Problem
 from runner.config.offline import OfflineConfig
-from runner.offline.files.data_error import Place, data_error, first_line
+from runner.offline.files.data_error import DataLocation, data_error, first_line
 from runner.offline.files.file_kinds import FileKind
 from runner.offline.files.input_files import existing_paths, find_files
 from runner.offline.files.raw_rows import RawTable
@@ -56,7 +56,7 @@ class RayReader:
         self.row_filter: ds.Expression | None = None
         batch = next(self._batches(1), None)
         if batch is None:
-            raise data_error("there is no row in these data", Place(str(config.input_)))
+            raise data_error("there is no row in these data", DataLocation(str(config.input_)))
         self.schema: pa.Schema = batch.schema
 
     def held(self) -> RayReader:
@@ -78,10 +78,10 @@ class RayReader:
         """See `RawReader`."""
         row = 0
         for table in self._batches(_ROWS_PER_TABLE) if self._held is None else self._held_tables(self._held):
-            place = Place(str(self._config.input_), row)
+            place = DataLocation(str(self._config.input_), row)
             row += table.num_rows
             if self.row_filter is not None:
-                table, place = table.filter(self.row_filter), Place(str(self._config.input_))
+                table, place = table.filter(self.row_filter), DataLocation(str(self._config.input_))
             if columns is not None:
                 table = table.select([name for name in table.column_names if name in columns])
             yield table, place
@@ -111,7 +111,7 @@ class RayReader:
             if isinstance(cause, ImportError):
                 raise missing_package(method, cause) from None
             what = f"{method} cannot read these data: {type(cause).__name__}: {first_line(cause)}"
-            raise data_error(what, Place(str(self._config.input_))) from None
+            raise data_error(what, DataLocation(str(self._config.input_))) from None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_dataset": None}

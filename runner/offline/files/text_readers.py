@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
 
-from runner.offline.files.data_error import DataError, Place, data_error, first_line
+from runner.offline.files.data_error import DataError, DataLocation, data_error, first_line
 from runner.offline.files.file_kinds import CSV, JSON, FileKind
 from runner.offline.files.input_files import InputFiles, check_kind
 from runner.offline.files.json_lines import CheckedLines, find_damaged_line
@@ -47,7 +47,7 @@ class TextReader:
         self._options = dict(options)
         first = next(self._stream(files.paths[0], None, None), None)
         if first is None:
-            raise data_error("there is no row in this file", Place(files.paths[0]))
+            raise data_error("there is no row in this file", DataLocation(files.paths[0]))
         self.schema = _widened(first.schema)
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
@@ -56,10 +56,10 @@ class TextReader:
             row = 0
             for batch in self._stream(path, self.schema, columns if self.row_filter is None else None):
                 table = pa.Table.from_batches([batch])
-                place = Place(path, row)
+                place = DataLocation(path, row)
                 row += batch.num_rows
                 if self.row_filter is not None:
-                    table, place = table.filter(self.row_filter), Place(path)  # nobody knows where a row was
+                    table, place = table.filter(self.row_filter), DataLocation(path)  # nobody knows where a row was
                 if columns is not None:
                     table = table.select([name for name in table.column_names if name in columns])
                 yield table, place
@@ -78,7 +78,7 @@ class TextReader:
     ) -> Iterator[pa.RecordBatch]:
         """Parse block by block: a thread of pyarrow that reads ahead through Python aborts the process at its exit."""
         wanted = schema if schema is None or columns is None else _selected(schema, columns)
-        lines = CheckedLines(stream, Place(path, 0, unit="line"))
+        lines = CheckedLines(stream, DataLocation(path, 0, unit="line"))
         num_rows = 0
         for block in whole_lines(lines, self._options.get("block_size", _BLOCK_BYTES)):
             if block.isspace():
@@ -96,7 +96,7 @@ class TextReader:
             num_rows += table.num_rows
             yield from table.combine_chunks().to_batches()
         if num_rows == 0:
-            raise data_error("a JSON file cannot be read: there is no row in it", Place(path))
+            raise data_error("a JSON file cannot be read: there is no row in it", DataLocation(path))
 
     def _csv_batches(
         self, stream: Any, path: str, schema: pa.Schema | None, columns: Sequence[str] | None
@@ -124,7 +124,7 @@ class TextReader:
             num_lines += block.count(b"\n") + (not block.endswith(b"\n"))
             yield from table.combine_chunks().to_batches()
         if num_lines == 0:
-            raise data_error("a CSV file cannot be read: there is no row in it", Place(path))
+            raise data_error("a CSV file cannot be read: there is no row in it", DataLocation(path))
 
     def _failure(self, path: str, error: Exception) -> DataError:
         """Return the error with the line where a JSON file is damaged, which pyarrow counts anew in every block."""
@@ -132,10 +132,10 @@ class TextReader:
         reason = "there is no row in it" if "Empty" in str(error) else first_line(error)
         if kind == JSON and isinstance(error, pa.ArrowInvalid):
             with self.files.open_stream(path) as stream:
-                found = find_damaged_line(stream, Place(path, 0, unit="line"))
+                found = find_damaged_line(stream, DataLocation(path, 0, unit="line"))
             if found is not None:
                 return found
-        return data_error(f"a {kind.title} file cannot be read: {reason}", Place(path))
+        return data_error(f"a {kind.title} file cannot be read: {reason}", DataLocation(path))
 
 
 def _parse_csv(
@@ -158,10 +158,10 @@ def _check_names(schema: pa.Schema, path: str) -> None:
     try:
         names = schema.names
     except UnicodeDecodeError:
-        raise data_error("the names of the columns are no UTF-8 text", Place(path)) from None
+        raise data_error("the names of the columns are no UTF-8 text", DataLocation(path)) from None
     for name in names:
         if pa.types.is_binary(schema.field(schema.get_field_index(name)).type):
-            raise data_error("a column is no UTF-8 text", Place(path, column=name))
+            raise data_error("a column is no UTF-8 text", DataLocation(path, column=name))
 
 
 def _selected(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:

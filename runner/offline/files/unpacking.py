@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from runner.config.offline import OfflineConfig
-from runner.offline.files.data_error import DataError, Place, data_error
+from runner.offline.files.data_error import DataError, DataLocation, data_error
 
 FREE_BYTES = 2**26
 _OPTION = "input_max_unpacked_ratio"
@@ -27,19 +27,19 @@ def most_bytes(packed: int) -> int:
     return FREE_BYTES + int(_ratio * packed)
 
 
-def check_size(unpacked: int, packed: int, place: Place) -> None:
+def check_size(unpacked: int, packed: int, place: DataLocation) -> None:
     """Raise `DataError` if `packed` bytes unpack, or claim to unpack, to too many."""
     if unpacked > most_bytes(packed):
         raise too_large(packed, place)
 
 
-def too_large(packed: int, place: Place) -> DataError:
+def too_large(packed: int, place: DataLocation) -> DataError:
     """Return the error for packed bytes that unpack to too many."""
     what = f"{packed:,} packed bytes hold more than {most_bytes(packed):,}: not unpacked"
     return data_error(what, place, allowed=f"a ratio of {_ratio:g}; offline.{_OPTION}=RATIO raises it")
 
 
-def check_rows(rows: Iterable[Any], packed: int, place: Place) -> Iterator[Any]:
+def check_rows(rows: Iterable[Any], packed: int, place: DataLocation) -> Iterator[Any]:
     """Yield the rows of texts or arrays as they come, until they have too many bytes; raises `DataError`."""
     total = 0
     for row in rows:
@@ -62,7 +62,7 @@ class BoundedStream:
 
     closed = False
 
-    def __init__(self, stream: Any, packed: int, place: Place) -> None:
+    def __init__(self, stream: Any, packed: int, place: DataLocation) -> None:
         self._stream, self._packed, self._place = stream, packed, place
         self._num_read = 0
 

@@ -11,7 +11,7 @@ from runner.config.recorded_columns import canonical_name
 from runner.episodes.nested import StateError
 from runner.offline.codecs.arrow_columns import value_type
 from runner.offline.codecs.layout import Layout
-from runner.offline.files.data_error import DataError, Place, data_error
+from runner.offline.files.data_error import DataError, DataLocation, data_error
 from runner.offline.formats.raw_data import RawData
 from runner.offline.formats.selection import ALWAYS_READ, Selection
 
@@ -43,7 +43,7 @@ def common_layout(
             found = selection.layout(found)
             layout = found if layout is None else layout.merged_with(found)
         except StateError as error:
-            raise data_error(f"the metadata of this file are damaged: {error}", Place(path)) from None
+            raise data_error(f"the metadata of this file are damaged: {error}", DataLocation(path)) from None
         except ValueError as error:
             what = f"the files do not hold the same columns: {error}"
             allowed = (
@@ -76,4 +76,6 @@ def _check_complete(layout: Layout, schema: pa.Schema, path: str, keys: Sequence
     missing = [name for name in ALWAYS_READ if name not in layout.columns]
     missing += [name for name in (*needed, *keys) if name not in schema.names]
     if missing:
-        raise data_error(f"there is no column {', '.join(missing)}", Place(path), allowed=list_names(schema.names))
+        raise data_error(
+            f"there is no column {', '.join(missing)}", DataLocation(path), allowed=list_names(schema.names)
+        )

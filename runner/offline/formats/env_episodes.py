@@ -27,7 +27,7 @@ from runner.offline.codecs.env_episode_format import (
 from runner.offline.codecs.episode_format import TASK
 from runner.offline.codecs.layout import Layout, Spaces
 from runner.offline.codecs.trajectories import ReadCounts
-from runner.offline.files.data_error import DataError, Place, data_error
+from runner.offline.files.data_error import DataError, DataLocation, data_error
 from runner.offline.files.file_kinds import PARQUET
 from runner.offline.files.parquet_reader import ParquetReader
 from runner.offline.formats.module_agents import several_agents
@@ -64,7 +64,7 @@ class EnvEpisodeFormat(RowFormat):
             odd = data.paths[found.index(not found[0])]
             raise data_error(
                 f"some files hold episodes of several agents, others do not: {data.where} and this one",
-                Place(odd),
+                DataLocation(odd),
             )
         return found[0]
 
@@ -73,8 +73,8 @@ class EnvEpisodeFormat(RowFormat):
         """See `RecordedFormat`."""
         every = layouts_of(data)
         if selection.of_module is None:
-            raise several_agents(every, Place(data.where))
-        module, place = selection.of_module, Place(data.where)
+            raise several_agents(every, DataLocation(data.where))
+        module, place = selection.of_module, DataLocation(data.where)
         module.check_known(every, place)
         agents = {agent: every[agent] for agent in module.agents if agent in every}
         if not agents:
@@ -94,12 +94,12 @@ class EnvEpisodeFormat(RowFormat):
             are_files_alike=all(agents.keys() <= read_layouts(schema).keys() for schema in data.schemas),
         )
 
-    def decode(self, table: pa.Table, place: Place, counts: ReadCounts) -> ColumnBlock:
+    def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
         """Return the episodes of the module's agents, one agent after the other."""
         assert self.layout is not None
         return self._decoded(table, self.layout, place, counts)
 
-    def _decoded(self, table: pa.Table, layout: Layout, place: Place, counts: ReadCounts) -> ColumnBlock:
+    def _decoded(self, table: pa.Table, layout: Layout, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
         assert self.selection.of_module is not None
         blocks = []
         for agent, own in self.agents.items():
@@ -148,14 +148,14 @@ def layouts_of(data: RawData) -> dict[str, Layout]:
         try:
             layouts = merged_layouts(layouts, read_layouts(schema))
         except StateError as error:
-            raise data_error(f"the metadata of this file are damaged: {error}", Place(path)) from None
+            raise data_error(f"the metadata of this file are damaged: {error}", DataLocation(path)) from None
         except ValueError as error:
             what = f"the files do not hold the same columns: {error}"
-            raise data_error(what, Place(path), allowed=f"the columns of {data.where}") from None
+            raise data_error(what, DataLocation(path), allowed=f"the columns of {data.where}") from None
     return layouts
 
 
-def _common(agents: Mapping[str, Layout], place: Place) -> Layout:
+def _common(agents: Mapping[str, Layout], place: DataLocation) -> Layout:
     try:
         return common_columns(list(agents.values()))
     except ValueError as error:
@@ -183,4 +183,6 @@ def _check_complete(agents: Mapping[str, Layout], layout: Layout, schema: pa.Sch
     if EPS_ID not in schema.names:
         missing.append(EPS_ID)
     if missing:
-        raise data_error(f"there is no column {', '.join(missing)}", Place(path), allowed=list_names(schema.names))
+        raise data_error(
+            f"there is no column {', '.join(missing)}", DataLocation(path), allowed=list_names(schema.names)
+        )

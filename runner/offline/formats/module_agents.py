@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from runner.config.errors import list_names, nearest_match
 from runner.episodes.chosen_chunks import take_chunks
 from runner.episodes.columns import ColumnBlock, concat_blocks
-from runner.offline.files.data_error import DataError, Place, data_error
+from runner.offline.files.data_error import DataError, DataLocation, data_error
 
 MAPPING = "multi_agent.agent_to_module"
 
@@ -27,7 +27,7 @@ class ModuleAgents:
     agents: tuple[str, ...]
     others: tuple[str, ...] = ()
 
-    def check_known(self, agents: Iterable[str], place: Place) -> None:
+    def check_known(self, agents: Iterable[str], place: DataLocation) -> None:
         """Refuse an agent that no module acts for; raises `DataError`."""
         known = (*self.agents, *self.others)
         for agent in agents:
@@ -36,13 +36,13 @@ class ModuleAgents:
                 allowed = f"{', '.join(known)}, the agents of the environment and of {MAPPING}"
                 raise data_error(what, place, got=agent, allowed=allowed, nearest=nearest_match(agent, list(known)))
 
-    def no_rows(self, found: Iterable[str], place: Place) -> DataError:
+    def no_rows(self, found: Iterable[str], place: DataLocation) -> DataError:
         """Return the error for data without a step of these agents; `found` are the agents that they have."""
         what = f"module {self.module_id} has no rows: no step of {_listed(self.agents)} is in the data"
         allowed = f"{MAPPING} maps an agent of the data to it, or multi_agent.modules_to_train without it"
         return data_error(what, place, got=_listed(found) or "no agent", allowed=allowed)
 
-    def chosen(self, block: ColumnBlock, place: Place) -> ColumnBlock:
+    def chosen(self, block: ColumnBlock, place: DataLocation) -> ColumnBlock:
         """Return the episodes of the module's agents.
 
         Raises:
@@ -56,7 +56,7 @@ class ModuleAgents:
         mine = [chunk for chunk, agent in enumerate(block.agents.agent_ids) if agent in self.agents]
         return replace(take_chunks(block, mine), module_id=self.module_id)
 
-    def joined(self, blocks: Sequence[ColumnBlock], place: Place) -> ColumnBlock:
+    def joined(self, blocks: Sequence[ColumnBlock], place: DataLocation) -> ColumnBlock:
         """Return the episodes of the module's agents in blocks of whichever modules acted; see `chosen`.
 
         Raises:
@@ -75,7 +75,7 @@ class ModuleAgents:
             raise data_error(what, place, allowed=allowed) from None
 
 
-def several_agents(agents: Iterable[str], place: Place) -> DataError:
+def several_agents(agents: Iterable[str], place: DataLocation) -> DataError:
     """Return the error for data of these agents in an experiment with a single one."""
     what = "these data are of several agents, and the experiment has one"
     allowed = "an experiment with several agents: env._target_ is a MultiAgentEnv"

@@ -24,7 +24,7 @@ from runner.offline.codecs.episode_format import (
 from runner.offline.codecs.inferred_layout import are_columns_of_episodes, infer_layout
 from runner.offline.codecs.layout import Layout, Spaces
 from runner.offline.codecs.trajectories import ReadCounts
-from runner.offline.files.data_error import DataError, Place, data_error, first_line
+from runner.offline.files.data_error import DataError, DataLocation, data_error, first_line
 from runner.offline.files.file_kinds import PARQUET
 from runner.offline.files.input_files import InputFiles
 from runner.offline.files.parquet_reader import ParquetReader
@@ -50,13 +50,15 @@ class EpisodeFormat(RowFormat):
         found = [is_episodes(schema) or are_columns_of_episodes(schema) for schema in data.schemas]
         if len(set(found)) > 1:
             odd = data.paths[found.index(not found[0])]
-            raise data_error(f"some files hold episodes, others do not: {data.where} and this one", Place(odd))
+            raise data_error(f"some files hold episodes, others do not: {data.where} and this one", DataLocation(odd))
         return found[0]
 
     @classmethod
     def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
         """See `RecordedFormat`."""
-        inferred = None if all(map(is_episodes, data.schemas)) else infer_layout(data.first_rows, Place(data.where))
+        inferred = (
+            None if all(map(is_episodes, data.schemas)) else infer_layout(data.first_rows, DataLocation(data.where))
+        )
 
         def read(schema: pa.Schema) -> Layout | None:
             return read_layout(schema) if is_episodes(schema) else inferred
@@ -72,7 +74,7 @@ class EpisodeFormat(RowFormat):
                 if len(block):
                     yield block
 
-    def decode(self, table: pa.Table, place: Place, counts: ReadCounts) -> ColumnBlock:
+    def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
         """See `RecordedFormat`."""
         return decode_episodes(table, self.layout, place, counts)
 
@@ -95,7 +97,7 @@ class EpisodeFormat(RowFormat):
         return {"num_episodes": len(ids), "num_steps": sum(pc.sum(table["length"]).as_py() for table in tables)}
 
 
-def decode_episodes(table: pa.Table, layout: Layout | None, place: Place, counts: ReadCounts) -> ColumnBlock:
+def decode_episodes(table: pa.Table, layout: Layout | None, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
     """Return the episodes in the rows of a table; ones that were recorded before their first step are left out.
 
     Args:
@@ -123,14 +125,16 @@ def decode_episodes(table: pa.Table, layout: Layout | None, place: Place, counts
     return block
 
 
-def decode_by_module(table: pa.Table, layout: Layout | None, place: Place, counts: ReadCounts) -> Iterator[ColumnBlock]:
+def decode_by_module(
+    table: pa.Table, layout: Layout | None, place: DataLocation, counts: ReadCounts
+) -> Iterator[ColumnBlock]:
     """Yield the episodes in the rows of a table, a block for each module that acted; see `decode_episodes`."""
     for module_id, rows in rows_by_module(table):
         block = decode_episodes(rows, layout, place, counts)
         yield block if module_id is None else replace(block, module_id=module_id)
 
 
-def _not_finite(block: ColumnBlock, rewards: Any, place: Place) -> DataError:
+def _not_finite(block: ColumnBlock, rewards: Any, place: DataLocation) -> DataError:
     """Return the error for the first reward that is NaN or infinite."""
     row = int(np.flatnonzero(~np.isfinite(rewards).reshape(len(rewards), -1).all(axis=1))[0])
     chunk = int(np.searchsorted(block.offsets, row, side="right")) - 1

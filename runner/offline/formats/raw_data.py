@@ -14,7 +14,7 @@ from runner.config.offline import OfflineConfig
 from runner.episodes.nested import StateError
 from runner.offline.codecs.episode_format import is_episodes, read_layout
 from runner.offline.codecs.table_format import read_steps_layout
-from runner.offline.files.data_error import Place, data_error
+from runner.offline.files.data_error import DataLocation, data_error
 from runner.offline.files.file_kinds import JSON, PARQUET
 from runner.offline.files.input_files import InputFiles, read_head
 from runner.offline.files.parquet_reader import ParquetReader, read_footers
@@ -122,7 +122,7 @@ class RawData:
             return self
         assert isinstance(self.reader, ParquetReader)
         agents = [_agents_in(self.reader.only(number)) for number in range(len(self.files.paths))]
-        found, place = dict.fromkeys(agent for of_file in agents for agent in of_file), Place(self.where)
+        found, place = dict.fromkeys(agent for of_file in agents for agent in of_file), DataLocation(self.where)
         module.check_known(found, place)
         numbers = [number for number, of_file in enumerate(agents) if not of_file.keys().isdisjoint(module.agents)]
         if not numbers:
@@ -159,16 +159,16 @@ def _check_same_columns(paths: Sequence[str], schemas: Sequence[pa.Schema]) -> N
         odd_names = (set(schema.names) ^ set(schemas[0].names)) - _OPTIONAL
         if odd_names:
             what = f"the files do not have the same columns: {', '.join(sorted(odd_names))}"
-            raise data_error(what, Place(path), allowed=f"as in {paths[0]}: {list_names(schemas[0].names)}")
+            raise data_error(what, DataLocation(path), allowed=f"as in {paths[0]}: {list_names(schemas[0].names)}")
 
 
 def _check_unique_names(schema: pa.Schema, path: str) -> None:
     """Refuse a table that has two columns of one name, and columns of pickled objects."""
     twice = {name for name in schema.names if schema.names.count(name) > 1}
     if twice:
-        raise data_error(f"several columns have the name {', '.join(sorted(twice))}", Place(path))
+        raise data_error(f"several columns have the name {', '.join(sorted(twice))}", DataLocation(path))
     for field in schema:
         kinds = {getattr(field.type, "extension_name", ""), (field.metadata or {}).get(_EXTENSION, b"").decode()}
         if _PICKLED in kinds:
             what = "a column of pickled objects is not read, as that would run code in the file"
-            raise data_error(what, Place(path, column=field.name))
+            raise data_error(what, DataLocation(path, column=field.name))

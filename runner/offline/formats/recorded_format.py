@@ -13,7 +13,7 @@ import pyarrow as pa
 from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs.layout import Layout, Spaces
 from runner.offline.codecs.trajectories import ReadCounts
-from runner.offline.files.data_error import DataError, Place, data_error
+from runner.offline.files.data_error import DataError, DataLocation, data_error
 from runner.offline.files.file_kinds import FileKind
 from runner.offline.files.input_files import InputFiles
 from runner.offline.files.parquet_reader import ParquetReader
@@ -109,11 +109,11 @@ class RecordedFormat(ABC):
             DataError: data that are damaged, or do not fit the data before; with file, row and column.
         """
 
-    def decode(self, table: pa.Table, place: Place, counts: ReadCounts) -> ColumnBlock:
+    def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
         """Return the episodes in raw rows; trajectories of steps are cut at the table's ends; raises `DataError`."""
         raise NotImplementedError(f"data of the format {self.name} have no rows")
 
-    def one_block(self, blocks: Sequence[ColumnBlock], place: Place) -> ColumnBlock:
+    def one_block(self, blocks: Sequence[ColumnBlock], place: DataLocation) -> ColumnBlock:
         """Return the episodes of `selection.of_module` in blocks of several modules; without it there is one block.
 
         Raises:
@@ -150,7 +150,7 @@ class RecordedFormat(ABC):
         """Return what is in Parquet files, by little reading: `num_rows`, or `num_episodes` and `num_steps`."""
         return {"num_rows": reader.num_rows}
 
-    def no_steps(self, place: Place) -> DataError:
+    def no_steps(self, place: DataLocation) -> DataError:
         """Return the error for data without a complete step, or without one of the module's agents."""
         if self.selection.of_module is not None:
             return self.selection.of_module.no_rows((), place)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from runner.offline.files.data_error import Place, data_error
+from runner.offline.files.data_error import DataLocation, data_error
 from runner.offline.files.file_kinds import FileKind
 from runner.offline.formats.d4rl import D4RLFormat
 from runner.offline.formats.env_episodes import EnvEpisodeFormat
@@ -41,4 +41,4 @@ def find_format(data: RawData) -> type[RecordedFormat]:
         if fits and one.recognises(data):
             return one
     names = ", ".join(one.name for one in FORMATS)
-    raise data_error("these data are in no known format", Place(data.where), allowed=names)
+    raise data_error("these data are in no known format", DataLocation(data.where), allowed=names)

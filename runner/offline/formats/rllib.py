@@ -12,7 +12,7 @@ from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs import rllib_episodes, sample_batches
 from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.trajectories import ReadCounts
-from runner.offline.files.data_error import DataError, Place, data_error, first_line
+from runner.offline.files.data_error import DataError, DataLocation, data_error, first_line
 from runner.offline.files.file_kinds import JSON, PARQUET
 from runner.offline.files.input_files import InputFiles
 from runner.offline.files.raw_rows import RawReader, RawTable
@@ -38,7 +38,7 @@ class RLlibEpisodeFormat(RowFormat):
     def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
         """See `RecordedFormat`."""
         if data.first_rows.num_rows:
-            spaces = completed(spaces, rllib_episodes.read_spaces(data.first_rows, Place(data.where, 0)))
+            spaces = completed(spaces, rllib_episodes.read_spaces(data.first_rows, DataLocation(data.where, 0)))
         return cls(selection, spaces)
 
     def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
@@ -46,11 +46,11 @@ class RLlibEpisodeFormat(RowFormat):
         for table, place in tables:
             yield from self._by_module(table, place, counts)
 
-    def decode(self, table: pa.Table, place: Place, counts: ReadCounts) -> ColumnBlock:
+    def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
         """See `RecordedFormat`."""
         return self.one_block(self._by_module(table, place, counts), place)
 
-    def _by_module(self, table: pa.Table, place: Place, counts: ReadCounts) -> list[ColumnBlock]:
+    def _by_module(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> list[ColumnBlock]:
         return [self.selection.block(block) for block in rllib_episodes.decode_by_module(table, place, counts)]
 
 
@@ -89,14 +89,14 @@ class SampleBatchFormat(RowFormat):
         is_said = data.config.input_read_sample_batches
         return len(data.head) > 0 and (is_said or sample_batches.recognises(data.head))
 
-    def decode(self, table: pa.Table, place: Place, counts: ReadCounts) -> ColumnBlock:
+    def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
         """See `RecordedFormat`."""
         module = self.selection.of_module
         block = sample_batches.decode(table, place, counts, None if module is None else module.module_id)
         block = self.selection.block(block)
         return block if module is None else replace(block, module_id=module.module_id)
 
-    def no_steps(self, place: Place) -> DataError:
+    def no_steps(self, place: DataLocation) -> DataError:
         """See `RecordedFormat`."""
         module = self.selection.of_module
         if module is None:
@@ -114,7 +114,7 @@ class SampleBatchReader:
         self.files = files
         first = next(self.tables(), None)
         if first is None:
-            raise data_error("there is no line in this file", Place(files.paths[0]))
+            raise data_error("there is no line in this file", DataLocation(files.paths[0]))
         self.schema = first[0].schema
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
@@ -122,7 +122,7 @@ class SampleBatchReader:
         for path in self.files.paths:
             try:
                 with self.files.open_stream(path) as stream:
-                    for place, table in sample_batches.read_tables(stream, Place(path, 0, unit="line")):
+                    for place, table in sample_batches.read_tables(stream, DataLocation(path, 0, unit="line")):
                         yield table, place
             except OSError as error:
-                raise data_error(f"a JSON file cannot be read: {first_line(error)}", Place(path)) from None
+                raise data_error(f"a JSON file cannot be read: {first_line(error)}", DataLocation(path)) from None

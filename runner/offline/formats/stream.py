@@ -16,7 +16,7 @@ from runner.episodes.columns import REWARDS, ColumnBlock, block_from_episodes
 from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.space_checks import fit_to_spaces
 from runner.offline.codecs.trajectories import ReadCounts, check_rewards
-from runner.offline.files.data_error import Place, data_error, first_line
+from runner.offline.files.data_error import DataLocation, data_error, first_line
 from runner.offline.files.input_files import InputFiles
 from runner.offline.files.raw_rows import RawTable
 from runner.offline.formats.raw_data import RawData
@@ -53,7 +53,9 @@ class StreamFormat(FileFormat):
         for number, episode in enumerate(self._episodes()):
             if not isinstance(episode, SingleAgentEpisode):
                 what, allowed = "this is no episode", "runner.episodes.SingleAgentEpisode"
-                raise data_error(what, Place(path, number, unit="episode"), got=type(episode).__name__, allowed=allowed)
+                raise data_error(
+                    what, DataLocation(path, number, unit="episode"), got=type(episode).__name__, allowed=allowed
+                )
             if not len(episode):
                 counts.trajectories_dropped += 1
                 continue
@@ -73,19 +75,21 @@ class StreamFormat(FileFormat):
         except ConfigError:
             raise
         except Exception as error:  # of the user's function
-            raise data_error(f"{path} failed: {type(error).__name__}: {first_line(error)}", Place(path)) from error
+            raise data_error(
+                f"{path} failed: {type(error).__name__}: {first_line(error)}", DataLocation(path)
+            ) from error
 
     def _block(self, episodes: Mapping[int, SingleAgentEpisode], path: str) -> ColumnBlock:
         numbers = list(episodes)
         try:
             block = block_from_episodes(list(episodes.values()))
         except (ValueError, TypeError) as error:
-            place = Place(path, numbers[0], unit="episode")
+            place = DataLocation(path, numbers[0], unit="episode")
             raise data_error(f"these episodes do not fit together: {first_line(error)}", place) from error
         ends = np.cumsum(block.lengths)
 
-        def place_of(step: int) -> Place:
-            return Place(path, numbers[int(np.searchsorted(ends, step, side="right"))], unit="episode")
+        def place_of(step: int) -> DataLocation:
+            return DataLocation(path, numbers[int(np.searchsorted(ends, step, side="right"))], unit="episode")
 
         check_rewards(block.columns[REWARDS], place_of)
         return self.selection.block(replace(block, columns=fit_to_spaces(dict(block.columns), self.spaces)))

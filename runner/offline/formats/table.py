@@ -20,7 +20,7 @@ from runner.offline.codecs.table_format import NEW_OBS, StepRows, read_keys, rea
 from runner.offline.codecs.table_schema import END_FLAGS, TableSchema, resolve_schema, schema_of_layout
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.codecs.trajectory_assembler import StepChecker, TrajectoryAssembler
-from runner.offline.files.data_error import DataError, Place, data_error
+from runner.offline.files.data_error import DataError, DataLocation, data_error
 from runner.offline.files.file_kinds import CSV, JSON, PARQUET
 from runner.offline.files.input_files import InputFiles
 from runner.offline.files.parquet_reader import ParquetReader
@@ -101,13 +101,13 @@ class TableFormat(RecordedFormat):
         yield from assembler.finish()
         counts.add(assembler.counts)
 
-    def decode(self, table: pa.Table, place: Place, counts: ReadCounts) -> ColumnBlock:
+    def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
         """See `RecordedFormat`."""
         assembler = TrajectoryAssembler(self.schema)
         blocks = [*assembler.add(self._read(table, place, counts), place), *assembler.finish()]
         return self.one_block(blocks, place)
 
-    def _read(self, table: pa.Table, place: Place, counts: ReadCounts) -> StepRows:
+    def _read(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> StepRows:
         if self.packed is not None:
             _check_unpacked(table, self.packed, place)
             table = rllib_tables.unpack_table(table, self.packed, place)
@@ -181,7 +181,7 @@ def _unreadable(schema: TableSchema, data: RawData, selection: Selection) -> dic
     named = [*schema.names.values(), *(schema.extra.values() if selection.columns is not None else ())]
     needed = {column for name in named for column in schema.columns_of(name)}
     problems = [
-        Problem(reason, str(Place(data.where, column=column)), allowed="the column as lists of variable size")
+        Problem(reason, str(DataLocation(data.where, column=column)), allowed="the column as lists of variable size")
         for column, reason in data.unreadable.items()
         if column in needed
     ]
@@ -198,7 +198,7 @@ def _packed_columns(data: RawData, schema: TableSchema) -> list[str]:
     return [schema.names.get(canonical_name(name), name) for name in names]
 
 
-def _check_unpacked(table: pa.Table, packed: Sequence[str], place: Place) -> None:
+def _check_unpacked(table: pa.Table, packed: Sequence[str], place: DataLocation) -> None:
     """Refuse columns that RLlib has packed and that nobody names."""
     for name in table.column_names:
         if name not in packed and rllib_tables.is_packed(table[name]):
@@ -206,7 +206,7 @@ def _check_unpacked(table: pa.Table, packed: Sequence[str], place: Place) -> Non
             raise data_error(what, place.of(name), allowed=f"its name in offline.input_compress_columns: [{name}, ...]")
 
 
-def _check_same_form(obs: Column, new_obs: Column | None, place: Place) -> None:
+def _check_same_form(obs: Column, new_obs: Column | None, place: DataLocation) -> None:
     """Refuse next observations of another structure, shape or kind than the observations; raises `DataError`."""
     if new_obs is not None and _form(obs) != _form(new_obs):
         what = "next observations are no observations: structure, shape or kind differ"

@@ -15,7 +15,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.offline.files.input_files import named_inputs
 from runner.offline.files.parquet_reader import ParquetReader
 from runner.offline.files.ray_functions import find_read_function
-from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import is_read_by_ray
 from runner.tracking.data_set import Context, DataSet, sized
 
@@ -25,7 +25,7 @@ _MAX_COUNTED_BYTES = 2**30
 _log = logging.getLogger(__name__)
 
 
-def data_set_of(source: Source, context: Context) -> DataSet:
+def data_set_of(source: RecordedSource, context: Context) -> DataSet:
     """Return what a source names, with counts where reading them is cheap."""
     described, files = source.description(), source.files
     profile: dict[str, str | int] = {"format": described.format}
@@ -41,7 +41,7 @@ def data_set_of_config(offline: OfflineConfig, context: Context) -> DataSet:
     return DataSet(_name(offline), hashlib.sha256(repr(place).encode()).hexdigest()[:16], context, kind, place)
 
 
-def recorded_data_set(source: Source | None, offline: OfflineConfig, context: Context) -> DataSet:
+def recorded_data_set(source: RecordedSource | None, offline: OfflineConfig, context: Context) -> DataSet:
     """Return `data_set_of` where there is a source and it can still be read, else `data_set_of_config`."""
     if source is not None:
         try:
@@ -51,7 +51,7 @@ def recorded_data_set(source: Source | None, offline: OfflineConfig, context: Co
     return data_set_of_config(offline, context)
 
 
-def start_text(config: ExperimentConfig, source: Source | None) -> str:
+def start_text(config: ExperimentConfig, source: RecordedSource | None) -> str:
     """Return what is waited for while a run on recorded data is built."""
     offline, num_runners = config.offline, config.evaluation.evaluation_num_env_runners
     with_runners = num_runners > 0 and config.evaluation.evaluation_interval is not None and config.engine != "inline"
@@ -97,7 +97,7 @@ def _common_folder(paths: Sequence[str]) -> str:
     return "/".join(level[0] for level in takewhile(lambda names: len(set(names)) == 1, levels))
 
 
-def _counts(source: Source) -> dict[str, str | int]:
+def _counts(source: RecordedSource) -> dict[str, str | int]:
     files, reader = source.files, source.reader
     if files is None or not files.is_local or files.num_bytes > _MAX_COUNTED_BYTES:
         return {}

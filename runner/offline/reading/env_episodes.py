@@ -14,13 +14,13 @@ from runner.offline.codecs.env_episode_format import EPS_ID, LENGTH, MODULE_ID, 
 from runner.offline.codecs.episode_format import TASK, read_flags, read_tasks
 from runner.offline.codecs.layout import Layout, Spaces
 from runner.offline.codecs.trajectories import ReadCounts
-from runner.offline.files.data_error import Place, data_error
+from runner.offline.files.data_error import DataLocation, data_error
 from runner.offline.files.input_files import InputFiles
 from runner.offline.files.parquet_reader import ParquetReader
 from runner.offline.formats.env_episodes import EnvEpisodeFormat, layouts_of
 from runner.offline.formats.module_agents import ModuleAgents
 from runner.offline.formats.native import decode_by_module
-from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import open_raw_data, open_source
 
 _OF_ENV = (EPS_ID, LENGTH, "terminated", "truncated")
@@ -51,7 +51,7 @@ class RecordedEnvEpisodes:
         """Agent -> its spaces, as recorded."""
         return {agent: layout.spaces for agent, layout in self.layouts.items()}
 
-    def source_of(self, agent: str) -> Source:
+    def source_of(self, agent: str) -> RecordedSource:
         """Return the episodes of one agent; raises `DataError` as `open_source` does."""
         others = tuple(other for other in self.layouts if other != agent)
         return open_source(self.config, of_module=ModuleAgents(agent, (agent,), others))
@@ -99,7 +99,7 @@ def open_env_episodes(config: OfflineConfig) -> RecordedEnvEpisodes | None:
     return RecordedEnvEpisodes(config, data.files, data.reader, layouts_of(data))
 
 
-def _env_episodes(table: pa.Table, blocks: list[ColumnBlock], place: Place) -> EnvEpisodes:
+def _env_episodes(table: pa.Table, blocks: list[ColumnBlock], place: DataLocation) -> EnvEpisodes:
     missing = [name for name in _OF_ENV if name not in table.column_names]
     if missing:
         raise data_error(f"there is no column {', '.join(missing)}", place)

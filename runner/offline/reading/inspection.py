@@ -18,7 +18,7 @@ from runner.episodes.nested import Array
 from runner.offline.codecs.space_checks import describe_space
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.reading.env_episodes import RecordedEnvEpisodes, open_env_episodes
-from runner.offline.reading.recorded_source import Description, Source
+from runner.offline.reading.recorded_source import Description, RecordedSource
 from runner.offline.reading.source import open_source
 
 NUM_FIRST_ROWS = 3
@@ -176,7 +176,7 @@ def _counted(tasks: Iterable[str | None]) -> dict[str, int]:
     return dict(sorted(Counter(task for task in tasks if task is not None).items()))
 
 
-def _inspect_source(source: Source) -> Inspection:
+def _inspect_source(source: RecordedSource) -> Inspection:
     scan = _Scan()
     for block in source.blocks():
         scan.add(block)
@@ -210,7 +210,7 @@ class _Scan:
             for path, leaf in _named_leaves(name, column):
                 self._columns.setdefault(path, _LeafScan(path)).add(np.asarray(leaf))
 
-    def result(self, source: Source) -> Inspection:
+    def result(self, source: RecordedSource) -> Inspection:
         """Return the summary."""
         left_out = source.counts.columns_left_out
         names = [name for name in self._columns if name.partition("/")[0] not in left_out]

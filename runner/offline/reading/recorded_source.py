@@ -19,7 +19,7 @@ from runner.offline.codecs.layout import Layout, Spaces, layout_of
 from runner.offline.codecs.space_checks import check_spaces
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files import unpacking
-from runner.offline.files.data_error import Place
+from runner.offline.files.data_error import DataLocation
 from runner.offline.files.input_files import InputFiles, named_inputs
 from runner.offline.files.parquet_reader import ParquetReader
 from runner.offline.files.raw_rows import RawReader, RawTable
@@ -48,7 +48,7 @@ class Description:
 
 
 @dataclass
-class Source:
+class RecordedSource:
     """Recorded data: a stream of raw rows, or of blocks of trajectories. Can be pickled.
 
     `open_source` makes it, once for all that read the same data; `narrowed` and `parts` give sources of less, for
@@ -154,7 +154,7 @@ class Source:
 
     # -- narrower sources ------------------------------------------------------------------------------------------
 
-    def narrowed(self, columns: Sequence[str] | None = None, with_infos: bool = True) -> Source:
+    def narrowed(self, columns: Sequence[str] | None = None, with_infos: bool = True) -> RecordedSource:
         """Return the source with fewer columns; nothing is opened.
 
         Args:
@@ -171,14 +171,14 @@ class Source:
             _first_block=None if self._first_block is None else selection.block(self._first_block),
         )
 
-    def parts(self) -> list[Source]:
+    def parts(self) -> list[RecordedSource]:
         """Return a source for each file; of data that have parts."""
         assert self.has_parts
         assert isinstance(self.reader, ParquetReader)
         readers = [self.reader.only(number) for number in range(len(self.reader.files.paths))]
         return [replace(self, files=one.files, reader=one, counts=ReadCounts()) for one in readers]
 
-    def for_other_processes(self) -> Source:
+    def for_other_processes(self) -> RecordedSource:
         """Return the source as tasks can read it: rows that Ray Data has read are held in its object store."""
         return replace(self, reader=self.reader.held()) if isinstance(self.reader, RayReader) else self
 
@@ -215,7 +215,7 @@ class Source:
             self._first_block = next(stream, None)
             stream.close()
         if self._first_block is None:
-            raise self.format.no_steps(Place(self.where))
+            raise self.format.no_steps(DataLocation(self.where))
         return self._first_block
 
     def decode(self, table: pa.Table) -> ColumnBlock:
@@ -227,8 +227,8 @@ class Source:
             DataError: damaged data.
         """
         if set(KEYS) <= set(table.column_names):
-            return self._of_module(decode_episodes(table, self.layout, Place(), self.counts))
-        return self._of_module(self.format.decode(table, Place(row=0), self.counts))
+            return self._of_module(decode_episodes(table, self.layout, DataLocation(), self.counts))
+        return self._of_module(self.format.decode(table, DataLocation(row=0), self.counts))
 
     def dataset(self, **options: Any) -> Dataset:
         """Return the data as a Ray data set, whose blocks `decode` takes: rows are episodes wherever there are any.
@@ -255,7 +255,7 @@ class Source:
         module = self.format.selection.of_module
         if module is None or self.format.reads_one_module or not len(block):
             return block
-        return module.chosen(block, Place(self.where))
+        return module.chosen(block, DataLocation(self.where))
 
     def _file_columns(self) -> list[str] | None:
         return None if self.reader is None else self.format.file_columns(self.reader.schema)

@@ -20,7 +20,7 @@ from runner.offline.formats.recorded_format import completed
 from runner.offline.formats.registry import file_kinds, find_format
 from runner.offline.formats.selection import Selection
 from runner.offline.formats.stream import StreamFormat
-from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source_checks import check_filter, check_flags, check_options
 
 _KIND_OF_METHOD = {f"read_{kind.name}": kind for kind in (PARQUET, JSON, CSV)}
@@ -32,7 +32,7 @@ def open_source(
     columns: Sequence[str] | None = None,
     with_infos: bool = True,
     of_module: ModuleAgents | None = None,
-) -> Source:
+) -> RecordedSource:
     """Find and check recorded data; nothing is trained before.
 
     Args:
@@ -85,11 +85,11 @@ def _find_files(config: OfflineConfig) -> InputFiles:
     return files
 
 
-def _source_of(data: RawData, selection: Selection, spaces: Spaces) -> Source:
+def _source_of(data: RawData, selection: Selection, spaces: Spaces) -> RecordedSource:
     """Tell the format and take what the data say about themselves."""
     format_class = StreamFormat if isinstance(data.config.input_, Mapping) else find_format(data)
     reader = format_class.reader_of(data)
     check_filter(data.config, format_class, reader)
     check_flags(data.config, format_class, data.where)
     found = format_class.open(data, selection, spaces)
-    return Source(data.config, found, data.files, reader, found.spaces)
+    return RecordedSource(data.config, found, data.files, reader, found.spaces)

@@ -21,12 +21,12 @@ from runner.episodes.columns import EPISODE_COLUMNS
 from runner.learners.train_batch import BatchReader
 from runner.offline.files.ray_reader import read_rows
 from runner.offline.formats.registry import file_kinds
-from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import open_source
 from runner.offline.training.batch_readers import RayBatchReader, Rows, SampledBatches, passes
 from runner.offline.training.monitoring import PipelineMonitor, end_execution
 from runner.offline.training.preflight import check_trajectories
-from runner.offline.training.prelearner import ModuleSpec, OfflinePreLearner, PreLearnerParts
+from runner.offline.training.prelearner import OfflinePreLearner, PreLearnerParts, PreLearnerSpec
 from runner.offline.training.repeated_passes import endless_dataset, parts_in_memory, repeated_dataset, source_parts
 from runner.offline.training.workers import (
     ModuleBoard,
@@ -72,7 +72,7 @@ class OfflineData:
 
     data: Dataset
     decode: Callable[..., Any] | None = None
-    source: Source | None = None
+    source: RecordedSource | None = None
     shared_state: Mapping[str, Any] = MappingProxyType({})
     num_batches = 0
     module_id = DEFAULT_MODULE_ID
@@ -86,7 +86,7 @@ class OfflineData:
     def __init__(
         self,
         config: ExperimentConfig,
-        source: Source | None = None,
+        source: RecordedSource | None = None,
         module_id: str = DEFAULT_MODULE_ID,
         num_pipelines: int = 1,
     ) -> None:
@@ -97,12 +97,12 @@ class OfflineData:
             return
         self._use(open_source(config.offline) if source is None else source)
 
-    def _use(self, source: Source) -> None:
+    def _use(self, source: RecordedSource) -> None:
         self.source, self.decode, self.data = source, source.decode, source.dataset()
 
     # -- the pipeline ----------------------------------------------------------------------------------------------
 
-    def connect(self, spec: ModuleSpec, board: ModuleBoard | None) -> None:
+    def connect(self, spec: PreLearnerSpec, board: ModuleBoard | None) -> None:
         """Put the pre-learners behind the raw rows, and materialise what the configuration says.
 
         Args:
@@ -143,7 +143,7 @@ class OfflineData:
                 self._mapped = self._mapped.materialize()
         self._monitor = PipelineMonitor(self._mapped)
 
-    def _leave_out_unread(self, source: Source, parts: PreLearnerParts) -> None:
+    def _leave_out_unread(self, source: RecordedSource, parts: PreLearnerParts) -> None:
         """Read neither infos nor extra model outputs that nothing asks for; parts of the user's own may ask for any."""
         pieces = [*parts.env_to_module, *parts.learner_pipeline]
         theirs = [type(part).__module__ for part in pieces if not type(part).__module__.startswith("runner.")]

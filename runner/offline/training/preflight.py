@@ -14,10 +14,10 @@ from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
 from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.space_checks import describe_space
-from runner.offline.files.data_error import DataError, Place
+from runner.offline.files.data_error import DataError, DataLocation
 from runner.offline.files.ray_reader import check_readable
 from runner.offline.formats.module_agents import ModuleAgents, several_agents
-from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import is_read_by_ray, open_source
 from runner.offline.training.prelearner import OfflinePreLearner
 from runner.pipelines.piece import ConnectorPiece
@@ -33,7 +33,7 @@ _MAX_CHECKED_BYTES = 2**28
 
 def check_recorded_data(
     config: ExperimentConfig, parts: ModuleParts, of_module: ModuleAgents | None = None
-) -> Source | None:
+) -> RecordedSource | None:
     """Refuse recorded data that cannot be learned from, without Ray. Larger data are not read to their end.
 
     Args:
@@ -94,14 +94,14 @@ def _check_read_here(config: ExperimentConfig) -> None:
         raise ConfigError(problems)
 
 
-def _check_single_agent(source: Source) -> None:
+def _check_single_agent(source: RecordedSource) -> None:
     """Refuse episodes of several agents in an experiment with one."""
     agents = source.first_block().agents
     if agents is not None:
-        raise several_agents(dict.fromkeys(agents.agent_ids), Place(source.where))
+        raise several_agents(dict.fromkeys(agents.agent_ids), DataLocation(source.where))
 
 
-def check_trajectories(source: Source, pipeline: Iterable[ConnectorPiece], module: RLModule) -> None:
+def check_trajectories(source: RecordedSource, pipeline: Iterable[ConnectorPiece], module: RLModule) -> None:
     """Refuse rows that belong to no trajectory where a piece or the module needs more than single steps.
 
     Raises:
@@ -120,7 +120,7 @@ def check_trajectories(source: Source, pipeline: Iterable[ConnectorPiece], modul
             raise DataError([Problem(what, source.where, allowed="a column new_obs; or eps_id and t, or end flags")])
 
 
-def _check_action_units(config: ExperimentConfig, source: Source, space: gym.Space[Any]) -> None:
+def _check_action_units(config: ExperimentConfig, source: RecordedSource, space: gym.Space[Any]) -> None:
     """Refuse actions in the environment's units for a module that acts in [-1, 1]; D4RL and Minari record such."""
     if not source.format.has_env_actions or not config.env.normalize_actions or not isinstance(space, Box):
         return
@@ -130,7 +130,7 @@ def _check_action_units(config: ExperimentConfig, source: Source, space: gym.Spa
         raise DataError([Problem(what, source.where, f"actions of {describe_space(space)}", allowed)])
 
 
-def _no_trajectories(source: Source, reader: str) -> DataError:
+def _no_trajectories(source: RecordedSource, reader: str) -> DataError:
     what = (
         f"{reader} needs whole trajectories, and the rows of these data belong to none: they have neither eps_id nor t "
         "nor end flags, so that each is an episode of one step"
@@ -150,7 +150,7 @@ def _maps_rows_itself(config: ExperimentConfig) -> bool:
     return prelearner.maps_rows_itself()
 
 
-def _check_rows(source: Source) -> None:
+def _check_rows(source: RecordedSource) -> None:
     """Look at as many rows as can be read quickly; of a stream at the first ones."""
     size = source.num_bytes
     if source.may_be_endless:

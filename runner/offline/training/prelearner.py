@@ -68,7 +68,7 @@ class PreLearnerParts:
     columns: tuple[str, ...]
 
 
-class ModuleSpec(Protocol):
+class PreLearnerSpec(Protocol):
     """Makes the parts of a pre-learner."""
 
     @property
@@ -82,7 +82,7 @@ class ModuleSpec(Protocol):
     def build(self) -> PreLearnerParts:
         """Return module and learner pipeline, anew."""
 
-    def with_shared_state(self, shared_state: Mapping[str, Any]) -> ModuleSpec:
+    def with_shared_state(self, shared_state: Mapping[str, Any]) -> PreLearnerSpec:
         """Return what makes the same parts with another state of pieces that learn from observations."""
 
 
@@ -106,7 +106,7 @@ class OfflinePreLearner:
     def __init__(
         self,
         config: ExperimentConfig,
-        module_spec: ModuleSpec,
+        module_spec: PreLearnerSpec,
         decode: Callable[[pa.Table], ColumnBlock] | None = None,
         module_state: Any = None,
         newest_module_state: Callable[[int], tuple[int, Any] | None] | None = None,

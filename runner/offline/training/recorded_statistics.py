@@ -6,12 +6,12 @@ import copy
 from typing import Any
 
 from runner.modules.rl_module import RLModule
-from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.recorded_source import RecordedSource
 from runner.pipelines.pipeline import EnvToModulePipeline
 from runner.pipelines.recorded_episodes import pass_through
 
 
-def statistics_of(source: Source, env_to_module: EnvToModulePipeline, module: RLModule) -> dict[str, Any]:
+def statistics_of(source: RecordedSource, env_to_module: EnvToModulePipeline, module: RLModule) -> dict[str, Any]:
     """Return piece name -> its state after one pass over all observations, the last one of each episode included.
 
     Args:

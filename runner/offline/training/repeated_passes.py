@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.recorded_source import RecordedSource
 from runner.streams import random_stream
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def pass_number(batch: Any) -> int:
     return int((metadata or {}).get(_PASS, 0))
 
 
-def source_parts(source: Source) -> list[ReadTables]:
+def source_parts(source: RecordedSource) -> list[ReadTables]:
     """Split a source into parts that can be read in any order: one a file of episodes, otherwise one in all."""
     if source.has_parts:
         return [part.tables for part in source.parts()]

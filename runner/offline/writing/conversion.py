@@ -16,7 +16,7 @@ from runner.offline.files.input_files import InputFiles
 from runner.offline.formats.env_episodes import EnvEpisodeFormat
 from runner.offline.formats.recorded_format import RecordedFormat, Row
 from runner.offline.reading.env_episodes import RecordedEnvEpisodes, open_env_episodes
-from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import open_source
 from runner.offline.writing.writer import EpisodeWriter, WriteReport, prepare_output
 
@@ -145,7 +145,7 @@ def _check_apart(files: InputFiles | None, output: Location | None, has_folders:
         raise ConfigError([Problem(what, "offline.output", output.shown, "another folder")])
 
 
-def _check_complete(missing: set[str], source: Source) -> None:
+def _check_complete(missing: set[str], source: RecordedSource) -> None:
     """Refuse to write half of a column: rows after the first ones have values that cannot be written."""
     problems = [
         Problem(

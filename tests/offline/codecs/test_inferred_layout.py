@@ -14,7 +14,7 @@ from runner.config.offline import OfflineConfig
 from runner.episodes.columns import Column, ColumnBlock, concat_blocks
 from runner.offline.codecs.episode_format import episodes_to_table
 from runner.offline.codecs.inferred_layout import infer_layout
-from runner.offline.files.data_error import DataError, Place
+from runner.offline.files.data_error import DataError, DataLocation
 from runner.offline.reading.source import open_source
 from tests.offline.blocks import assert_same, flat_block, part_of
 
@@ -83,4 +83,4 @@ def test_episodes_without_a_row_show_no_shape() -> None:
     table = episodes_to_table(flat_block([2])).replace_schema_metadata(None)
     lists = pa.array([[]], pa.list_(pa.list_(pa.float32())))
     with pytest.raises(DataError, match="do not show the shape"):
-        infer_layout(table.set_column(table.schema.get_field_index("obs"), "obs", lists), Place("a"))
+        infer_layout(table.set_column(table.schema.get_field_index("obs"), "obs", lists), DataLocation("a"))

@@ -22,10 +22,10 @@ from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs import rllib_episodes
 from runner.offline.codecs.rllib_episodes import decode_by_module, read_spaces, recognises
 from runner.offline.codecs.trajectories import ReadCounts
-from runner.offline.files.data_error import DataError, Place
+from runner.offline.files.data_error import DataError, DataLocation
 
 FILE = Path(__file__).parents[2] / "data" / "rllib_episodes" / "part-00000.parquet"
-PLACE = Place("part.parquet", 10)
+PLACE = DataLocation("part.parquet", 10)
 
 
 def encode(value: Any) -> Any:

@@ -16,12 +16,12 @@ import pytest
 
 from runner.offline.codecs import rllib_tables
 from runner.offline.files import data_error
-from runner.offline.files.data_error import DataError, Place
+from runner.offline.files.data_error import DataError, DataLocation
 
 lz4_frame = pytest.importorskip("lz4.frame")
 
 FILE = Path(__file__).parents[2] / "data" / "rllib_table" / "part-00000.parquet"
-PLACE = Place("part.parquet", 100)
+PLACE = DataLocation("part.parquet", 100)
 
 
 def pack(value: Any, protocol: int = 5, **options: Any) -> str:

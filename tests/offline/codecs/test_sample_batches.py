@@ -17,15 +17,15 @@ from runner.config.offline import OfflineConfig
 from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs.sample_batches import decode, read_tables, recognises, recognises_schema
 from runner.offline.codecs.trajectories import ReadCounts
-from runner.offline.files.data_error import DataError, Place
+from runner.offline.files.data_error import DataError, DataLocation
 from runner.offline.formats.module_agents import ModuleAgents
-from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import open_source
 
 lz4_frame = pytest.importorskip("lz4.frame")
 
 DATA = Path(__file__).parents[2] / "data" / "sample_batches"
-PLACE = Place("out.json", 5, unit="line")
+PLACE = DataLocation("out.json", 5, unit="line")
 
 
 def pack(value: Any) -> str:
@@ -63,7 +63,7 @@ def lines(*batches: Any) -> bytes:
 
 
 def read(content: bytes, counts: ReadCounts | None = None) -> ColumnBlock:
-    ((place, table),) = read_tables(io.BytesIO(content), Place("out.json", unit="line"))
+    ((place, table),) = read_tables(io.BytesIO(content), DataLocation("out.json", unit="line"))
     return decode(table, place, counts)
 
 
@@ -176,7 +176,7 @@ def test_batches_of_several_policies_are_read_for_one_of_them(tmp_path: Path) ->
     path = tmp_path / "batches.json"
     path.write_bytes(content)
 
-    def source_of(policy: str) -> Source:
+    def source_of(policy: str) -> RecordedSource:
         return open_source(OfflineConfig(input_=str(path)), of_module=ModuleAgents(policy, ("agent_0",)))
 
     (a,) = source_of("a").blocks()
@@ -194,7 +194,7 @@ def test_batches_of_several_policies_are_read_for_one_of_them(tmp_path: Path) ->
 def test_tables_of_bounded_size_with_their_first_line() -> None:
     content = lines(*(batch(0, 3, eps_id) for eps_id in range(10)))
     size = content.index(b"\n") + 1
-    tables = list(read_tables(io.BytesIO(content), Place("out.json", unit="line"), max_bytes=3 * size))
+    tables = list(read_tables(io.BytesIO(content), DataLocation("out.json", unit="line"), max_bytes=3 * size))
     assert [(place.row, table.num_rows) for place, table in tables] == [(0, 3), (3, 3), (6, 3), (9, 1)]
     whole = read_tables(io.BytesIO(content + b"\n\n"), max_bytes=1 << 30)
     assert [table.num_rows for _, table in whole] == [10]

@@ -17,7 +17,7 @@ from runner.offline.codecs.table_format import block_to_steps, read_steps, read_
 from runner.offline.codecs.table_schema import resolve_schema, schema_of_layout
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.codecs.trajectory_assembler import TrajectoryAssembler
-from runner.offline.files.data_error import DataError, Place
+from runner.offline.files.data_error import DataError, DataLocation
 from tests.offline.blocks import assert_same, blocks, flat_block, part_of
 
 
@@ -28,7 +28,7 @@ def read(tables: Sequence[pa.Table], **mapping: str) -> tuple[list[ColumnBlock],
     assembler = TrajectoryAssembler(schema)
     found = []
     for number, table in enumerate(tables):
-        place = Place(f"file-{number}", 0)
+        place = DataLocation(f"file-{number}", 0)
         found += assembler.add(read_steps(table, schema, layout, place), place)
     return found + assembler.finish(), assembler.counts
 
@@ -164,7 +164,7 @@ def test_only_open_episodes_are_held() -> None:
     table = block_to_steps(flat_block([10] * 50))
     assembler = TrajectoryAssembler(resolve_schema(table.column_names, {}, "file"))
     for start in range(0, 500, 25):
-        place = Place("file", start)
+        place = DataLocation("file", start)
         assembler.add(read_steps(table.slice(start, 25), assembler._schema, None, place), place)
         assert assembler._held is None or len(assembler._held) < 10
 

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.config.offline import OfflineConfig
-from runner.offline.files.data_error import DataError, Place
+from runner.offline.files.data_error import DataError, DataLocation
 from runner.offline.files.json_lines import CheckedLines, find_damaged_line
 from runner.offline.files.text_blocks import whole_lines
 from runner.offline.reading.source import open_source
 
 OBJECT = st.fixed_dictionaries({"text": st.text(max_size=5), "list": st.lists(st.integers(0, 9), max_size=3)})
-PLACE = Place("file", 0, unit="line")
+PLACE = DataLocation("file", 0, unit="line")
 
 
 def lines_of(values: list[object], ends: str = "\n", ascii_only: bool = True) -> bytes:

@@ -20,7 +20,7 @@ from runner.config.offline import OfflineConfig
 from runner.offline.codecs.step_columns import column_to_arrays
 from runner.offline.codecs.table_format import read_steps
 from runner.offline.codecs.table_schema import resolve_schema
-from runner.offline.files.data_error import DataError, Place
+from runner.offline.files.data_error import DataError, DataLocation
 from runner.offline.reading.inspection import inspect_data
 from runner.offline.reading.inspection_report import plain_report
 from runner.offline.reading.source import open_source
@@ -210,17 +210,19 @@ def test_types_that_no_file_has(name: str) -> None:
     table = pa.table(BASE | {"x": values})
     schema = resolve_schema(table.column_names, {}, "memory")
     left_out: dict[str, str] = {}
-    rows = read_steps(table, schema, None, Place(), left_out)
+    rows = read_steps(table, schema, None, DataLocation(), left_out)
     assert ("x" in rows.columns, "x" in left_out) == (is_readable, not is_readable)
     if not is_readable:
         with pytest.raises(DataError):
-            column_to_arrays(table["x"], table.schema.field("x"), Place())
+            column_to_arrays(table["x"], table.schema.field("x"), DataLocation())
 
 
 def test_run_ends_and_views_have_their_values() -> None:
-    runs = column_to_arrays(pa.RunEndEncodedArray.from_arrays([2, 6], [1, 2]), pa.field("x", pa.int64()), Place())
+    runs = column_to_arrays(
+        pa.RunEndEncodedArray.from_arrays([2, 6], [1, 2]), pa.field("x", pa.int64()), DataLocation()
+    )
     assert np.asarray(runs).tolist() == [1, 1, 2, 2, 2, 2]
-    views = column_to_arrays(READABLE["list_view"], pa.field("x", pa.int64()), Place())
+    views = column_to_arrays(READABLE["list_view"], pa.field("x", pa.int64()), DataLocation())
     assert np.asarray(views).tolist() == [[1, 2]] * 6
 
 

@@ -15,7 +15,7 @@ import pytest
 from runner.config.offline import OfflineConfig
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock, concat_blocks
-from runner.offline.files.data_error import DataError, Place
+from runner.offline.files.data_error import DataError, DataLocation
 from runner.offline.formats.module_agents import ModuleAgents
 from runner.offline.reading.inspection import AgentsInspection, inspect_data
 from runner.offline.reading.inspection_report import plain_report
@@ -156,10 +156,10 @@ def test_rows_of_several_modules_in_one_table_are_read_for_each_of_them(tmp_path
     blocks = {agent: rows_of(RECORDED, agent) for agent in AGENTS}
     narrow = blocks["agent_1"].with_columns({"obs": blocks["agent_1"].columns["obs"][:, :3]})
     both = ModuleAgents("both", AGENTS)
-    assert len(both.joined(list(blocks.values()), Place())) == 136
+    assert len(both.joined(list(blocks.values()), DataLocation())) == 136
     for odd in (narrow, blocks["agent_1"].with_columns({"value": np.zeros(narrow.num_rows)})):
         with pytest.raises(DataError, match="the agents agent_0, agent_1 act by one module, and their columns differ"):
-            both.joined([blocks["agent_0"], odd], Place())
+            both.joined([blocks["agent_0"], odd], DataLocation())
 
 
 def test_a_table_of_several_agents_is_read_for_one_of_them(tmp_path: Path) -> None:

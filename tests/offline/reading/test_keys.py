@@ -22,7 +22,7 @@ from runner.config.errors import ConfigError
 from runner.config.offline import OfflineConfig
 from runner.episodes.columns import ColumnBlock, concat_blocks
 from runner.offline.files.filesystems import locate
-from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import open_source
 from tests.offline.blocks import assert_same, flat_block
 from tests.offline.formats.recordings import BLOCK, MAKERS, RLLIB_EPISODES
@@ -35,7 +35,7 @@ def config_of(**options: Any) -> OfflineConfig:
     return OfflineConfig(**options)
 
 
-def source_of(path: Path | str, **options: Any) -> Source:
+def source_of(path: Path | str, **options: Any) -> RecordedSource:
     return open_source(OfflineConfig(input_=str(path), **options))
 
 
@@ -350,7 +350,7 @@ def _bytes_read() -> int:
 # --- Ray Data -------------------------------------------------------------------------------------
 
 
-def through_ray(source: Source) -> ColumnBlock:
+def through_ray(source: RecordedSource) -> ColumnBlock:
     tables = source.dataset().iter_batches(batch_size=2, batch_format="pyarrow")
     return concat_blocks([source.decode(table) for table in tables])
 
@@ -371,7 +371,7 @@ def make_text(folder: Path) -> Path:
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")
 def test_reading_through_ray(ray_cluster: None, tmp_path: Path, assert_golden: Golden) -> None:
-    """`Source.dataset()` gives what `blocks()` gives; `input_read_method` may be any function that reads files."""
+    """`RecordedSource.dataset()` gives what `blocks()` gives; `input_read_method` may be any reading function."""
     import ray.data
 
     ray.data.DataContext.get_current().enable_progress_bars = False

@@ -21,7 +21,7 @@ from runner.offline.codecs.episode_format import episodes_to_table
 from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.table_format import block_to_steps
 from runner.offline.files.data_error import DataError
-from runner.offline.reading.recorded_source import Source
+from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import open_source
 from runner.offline.writing.writer import EpisodeWriter
 from tests.offline.blocks import assert_same, flat_block
@@ -44,7 +44,7 @@ def read(path: Path | str, **options: object) -> ColumnBlock:
     return concat_blocks(list(source_of(path, **options).blocks()))
 
 
-def source_of(path: Path | str | list[str], **options: object) -> Source:
+def source_of(path: Path | str | list[str], **options: object) -> RecordedSource:
     given = path if isinstance(path, list) else str(path)
     return open_source(OfflineConfig(**{"input_": given, **options}))  # type: ignore[arg-type]
 
@@ -389,7 +389,7 @@ def test_spaces_that_do_not_fit(tmp_path: Path, name: str, assert_golden: Golden
 # --- Ray Data -------------------------------------------------------------------------------------
 
 
-def through_ray(source: Source) -> Iterator[ColumnBlock]:
+def through_ray(source: RecordedSource) -> Iterator[ColumnBlock]:
     for table in source.dataset().iter_batches(batch_size=2, batch_format="pyarrow"):
         yield source.decode(table)
 
