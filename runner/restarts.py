@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from runner.config.errors import Problem, RunFailure
-from runner.own_ray import lost_process
+from runner.ray_processes import lost_process
 
 _MOST_LOSSES_IN_A_ROW = 3
 

@@ -27,7 +27,7 @@ from runner.experiment.env_runner_builder import TRAINING, build_env_runner
 from runner.experiment.learner_builder import build_learner_group
 from runner.league.lineup import ITSELF, Lineup
 from runner.league.players import Player, Seat
-from runner.module_parts import build_parts, plan_modules
+from runner.module_parts import build_parts, make_module_specs
 
 NUM_PLAYERS = 3
 SPACES = {"red": gym.spaces.Box(-9, 9, (3,), np.float32), "blue": gym.spaces.Box(-9, 9, (2,), np.float32)}
@@ -611,7 +611,7 @@ def test_sampling_and_updates_are_those_of_the_loop(
 ) -> None:
     is_league, is_centralised = kind.startswith("league"), kind.endswith("team critics")
     config = config_of(memory, kind, max_seq_len, num_envs, seed)
-    runner: Any = build_env_runner(config, plan_modules(config), TRAINING, 0, 0)
+    runner: Any = build_env_runner(config, make_module_specs(config), TRAINING, 0, 0)
     if is_league:
         runner.use_lineup(LINEUP)
     learners: Any = build_learner_group(config, build_parts(config))

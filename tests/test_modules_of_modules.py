@@ -22,7 +22,7 @@ from runner.experiment.env_runner_group_builder import build_env_runner_group
 from runner.experiment.learner_builder import build_learner_group
 from runner.experiment.trainer import Trainer
 from runner.learners.gradients import average_gradients
-from runner.module_parts import build_parts, plan_modules
+from runner.module_parts import build_parts, make_module_specs
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import ALL_MODULES, MultiRLModule
 from tests.conftest import QUICK, Outcome, without_times
@@ -68,7 +68,7 @@ def test_a_plain_multi_module_acts_as_each_module_by_itself() -> None:
 def test_a_vector_step_is_one_forward_pass_of_all_modules() -> None:
     overrides = [f"+experiment={AGENTS}", *QUICK, f"{KEY}={{_target_: {MODULES}.Counting}}"]
     config = build_experiment_config(compose_experiment(overrides))
-    runner: Any = build_env_runner(config, plan_modules(config), TRAINING, 0, 0)
+    runner: Any = build_env_runner(config, make_module_specs(config), TRAINING, 0, 0)
     sample = runner.sample(40, True)
     runner.close()
     assert sample.rollout.num_env_steps == 40

@@ -17,7 +17,7 @@ import pytest
 
 from runner.config.errors import RunFailure
 from runner.interrupts import also_ended_by, interrupts, reason_to_end
-from runner.own_ray import lost_process
+from runner.ray_processes import lost_process
 from runner.restarts import Restarts
 from tests.conftest import QUICK, WAIT_S, progress_of, result_of, wait_until, without_times
 

@@ -8,7 +8,7 @@ from rllink_cli import measure, parse_settings
 from runner.config.compose import compose_experiment
 from runner.config.validation import build_experiment_config
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_parts import build_parts, plan_modules, weights_of
+from runner.module_parts import build_parts, make_module_specs, weights_of
 
 STEPS_PER_SAMPLE = 4_000
 
@@ -24,7 +24,7 @@ def main() -> None:
         f"algorithm.train_batch_size_per_learner={STEPS_PER_SAMPLE}",
     ]
     config = build_experiment_config(compose_experiment(overrides, None))
-    runner = build_env_runner(config, plan_modules(config), TRAINING, 0, 0)
+    runner = build_env_runner(config, make_module_specs(config), TRAINING, 0, 0)
     weights = weights_of(build_parts(config))
 
     def sample() -> int:

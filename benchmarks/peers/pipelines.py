@@ -21,7 +21,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_parts import build_acting_parts, plan_modules
+from runner.module_parts import build_acting_parts, make_module_specs
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.pipelines.profile import time_pieces
@@ -72,7 +72,7 @@ class Sampling:
     """
 
     def __init__(self, config: ExperimentConfig) -> None:
-        plans = plan_modules(config)
+        plans = make_module_specs(config)
         parts = build_acting_parts(config, plans[DEFAULT_MODULE_ID])
         self._weights = {DEFAULT_MODULE_ID: FlatParameters(parts.module).to_numpy()}
         self._num_env_steps = config.algorithm.train_batch_size_per_learner

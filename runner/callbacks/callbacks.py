@@ -14,10 +14,10 @@ from runner.config.callback_checks import callback_metric
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError, nearest_match
 from runner.config.imports import import_target
 from runner.config.operators import ENV_RUNNERS
-from runner.config.own_code import place_of
 from runner.config.piece_reports import meaning_of
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
+from runner.config.user_code import place_of
 from runner.pipelines.piece_metrics import ConnectorMetrics, PieceMetrics, ReducedValue
 from runner.pipelines.pipeline_metrics import joined_reports
 

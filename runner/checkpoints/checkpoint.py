@@ -31,7 +31,7 @@ from runner.checkpoints.stored_values import (
     values_to_json,
 )
 from runner.config.documents import parse_json, read_regular
-from runner.config.origin import foreign_reason, signed
+from runner.config.signatures import foreign_reason, signed
 
 SCHEMA_VERSION = 2
 KIND = "checkpoint"

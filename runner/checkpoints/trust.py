@@ -16,10 +16,10 @@ from runner.checkpoints.checkpoint import config_of, origin_of
 from runner.checkpoints.errors import naming_checkpoint
 from runner.checkpoints.release_0_1 import converted_config
 from runner.config.composed import Composed
-from runner.config.demands import Demand, find_demands, mask_resolvers
 from runner.config.errors import UserError
 from runner.config.overrides import parse_overrides
 from runner.config.paths import search_dirs
+from runner.config.required_trust import TrustRequirement, find_trust_requirements, mask_resolvers
 from runner.config.stored import compose_stored
 
 TRUST = "--trust"
@@ -39,23 +39,27 @@ EXPORTING = (*_OF_LEARNING, "experiment_name", "offline", "evaluation", "ray", "
 class UntrustedError(UserError):
     """A configuration of another origin demands what only a trusted one gets."""
 
-    def __init__(self, what: str, where: object, reason: str, demands: Sequence[Demand], advice: str = TRUST) -> None:
-        self.demands = tuple(demands)
+    def __init__(
+        self, what: str, where: object, reason: str, requirements: Sequence[TrustRequirement], advice: str = TRUST
+    ) -> None:
+        self.requirements = tuple(requirements)
         head = [f"{what} comes from elsewhere and asks for what only a trusted one gets"]
         head += [f"   where      {where}", f"   origin     {reason}"]
-        width = max((len(demand.key) for demand in demands), default=0)
-        listed = [f"   {demand.verb:<10} {demand.key:<{width}}  {demand.value}" for demand in demands]
+        width = max((len(requirement.key) for requirement in requirements), default=0)
+        listed = [
+            f"   {requirement.verb:<10} {requirement.key:<{width}}  {requirement.value}" for requirement in requirements
+        ]
         allowed = f"   allowed    overrides of these keys; or {TRUST}, see docs/trust.md"
         super().__init__("\n".join([*head, *listed, allowed]))
 
 
-def find_links(folder: Path) -> list[Demand]:
+def find_links(folder: Path) -> list[TrustRequirement]:
     """The symbolic links in a folder and the folders in it: whoever writes there would write where they lead."""
     paths = [
         Path(place, name) for place, folders, files in os.walk(folder) for name in (*folders, *files)
     ]  # walks through no link
     return [
-        Demand("follows", str(path.relative_to(folder)), str(path.readlink()))
+        TrustRequirement("follows", str(path.relative_to(folder)), str(path.readlink()))
         for path in (folder, *paths)
         if path.is_symlink()
     ]
@@ -85,7 +89,7 @@ class StoredValues:
     manifest: Mapping[str, Any]
     values: Mapping[str, Any]
     reason: str | None
-    resolvers: tuple[Demand, ...] = ()
+    resolvers: tuple[TrustRequirement, ...] = ()
 
     @classmethod
     def of(cls, checkpoint: Path, manifest: Mapping[str, Any], is_trusted: bool) -> StoredValues:
@@ -144,7 +148,10 @@ class StoredValues:
         def is_used(key: str) -> bool:
             return not any(key == start or key.startswith(f"{start}.") for start in harmless)
 
-        resolvers = [demand for demand in self.resolvers if is_used(demand.key)]
-        demands = [*resolvers, *find_demands({**composed.values, "experiment": composed.experiment}, is_used)]
-        if demands:
-            raise UntrustedError("this checkpoint", self.checkpoint, self.reason, demands)
+        resolvers = [requirement for requirement in self.resolvers if is_used(requirement.key)]
+        requirements = [
+            *resolvers,
+            *find_trust_requirements({**composed.values, "experiment": composed.experiment}, is_used),
+        ]
+        if requirements:
+            raise UntrustedError("this checkpoint", self.checkpoint, self.reason, requirements)

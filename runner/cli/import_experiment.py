@@ -38,8 +38,8 @@ def main(argv: Sequence[str]) -> int:
     except OSError as error:
         raise UserError(Problem(f"the file cannot be written: {error}", str(output)).render_alone()) from error
     print(f"imported {one_line(imported.source)}\n  experiment  {output}")
-    for demand in imported.demands:
-        print(f"  read it first   training {demand}")
+    for requirement in imported.requirements:
+        print(f"  read it first   training {requirement}")
     for key, reason in imported.missing.items():
         print(f"  no counterpart  {one_line(key)}: {one_line(reason)}")
     for problem in imported.problems:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from runner.checkpoints.trust import TRUST, UntrustedError
 from runner.cli.arguments import UsageError, take_options
-from runner.config.demands import Demand, find_demands, mask_resolvers
 from runner.config.errors import UserError, nearest_match
 from runner.config.experiment_file import experiment_text, override_values
 from runner.config.paths import conf_dir
+from runner.config.required_trust import TrustRequirement, find_trust_requirements, mask_resolvers
 from runner.sweep.ranking import rank_folder
 from runner.sweep.space import SEED
 from runner.sweep.statistics import FEWEST_VALUES
@@ -81,9 +81,13 @@ def _check_emitted(folder: SweepFolder, overrides: Sequence[str], reason: str, c
     """Refuse to write somebody else's search into an experiment file if it does more than compute."""
     masked, resolvers = mask_resolvers(override_values(overrides, config_dir))
     options = [text for text in overrides if ".." in text.partition("=")[2].replace("\\", "/").split("/")]
-    demands = [*resolvers, *find_demands(masked), *(Demand("reads", *text.split("=", 1)) for text in options)]
-    if demands:
-        raise UntrustedError("this sweep", folder.path, reason, demands)
+    requirements = [
+        *resolvers,
+        *find_trust_requirements(masked),
+        *(TrustRequirement("reads", *text.split("=", 1)) for text in options),
+    ]
+    if requirements:
+        raise UntrustedError("this sweep", folder.path, reason, requirements)
 
 
 def _check_words(words: Sequence[str]) -> None:

@@ -15,12 +15,12 @@ from typing import Any
 
 from runner.cluster.local_files import ray_temp_dir, ray_token
 from runner.cluster.losses import losses_told
-from runner.cluster.waiting import waits_told
+from runner.cluster.pending_actors import waits_told
 from runner.cluster.watchdog import Watchdog
 from runner.config.errors import ConfigError, Problem
 from runner.config.schemas import RayConfig
 from runner.interrupts import also_ended_by
-from runner.own_ray import lost_process
+from runner.ray_processes import lost_process
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 LOCAL = "local"

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 
-from runner.cluster.looking import run_beside
-from runner.own_ray import lost_process
+from runner.cluster.node_polling import run_beside
+from runner.ray_processes import lost_process
 
 INTERVAL_S = 1.0
 

@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any
 
 from runner.config.composed import Composed
-from runner.config.edits import INSTANTIATE_KEYS, POSITIONAL, describe_fault, with_positional
 from runner.config.errors import ConfigError, Problem, show_value
 from runner.config.imports import import_target
 from runner.config.kinds import is_part
+from runner.config.list_patch_checks import INSTANTIATE_KEYS, POSITIONAL, describe_fault, with_positional
 from runner.config.targets import NOTHING_GIVEN, Given, find_target_fault
 
 TARGET, PARTIAL, RECURSIVE = "_target_", "_partial_", "_recursive_"

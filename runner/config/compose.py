@@ -19,15 +19,15 @@ from omegaconf.errors import OmegaConfBaseException
 import hydra_plugins.runner_sweeper  # noqa: F401 (`hydra/sweeper=tune` of conf/config.yaml)
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.composed import DEFAULT_SOURCE, Composed
-from runner.config.composed_edits import own_blocks
+from runner.config.composed_list_patches import module_algorithm_keys
 from runner.config.defaults import SchemaError, core_groups, default_values, load_schema, module_of, register_defaults
 from runner.config.documents import TooLargeError, check_expansion
 from runner.config.errors import Problem, nearest_match
 from runner.config.found_references import find_references
 from runner.config.hydra_errors import describe_composition_error
 from runner.config.loader import make_loader
+from runner.config.module_algorithm import MODULE_ALGORITHM
 from runner.config.overrides import OverrideLine, describe_sweep, find_unknown_option, parse_overrides
-from runner.config.own_block import OWN_BLOCK
 from runner.config.path_fields import absolute_paths
 from runner.config.paths import display_path, find_config, search_dirs
 from runner.config.provenance import Provenance
@@ -107,7 +107,7 @@ class _Composition:
         self._check_sweep_dir(_hydra_value(config, _SWEEP_DIR))
         with open_dict(config):
             del config["hydra"]
-        for key in ["algorithm", *own_blocks(config)]:
+        for key in ["algorithm", *module_algorithm_keys(config)]:
             self._underlay_algorithm(config, key)
         unresolved = absolute_paths(_plain(config))
         values = absolute_paths(self._resolve(config))
@@ -213,7 +213,7 @@ class _Composition:
         for default in defaults:
             path = find_config(self.dirs, default.config_path or "")
             if path is not None:
-                shared = AlgorithmConfig.of_run if OWN_BLOCK.fullmatch(default.package or "") else ()
+                shared = AlgorithmConfig.of_run if MODULE_ALGORITHM.fullmatch(default.package or "") else ()
                 self.provenance.record_file(path, default.package or "", leave_out=shared)
         for line in self.lines:
             if not line.is_group and not line.parsed.is_hydra_override():

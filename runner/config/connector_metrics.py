@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from runner.config.edit_lists import OF_ALGORITHM, added_up
+from runner.config.list_patches import OF_ALGORITHM, added_up
 from runner.config.module_ids import DEFAULT_MODULE_ID, is_mapping_complete, trained_modules
 from runner.config.piece_reports import reports_of_edits
 from runner.config.schemas import ExperimentConfig

@@ -10,8 +10,6 @@ from runner.config.callables import find_nested_faults
 from runner.config.callback_checks import find_callback_problems
 from runner.config.composed import Composed
 from runner.config.curriculum_checks import find_curriculum_problems
-from runner.config.edit_lists import OF_ALGORITHM
-from runner.config.edits import describe_fault, find_edit_problems
 from runner.config.elastic_checks import find_elastic_problems
 from runner.config.env_checks import find_env_problems
 from runner.config.env_runner_checks import find_env_runner_problems
@@ -19,6 +17,8 @@ from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.info_metrics import find_info_metric_problems
 from runner.config.kinds import LOSSES, MODULES
 from runner.config.league_checks import find_league_problems
+from runner.config.list_patch_checks import describe_fault, find_edit_problems
+from runner.config.list_patches import OF_ALGORITHM
 from runner.config.metrics import may_be_produced, producible_metrics
 from runner.config.module_ids import DEFAULT_MODULE_ID, declared_module_ids, is_mapping_complete
 from runner.config.multi_agent_checks import find_module_edit_problems, find_multi_agent_problems

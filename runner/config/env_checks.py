@@ -9,11 +9,11 @@ from typing import Any
 from runner.config.callables import arguments_of
 from runner.config.composed import Composed
 from runner.config.curriculum import task_names
-from runner.config.edits import describe_fault, with_positional
 from runner.config.env_backends import ALE_CLASS, DECIDED, find_backend_problems
 from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.external_checks import find_external_problems
 from runner.config.kinds import ENVIRONMENTS, VECTOR_ENV
+from runner.config.list_patch_checks import describe_fault, with_positional
 from runner.config.schemas import ExperimentConfig
 from runner.config.source_modules import MissingNameError, UnknowableError, is_path_into_package, open_module
 from runner.config.targets import Given, find_target_fault, is_subclass

@@ -8,18 +8,18 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.config.demands import MASK, leaves_of, mask_resolvers
+from runner.config.required_trust import MASK, leaves_of, mask_resolvers
 
 
 def find_references(unresolved: Mapping[str, Any]) -> dict[str, str]:
     """Return dotted key -> text for values that a resolver gives, also by way of other keys."""
-    masked, demands = mask_resolvers(unresolved)
-    if not demands:
+    masked, requirements = mask_resolvers(unresolved)
+    if not requirements:
         return {}
     try:
         shown = OmegaConf.to_container(OmegaConf.create(masked), resolve=True)
     except OmegaConfBaseException:  # a mistake, which is reported with the key that refers to nothing
-        return {demand.key: demand.value for demand in demands}
+        return {requirement.key: requirement.value for requirement in requirements}
     return {
         key: text.replace(MASK, "${") for key, text in leaves_of(shown, "") if isinstance(text, str) and MASK in text
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from runner.config.own_block import OWN_BLOCK
+from runner.config.module_algorithm import MODULE_ALGORITHM
 from runner.config.source_definitions import find_ancestors
 from runner.config.targets import Kinds
 
@@ -51,7 +51,7 @@ _ENV_RUNNERS = (
     "runner.env_runners.multi_agent_env_runner.MultiAgentEnvRunner",
 )
 _WRAPPER = ("gymnasium.core.Wrapper", "gymnasium.vector.vector_env.VectorWrapper")
-_ALGORITHM = rf"(algorithm|multi_agent\.algorithm_config_overrides_per_module\.[^.]+|{OWN_BLOCK.pattern})"
+_ALGORITHM = rf"(algorithm|multi_agent\.algorithm_config_overrides_per_module\.[^.]+|{MODULE_ALGORITHM.pattern})"
 _EDIT = r"\d+\.(prepend|append|piece)(\.pieces\.\d+)*\._target_"
 # Pattern of a dotted key -> base classes, or functions that are allowed themselves.
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (

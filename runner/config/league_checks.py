@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.config.composed import Composed
-from runner.config.edits import describe_fault
 from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.kinds import PLAYERS
 from runner.config.league import FIXED, KINDS_OF_OPPONENTS, LeagueConfig, evaluated_players
+from runner.config.list_patch_checks import describe_fault
 from runner.config.multi_agent_checks import find_unmapped_modules
 from runner.config.operators import ENV_RUNNERS
 from runner.config.plans import needs_of

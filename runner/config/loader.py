@@ -21,9 +21,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.algorithms import AlgorithmConfig
-from runner.config.composed_edits import add_earlier, apply_edits, changes_edits
-from runner.config.edit_lists import edit_list_of
-from runner.config.own_block import OWN_BLOCK
+from runner.config.composed_list_patches import add_earlier, apply_edits, changes_edits
+from runner.config.list_patches import edit_list_of
+from runner.config.module_algorithm import MODULE_ALGORITHM
 from runner.config.paths import conf_dir
 from runner.config.repository import Repository, bound_files
 
@@ -76,7 +76,7 @@ def _fit_to_module(config: DictConfig, package: str) -> None:
     """Make the file of an algorithm that is put into a module's block one for it: what all modules share is left out,
     and `${algorithm.lr}` is its own lr.
     """
-    if not OWN_BLOCK.fullmatch(package):
+    if not MODULE_ALGORITHM.fullmatch(package):
         return
     block: Any = OmegaConf.to_container(OmegaConf.select(config, package), resolve=False)
     own = {name: value for name, value in block.items() if name not in AlgorithmConfig.of_run}

@@ -11,11 +11,11 @@ from typing import Any
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.checks import check_value, find_unknown_keys
 from runner.config.composed import Composed
-from runner.config.edit_lists import OF_ALGORITHM, OF_MODULES, PIPELINES, added_up
-from runner.config.edits import describe_fault, find_edit_problems
 from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.fields import option_of
 from runner.config.kinds import AGENT_MAPPINGS, LOSSES, MODULES, MULTI_MODULES
+from runner.config.list_patch_checks import describe_fault, find_edit_problems
+from runner.config.list_patches import OF_ALGORITHM, OF_MODULES, PIPELINES, added_up
 from runner.config.module_ids import DEFAULT_MODULE_ID, declared_module_ids
 from runner.config.optimizer import OptimizerConfig, find_optimizer_problems, with_overrides
 from runner.config.schemas import ExperimentConfig

@@ -10,9 +10,9 @@ from runner.config.algorithms import algorithm_name
 from runner.config.callables import PARTIAL, TARGET, find_callable_faults
 from runner.config.checks import find_value_problems
 from runner.config.composed import Composed
-from runner.config.edits import describe_fault
 from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.fields import Option
+from runner.config.list_patch_checks import describe_fault
 from runner.config.offline import OfflineConfig
 from runner.config.operators import RECORDED_DATA
 from runner.config.placement_checks import find_resource_problems

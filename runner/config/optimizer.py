@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.config.edits import describe_fault
 from runner.config.errors import Problem, list_names, show_value
 from runner.config.fields import option
 from runner.config.kinds import OPTIMIZERS
+from runner.config.list_patch_checks import describe_fault
 from runner.config.targets import Given, find_target_fault
 
 # Optimiser -> its options.

@@ -12,11 +12,11 @@ from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.composed import DEFAULT_SOURCE, Composed
-from runner.config.edit_lists import OF_ALGORITHM, PIPELINES
-from runner.config.edits import ANCHORED_EDITS
 from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.fields import names_of
 from runner.config.kinds import LOSSES, MODULES, PIECES
+from runner.config.list_patch_checks import ANCHORED_EDITS
+from runner.config.list_patches import OF_ALGORITHM, PIPELINES
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.config.source_definitions import Definition, constant_named, lineage_to, read_class_attribute
 from runner.config.source_modules import UnknowableError

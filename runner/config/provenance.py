@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.config.edit_lists import DISCARD, discards_earlier, edit_list_of
+from runner.config.list_patches import DISCARD, discards_earlier, edit_list_of
 from runner.config.overrides import OverrideLine
 from runner.config.paths import display_path
 from runner.config.yaml_lines import locate_keys

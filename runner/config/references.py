@@ -14,8 +14,8 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from runner.config.demands import leaves_of
 from runner.config.errors import ConfigError, Problem
+from runner.config.required_trust import leaves_of
 
 _FEWEST_LETTERS = 4  # of a text that messages leave out
 _ROUNDS = 50_000  # of the digest, about 20 ms: a guess takes as long

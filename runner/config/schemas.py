@@ -13,8 +13,8 @@ from runner.config.algorithms import AlgorithmConfig, PPOConfig
 from runner.config.curriculum import CurriculumConfig
 from runner.config.fields import option
 from runner.config.league import LeagueConfig
+from runner.config.module_algorithm import module_algorithm_key
 from runner.config.offline import OfflineConfig
-from runner.config.own_block import own_block
 from runner.config.rllink import RLlinkConfig
 from runner.config.sweep import POPULATIONS, SweepConfig
 
@@ -576,7 +576,7 @@ class ExperimentConfig:
     def algorithms(self) -> dict[str, AlgorithmConfig]:
         """Dotted key of its block -> algorithm: the run's, and the ones that modules have of their own."""
         own = {id_: fields["algorithm"] for id_, fields in self.multi_agent.modules.items() if "algorithm" in fields}
-        return {"algorithm": self.algorithm, **{own_block(id_): algorithm for id_, algorithm in own.items()}}
+        return {"algorithm": self.algorithm, **{module_algorithm_key(id_): algorithm for id_, algorithm in own.items()}}
 
     @property
     def objectives(self) -> dict[str, str]:

@@ -14,7 +14,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.compose import compose_experiment
 from runner.config.composed import Composed
-from runner.config.composed_edits import apply_edits, changes_edits, edits_in
+from runner.config.composed_list_patches import apply_edits, changes_edits, edits_in
 from runner.config.defaults import core_groups
 from runner.config.documents import TooLargeError, check_expansion
 from runner.config.errors import ConfigError, Problem, show_value

@@ -14,7 +14,7 @@ from runner.config.cross_checks import find_cross_problems
 from runner.config.defaults import SchemaError, default_of, load_schema
 from runner.config.errors import ConfigError, Problem, list_names, show_value
 from runner.config.fields import option_of
-from runner.config.own_block import own_block
+from runner.config.module_algorithm import module_algorithm_key
 from runner.config.references import without_values
 from runner.config.schemas import ExperimentConfig, Number
 
@@ -76,7 +76,7 @@ class _Reader:
         """Read the algorithm that a module may have of its own; what all modules share is the run's."""
         if "algorithm" not in fields:
             return fields
-        key = own_block(module_id)
+        key = module_algorithm_key(module_id)
         others, values = {name: value for name, value in fields.items() if name != "algorithm"}, fields["algorithm"]
         if not isinstance(values, dict) or "schema" not in values:
             what = f"{key} names no algorithm"

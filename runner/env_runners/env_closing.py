@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from runner.config.errors import Problem
-from runner.config.own_code import problem_of
+from runner.config.user_code import problem_of
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from runner.config.errors import Problem, RunFailure, RunnerError
-from runner.config.own_code import problem_of
+from runner.config.user_code import problem_of
 from runner.env_runners.env_makers import make_environment
 from runner.env_runners.shared_rows import map_rows
 from runner.env_runners.sub_environment import ProcessSettings, answer

@@ -10,10 +10,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol
 
+from runner.cluster.pending_actors import find_lack_of_capacity
 from runner.cluster.placement import Placement
-from runner.cluster.waiting import find_lack_of_room
 from runner.config.errors import Problem, RunFailure, RunnerError
-from runner.config.own_code import problem_of
+from runner.config.user_code import problem_of
 from runner.creation_failures import creation_failure
 from runner.env_runners.sample import Sample
 from runner.env_runners.tickets import LocalTicket, RemoteTicket, Ticket
@@ -193,7 +193,7 @@ class RemoteHandle(RunnerHandle):
             )
             raise RunFailure(problem) from error
         except ray.exceptions.GetTimeoutError as error:
-            lack = None if self._answered_s else find_lack_of_room([self._actor], self._start_timeout_s)
+            lack = None if self._answered_s else find_lack_of_capacity([self._actor], self._start_timeout_s)
             if lack is not None:
                 raise RunFailure(lack) from error
             raise RunnerLost(f"{self._index} did not answer {method} within its timeout") from error

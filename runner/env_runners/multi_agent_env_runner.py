@@ -291,7 +291,7 @@ class MultiAgentEnvRunner:
     # -- state -----------------------------------------------------------------------------------------------------
 
     def add_player(self, player_id: str, policies: Mapping[str, bytes]) -> None:
-        """Take the policy files of a player of the league; see `SeatedEnvironments`."""
+        """Take the policy files of a player of the league; see `OpponentEnvironments`."""
         seated: Any = self.env
         seated.add_player(player_id, policies)
 

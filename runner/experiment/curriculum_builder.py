@@ -12,14 +12,14 @@ import gymnasium as gym
 
 from runner.config.curriculum import evaluated_tasks, read_tasks, task_names
 from runner.config.errors import ConfigError, Problem, show_value
-from runner.config.own_code import problem_of
 from runner.config.schemas import EnvConfig, ExperimentConfig
+from runner.config.user_code import problem_of
 from runner.curriculum.curriculum import Curriculum
 from runner.curriculum.tasked_env import Tasked, TaskedEnv, TaskedMultiAgentEnv
 from runner.env_runners.env_makers import make_environment, make_multi_agent_env
 from runner.env_runners.teams import sharing_rewards
 from runner.env_runners.vector_envs import SyncEnvironments
-from runner.module_parts import ModulePlan, has_several_agents
+from runner.module_parts import ModuleSpec, has_several_agents
 
 
 def build_curriculum(config: ExperimentConfig) -> Curriculum | None:
@@ -27,7 +27,7 @@ def build_curriculum(config: ExperimentConfig) -> Curriculum | None:
     return Curriculum(config.curriculum) if task_names(config.curriculum) else None
 
 
-def check_tasks(config: ExperimentConfig, plans: Mapping[str, ModulePlan]) -> None:
+def check_tasks(config: ExperimentConfig, plans: Mapping[str, ModuleSpec]) -> None:
     """Begin an episode of each task, in environments that are made for this alone; of levels, the first and the last.
 
     Raises:

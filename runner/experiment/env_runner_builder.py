@@ -13,9 +13,9 @@ from runner.config.env_runner_checks import separate_settings
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.imports import import_target
 from runner.config.info_metrics import read_info_metrics
-from runner.config.own_code import is_own, place_of
 from runner.config.plans import env_steps_per_round
 from runner.config.schemas import ExperimentConfig
+from runner.config.user_code import is_user_defined, place_of
 from runner.env_runners.agent_infos import AgentInfos
 from runner.env_runners.env_makers import make_environment, make_multi_agent_env, make_vector_env
 from runner.env_runners.env_runner import SingleAgentEnvRunner
@@ -29,18 +29,18 @@ from runner.env_runners.protocol import EnvRunner
 from runner.env_runners.teams import sharing_rewards
 from runner.env_runners.vector_envs import SubEnvironments, SyncEnvironments
 from runner.experiment.learner_builder import build_local_learner_group
-from runner.learners.peers import Alone
+from runner.learners.collective import SingleProcess
 from runner.module_parts import (
     ActingParts,
-    ModulePlan,
+    ModuleSpec,
     build_acting_parts,
     build_joined_acting_parts,
     build_parts,
     has_several_agents,
     lookback_of,
+    make_module_specs,
     networks_of,
     on_device,
-    plan_modules,
 )
 from runner.pipelines.piece import DEFAULT_MODULE_ID
 
@@ -74,12 +74,12 @@ def make_env_runner(
 
     folder = None if config_dir is None else Path(config_dir)
     config = build_experiment_config(compose_experiment([f"+experiment={experiment}", *overrides], folder))
-    return build_env_runner(config, plan_modules(config), TRAINING, index, 0)
+    return build_env_runner(config, make_module_specs(config), TRAINING, index, 0)
 
 
 def build_env_runner(
     config: ExperimentConfig,
-    plans: Mapping[str, ModulePlan],
+    plans: Mapping[str, ModuleSpec],
     role: str,
     index: int,
     generation: int,
@@ -135,7 +135,7 @@ def _place(parts: ActingParts, config: ExperimentConfig, is_evaluation: bool, in
 
 
 def _make_multi_agent_envs(
-    config: ExperimentConfig, plans: Mapping[str, ModulePlan], is_evaluation: bool, num_envs: int
+    config: ExperimentConfig, plans: Mapping[str, ModuleSpec], is_evaluation: bool, num_envs: int
 ) -> MultiAgentEnvironments:
     make_env = partial(_make_agents_env, config)
     if not config.league.modules:
@@ -203,7 +203,7 @@ def _give_listeners(runner: Any, module: Any, config: ExperimentConfig, role: st
 def _check_callbacks_are_called(runner: Any, config: ExperimentConfig) -> None:
     """Let the first `sample` of the user's env runner fail if it tells its callbacks of no episode."""
     callbacks: EpisodeCallbacks = runner.callbacks
-    if not is_own(type(runner)):
+    if not is_user_defined(type(runner)):
         return
     sample = runner.sample
 
@@ -245,7 +245,7 @@ def _acting_module(parts: ActingParts) -> ActingModule:
 
 def build_gradient_runner(
     config: ExperimentConfig,
-    plans: Mapping[str, ModulePlan],
+    plans: Mapping[str, ModuleSpec],
     role: str,
     index: int,
     generation: int,
@@ -255,12 +255,12 @@ def build_gradient_runner(
     """Make an env runner that can compute gradients on its device, from the arguments of `build_env_runner`."""
     runner = build_env_runner(config, plans, role, index, generation, device=device, **options)
     here = on_device(config, device)
-    return GradientRunner(runner, lambda: build_local_learner_group(here, build_parts(here, plans), Alone()))
+    return GradientRunner(runner, lambda: build_local_learner_group(here, build_parts(here, plans), SingleProcess()))
 
 
 def _build_external_env_runner(
     config: ExperimentConfig,
-    plans: Mapping[str, ModulePlan],
+    plans: Mapping[str, ModuleSpec],
     seed_name: tuple[str, int, int],
     run_dir: Path | None,
     is_recording: bool,
@@ -275,7 +275,7 @@ def _build_external_env_runner(
 
 
 def build_recorder(
-    config: ExperimentConfig, plan: ModulePlan, writer_id: str, index: int, file_list: FileList | None = None
+    config: ExperimentConfig, plan: ModuleSpec, writer_id: str, index: int, file_list: FileList | None = None
 ) -> EpisodeRecorder:
     """Make the recorder of the episodes of env runner `index`, whose files are named after `writer_id`."""
     from runner.offline.codecs.layout import Spaces
@@ -289,7 +289,7 @@ def build_recorder(
 
 def build_env_episode_recorder(
     config: ExperimentConfig,
-    plans: Mapping[str, ModulePlan],
+    plans: Mapping[str, ModuleSpec],
     writer_id: str,
     index: int,
     file_list: FileList | None = None,

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.cluster.capacity import count_places
 from runner.cluster.placement import Placement
-from runner.cluster.room import count_places
 from runner.config.curriculum import read_tasks, task_names
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import AsyncGradientsConfig
@@ -30,7 +30,7 @@ from runner.experiment.env_runner_builder import (
     build_recorder,
 )
 from runner.experiment.ray_resources import other_actors, tasks_on_data
-from runner.module_parts import ModuleParts, ModulePlan, has_several_agents
+from runner.module_parts import ModuleParts, ModuleSpec, has_several_agents
 
 if TYPE_CHECKING:
     from runner.offline.writing.file_list import FileList
@@ -156,7 +156,7 @@ def _settings_of(config: ExperimentConfig, num_runners: int | None) -> dict[str,
 
 
 def _build_sample_recording(
-    config: ExperimentConfig, plans: Mapping[str, ModulePlan], file_list: FileList | None
+    config: ExperimentConfig, plans: Mapping[str, ModuleSpec], file_list: FileList | None
 ) -> SampleRecording:
     """Make the recording of simulators' samples, which outlives the servers that they are connected to."""
     name = secrets.token_hex(4)  # differs from run to run, which may add to the same folder
@@ -187,7 +187,7 @@ def _file_list(config: ExperimentConfig, run_dir: Path | None) -> FileList | Non
     return None if run_dir is None else FileList(run_dir / "rllink" / "recorded.txt", location)
 
 
-def _prepare_recording(config: ExperimentConfig, plans: Mapping[str, ModulePlan], file_list: FileList | None) -> None:
+def _prepare_recording(config: ExperimentConfig, plans: Mapping[str, ModuleSpec], file_list: FileList | None) -> None:
     from runner.offline.writing.output_formats import check_env_episode_options
     from runner.offline.writing.writer import prepare_output
 

@@ -15,7 +15,7 @@ from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.sample import Weights
 from runner.experiment.env_runner_builder import EVALUATION, build_env_runner
-from runner.module_parts import ModulePlan
+from runner.module_parts import ModuleSpec
 from runner.rows.finished_episodes import FinishedEpisodes
 from runner.videos import Camera, VideoFile, check_installed, render_mode
 
@@ -34,7 +34,7 @@ class Filmer:
         UserError: a package that writes videos is not installed.
     """
 
-    def __init__(self, config: ExperimentConfig, plans: Mapping[str, ModulePlan], is_window: bool = False) -> None:
+    def __init__(self, config: ExperimentConfig, plans: Mapping[str, ModuleSpec], is_window: bool = False) -> None:
         self._explore = config.evaluation.explore
         if not is_window:
             check_installed()

@@ -19,12 +19,12 @@ from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.teams import agents_of_teams
 from runner.episodes.spaces import space_from_dict
 from runner.league.league import League
+from runner.league.opponent_environments import OpponentEnvironments, Team
 from runner.league.players import Player, PolicyPlayer
 from runner.league.policy_spaces import find_misfits
-from runner.league.seated_environments import SeatedEnvironments, Team
 from runner.module_parts import (
     ModuleParts,
-    ModulePlan,
+    ModuleSpec,
     build_joined_acting_parts,
     check_acts_alone,
     has_several_agents,
@@ -72,20 +72,20 @@ def build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> 
 
 def seat_environments(
     config: ExperimentConfig,
-    plans: Mapping[str, ModulePlan],
+    plans: Mapping[str, ModuleSpec],
     make_env: Callable[[], MultiAgentEnv],
     num_envs: int,
     explore: bool,
-) -> SeatedEnvironments:
+) -> OpponentEnvironments:
     """Make sub-environments in which players of the league act for some of the agents."""
     spaces = {module_id: plan.action_space for module_id, plan in plans.items()}
     make_player = partial(_make_player, config.league.fixed, spaces, explore)
-    return SeatedEnvironments(
+    return OpponentEnvironments(
         make_env, num_envs, config.seed, _teams(config, plans), make_player, config.env.max_replayed_steps
     )
 
 
-def _teams(config: ExperimentConfig, plans: Mapping[str, ModulePlan]) -> list[Team]:
+def _teams(config: ExperimentConfig, plans: Mapping[str, ModuleSpec]) -> list[Team]:
     """Return the teams of `multi_agent.teams`, and each other agent as a team.
 
     Raises:
@@ -129,7 +129,7 @@ def _content(player_id: str, path: str) -> bytes:
 
 
 def _check_player(
-    config: ExperimentConfig, plans: Mapping[str, ModulePlan], player_id: str, contents: Mapping[str, bytes]
+    config: ExperimentConfig, plans: Mapping[str, ModuleSpec], player_id: str, contents: Mapping[str, bytes]
 ) -> None:
     given, first = config.league.fixed[player_id], config.league.modules[0]
     problems: list[Problem] = []
@@ -146,7 +146,7 @@ def _check_player(
         raise ConfigError(problems)
 
 
-def _find_misfits(player: PolicyPlayer, plan: ModulePlan, player_id: str) -> Iterator[Problem]:
+def _find_misfits(player: PolicyPlayer, plan: ModuleSpec, player_id: str) -> Iterator[Problem]:
     """Yield where the spaces of a policy file are not the ones of the agents that it may play."""
     of_agents = {"observation_space": plan.observation_space, "action_space": plan.action_space}
     for name, agents in of_agents.items():
@@ -157,7 +157,7 @@ def _find_misfits(player: PolicyPlayer, plan: ModulePlan, player_id: str) -> Ite
             yield Problem(what, f"league.fixed.{player_id}", space_text(got), who)
 
 
-def _check_modules(config: ExperimentConfig, plans: Mapping[str, ModulePlan]) -> None:
+def _check_modules(config: ExperimentConfig, plans: Mapping[str, ModuleSpec]) -> None:
     if not has_several_agents(plans):
         what = f"a league needs several agents, and {config.env.name} has a single one"
         raise ConfigError([Problem(what, "league.modules", ", ".join(config.league.modules), "[]")])

@@ -17,20 +17,20 @@ from runner.config.fields import names_of
 from runner.config.imports import import_target
 from runner.config.module_ids import trained_modules
 from runner.config.operators import ENV_RUNNERS
-from runner.config.own_code import is_bad_call, is_own, place_of, problem_of
 from runner.config.plans import needs_of, recorded_buffers
 from runner.config.schemas import ExperimentConfig
-from runner.learners.acted_outputs import ActedOutputs
-from runner.learners.joint_learner import JointLearner, ModuleLearning
-from runner.learners.joint_learner_group import JointLearnerGroup
+from runner.config.user_code import is_bad_call, is_user_defined, place_of, problem_of
+from runner.learners.collective import Collective, SingleProcess
 from runner.learners.learner import Learner
 from runner.learners.learner_group import LearnerGroup
 from runner.learners.loss import Loss
-from runner.learners.peers import Alone, Peers
+from runner.learners.on_policy_check import OnPolicyConsistencyCheck
 from runner.learners.remote_learner_group import Learners, RemoteLearnerGroup
+from runner.learners.shared_parameter_learner import ModuleLearning, SharedParameterLearner
+from runner.learners.shared_parameter_learner_group import SharedParameterLearnerGroup
 from runner.module_parts import (
     ModuleParts,
-    ModulePlan,
+    ModuleSpec,
     build_parts,
     learner_device,
     lookback_of,
@@ -61,7 +61,7 @@ def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModulePart
         ConfigError: a part cannot be made, or a piece needs rows that other learners get.
     """
     if config.learners.num_learners == 0:
-        return build_local_learner_group(config, parts, Alone())
+        return build_local_learner_group(config, parts, SingleProcess())
     _check_shared_out(config, parts)
     keeps_whole = any(module_parts.learner.needs_other_agents for module_parts in parts.values())
     settings = (config.learners, lookback_of(config, parts), keeps_whole, config.ray.actor_start_timeout_s)
@@ -86,7 +86,9 @@ def plan_learners(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) ->
 
 
 @default_settings()
-def build_local_learner_group(config: ExperimentConfig, parts: Mapping[str, ModuleParts], peers: Peers) -> LearnerGroup:
+def build_local_learner_group(
+    config: ExperimentConfig, parts: Mapping[str, ModuleParts], collective: Collective
+) -> LearnerGroup:
     """Make the learners of this process from its modules and pipelines."""
     named = config.multi_agent.modules_to_train
     pipelines = {module_id: module_parts.learner for module_id, module_parts in parts.items()}
@@ -96,14 +98,16 @@ def build_local_learner_group(config: ExperimentConfig, parts: Mapping[str, Modu
     acts_itself = not config.env.is_external and not recorded_buffers(config)
     acts_on_the_same = acts_itself and not any(map(raw_filters, env_to_module.values()))
     is_checked = config.learners.check_acted_outputs and acts_on_the_same
-    acted_outputs = ActedOutputs(env_to_module) if is_checked else None
+    consistency_check = OnPolicyConsistencyCheck(env_to_module) if is_checked else None
     trained = list(parts) if named is None else named
     together = next(iter(parts.values())).together
     if together is not None:
-        joint = _build_joint_learner(config, together, [parts[id_] for id_ in parts if id_ in trained], peers)
-        return JointLearnerGroup(joint, pipelines, trained, peers, acted_outputs)
-    learners = {module_id: _build_learner(config, module_parts, peers) for module_id, module_parts in parts.items()}
-    return LearnerGroup(learners, pipelines, trained, peers, acted_outputs)
+        joint = _build_joint_learner(config, together, [parts[id_] for id_ in parts if id_ in trained], collective)
+        return SharedParameterLearnerGroup(joint, pipelines, trained, collective, consistency_check)
+    learners = {
+        module_id: _build_learner(config, module_parts, collective) for module_id, module_parts in parts.items()
+    }
+    return LearnerGroup(learners, pipelines, trained, collective, consistency_check)
 
 
 @dataclass(frozen=True)
@@ -111,57 +115,57 @@ class PlannedLearners:
     """A plan that makes the learners of one process there; `weights` are their first parameters."""
 
     config: ExperimentConfig
-    plans: Mapping[str, ModulePlan]
+    plans: Mapping[str, ModuleSpec]
     weights: Mapping[str, npt.NDArray[np.float32]]
 
     def device(self) -> torch.device:
         """Return `learners.device` in this process."""
         return learner_device(on_device(self.config, self.config.learners.device))
 
-    def __call__(self, peers: Peers) -> LearnerGroup:
+    def __call__(self, collective: Collective) -> LearnerGroup:
         """Make a learner for each module, behind its learner pipeline."""
         here = on_device(self.config, self.config.learners.device)
         parts = build_parts(here, self.plans)
         for key, network in networks_of(parts).items():
             FlatParameters(network).load(self.weights[key])
         for module_parts in parts.values():
-            if peers.rank:  # the first learner has the streams of a learner alone
-                make_stream = partial(_peers_stream, self.config.seed, module_parts.plan, peers.rank)
+            if collective.rank:  # the first learner has the streams of a learner alone
+                make_stream = partial(_peers_stream, self.config.seed, module_parts.plan, collective.rank)
                 module_parts.learner.give_streams(make_stream)
-        return build_local_learner_group(self.config, parts, peers)
+        return build_local_learner_group(self.config, parts, collective)
 
 
-def _peers_stream(seed: int, plan: ModulePlan, rank: int, name: str, position: int) -> np.random.Generator:
+def _peers_stream(seed: int, plan: ModuleSpec, rank: int, name: str, position: int) -> np.random.Generator:
     return random_stream(seed, plan.name(name), position, rank)
 
 
-def columns_of_learner(plan: ModulePlan, module: RLModule) -> tuple[str, ...]:
+def columns_of_learner(plan: ModuleSpec, module: RLModule) -> tuple[str, ...]:
     """Return the columns that the module and the loss read of a train batch."""
     loss = import_target(plan.algorithm.loss, "algorithm.loss", Loss)
     return tuple(dict.fromkeys((*module.inputs, *loss.reads)))
 
 
-def _build_learner(config: ExperimentConfig, parts: ModuleParts, peers: Peers) -> Learner:
-    of_module = _module_learning(config, parts, peers)
+def _build_learner(config: ExperimentConfig, parts: ModuleParts, collective: Collective) -> Learner:
+    of_module = _module_learning(config, parts, collective)
     is_compiled = config.learners.compile and parts.plan.module_id in trained_modules(config, [parts.plan.module_id])
     if is_compiled and of_module.config.microbatch_size is not None:
         what = f"learners.compile: microbatches (module {parts.plan.module_id}) are not compiled"
         raise ConfigError([Problem(what, "algorithm.microbatch_size", str(of_module.config.microbatch_size), "null")])
     learning = of_module.loss, of_module.config, of_module.stream
-    return Learner(parts.module, *learning, peers, is_compiled, of_module.loss_stream)
+    return Learner(parts.module, *learning, collective, is_compiled, of_module.loss_stream)
 
 
 def _build_joint_learner(
-    config: ExperimentConfig, together: MultiRLModule, trained: Sequence[ModuleParts], peers: Peers
-) -> JointLearner:
-    learnings = {parts.plan.module_id: _module_learning(config, parts, peers) for parts in trained}
-    return JointLearner(together, learnings, config.algorithm, peers)
+    config: ExperimentConfig, together: MultiRLModule, trained: Sequence[ModuleParts], collective: Collective
+) -> SharedParameterLearner:
+    learnings = {parts.plan.module_id: _module_learning(config, parts, collective) for parts in trained}
+    return SharedParameterLearner(together, learnings, config.algorithm, collective)
 
 
-def _module_learning(config: ExperimentConfig, parts: ModuleParts, peers: Peers) -> ModuleLearning:
+def _module_learning(config: ExperimentConfig, parts: ModuleParts, collective: Collective) -> ModuleLearning:
     """Make the loss of a module, and the random streams of its learner."""
     plan, algorithm = parts.plan, parts.plan.algorithm
-    streams = (random_stream(config.seed, plan.name(name), peers.rank) for name in ("learner", "loss"))
+    streams = (random_stream(config.seed, plan.name(name), collective.rank) for name in ("learner", "loss"))
     return ModuleLearning(make_loss(algorithm), algorithm, *streams)
 
 
@@ -175,7 +179,7 @@ def make_loss(algorithm: AlgorithmConfig) -> Loss:
     try:
         loss: Loss = loss_class(_with_objects(algorithm))
     except Exception as error:
-        if not is_own(loss_class):
+        if not is_user_defined(loss_class):
             raise
         problem = problem_of(error, "algorithm.loss")
         if is_bad_call(error):
@@ -200,5 +204,5 @@ def _with_objects(algorithm: AlgorithmConfig) -> AlgorithmConfig:
 
 def adapting_losses(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> list[str]:
     """Return the names of losses that adapt to updates."""
-    learnings = [_module_learning(config, parts[id_], Alone()) for id_ in trained_modules(config, list(parts))]
+    learnings = [_module_learning(config, parts[id_], SingleProcess()) for id_ in trained_modules(config, list(parts))]
     return [type(learning.loss).__name__ for learning in learnings if learning.loss.adapts]

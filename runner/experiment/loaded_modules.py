@@ -17,8 +17,8 @@ from runner.checkpoints import load_checkpoint, naming_checkpoint
 from runner.checkpoints.checkpoint import config_of
 from runner.checkpoints.module_source import ModuleSource, module_sources
 from runner.checkpoints.policy_state import shared_state_in
-from runner.config.demands import mask_resolvers
 from runner.config.errors import ConfigError, Problem, show_value
+from runner.config.required_trust import mask_resolvers
 from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_stored
 from runner.module_parts import ModuleParts

@@ -16,7 +16,7 @@ from runner.config.operators import ENV_RUNNERS
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.learner_builder import columns_of_learner, make_loss
-from runner.module_parts import ModuleParts, ModulePlan, build_module_parts, has_several_agents, on_device
+from runner.module_parts import ModuleParts, ModuleSpec, build_module_parts, has_several_agents, on_device
 from runner.pipelines.piece import DEFAULT_MODULE_ID
 
 if TYPE_CHECKING:
@@ -138,7 +138,7 @@ class PlannedModule:
     """
 
     config: ExperimentConfig
-    plan: ModulePlan
+    plan: ModuleSpec
     shared_state: Mapping[str, Any]
 
     def with_shared_state(self, shared_state: Mapping[str, Any]) -> PlannedModule:

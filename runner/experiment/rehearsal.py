@@ -14,9 +14,9 @@ from runner.config.callback_checks import with_evaluation
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
 from runner.config.metrics import check_metric_names
 from runner.config.operators import ENV_RUNNERS, LEARNERS, REPLAY_BUFFERS
-from runner.config.own_code import problem_of
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
+from runner.config.user_code import problem_of
 from runner.episodes.columns import ColumnBlock, Rollout, block_from_episodes
 from runner.experiment.curriculum_builder import check_tasks
 from runner.experiment.env_runner_builder import EVALUATION
@@ -32,12 +32,12 @@ from runner.experiment.replay_builder import build_replay_buffers
 from runner.experiment.replay_memory import measure_replay
 from runner.module_parts import (
     ModuleParts,
-    ModulePlan,
+    ModuleSpec,
     build_module_parts,
     encoding_doubts,
     join_modules,
     learner_device,
-    plan_modules,
+    make_module_specs,
     reported_metrics,
 )
 from runner.pipelines.recorded_episodes import with_held_observations
@@ -120,9 +120,9 @@ class _Rehearsal:
         self._try("the league", lambda: build_league(config, parts))
         return parts
 
-    def _plan_modules(self) -> dict[str, ModulePlan]:
+    def _plan_modules(self) -> dict[str, ModuleSpec]:
         """Plan the modules, and begin an episode of each task of a curriculum."""
-        plans = plan_modules(self._config)
+        plans = make_module_specs(self._config)
         check_tasks(self._config, plans)
         return plans
 

@@ -24,10 +24,10 @@ from runner.config.errors import RunFailure, RunnerError, UserError
 from runner.config.league import LEAGUE_FOLDER
 from runner.config.metrics import COMPILE_S, NUM_ENV_RESTARTS, NUM_HEALTHY, NUM_RESTARTS
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
-from runner.config.origin import prepare_key
 from runner.config.plans import describe_updates, find_few_updates, needs_of
 from runner.config.references import with_references
 from runner.config.schemas import ASYNC, ExperimentConfig
+from runner.config.signatures import prepare_key
 from runner.experiment.run_folder import RunFolder
 from runner.experiment.stop_criteria import fewest_episodes
 from runner.locks import FolderLost

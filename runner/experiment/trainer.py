@@ -42,7 +42,7 @@ from runner.experiment.resource_builder import build_resources
 from runner.experiment.restored_state import what_differs
 from runner.interrupts import Interrupted
 from runner.learners.remote_learner_group import Learners
-from runner.module_parts import ModuleParts, ModulePlan, build_parts, encoding_doubts, reported_metrics
+from runner.module_parts import ModuleParts, ModuleSpec, build_parts, encoding_doubts, reported_metrics
 from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.pipelines.shown_pipelines import ShownPipelines
 from runner.plans import Result, RunMetrics, make_plan
@@ -271,7 +271,7 @@ class Trainer:
         return self._unfinished is not None
 
     @property
-    def plans(self) -> list[ModulePlan]:
+    def plans(self) -> list[ModuleSpec]:
         """The plan of each module: its agents and its spaces."""
         return [module_parts.plan for module_parts in self._parts.values()]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.config.demands import find_demands
+from runner.config.required_trust import find_trust_requirements
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 # Plain texts that YAML reads as something else.
@@ -43,14 +43,14 @@ class Imported:
         self.values.setdefault(block, {}).update(given)
 
     @property
-    def demands(self) -> list[str]:
+    def requirements(self) -> list[str]:
         """What the experiment asks for beyond computing, such as classes that training imports."""
-        return [one_line(f"{one.verb} {one.key} {one.value}") for one in find_demands(self.values)]
+        return [one_line(f"{one.verb} {one.key} {one.value}") for one in find_trust_requirements(self.values)]
 
     def to_yaml(self) -> str:
         """Return the text of the experiment's file."""
         lines = ["# @package _global_", f"# Imported from {one_line(self.source)}."]
-        lines += [f"# Training {demand}: read it first." for demand in self.demands]
+        lines += [f"# Training {requirement}: read it first." for requirement in self.requirements]
         lines += [f"# No counterpart: {one_line(key)} ({one_line(reason)})." for key, reason in self.missing.items()]
         lines += [f"# Does not validate: {one_line(problem)}." for problem in self.problems]
         chosen = ", ".join(f"override /{group}: {option}" for group, option in self.options.items())

@@ -14,7 +14,7 @@ _EXPORTS: dict[str, str] = {
     "Player": "players",
     "PolicyPlayer": "players",
     "RandomPlayer": "players",
-    "SeatedEnvironments": "seated_environments",
+    "OpponentEnvironments": "opponent_environments",
 }
 
 __all__ = sorted(_EXPORTS)

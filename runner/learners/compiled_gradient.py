@@ -23,11 +23,11 @@ from torch._inductor.cpp_builder import get_cpp_compiler
 from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
 from runner.config.errors import ConfigError, Problem
+from runner.learners.collective import Collective
 from runner.learners.direct_calls import DirectCall
-from runner.learners.gradient_steps import GradientSteps
 from runner.learners.loss import Loss, with_noise
 from runner.learners.minibatches import Minibatch
-from runner.learners.peers import Peers
+from runner.learners.parameter_updater import ParameterUpdater
 from runner.modules.rl_module import RLModule
 
 _log = logging.getLogger(__name__)
@@ -54,8 +54,8 @@ class CompiledGradient:
     Args:
         module: without memory, on the learner's device.
         loss: of the algorithm.
-        steps: of the module; the gradient is written into its `gradient`.
-        peers: learners that update the same module on other rows.
+        updater: of the module; the gradient is written into its `gradient`.
+        collective: learners that update the same module on other rows.
 
     Attributes:
         sizes: rows of the minibatches that are compiled for.
@@ -65,18 +65,18 @@ class CompiledGradient:
         ConfigError: the module has memory, torch is too old, or there is no compiler.
     """
 
-    def __init__(self, module: RLModule, loss: Loss, steps: GradientSteps, peers: Peers) -> None:
+    def __init__(self, module: RLModule, loss: Loss, updater: ParameterUpdater, collective: Collective) -> None:
         if module.is_stateful:
             what = "learners.compile: a module with memory has sequences of many lengths"
             raise ConfigError([Problem(what, "learners.compile", type(module).__name__, "learners.compile=false")])
         check_torch()
-        if steps.device.type == "cpu":
+        if updater.device.type == "cpu":
             check_compiler()
         self.sizes: list[int] = []
         self.compile_s = 0.0
-        self._module, self._loss, self._steps, self._peers = module, loss, steps, peers
-        self._varying = {name: torch.zeros((), device=steps.device) for name in loss.varying}
-        self._parameters, self._gradient = steps.parameters, steps.gradient
+        self._module, self._loss, self._updater, self._collective = module, loss, updater, collective
+        self._varying = {name: torch.zeros((), device=updater.device) for name in loss.varying}
+        self._parameters, self._gradient = updater.parameters, updater.gradient
         self._case: tuple[int, bool] = (0, True)  # rows and whether they are reported on, of the newest call
         self._read: dict[tuple[int, bool], dict[str, Any]] = {}  # case -> values that its newest function has read
         self._changed: dict[tuple[int, bool], list[str]] = {}  # and names of them that the one before it read otherwise
@@ -89,7 +89,7 @@ class CompiledGradient:
         self._direct: dict[tuple[int, bool], DirectCall | None] = {}  # case -> its newest function
         # The checks of each call see the sizes of all tensors already.
         options: dict[str, Any] = {"guard_filter_fn": self._note_guards, "size_asserts": False}
-        self._on_gpu = steps.device.type == "cuda"
+        self._on_gpu = updater.device.type == "cuda"
         if self._on_gpu:
             options["triton.cudagraphs"] = True
             torch._dynamo.mark_static_address(self._gradient)
@@ -129,9 +129,9 @@ class CompiledGradient:
             record, norms = self._computed(columns, minibatch.is_last_epoch)
         if self._on_gpu:  # the next call writes to the memory of these
             record, norms = _copied(record), _copied(norms)
-        if self._peers.num_learners > 1:
-            self._peers.mean(self._gradient)
-            norms = self._steps.clip(self._gradient)
+        if self._collective.num_learners > 1:
+            self._collective.mean(self._gradient)
+            norms = self._updater.clip(self._gradient)
         return record, norms
 
     def _computed(self, columns: Mapping[str, Any], is_reporting: bool) -> tuple[Record, Record]:
@@ -171,10 +171,10 @@ class CompiledGradient:
             parts = _gradients(metrics.total_loss, self._parameters)
         else:
             parts = []
-            for name, members in self._steps.members.items():
+            for name, members in self._updater.members.items():
                 parts += _gradients(metrics.losses.get(name), members)
         gradient = torch.cat([part.reshape(-1) for part in parts])
-        norms = self._steps.clip(gradient) if self._peers.num_learners == 1 else {}
+        norms = self._updater.clip(gradient) if self._collective.num_learners == 1 else {}
         self._gradient.copy_(gradient)
         # Older versions of torch cannot trace `vars`.
         names = [field.name for field in fields(metrics) if field.name != "losses"]

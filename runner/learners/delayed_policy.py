@@ -37,7 +37,7 @@ class DelayedPolicyLoss(Loss):
 
     def _set_num_steps(self, num_steps: int) -> None:
         self.num_steps = num_steps
-        self.resting = () if (num_steps + 1) % self._policy_delay == 0 else self.delayed
+        self.frozen_groups = () if (num_steps + 1) % self._policy_delay == 0 else self.delayed
 
     def get_state(self) -> dict[str, Any]:
         """Return the number of gradient steps."""

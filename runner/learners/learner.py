@@ -10,15 +10,15 @@ import numpy.typing as npt
 import torch
 
 from runner.config.algorithms import AlgorithmConfig
-from runner.learners.gradient_steps import GradientSteps
+from runner.learners.collective import Collective, SingleProcess
 from runner.learners.gradients import ModuleGradient
 from runner.learners.loss import Loss, with_noise
 from runner.learners.loss_checks import ComputeLoss, checked_once
+from runner.learners.minibatch_loop import LearnerUpdate as LearnerUpdate
+from runner.learners.minibatch_loop import MinibatchLoop, Record, weighted_sums
 from runner.learners.minibatches import Minibatch
-from runner.learners.module_update import LearnerUpdate as LearnerUpdate
-from runner.learners.module_update import ModuleUpdate, Record, weighted_sums
-from runner.learners.peers import Alone, Peers
-from runner.learners.row_outputs import RowOutputs
+from runner.learners.parameter_updater import ParameterUpdater
+from runner.learners.per_row_metrics import PerRowMetrics
 from runner.modules.rl_module import RLModule
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class Learner:
         loss: of the algorithm.
         config: learning rate, epochs, minibatches, clipping.
         stream: shuffles rows.
-        peers: learners that update the same module on other rows; None: there are none.
+        collective: learners that update the same module on other rows; None: there are none.
         is_compiled: compute gradients in one compiled function.
         loss_stream: for the random numbers of the loss, saved with the learner; None: the loss has one already.
 
@@ -47,16 +47,16 @@ class Learner:
         loss: Loss,
         config: AlgorithmConfig,
         stream: np.random.Generator,
-        peers: Peers | None = None,
+        collective: Collective | None = None,
         is_compiled: bool = False,
         loss_stream: np.random.Generator | None = None,
     ) -> None:
         self.module = module
         self.loss = loss
-        self._peers: Peers = peers or Alone()
-        self._steps = GradientSteps(module, config)
-        self._update = ModuleUpdate(module, loss, config, stream, self.device, self._peers, loss_stream)
-        self._compiled = _compiled_gradient(module, loss, self._steps, self._peers) if is_compiled else None
+        self._collective: Collective = collective or SingleProcess()
+        self._updater = ParameterUpdater(module, config)
+        self._update = MinibatchLoop(module, loss, config, stream, self.device, self._collective, loss_stream)
+        self._compiled = _compiled_gradient(module, loss, self._updater, self._collective) if is_compiled else None
         checked_once(loss, config, self._use)
         self._cut = [config.train_batch_size_per_learner, config.minibatch_size]
 
@@ -77,7 +77,7 @@ class Learner:
         Raises:
             LossNotFinite: a loss is not finite. The parameters are then unusable; go on from a checkpoint.
         """
-        lrs = self._steps.learning_rates(num_env_steps)
+        lrs = self._updater.learning_rates(num_env_steps)
         self.loss.before_update(num_env_steps)
         records: list[Record] = []
         rows = self._update.new_rows()
@@ -85,8 +85,8 @@ class Learner:
         for minibatch in self._update.minibatches.of_update(batch):
             records.append(self._step(minibatch, lrs, rows))
             self._update.end_step(minibatch.num_rows_of_all)
-        means = self._update.means(records, self._steps.lr_fields)
-        metrics = self._update.end(means, self._steps.metrics(lrs), len(records))
+        means = self._update.means(records, self._updater.lr_fields)
+        metrics = self._update.end(means, self._updater.metrics(lrs), len(records))
         return LearnerUpdate(metrics, rows, self._compile_s - compile_s)
 
     def gradients(self, batch: Mapping[str, Any], num_env_steps: int) -> ModuleGradient:
@@ -103,10 +103,10 @@ class Learner:
         self.loss.before_update(num_env_steps)
         rows = self._update.new_rows()
         minibatch = self._update.minibatches.whole(batch)
-        gradient = self._steps.gradient
+        gradient = self._updater.gradient
         if minibatch is None:
             return ModuleGradient(np.zeros(len(gradient), np.float32), {}, {}, 0)
-        metrics = self._update.means([self._backward(minibatch, rows)], self._steps.lr_fields)
+        metrics = self._update.means([self._backward(minibatch, rows)], self._updater.lr_fields)
         return ModuleGradient(gradient.cpu().numpy().copy(), metrics, rows.in_order(), minibatch.num_rows)
 
     def apply(self, gradients: ModuleGradient, num_env_steps: int) -> dict[str, float]:
@@ -118,14 +118,14 @@ class Learner:
             ValueError: the gradient is of another network.
             LossNotFinite: the gradient is not finite. The parameters are then unusable.
         """
-        lrs = self._steps.learning_rates(num_env_steps)
+        lrs = self._updater.learning_rates(num_env_steps)
         self.loss.before_update(num_env_steps)
-        self._steps.gradient.zero_()
-        self._steps.add(gradients)
-        norms = self._steps.step(lrs, self.loss.resting)
+        self._updater.gradient.zero_()
+        self._updater.add(gradients)
+        norms = self._updater.step(lrs, self.loss.frozen_groups)
         self._update.end_step(gradients.num_rows)
-        reported = {**gradients.metrics, **self._update.means([norms], self._steps.lr_fields)}
-        return self._update.end(reported, self._steps.metrics(lrs), 1)
+        reported = {**gradients.metrics, **self._update.means([norms], self._updater.lr_fields)}
+        return self._update.end(reported, self._updater.metrics(lrs), 1)
 
     @property
     def _compile_s(self) -> float:
@@ -135,16 +135,16 @@ class Learner:
         """Let the module's targets follow: target <- target + tau (network - target)."""
         self.module.update_targets(tau)
 
-    def _step(self, minibatch: Minibatch, lrs: Sequence[float], rows: RowOutputs) -> Record:
+    def _step(self, minibatch: Minibatch, lrs: Sequence[float], rows: PerRowMetrics) -> Record:
         """Take a step along the gradient of a minibatch; returns the metrics, with the norms before clipping."""
         if self._compiled is None or not self._compiled.takes(minibatch):
-            return self._backward(minibatch, rows) | self._steps.step(lrs, self.loss.resting)
+            return self._backward(minibatch, rows) | self._updater.step(lrs, self.loss.frozen_groups)
         record, norms = self._compiled(minibatch)
-        return rows.without_rows(record, minibatch) | self._steps.move(lrs, norms, self.loss.resting)
+        return rows.without_rows(record, minibatch) | self._updater.move(lrs, norms, self.loss.frozen_groups)
 
-    def _backward(self, minibatch: Minibatch, rows: RowOutputs) -> Record:
+    def _backward(self, minibatch: Minibatch, rows: PerRowMetrics) -> Record:
         """Compute the gradient of a minibatch, the mean over the peers; returns the metrics."""
-        self._steps.gradient.zero_()
+        self._updater.gradient.zero_()
         records: list[tuple[Record, float]] = []
         for columns, share in minibatch.microbatches():
             metrics = self._compute_loss(
@@ -152,11 +152,11 @@ class Learner:
             )
             if metrics.losses is None:
                 loss = metrics.total_loss if share == 1.0 else share * metrics.total_loss
-                self._steps.backward(loss)
+                self._updater.backward(loss)
             else:
-                self._steps.backward_each({name: share * loss for name, loss in metrics.losses.items()})
+                self._updater.backward_each({name: share * loss for name, loss in metrics.losses.items()})
             records.append((rows.without_rows(metrics.reported(), minibatch), share))
-        self._peers.mean(self._steps.gradient)
+        self._collective.mean(self._updater.gradient)
         return weighted_sums(records)
 
     # -- state ---------------------------------------------------------------------------------------------------------
@@ -164,11 +164,11 @@ class Learner:
     @property
     def device(self) -> torch.device:
         """The device of the module."""
-        return self._steps.device
+        return self._updater.device
 
     def get_weights(self) -> npt.NDArray[np.float32]:
         """Return all parameters (P,), for env runners."""
-        return self._steps.get_weights()
+        return self._updater.get_weights()
 
     def set_weights(self, weights: npt.NDArray[np.float32]) -> None:
         """Take over the parameters (P,) of `get_weights`.
@@ -176,11 +176,11 @@ class Learner:
         Raises:
             ValueError: another number of parameters.
         """
-        self._steps.set_weights(weights)
+        self._updater.set_weights(weights)
 
     def get_state(self) -> dict[str, Any]:
         """Return parameters, optimiser, rows since the targets' last update, loss and random streams."""
-        return {**self._steps.get_state(), **self._update.get_state(), **self.get_unshared_state()}
+        return {**self._updater.get_state(), **self._update.get_state(), **self.get_unshared_state()}
 
     def get_unshared_state(self) -> dict[str, Any]:
         """Return the state that may differ from the peers: loss, random streams, and sizes that are compiled."""
@@ -195,14 +195,16 @@ class Learner:
         Raises:
             ConfigError: the parameters are of another network.
         """
-        self._steps.set_state(state)
+        self._updater.set_state(state)
         self._update.set_state(state)
         compiled = state.get("compiled", {})
         if self._compiled is not None:  # another cut gives other sizes
             self._compiled.sizes = list(compiled["sizes"]) if compiled and compiled["of"] == self._cut else []
 
 
-def _compiled_gradient(module: RLModule, loss: Loss, steps: GradientSteps, peers: Peers) -> CompiledGradient:
+def _compiled_gradient(
+    module: RLModule, loss: Loss, updater: ParameterUpdater, collective: Collective
+) -> CompiledGradient:
     from runner.learners.compiled_gradient import CompiledGradient  # imports torch's compilers, which takes seconds
 
-    return CompiledGradient(module, loss, steps, peers)
+    return CompiledGradient(module, loss, updater, collective)

@@ -11,15 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from runner.cluster.pending_actors import find_lack_of_capacity
 from runner.cluster.placement import Placement
-from runner.cluster.waiting import find_lack_of_room
 from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.schemas import LearnersConfig
 from runner.creation_failures import creation_failure
 from runner.episodes import nested
 from runner.episodes.columns import Rollout
+from runner.learners.collective import Collective, PeerLost, ProcessGroup
 from runner.learners.learner_group import LearnerGroup
-from runner.learners.peers import PeerLost, Peers, ProcessGroup
 from runner.learners.train_batch import BatchReader
 
 # A learner that misses a peer often fails before Ray tells which one died.
@@ -34,7 +34,7 @@ class MakeLearners(Protocol):
     def device(self) -> torch.device:
         """Return the device of their modules."""
 
-    def __call__(self, peers: Peers) -> LearnerGroup:
+    def __call__(self, collective: Collective) -> LearnerGroup:
         """Make a learner for each module, behind its learner pipeline."""
 
 
@@ -186,7 +186,7 @@ class LearnerActors:
         return RunFailure(Problem(f"{name} failed: {text}", "its Ray actor; the stack trace is in runner.log"))
 
     def _not_started(self, num_missing: int, timeout_s: float) -> RunFailure:
-        lack = find_lack_of_room(self.actors, timeout_s)
+        lack = find_lack_of_capacity(self.actors, timeout_s)
         if lack is not None:
             return RunFailure(lack)
         what = f"{num_missing} of {self._num_learners} learners did not start within {timeout_s:g} s"

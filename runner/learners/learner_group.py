@@ -12,12 +12,12 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.episodes.columns import Rollout
-from runner.learners.acted_outputs import ActedOutputs
+from runner.learners.collective import Collective, SingleProcess
 from runner.learners.gradients import GroupGradients, ModuleGradient
 from runner.learners.learner import Learner
 from runner.learners.loss_failure import LossNotFinite, with_batch
-from runner.learners.module_update import LearnerUpdate
-from runner.learners.peers import Alone, Peers
+from runner.learners.minibatch_loop import LearnerUpdate
+from runner.learners.on_policy_check import OnPolicyConsistencyCheck
 from runner.learners.train_batch import BatchReader, TrainBatch
 from runner.modules.default_settings import default_settings
 from runner.modules.rl_module import RLModule
@@ -79,8 +79,8 @@ class LearnerGroup:
         learners: module id -> its learner.
         pipelines: module id -> pipeline from its chunks to `{module id: {column: tensor}}`.
         modules_to_train: ids of the modules that are updated; the others keep their parameters.
-        peers: the groups in other processes that update the same modules in step; None: there are none.
-        acted_outputs: check of the first train batch of each module; None: no check.
+        collective: the groups in other processes that update the same modules in step; None: there are none.
+        consistency_check: check of the first train batch of each module; None: no check.
 
     Attributes:
         num_restarts: restarts of lost learners; 0 in this process.
@@ -94,12 +94,12 @@ class LearnerGroup:
         learners: Mapping[str, Learner],
         pipelines: Mapping[str, LearnerConnectorPipeline],
         modules_to_train: Collection[str],
-        peers: Peers | None = None,
-        acted_outputs: ActedOutputs | None = None,
+        collective: Collective | None = None,
+        consistency_check: OnPolicyConsistencyCheck | None = None,
     ) -> None:
-        self._peers: Peers = peers or Alone()
-        self._acted_outputs = acted_outputs
-        self.num_learners = self._peers.num_learners
+        self._collective: Collective = collective or SingleProcess()
+        self._consistency_check = consistency_check
+        self.num_learners = self._collective.num_learners
         self._learners = dict(learners)
         self._modules = {module_id: learner.module for module_id, learner in learners.items()}
         self._pipelines = dict(pipelines)
@@ -161,7 +161,9 @@ class LearnerGroup:
         Returns:
             Metrics by module id: what the gradient reports, norms before clipping, and learning rates.
         """
-        self._acted_outputs = None  # modules have moved away from what acted, before a first train batch was checked
+        self._consistency_check = (
+            None  # modules have moved away from what acted, before a first train batch was checked
+        )
         return self._apply_to_each(gradients.modules, num_env_steps)
 
     def _apply_to_each(
@@ -186,8 +188,8 @@ class LearnerGroup:
             The batches, what pieces of the pipelines have reported, and the seconds that these took.
         """
         batches, connector_s = batch_of(rollout, self._modules_to_train, self._pipelines, self._modules)
-        if self._acted_outputs is not None:
-            self._acted_outputs.check(rollout, batches, self._modules, self._pipelines)
+        if self._consistency_check is not None:
+            self._consistency_check.check(rollout, batches, self._modules, self._pipelines)
         reported = taken_metrics({module_id: [self._pipelines[module_id]] for module_id in self._modules_to_train})
         return batches, reported, connector_s
 
@@ -207,7 +209,7 @@ class LearnerGroup:
             started = time.perf_counter()
             batch = next(self._batches)
             received = time.perf_counter()
-            done.num_env_steps += self._peers.total(batch.num_env_steps)
+            done.num_env_steps += self._collective.total(batch.num_env_steps)
             updates = self._update_on_recorded(batch, num_env_steps + done.num_env_steps)
             done.metrics.append(_metrics(updates))
             done.compile_s += _compile_s(updates)
@@ -275,7 +277,7 @@ class LearnerGroup:
     @default_settings()
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
-        self._acted_outputs = None
+        self._consistency_check = None
         for module_id, learner_state in state["learners"].items():
             self._learners[module_id].set_state(learner_state)
         for module_id, pipeline_state in state["pipelines"].items():

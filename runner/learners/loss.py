@@ -23,7 +23,7 @@ class Loss:
         made_for: the option of `conf/module` that has them, for messages.
         varying: attributes, floats, that change from update to update: coefficients that follow a schedule or adapt.
             Where the loss is compiled they are 0-d tensors, so that no branch may depend on them.
-        resting: optimisers that leave out the next gradient step, as a delayed policy's does: their parameters and
+        frozen_groups: optimisers that skip the next gradient step, as a delayed policy's does: their parameters and
             moments stay as they are.
     """
 
@@ -32,7 +32,7 @@ class Loss:
     needs: tuple[str, ...] = ()
     made_for: str | None = None
     varying: tuple[str, ...] = ()
-    resting: tuple[str, ...] = ()
+    frozen_groups: tuple[str, ...] = ()
 
     def __call__(self, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> LossMetrics:
         """Compute the metrics of one minibatch as 0-d tensors, and as (B, ...) what `rows` of their record names.

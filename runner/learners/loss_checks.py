@@ -10,7 +10,7 @@ from torch import Tensor
 
 from runner.config.algorithms import AlgorithmConfig, LossMetrics
 from runner.config.errors import Problem, RunFailure, nearest_match
-from runner.config.own_code import is_bad_call, is_own, line_of, outline, place_of
+from runner.config.user_code import is_bad_call, is_user_defined, line_of, outline, place_of
 from runner.episodes import nested
 from runner.learners.loss import Loss
 from runner.modules.rl_module import RLModule
@@ -27,7 +27,7 @@ def checked_once(loss: Loss, config: AlgorithmConfig, use: Callable[[ComputeLoss
         config: of the algorithm, which names the class of the record and the optimisers.
         use: takes what the learner is to call from now on.
     """
-    if not is_own(type(loss)):
+    if not is_user_defined(type(loss)):
         use(loss)
         return
 

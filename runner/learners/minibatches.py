@@ -18,8 +18,8 @@ from torch import Tensor
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.episodes import nested
+from runner.learners.collective import Collective
 from runner.learners.loss import Loss
-from runner.learners.peers import Peers
 from runner.modules.rl_module import RLModule
 from runner.pipelines.piece import LOSS_MASK, STEP_ROWS
 
@@ -31,24 +31,24 @@ class _Units(Protocol):
 
     Attributes:
         columns: column -> (units, ...) tensor, nested where the space is.
-        numbers: of the units with a loss, in the batch's order.
+        indices: of the units with a loss, in the batch's order.
         num_rows: env steps with a loss in all of them.
     """
 
     columns: dict[str, Any]
-    numbers: Units
+    indices: Units
     num_rows: int
 
-    def num_parts(self, numbers: Units, num_parts: int) -> int:
+    def num_parts(self, indices: Units, num_parts: int) -> int:
         """Return into how many parts these units are cut where their env steps alone would be cut into `num_parts`."""
 
-    def are_all(self, numbers: Units) -> bool:
+    def are_all(self, indices: Units) -> bool:
         """Return whether these are all units of the columns, in their order."""
 
-    def rows_in(self, numbers: Units) -> int:
+    def rows_in(self, indices: Units) -> int:
         """Return the env steps of these units."""
 
-    def places(self, numbers: Units) -> Units:
+    def row_indices(self, indices: Units) -> Units:
         """Return, for each env step of these units, its number among all env steps with a loss."""
 
     def for_loss(self, columns: dict[str, Any]) -> dict[str, Any]:
@@ -62,22 +62,22 @@ class _Rows:
         self.columns = {name: batch[name] for name in reads}
         if LOSS_MASK in batch:
             self._all = None
-            self.numbers = np.flatnonzero(batch[LOSS_MASK].cpu().numpy())
+            self.indices = np.flatnonzero(batch[LOSS_MASK].cpu().numpy())
         else:
-            self._all = self.numbers = np.arange(nested.row_count(self.columns))
-        self.num_rows = len(self.numbers)
+            self._all = self.indices = np.arange(nested.row_count(self.columns))
+        self.num_rows = len(self.indices)
 
-    def are_all(self, numbers: Units) -> bool:
-        return numbers is self._all
+    def are_all(self, indices: Units) -> bool:
+        return indices is self._all
 
-    def num_parts(self, numbers: Units, num_parts: int) -> int:
+    def num_parts(self, indices: Units, num_parts: int) -> int:
         return num_parts
 
-    def rows_in(self, numbers: Units) -> int:
-        return len(numbers)
+    def rows_in(self, indices: Units) -> int:
+        return len(indices)
 
-    def places(self, numbers: Units) -> Units:
-        return np.searchsorted(self.numbers, numbers)
+    def row_indices(self, indices: Units) -> Units:
+        return np.searchsorted(self.indices, indices)
 
     def for_loss(self, columns: dict[str, Any]) -> dict[str, Any]:
         return columns
@@ -90,21 +90,21 @@ class _Sequences:
         self._reads, self._inputs = reads, inputs
         self.columns = {name: batch[name] for name in dict.fromkeys((*inputs, LOSS_MASK, *reads))}
         self._lengths: Units = batch[LOSS_MASK].sum(1).cpu().numpy()  # env steps of each sequence
-        self.numbers = np.flatnonzero(self._lengths)  # a sequence of a bootstrap row alone has nothing to learn from
+        self.indices = np.flatnonzero(self._lengths)  # a sequence of a bootstrap row alone has nothing to learn from
         self.num_rows = int(self._lengths.sum())
 
-    def num_parts(self, numbers: Units, num_parts: int) -> int:
-        return num_microbatches(len(numbers), num_microbatches(len(numbers), num_parts))
+    def num_parts(self, indices: Units, num_parts: int) -> int:
+        return num_microbatches(len(indices), num_microbatches(len(indices), num_parts))
 
-    def are_all(self, numbers: Units) -> bool:
+    def are_all(self, indices: Units) -> bool:
         return False
 
-    def rows_in(self, numbers: Units) -> int:
-        return int(self._lengths[numbers].sum())
+    def rows_in(self, indices: Units) -> int:
+        return int(self._lengths[indices].sum())
 
-    def places(self, numbers: Units) -> Units:
+    def row_indices(self, indices: Units) -> Units:
         starts = np.cumsum(self._lengths) - self._lengths
-        return np.concatenate([np.arange(starts[one], starts[one] + self._lengths[one]) for one in numbers])
+        return np.concatenate([np.arange(starts[one], starts[one] + self._lengths[one]) for one in indices])
 
     def for_loss(self, columns: dict[str, Any]) -> dict[str, Any]:
         return at_env_steps(columns, self._inputs, self._reads)
@@ -124,7 +124,7 @@ class Minibatch:
     num_rows_of_all: int
     is_last_epoch: bool
     _units: _Units
-    _numbers: Units
+    _indices: Units
     _sizes: Sequence[int]  # units of each microbatch
     _columns: Sequence[dict[str, Any]]  # of each microbatch
 
@@ -136,17 +136,17 @@ class Minibatch:
         if len(self._columns) == 1:
             yield self._units.for_loss(self._columns[0]), 1.0
             return
-        for columns, part in zip(self._columns, _parts(self._numbers, self._sizes), strict=True):
+        for columns, part in zip(self._columns, _parts(self._indices, self._sizes), strict=True):
             yield self._units.for_loss(columns), self._units.rows_in(part) / self.num_rows
 
     @property
     def is_in_order(self) -> bool:
         """Whether these are all rows with a loss, in the batch's order."""
-        return self._numbers is self._units.numbers
+        return self._indices is self._units.indices
 
-    def places(self) -> Units:
+    def row_indices(self) -> Units:
         """Return (num_rows,) the number of each row among the batch's rows with a loss."""
-        return self._units.places(self._numbers)
+        return self._units.row_indices(self._indices)
 
 
 class Minibatches:
@@ -158,7 +158,7 @@ class Minibatches:
         config: of the algorithm.
         stream: shuffles.
         device: of the module.
-        peers: have as many minibatches, since they step together.
+        collective: have as many minibatches, since they step together.
     """
 
     def __init__(
@@ -168,12 +168,12 @@ class Minibatches:
         config: AlgorithmConfig,
         stream: np.random.Generator,
         device: torch.device,
-        peers: Peers,
+        collective: Collective,
     ) -> None:
         self._module, self._config = module, config
         self._sequences = (*module.inputs, *loss.sequences) if module.is_stateful else ()
         self._reads = tuple(dict.fromkeys((*loss.reads, *module.inputs)))
-        self._stream, self._device, self._peers = stream, device, peers
+        self._stream, self._device, self._collective = stream, device, collective
 
     def of_update(self, batch: Mapping[str, Any]) -> Iterator[Minibatch]:
         """Yield minibatches of nearly equal size, in `num_epochs` passes over the rows with a loss.
@@ -186,13 +186,15 @@ class Minibatches:
         if not sizes:
             return
         rows_of_all = (
-            even_sizes(self._peers.total(units.num_rows), len(sizes)) if self._peers.num_learners > 1 else None
+            even_sizes(self._collective.total(units.num_rows), len(sizes))
+            if self._collective.num_learners > 1
+            else None
         )
         is_shuffled = self._config.minibatching == "shuffled" and len(sizes) > 1
-        in_order = None if is_shuffled else list(self._cut(units, units.numbers, sizes))
+        in_order = None if is_shuffled else list(self._cut(units, units.indices, sizes))
         for epoch in range(self._config.num_epochs):
             is_last = epoch == self._config.num_epochs - 1
-            cut = in_order or self._cut(units, self._stream.permutation(units.numbers), sizes)
+            cut = in_order or self._cut(units, self._stream.permutation(units.indices), sizes)
             for number, (units_of_one, part_sizes, columns) in enumerate(cut):
                 num_rows = units.rows_in(units_of_one)
                 of_all = num_rows if rows_of_all is None else rows_of_all[number]
@@ -202,8 +204,8 @@ class Minibatches:
         """Return all rows with a loss as one minibatch, in their order; None if a learner has no row."""
         units = self._units(batch)
         sizes = self._sizes(units, None)
-        for numbers, part_sizes, columns in self._cut(units, units.numbers, sizes) if sizes else ():
-            return Minibatch(units.num_rows, units.num_rows, True, units, numbers, part_sizes, columns)
+        for indices, part_sizes, columns in self._cut(units, units.indices, sizes) if sizes else ():
+            return Minibatch(units.num_rows, units.num_rows, True, units, indices, part_sizes, columns)
         return None
 
     def _units(self, batch: Mapping[str, Any]) -> _Units:
@@ -213,26 +215,26 @@ class Minibatches:
 
     def _sizes(self, units: _Units, minibatch_size: int | None) -> list[int]:
         """Agree with the peers on the number of minibatches: the most that one needs, with a unit in each for all."""
-        num_units = len(units.numbers)
+        num_units = len(units.indices)
         num_minibatches_here = num_minibatches(units.num_rows, minibatch_size)
-        num_parts = self._peers.most(units.num_parts(units.numbers, num_minibatches_here) if num_units else 0)
-        fewest_units = -self._peers.most(-num_units)
+        num_parts = self._collective.most(units.num_parts(units.indices, num_minibatches_here) if num_units else 0)
+        fewest_units = -self._collective.most(-num_units)
         return even_sizes(num_units, min(num_parts, fewest_units))
 
     def _cut(
-        self, units: _Units, numbers: Units, sizes: list[int]
+        self, units: _Units, indices: Units, sizes: list[int]
     ) -> Iterator[tuple[Units, list[int], list[dict[str, Any]]]]:
         """Gather units and yield each minibatch: its units' numbers, and sizes and columns of its microbatches."""
-        if len(sizes) == 1 and self._config.microbatch_size is None and units.are_all(numbers):
-            yield numbers, sizes, [units.columns]
+        if len(sizes) == 1 and self._config.microbatch_size is None and units.are_all(indices):
+            yield indices, sizes, [units.columns]
             return
         if len(sizes) == 1 and self._config.microbatch_size is None:
-            order = torch.from_numpy(numbers).to(self._device)
-            yield numbers, sizes, [{name: _taken(column, order) for name, column in units.columns.items()}]
+            order = torch.from_numpy(indices).to(self._device)
+            yield indices, sizes, [{name: _taken(column, order) for name, column in units.columns.items()}]
             return
-        minibatches = _parts(numbers, sizes)
+        minibatches = _parts(indices, sizes)
         part_sizes = self._microbatch_sizes(units, minibatches)
-        order = torch.from_numpy(numbers).to(self._device)
+        order = torch.from_numpy(indices).to(self._device)
         all_sizes = list(chain.from_iterable(part_sizes))
         columns = [_split(column, order, all_sizes) for column in units.columns.values()]
         parts = (dict(zip(units.columns, part, strict=True)) for part in zip(*columns, strict=True))
@@ -242,10 +244,10 @@ class Minibatches:
     def _microbatch_sizes(self, units: _Units, minibatches: Sequence[Units]) -> list[list[int]]:
         limit = self._config.microbatch_size
         if limit is None:
-            return [[len(numbers)] for numbers in minibatches]
+            return [[len(indices)] for indices in minibatches]
         return [
-            even_sizes(len(numbers), units.num_parts(numbers, num_microbatches(units.rows_in(numbers), limit)))
-            for numbers in minibatches
+            even_sizes(len(indices), units.num_parts(indices, num_microbatches(units.rows_in(indices), limit)))
+            for indices in minibatches
         ]
 
 

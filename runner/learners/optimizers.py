@@ -45,16 +45,16 @@ class TorchOptimizer:
 
     def step(self, *lrs: float | None) -> None:
         """Take a step along the gradient, with a learning rate for each group; a group without one rests."""
-        resting: list[tuple[nn.Parameter, Tensor | None]] = []
+        frozen_groups: list[tuple[nn.Parameter, Tensor | None]] = []
         for group, lr in zip(self._optimizer.param_groups, lrs, strict=True):
             if lr is None:
-                resting += [(parameter, parameter.grad) for parameter in group["params"]]
+                frozen_groups += [(parameter, parameter.grad) for parameter in group["params"]]
             else:
                 group["lr"] = lr
-        for parameter, _ in resting:
+        for parameter, _ in frozen_groups:
             parameter.grad = None  # torch's optimisers leave out parameters without a gradient
         self._optimizer.step()
-        for parameter, gradient in resting:
+        for parameter, gradient in frozen_groups:
             parameter.grad = gradient
 
     def get_state(self) -> dict[str, Any]:

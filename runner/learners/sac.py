@@ -93,7 +93,7 @@ class SACLoss(DelayedPolicyLoss):
         seen, log_alpha = module.seen(batch), self._log_alpha(module)
         alpha = log_alpha.detach().exp()
         total_loss = policy_loss = alpha_loss = logp_mean = None
-        if not self.resting:
+        if not self.frozen_groups:
             theta = module.dist_inputs(seen.obs)  # (B, K)
             pi_actions, pi_logp = module.squashed.sample_with_log_prob(theta, batch[POLICY_NOISE])
             alpha_loss = self._alpha_loss(module, log_alpha, pi_logp)

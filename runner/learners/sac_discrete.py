@@ -59,7 +59,7 @@ class DiscreteSACLoss(SACLoss):
         td = y - module.q_of(q, batch["actions"])  # (E, B)
         total_loss = qf_loss = (batch["weights"] * td.square()).mean(-1).sum()
         policy_loss = alpha_loss = logp_mean = None
-        if not self.resting:
+        if not self.frozen_groups:
             p, logp = _probabilities(module, seen.obs)
             pi_logp = (p * logp).sum(-1)  # minus the entropy
             alpha_loss = self._alpha_loss(module, log_alpha, pi_logp)

@@ -70,7 +70,7 @@ class TD3Loss(DelayedPolicyLoss):
         td = y - q  # (E, B)
         total_loss = qf_loss = (batch["weights"] * td.square()).mean(-1).sum()
         policy_loss = None
-        if not self.resting:
+        if not self.frozen_groups:
             pi_actions = module.squashed.mode(module.dist_inputs(seen.obs))
             pi_q = module.compute_q_values(module.without_gradient(seen.obs), pi_actions, slice(1)).squeeze(0)  # (B,)
             policy_loss = -through_actions(pi_q, pi_actions).mean()

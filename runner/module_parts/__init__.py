@@ -8,7 +8,7 @@ from runner.module_parts.construction import (
     on_device,
 )
 from runner.module_parts.joined_modules import build_joined_acting_parts, build_parts, check_acts_alone, join_modules
-from runner.module_parts.module_plan import ModulePlan, has_several_agents, plan_modules
+from runner.module_parts.module_spec import ModuleSpec, has_several_agents, make_module_specs
 from runner.module_parts.parts import (
     ActingParts,
     ModuleParts,
@@ -23,7 +23,7 @@ from runner.module_parts.parts import (
 __all__ = [
     "ActingParts",
     "ModuleParts",
-    "ModulePlan",
+    "ModuleSpec",
     "build_acting_parts",
     "build_joined_acting_parts",
     "build_module_parts",
@@ -34,10 +34,10 @@ __all__ = [
     "join_modules",
     "learner_device",
     "lookback_of",
+    "make_module_specs",
     "make_piece",
     "networks_of",
     "on_device",
-    "plan_modules",
     "reported_metrics",
     "weights_by_module",
     "weights_of",

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 
 from runner.config.callables import made_arguments, with_callables
-from runner.config.edit_lists import OF_ALGORITHM
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.imports import import_target
+from runner.config.list_patches import OF_ALGORITHM
 from runner.config.operators import ENV_RUNNERS
-from runner.config.own_code import is_bad_call, is_own, place_of, problem_of
 from runner.config.plans import is_replayed, learns_from_replay_only, needs_of, read_plan
 from runner.config.schemas import ExperimentConfig
+from runner.config.user_code import is_bad_call, is_user_defined, place_of, problem_of
 from runner.learners.loss import Loss, find_misfit
 from runner.module_parts.module_checks import SUPER_FIRST, ModuleCheck, find_wrong_class
-from runner.module_parts.module_plan import ModulePlan
+from runner.module_parts.module_spec import ModuleSpec
 from runner.module_parts.parts import ActingParts, ModuleParts
 from runner.modules.default_settings import default_settings
 from runner.modules.rl_module import RLModule
@@ -35,7 +35,7 @@ from runner.streams import integer_seed, random_stream
 _CPU = torch.device("cpu")
 
 
-def build_acting_parts(config: ExperimentConfig, plan: ModulePlan) -> ActingParts:
+def build_acting_parts(config: ExperimentConfig, plan: ModuleSpec) -> ActingParts:
     """Make the module and the pipelines of an env runner.
 
     Raises:
@@ -69,7 +69,7 @@ def build_acting_parts(config: ExperimentConfig, plan: ModulePlan) -> ActingPart
     return ActingParts(plan, module, env_to_module, module_to_env, recorded)
 
 
-def build_module_parts(config: ExperimentConfig, plan: ModulePlan) -> ModuleParts:
+def build_module_parts(config: ExperimentConfig, plan: ModuleSpec) -> ModuleParts:
     """Make the module on the learner's device, with its three pipelines; raises as `build_acting_parts` does."""
     acting_parts = build_acting_parts(config, plan)
     device = learner_device(config)
@@ -121,12 +121,12 @@ def _check_same_observations(acting_parts: ActingParts, learner: LearnerConnecto
         raise ConfigError([problem])
 
 
-def _edits(config: ExperimentConfig, plan: ModulePlan, pipeline: str) -> list[Mapping[str, Any]]:
+def _edits(config: ExperimentConfig, plan: ModuleSpec, pipeline: str) -> list[Mapping[str, Any]]:
     """Return the edits of a pipeline: first the algorithm makes its own, then `connectors` do."""
     return [*_algorithm_edits(plan, pipeline), *config.connectors.edits_of(plan.module_id, pipeline)]
 
 
-def _algorithm_edits(plan: ModulePlan, pipeline: str) -> Iterator[Mapping[str, Any]]:
+def _algorithm_edits(plan: ModuleSpec, pipeline: str) -> Iterator[Mapping[str, Any]]:
     """Yield the algorithm's edits; a piece's argument with the name of an overridden field (gamma, for example) takes
     this module's value.
     """
@@ -145,7 +145,7 @@ def _algorithm_edits(plan: ModulePlan, pipeline: str) -> Iterator[Mapping[str, A
 
 
 @contextmanager
-def _errors_of(plan: ModulePlan) -> Iterator[None]:
+def _errors_of(plan: ModuleSpec) -> Iterator[None]:
     """Name the module in errors of its pipelines, where there are several agents.
 
     The TypeError of a piece that cannot use the spaces, from `recompute_output_..._space`, becomes a problem.
@@ -203,7 +203,7 @@ def make_piece(block: Mapping[str, Any], where: str) -> ConnectorPiece:
 
 
 @default_settings()
-def _build_module(config: ExperimentConfig, plan: ModulePlan, env_to_module: EnvToModulePipeline) -> RLModule:
+def _build_module(config: ExperimentConfig, plan: ModuleSpec, env_to_module: EnvToModulePipeline) -> RLModule:
     """Make the module for the spaces between the pipelines; its weights follow from the run's seed alone."""
     module_class = import_target(plan.module._target_, "module._target_", RLModule)
     where = "module" if plan.agents is None else f"module {plan.module_id}"
@@ -216,10 +216,10 @@ def _build_module(config: ExperimentConfig, plan: ModulePlan, env_to_module: Env
         except (TypeError, ValueError) as error:
             raise ConfigError([_unmade_module(error, where, plan.module._target_, module_class)]) from error
         except Exception as error:
-            if not is_own(module_class):
+            if not is_user_defined(module_class):
                 raise
             raise ConfigError([_unmade_module(error, where, plan.module._target_, module_class)]) from error
-    wrong = find_wrong_class(module) if is_own(module_class) else None
+    wrong = find_wrong_class(module) if is_user_defined(module_class) else None
     if wrong is not None:
         raise ConfigError([wrong])
     return module
@@ -227,7 +227,7 @@ def _build_module(config: ExperimentConfig, plan: ModulePlan, env_to_module: Env
 
 def _unmade_module(error: Exception, where: str, path: str, module_class: type[RLModule]) -> Problem:
     """Describe why a module cannot be made; of the user's own class by the line that says so."""
-    if not is_own(module_class):
+    if not is_user_defined(module_class):
         return Problem(str(error), where, path)
     problem = problem_of(error, where)
     if is_bad_call(error):
@@ -240,7 +240,7 @@ def _unmade_module(error: Exception, where: str, path: str, module_class: type[R
 
 def _is_checked(config: ExperimentConfig, module: RLModule) -> bool:
     """Return whether a module's passes are checked: the user's, where no other module takes part in them."""
-    return is_own(type(module)) and not config.multi_agent.multi_rl_module
+    return is_user_defined(type(module)) and not config.multi_agent.multi_rl_module
 
 
 def _raise(problems: Iterator[Problem]) -> None:

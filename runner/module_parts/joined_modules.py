@@ -16,7 +16,7 @@ from runner.config.module_ids import trained_modules
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.teams import agents_of_teams
 from runner.module_parts.construction import build_acting_parts, build_module_parts, check_reads
-from runner.module_parts.module_plan import ModulePlan, plan_modules
+from runner.module_parts.module_spec import ModuleSpec, make_module_specs
 from runner.module_parts.parts import ActingParts, ModuleParts
 from runner.modules.default_settings import default_settings
 from runner.modules.multi_rl_module import MultiRLModule, RunAgents
@@ -26,13 +26,13 @@ Space = gym.Space[Any]
 P = TypeVar("P", bound="ActingParts")
 
 
-def build_parts(config: ExperimentConfig, plans: Mapping[str, ModulePlan] | None = None) -> dict[str, ModuleParts]:
+def build_parts(config: ExperimentConfig, plans: Mapping[str, ModuleSpec] | None = None) -> dict[str, ModuleParts]:
     """Make the network and the pipelines of each module, by id; `plans` are made first where they are None."""
-    plans = plan_modules(config) if plans is None else plans
+    plans = make_module_specs(config) if plans is None else plans
     return join_modules(config, {module_id: build_module_parts(config, plan) for module_id, plan in plans.items()})
 
 
-def build_joined_acting_parts(config: ExperimentConfig, plans: Mapping[str, ModulePlan]) -> dict[str, ActingParts]:
+def build_joined_acting_parts(config: ExperimentConfig, plans: Mapping[str, ModuleSpec]) -> dict[str, ActingParts]:
     """Make the network of each module and the pipelines of an env runner, by id."""
     return join_modules(config, {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()})
 

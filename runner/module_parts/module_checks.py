@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from runner.config.errors import Problem, nearest_match
-from runner.config.own_code import is_own_method, outline, place_of
+from runner.config.user_code import is_user_defined_method, outline, place_of
 from runner.environments.stand_in import item_of
 from runner.episodes import nested
 from runner.modules.rl_module import RLModule
@@ -60,7 +60,7 @@ class ModuleCheck:
         if problem is not None:
             yield problem
             return
-        for name in [name for name in _ACTING if is_own_method(self._class, name)] or _ACTING[:1]:
+        for name in [name for name in _ACTING if is_user_defined_method(self._class, name)] or _ACTING[:1]:
             yield from self._wrong(name, self._module.outputs, 1)
 
     def learning(self, needs: Mapping[str, Iterable[str]]) -> Iterator[Problem]:

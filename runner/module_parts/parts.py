@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from runner.config.module_ids import trained_modules
 from runner.config.schemas import ExperimentConfig
-from runner.module_parts.module_plan import ModulePlan
+from runner.module_parts.module_spec import ModuleSpec
 from runner.modules.flat_parameters import FlatParameters, flat_values
 from runner.modules.multi_rl_module import ALL_MODULES, MultiRLModule
 from runner.modules.observation_encoder import ObservationEncoder
@@ -27,7 +27,7 @@ class ActingParts:
         together: the MultiRLModule that `multi_agent.multi_rl_module` names, with this module; None: none is named.
     """
 
-    plan: ModulePlan
+    plan: ModuleSpec
     module: RLModule
     env_to_module: EnvToModulePipeline
     module_to_env: ModuleToEnvPipeline

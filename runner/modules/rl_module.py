@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
-from runner.config.own_code import place_of
 from runner.config.schemas import ModuleConfig
+from runner.config.user_code import place_of
 from runner.episodes import nested
 from runner.modules.action_distribution import ActionDistribution
 from runner.modules.distributions import distribution_for

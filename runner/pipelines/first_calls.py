@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from runner.config.errors import Problem, RunFailure, nearest_match
-from runner.config.own_code import is_bad_call, is_own, outline, place_of
+from runner.config.user_code import is_bad_call, is_user_defined, outline, place_of
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.episodes.spaces import blank_item
@@ -32,7 +32,7 @@ def check_first_calls(
         pipeline: its name.
     """
     for index, (piece, space) in enumerate(zip(pieces, spaces, strict=True)):
-        if is_own(type(piece)) and not isinstance(piece, PieceList):
+        if is_user_defined(type(piece)) and not isinstance(piece, PieceList):
             calls[index] = _FirstCall(calls, index, piece, space, f"connectors.{pipeline}")
 
 

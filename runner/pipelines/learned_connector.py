@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from runner.config.errors import Problem, RunFailure
-from runner.config.own_code import place_of
+from runner.config.user_code import place_of
 from runner.episodes import nested
 from runner.modules.default_settings import default_settings
 from runner.pipelines.piece import LOSS_MASK, Batch

@@ -10,8 +10,8 @@ import numpy as np
 
 from runner.config.connector_metrics import connector_metric
 from runner.config.errors import ConfigError, Problem, nearest_match
-from runner.config.own_code import is_own, place_of, problem_of
 from runner.config.piece_reports import meaning_of
+from runner.config.user_code import is_user_defined, place_of, problem_of
 from runner.episodes.columns import block_from_episodes
 from runner.pipelines.drawing import draw_pipeline
 from runner.pipelines.first_calls import check_first_calls
@@ -124,7 +124,7 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
             PipelineError: the user's piece fails to say it.
             TypeError: a piece cannot use the spaces.
         """
-        if not is_own(type(piece)):
+        if not is_user_defined(type(piece)):
             return piece.recompute_output_observation_space(*spaces), piece.recompute_output_action_space(*spaces)
         found = []
         for method in ("recompute_output_observation_space", "recompute_output_action_space"):

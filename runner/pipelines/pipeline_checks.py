@@ -12,7 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from runner.config.errors import Problem, RunFailure
-from runner.config.own_code import is_own, place_of
+from runner.config.user_code import is_user_defined, place_of
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.pipelines.common_pieces import AddObservationsFromEpisodesToBatch
@@ -123,7 +123,7 @@ def check_rows(pipeline: str, piece: ConnectorPiece, columns: Mapping[str, Any],
         for leaf in nested.leaves(rows):
             shape = tuple(getattr(leaf, "shape", ()))
             if shape[:1] != (num_rows,):
-                place = f", {place_of(type(piece), 'transform', '__call__')}" if is_own(type(piece)) else ""
+                place = f", {place_of(type(piece), 'transform', '__call__')}" if is_user_defined(type(piece)) else ""
                 problem = Problem(
                     f"{type(piece).__name__} leaves column {column!r} with another number of rows than the batch has",
                     where=f"connectors.{pipeline}{place}",

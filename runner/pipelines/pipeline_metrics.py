@@ -9,8 +9,8 @@ from functools import partial
 from typing import Protocol
 
 from runner.config.errors import Problem
-from runner.config.own_code import place_of
 from runner.config.piece_reports import REPORTS_FORM, Reports, find_report_fault
+from runner.config.user_code import place_of
 from runner.pipelines.piece import Batch, ConnectorPiece
 from runner.pipelines.piece_list import PieceList, PipelineError
 from runner.pipelines.piece_metrics import ConnectorMetrics, PieceMetrics, ReducedValue

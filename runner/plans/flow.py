@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from runner.config.errors import Problem, RunFailure
 from runner.config.operators import OPERATORS
-from runner.config.own_code import is_own, place_of
 from runner.config.piece_reports import Reports
 from runner.config.plans import read_options
+from runner.config.user_code import is_user_defined, place_of
 from runner.pipelines.piece_metrics import PieceMetrics
 from runner.plans.items import Item
 
@@ -120,7 +120,7 @@ class Operator:
         while self.rest:  # of the item before a checkpoint
             yield self.rest.popleft()
         proper = self.transform
-        transform = self._first_transform if is_own(type(self)) else proper
+        transform = self._first_transform if is_user_defined(type(self)) else proper
         for item in chain(self._take_held(), items):
             if isinstance(item, Waiting):
                 yield item

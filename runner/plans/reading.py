@@ -10,8 +10,8 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.metrics import check_operator_metrics
 from runner.config.operators import BranchesConfig, DuplicateConfig, options_of
-from runner.config.own_code import place_of
 from runner.config.plans import KEY, Plan, PlanStep, read_plan
+from runner.config.user_code import place_of
 from runner.plans.flow import Flow, Operator
 from runner.plans.operators.concurrency import Concurrently, Duplicate
 from runner.plans.operators.reporting import StandardMetricsReporting

@@ -15,11 +15,11 @@ from runner.config.errors import ConfigError, Problem, RunFailure, show_value
 from runner.config.metrics import NUM_READY
 from runner.config.operator_metrics import free_name, operator_metric
 from runner.config.operators import ENV_RUNNERS, LEARNERS, QUEUES, RECORDED_DATA, REPLAY_BUFFERS
-from runner.config.own_code import place_of
 from runner.config.path_fields import absolute_paths
 from runner.config.piece_reports import meaning_of
 from runner.config.references import Digests, with_references
 from runner.config.schemas import ExperimentConfig
+from runner.config.user_code import place_of
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.episodes.columns import Rollout
 from runner.interrupts import BrokenOff, is_overdue

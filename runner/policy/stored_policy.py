@@ -15,7 +15,7 @@ from runner.checkpoints import load_checkpoint, naming_checkpoint
 from runner.checkpoints.policy_state import shared_state_in
 from runner.config.errors import ConfigError, Problem, RunFailure, nearest_match
 from runner.config.schemas import ExperimentConfig
-from runner.module_parts import ActingParts, build_acting_parts, check_acts_alone, plan_modules
+from runner.module_parts import ActingParts, build_acting_parts, check_acts_alone, make_module_specs
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import parameters_by_module
 from runner.modules.stored_parameters import check_same_network
@@ -59,7 +59,7 @@ class StoredPolicy:
                 checkpoint's parameters belong to another network.
             CheckpointError: the checkpoint is truncated or altered.
         """
-        plans = plan_modules(config)
+        plans = make_module_specs(config)
         plan = plans[_chosen(module_id, list(plans))]
         check_acts_alone(config, "be exported")
         parts = build_acting_parts(config, plan)

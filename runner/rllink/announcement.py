@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from runner.config.schemas import ExperimentConfig
-from runner.module_parts import ModulePlan
+from runner.module_parts import ModuleSpec
 
 _INDENT = " " * 15
 
 
-def external_text(config: ExperimentConfig, addresses: Sequence[str], plans: Iterable[ModulePlan]) -> str:
+def external_text(config: ExperimentConfig, addresses: Sequence[str], plans: Iterable[ModuleSpec]) -> str:
     """Return the lines with addresses, protection, spaces and how to connect."""
     rllink = config.rllink
     guards = ["TLS" if rllink.tls_certificate else "no TLS", "token" if rllink.token else "no token"]
@@ -25,7 +25,7 @@ def external_text(config: ExperimentConfig, addresses: Sequence[str], plans: Ite
     return "\n".join([first, *(f"{_INDENT}{line}" for line in details)])
 
 
-def _spaces_of(plan: ModulePlan) -> list[str]:
+def _spaces_of(plan: ModuleSpec) -> list[str]:
     agents = [] if plan.agents is None else [f"agents:   {', '.join(plan.agents)} ({plan.module_id})"]
     return [*agents, f"obs:      {_in_a_line(plan.observation_space)}", f"actions:  {_in_a_line(plan.action_space)}"]
 

@@ -24,7 +24,7 @@ from runner.env_runners.sample import Sample, Weights
 from runner.episodes.columns import Rollout, concat_blocks
 from runner.episodes.spaces import space_to_dict
 from runner.interrupts import Interrupted, is_interrupted
-from runner.module_parts import ActingParts, ModulePlan, build_acting_parts
+from runner.module_parts import ActingParts, ModuleSpec, build_acting_parts
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
 from runner.policy import OnnxPolicy
@@ -93,7 +93,7 @@ class ExternalEnvRunner:
     def __init__(
         self,
         config: ExperimentConfig,
-        plans: Mapping[str, ModulePlan],
+        plans: Mapping[str, ModuleSpec],
         seed_name: tuple[str, int, int],
         sampling: Sampling,
         journal_dir: Path | None = None,
@@ -444,7 +444,7 @@ class _OnnxFile:
     and a learner that computes in another thread at the same time would get other results.
     """
 
-    def __init__(self, config: ExperimentConfig, plan: ModulePlan) -> None:
+    def __init__(self, config: ExperimentConfig, plan: ModuleSpec) -> None:
         self.problem: str | None = None
         try:
             self._policy = OnnxPolicy.of_parts(build_acting_parts(config, plan), config)
@@ -464,7 +464,7 @@ class _SafetensorsFile:
 
     problem: str | None = None
 
-    def __init__(self, config: ExperimentConfig, plan: ModulePlan) -> None:
+    def __init__(self, config: ExperimentConfig, plan: ModuleSpec) -> None:
         self._module = build_acting_parts(config, plan).module
         self._parameters = FlatParameters(self._module)
 
@@ -494,7 +494,7 @@ def _observation_check(config: ExperimentConfig) -> str:
     return "error" if chosen == "auto" else chosen
 
 
-def _action_checks(config: ExperimentConfig, plans: Mapping[str, ModulePlan]) -> dict[str, ObservationChecks]:
+def _action_checks(config: ExperimentConfig, plans: Mapping[str, ModuleSpec]) -> dict[str, ObservationChecks]:
     """Make the action checks by module id; none if modules may choose actions outside of the space."""
     if _observation_check(config) != "error" or not (config.env.normalize_actions or config.env.clip_actions):
         return {}
@@ -505,7 +505,7 @@ def _action_checks(config: ExperimentConfig, plans: Mapping[str, ModulePlan]) ->
 
 
 def _observation_checks(
-    config: ExperimentConfig, plans: Mapping[str, ModulePlan], mode: str
+    config: ExperimentConfig, plans: Mapping[str, ModuleSpec], mode: str
 ) -> dict[str, ObservationChecks] | None:
     """Make the observation checks by module id; None if `env.observation_check` is another mode."""
     if _observation_check(config) != mode:

@@ -15,7 +15,7 @@ from runner.checkpoints.errors import CheckpointError
 from runner.checkpoints.folder import list_checkpoints
 from runner.config.documents import parse_json
 from runner.config.errors import Problem, UserError
-from runner.config.origin import foreign_reason, signed
+from runner.config.signatures import foreign_reason, signed
 from runner.sweep.space import SEED, Combination, SearchSpace
 from runner.sweep.trial_settings import TrialSettings, clone_folder
 from runner.sweep.trials import SweepFolder, Trial, unfinished

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from runner.config.documents import parse_json
 from runner.config.errors import Problem, UserError
-from runner.config.origin import foreign_reason, signed
+from runner.config.signatures import foreign_reason, signed
 from runner.locks import owner_of
 from runner.sweep.space import Combination, SearchSpace, combination_key, difference, override_text, value_text
 from runner.sweep.trial_lines import find_fault

@@ -18,9 +18,9 @@ from runner.config.errors import Problem
 from runner.config.metrics import producible_metrics
 from runner.config.schemas import ExperimentConfig
 from runner.episodes import nested
-from runner.learners.gradient_steps import backward_each, members_of
 from runner.learners.learner import Learner
 from runner.learners.loss import Loss, find_misfit, with_noise
+from runner.learners.parameter_updater import backward_each, members_of
 from runner.modules.rl_module import RLModule
 from runner.testing.loss_batches import ReadColumns, make_batch, make_sequences, reordered
 from runner.testing.loss_terms import mixed_terms

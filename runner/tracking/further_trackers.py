@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from runner.config.documents import parse_json, read_regular
 from runner.config.errors import Problem, UserError
-from runner.config.origin import foreign_reason, signed
+from runner.config.signatures import foreign_reason, signed
 from runner.tracking.escaped_names import TENSORBOARD_NAMES, escaped_name
 from runner.tracking.headline import ENV_STEPS
 from runner.tracking.progress_log import ProgressLog

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from runner.config.documents import parse_json
 from runner.config.errors import Problem, UserError
-from runner.config.origin import foreign_reason, signed
+from runner.config.signatures import foreign_reason, signed
 from runner.tracking.result_file import write_result
 
 RUN_FILE = "mlflow_run.json"

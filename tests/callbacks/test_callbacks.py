@@ -15,8 +15,8 @@ from runner import Trainer
 from runner.callbacks import EPISODE_HOOKS, HOOKS
 from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.config import build_experiment_config, compose_experiment
-from runner.config.demands import find_demands
 from runner.config.errors import ConfigError, RunFailure
+from runner.config.required_trust import find_trust_requirements
 from tests.callbacks.own_callbacks import Listener
 from tests.conftest import ROOT, Outcome, without_times
 
@@ -301,10 +301,10 @@ def test_an_error_about_an_error_hides_nothing() -> None:
 
 
 def test_a_callback_of_somebody_else_is_imported_with_trust_only() -> None:
-    [demand] = find_demands({"callbacks": [{"_target_": "their_package.Callback"}]})
+    [demand] = find_trust_requirements({"callbacks": [{"_target_": "their_package.Callback"}]})
     assert (demand.verb, demand.key) == ("imports", "callbacks.0._target_")
-    assert find_demands({"callbacks": [{"_target_": "runner.callbacks.Callback"}]}) == []
-    [demand] = find_demands({"callbacks": [{"_target_": "runner.pipelines.ClipRewards"}]})
+    assert find_trust_requirements({"callbacks": [{"_target_": "runner.callbacks.Callback"}]}) == []
+    [demand] = find_trust_requirements({"callbacks": [{"_target_": "runner.pipelines.ClipRewards"}]})
     assert demand.verb == "imports"
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.checkpoints import checkpoint
-from runner.config.origin import SIGNATURE, signed
+from runner.config.signatures import SIGNATURE, signed
 
 
 def rewrite_manifest(folder: Path, content: Mapping[str, Any], is_signed: bool = True) -> None:

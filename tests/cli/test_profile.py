@@ -35,7 +35,7 @@ def test_it_prints_a_table_and_writes_a_page(run_main: RunMain, tmp_path: Path) 
     assert f"page     {tmp_path / 'profiled' / 'profile.html'}" in lines
     stacks = (tmp_path / "stacks.txt").read_text().splitlines()
     assert all(re.fullmatch(r"driver(;[^;]+)* \d+", line) for line in stacks)
-    assert any("GradientSteps" in line for line in stacks)
+    assert any("ParameterUpdater" in line for line in stacks)
     assert (tmp_path / "profiled" / ".hydra" / "config.yaml").is_file()
     assert not (tmp_path / "profiled" / "progress.jsonl").exists()
 

@@ -253,7 +253,7 @@ def test_a_trainer_of_a_foreign_checkpoint(run_dir: Path, strange_modules: Path)
     checkpoint = next(run_dir.glob("checkpoints/*"))
     with pytest.raises(UntrustedError) as caught:
         Trainer.from_checkpoint(checkpoint)
-    assert [(one.verb, one.key) for one in caught.value.demands] == [("imports", "algorithm.loss")]
+    assert [(one.verb, one.key) for one in caught.value.requirements] == [("imports", "algorithm.loss")]
     assert not (strange_modules / "strange_loss.imported").exists()
     with Trainer.from_checkpoint(checkpoint, trust=True) as trainer:
         assert trainer.training_iteration == 1

@@ -10,7 +10,7 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.optimizer import OptimizerConfig
 from runner.config.validation import build_experiment_config
-from runner.module_parts import plan_modules
+from runner.module_parts import make_module_specs
 
 
 def _optimizer(*overrides: str, experiment: str = "ppo_cartpole") -> OptimizerConfig:
@@ -87,7 +87,7 @@ def test_a_module_replaces_fields_or_names_another_optimiser(
         f"multi_agent.algorithm_config_overrides_per_module={{p0: {{optimizer: {of_module}}}}}",
     ]
     config = build_experiment_config(compose_experiment(["+experiment=ppo_multi_agent_cartpole", *overrides]))
-    assert plan_modules(config)["p0"].algorithm.optimizer == expected
+    assert make_module_specs(config)["p0"].algorithm.optimizer == expected
 
 
 def test_an_option_that_does_not_fit_the_optimiser_of_all_modules_is_told() -> None:

@@ -12,7 +12,7 @@ from runner.config.metrics import producible_metrics
 from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_stored
 from runner.config.validation import build_experiment_config
-from runner.module_parts import plan_modules
+from runner.module_parts import make_module_specs
 
 ReportOf = Callable[..., str]
 
@@ -33,7 +33,7 @@ def test_each_module_has_its_algorithm_and_the_plan_of_the_run() -> None:
     assert list(config.algorithms) == ["algorithm", OWN]
     assert own.plan == config.algorithm.plan
     assert own.replay_buffers == config.algorithm.replay_buffers
-    plans = plan_modules(config)
+    plans = make_module_specs(config)
     assert plans["p0"].algorithm == config.algorithm
     assert plans["p1"].algorithm == own
 
@@ -90,7 +90,7 @@ def test_a_stored_configuration_is_composed_as_it_was() -> None:
 
 def test_overrides_of_a_module_are_of_its_own_algorithm() -> None:
     config = config_of(f"{OVERRIDES}.p1.double_q=false")
-    algorithm = plan_modules(config)["p1"].algorithm
+    algorithm = make_module_specs(config)["p1"].algorithm
     assert isinstance(algorithm, DQNConfig)
     assert algorithm.double_q is False
 

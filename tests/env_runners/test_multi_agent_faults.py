@@ -13,7 +13,7 @@ from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.multi_agent_env import AgentMapping, MultiAgentEnv, PatternMapping, StepDicts, agents_by_module
-from runner.module_parts import plan_modules
+from runner.module_parts import make_module_specs
 from tests.env_runners.coded_agents import ACTIONS, FLAT, NESTED, NESTED_ACTIONS, coded_obs, make_coded_run
 
 Fault = Callable[[StepDicts], object]
@@ -276,9 +276,9 @@ def test_an_id_that_a_pattern_may_lead_to_is_left_to_the_environment() -> None:
     pattern = "multi_agent.agent_to_module={agent_*: 'p_{agent}'}"
     shared = "ppo_multi_agent_cartpole_shared"
     config = config_of(pattern, "multi_agent.modules_to_train=[p_agent_0]", experiment=shared)
-    assert list(plan_modules(config)) == ["p_agent_0", "p_agent_1"]
+    assert list(make_module_specs(config)) == ["p_agent_0", "p_agent_1"]
     config = config_of(pattern, "multi_agent.modules_to_train=[p_agent_7]", experiment=shared)
-    assert "module p_agent_7 acts for no agent" in problem_of(lambda: plan_modules(config))
+    assert "module p_agent_7 acts for no agent" in problem_of(lambda: make_module_specs(config))
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_an_id_that_a_pattern_may_lead_to_is_left_to_the_environment() -> None:
 )
 def test_what_only_the_environment_and_the_mapping_tell(overrides: list[str], what: str) -> None:
     config = config_of(*overrides, experiment="ppo_multi_agent_cartpole_shared")
-    text = problem_of(lambda: plan_modules(config))
+    text = problem_of(lambda: make_module_specs(config))
     assert what in " ".join(text.split())
     assert "where    multi_agent." in text
 
@@ -323,7 +323,7 @@ def test_what_only_the_environment_and_the_mapping_tell(overrides: list[str], wh
 def test_a_multi_agent_block_for_an_environment_class_with_a_single_agent() -> None:
     composed = compose_experiment(["+experiment=ppo_catch", "multi_agent.modules_to_train=[default_policy]"], None)
     with pytest.raises(ConfigError, match=r"multi_agent is set, but runner\.environments\.Catch has a single agent"):
-        plan_modules(build_experiment_config(composed))
+        make_module_specs(build_experiment_config(composed))
 
 
 def test_a_module_that_is_not_trained_produces_no_learner_metrics() -> None:

@@ -197,4 +197,4 @@ def test_checkpoints_of_others_instantiate_nothing(
     monkeypatch.setenv("RUNNER_KEY", "another key than the one of before")
     with pytest.raises(UntrustedError) as caught:
         Trainer.from_checkpoint(tmp_path / "run" / "checkpoints" / "iteration_000001")
-    assert [(one.verb, one.key) for one in caught.value.demands] == [("imports", "env.wrappers.0.func._target_")]
+    assert [(one.verb, one.key) for one in caught.value.requirements] == [("imports", "env.wrappers.0.func._target_")]

@@ -16,9 +16,9 @@ from runner.config.algorithms import AlgorithmConfig, LossMetrics
 from runner.config.errors import RunFailure
 from runner.config.fields import option
 from runner.config.schemas import ModuleConfig
-from runner.learners.joint_learner import JointLearner, ModuleLearning
 from runner.learners.learner import Learner
 from runner.learners.loss import Loss
+from runner.learners.shared_parameter_learner import ModuleLearning, SharedParameterLearner
 from runner.modules import MultiRLModule, RLModule, frozen
 from runner.testing import BrokenContract, check_loss
 
@@ -173,7 +173,7 @@ def test_an_optimizer_that_is_left_out_gets_no_gradient() -> None:
 def test_modules_that_learn_together() -> None:
     together = MultiRLModule({"one": make_module(), "other": make_module()})
     learnings = {id_: ModuleLearning(Separate(Config()), Config(), np.random.default_rng(0)) for id_ in together}
-    joint = JointLearner(together, learnings, Config())
+    joint = SharedParameterLearner(together, learnings, Config())
     batches = {"one": make_batch(), "other": make_batch(8, seed=1)}
     vectors = {id_: found.vector for id_, found in joint.gradients(batches, 0).items()}
     for module_id, batch in batches.items():

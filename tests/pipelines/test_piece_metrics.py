@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from runner.config.errors import RunFailure
-from runner.config.own_code import line_of
+from runner.config.user_code import line_of
 from runner.pipelines import ConnectorPiece, ConnectorPipeline, LearnerConnectorPipeline, ModuleToEnvPipeline
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.pipelines.piece_metrics import (

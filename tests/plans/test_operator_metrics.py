@@ -10,7 +10,7 @@ from runner.cli.conditions import find_assertion_problems
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.metrics import producible_metrics
-from runner.config.own_code import line_of
+from runner.config.user_code import line_of
 from runner.experiment.trainer import Trainer
 from runner.plans import RunMetrics
 from tests.conftest import without_times

@@ -14,7 +14,7 @@ from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.episodes.spaces import blank_item
-from runner.module_parts import ActingParts, ModulePlan, build_acting_parts
+from runner.module_parts import ActingParts, ModuleSpec, build_acting_parts
 from runner.modules.flat_parameters import FlatParameters
 from runner.policy.reference import random_observations
 from runner.rows.lock_step_rows import LockStepRows
@@ -35,7 +35,7 @@ def make_parts(
     config = build_experiment_config(composed)
     edits = replace(config.connectors, env_to_module=env_to_module or [], module_to_env=module_to_env or [])
     config = replace(config, connectors=edits)
-    plan = ModulePlan("default_policy", None, observation_space, action_space, config.module, config.algorithm)
+    plan = ModuleSpec("default_policy", None, observation_space, action_space, config.module, config.algorithm)
     return build_acting_parts(config, plan), config
 
 

@@ -36,8 +36,11 @@ WAIT = "threading.py: Condition.wait"
         ([SAMPLE, STEP, ENVS, "multiprocessing/connection.py: recv"], "environment"),
         ([SAMPLE, STEP, ENVS, WAIT], "environment"),
         (["runner/plans/flow.py: flow", WAIT], "waiting"),
-        ([UPDATE, "runner/learners/peers.py: ProcessGroup.mean", "torch/distributed/x.py: all_reduce"], "transfer"),
-        ([UPDATE, "runner/learners/peers.py: Alone.mean"], "update"),
+        (
+            [UPDATE, "runner/learners/collective.py: ProcessGroup.mean", "torch/distributed/x.py: all_reduce"],
+            "transfer",
+        ),
+        ([UPDATE, "runner/learners/collective.py: Alone.mean"], "update"),
         ([UPDATE, "runner/pipelines/advantages.py: compute_gae"], "update"),
         (["runner/learners/learner_group.py: batch_of", PIPELINE, "numpy/x.py: where"], "learner pipeline"),
         ([SAMPLE, STEP, PIPELINE, "mine.py: Piece.__call__"], "module to env"),

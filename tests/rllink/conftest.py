@@ -19,7 +19,7 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.sample import Sample
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_parts import build_parts, plan_modules, weights_of
+from runner.module_parts import build_parts, make_module_specs, weights_of
 from runner.policy import OnnxPolicy
 from runner.rllink.client.frames import FrameReader, frame
 from runner.rllink.connection import Connection
@@ -67,7 +67,7 @@ class Served:
 
     def __init__(self, *overrides: str, run_dir: Path | None = None, state: Mapping[str, Any] | None = None) -> None:
         self.config = _configuration_of(overrides)
-        plans = plan_modules(self.config)
+        plans = make_module_specs(self.config)
         parts = build_parts(self.config)
         self.weights = weights_of(parts)
         runner = build_env_runner(self.config, plans, TRAINING, 0, 0, run_dir=run_dir)

@@ -26,7 +26,7 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_parts import plan_modules
+from runner.module_parts import make_module_specs
 from runner.rllink.client import Client, RLlinkError, ServerGone
 from runner.rllink.client.frames import frame
 from runner.rllink.client.packing import pack
@@ -737,9 +737,9 @@ def test_nobody_else_gets_an_address_before_the_server_starts() -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     config = build_experiment_config(compose_experiment([EXPERIMENT, f"env.port={port}"], None))
-    runner = build_env_runner(config, plan_modules(config), TRAINING, 0, 0)
+    runner = build_env_runner(config, make_module_specs(config), TRAINING, 0, 0)
     try:
         with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{port}"):
-            build_env_runner(config, plan_modules(config), TRAINING, 0, 0)
+            build_env_runner(config, make_module_specs(config), TRAINING, 0, 0)
     finally:
         runner.close()

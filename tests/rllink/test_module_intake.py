@@ -14,7 +14,7 @@ from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
-from runner.module_parts import build_acting_parts, build_parts, lookback_of, plan_modules, weights_of
+from runner.module_parts import build_acting_parts, build_parts, lookback_of, make_module_specs, weights_of
 from runner.rllink.module_intake import ModuleIntake
 from runner.rllink.received_episodes import OpenEpisode, ReceivedChunks
 from runner.rllink.versions import Versions
@@ -66,7 +66,7 @@ class Capture:
 def test_a_runner_and_what_arrives_agree(case: str) -> None:
     config = build_experiment_config(compose_experiment(CASES[case], None))
     config = replace(config, env_runners=replace(config.env_runners, num_envs_per_env_runner=3))
-    plans = plan_modules(config)
+    plans = make_module_specs(config)
     (plan,) = plans.values()
     weights = weights_of(build_parts(config))
     runner = build_env_runner(config, plans, TRAINING, 0, 0)
@@ -119,7 +119,7 @@ def arrived(module_id: str, block: ColumnBlock, episodes: dict[str, OpenEpisode]
 def test_statistics_are_of_every_observation_once() -> None:
     """Episodes in two parts teach a filter what whole ones do."""
     config = build_experiment_config(compose_experiment(CASES["filtered"], None))
-    (plan,) = plan_modules(config).values()
+    (plan,) = make_module_specs(config).values()
     weights = weights_of(build_parts(config))
     rng = np.random.default_rng(0)
     obs = rng.normal(scale=0.1, size=(11, 4)).astype(np.float32)

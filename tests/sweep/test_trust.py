@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.checkpoints.trust import UntrustedError
-from runner.config.origin import SIGNATURE
+from runner.config.signatures import SIGNATURE
 from runner.sweep.foreign_trials import check_trials
 from runner.sweep.space import Choices, SearchSpace
 from runner.sweep.trials import SweepFolder
@@ -50,7 +50,7 @@ def test_a_trial_sets_only_what_is_searched(tmp_path: Path) -> None:
     without_signatures(tmp_path / "odd")
     with pytest.raises(UntrustedError) as caught:
         check_trials(SPACE, SweepFolder.open(tmp_path / "odd"))
-    assert [(one.verb, one.key) for one in caught.value.demands] == [("sets", "trial 0: env._target_")]
+    assert [(one.verb, one.key) for one in caught.value.requirements] == [("sets", "trial 0: env._target_")]
     check_trials(SPACE, SweepFolder.open(tmp_path / "odd", is_trusted=True))
 
 

@@ -14,8 +14,8 @@ import pytest
 from tensorboardX.proto.event_pb2 import Event
 
 from runner.config.compose import compose_experiment
-from runner.config.demands import find_demands
 from runner.config.errors import ConfigError, UserError
+from runner.config.required_trust import find_trust_requirements
 from runner.config.validation import build_experiment_config
 from runner.tracking import further_trackers
 from runner.tracking.further_trackers import FurtherTrackers, TrackedRun
@@ -116,7 +116,7 @@ def test_the_id_of_somebody_elses_run_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_wandb_is_a_demand() -> None:
-    (demand,) = find_demands({"tracking": {"also": ["csv", "wandb"]}})
+    (demand,) = find_trust_requirements({"tracking": {"also": ["csv", "wandb"]}})
     assert (demand.verb, demand.key, demand.value) == ("contacts", "tracking.also.1", '"wandb"')
 
 

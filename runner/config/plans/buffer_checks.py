@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from runner.config.edits import describe_fault
 from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.kinds import REPLAY_BUFFERS
+from runner.config.list_patch_checks import describe_fault
+from runner.config.module_algorithm import module_algorithm_key
 from runner.config.module_ids import DEFAULT_MODULE_ID, declared_module_ids, is_mapping_complete
 from runner.config.operators import (
     BufferConfig,
@@ -17,7 +18,6 @@ from runner.config.operators import (
     StoreToReplayBufferConfig,
     UpdatePrioritiesConfig,
 )
-from runner.config.own_block import own_block
 from runner.config.plans.reading import read_plan
 from runner.config.plans.replay_flow_checks import find_flow_problems
 from runner.config.plans.steps import KEY, Plan, PlanStep, Where, steps_of
@@ -96,7 +96,7 @@ def _algorithms_of(buffer: str, config: ExperimentConfig) -> list[str]:
     if not is_mapping_complete(config):
         return ["algorithm"]
     stored = modules_stored_in(buffer, config, declared_module_ids(config) or [DEFAULT_MODULE_ID])
-    blocks = [own_block(module_id) for module_id in stored]
+    blocks = [module_algorithm_key(module_id) for module_id in stored]
     return list(dict.fromkeys(block if block in config.algorithms else "algorithm" for block in blocks))
 
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from runner.config.checks import check_value, convert, find_unknown_keys
-from runner.config.edits import describe_fault
 from runner.config.errors import ConfigError, Problem, nearest_match, show_value
+from runner.config.list_patch_checks import describe_fault
 from runner.config.operators import OPERATORS, BranchesConfig, OperatorConfig
 from runner.config.plans.steps import KEY, Plan, PlanStep, Where
 from runner.config.source_definitions import constant_of, find_ancestors, is_function

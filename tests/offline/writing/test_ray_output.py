@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from runner.config.compose import compose_experiment
-from runner.config.demands import find_demands
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.offline import OfflineConfig
+from runner.config.required_trust import find_trust_requirements
 from runner.config.validation import build_experiment_config
 from runner.episodes.columns import ColumnBlock, concat_blocks
 from runner.offline.files.file_kinds import JSON
@@ -172,7 +172,7 @@ def test_functions_are_checked_before_a_run_and_belong_to_what_is_trusted() -> N
     with pytest.raises(ConfigError, match=r"nearest .*write_lines"):
         build_experiment_config(compose_experiment([*overrides, method]))
     for name, verb in ((f"{MODULE}.write_lines", "imports"), ("write_sql", "contacts"), ("write_json", None)):
-        demands = find_demands({"offline": {"output_write_method": name}})
+        demands = find_trust_requirements({"offline": {"output_write_method": name}})
         assert [demand.verb for demand in demands] == ([] if verb is None else [verb])
 
 

@@ -12,7 +12,7 @@ class PeerLost(Exception):
     """A learner cannot reach its peers any more, and cannot finish its update."""
 
 
-class Peers(Protocol):
+class Collective(Protocol):
     """The learners that update the same module in step, each on other rows; `rank` numbers them.
 
     All of them make the same calls in the same order. A call raises PeerLost where another learner is gone.
@@ -31,7 +31,7 @@ class Peers(Protocol):
         """Return the sum of `number` over the learners."""
 
 
-class Alone:
+class SingleProcess:
     """A learner without peers."""
 
     rank = 0

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from runner.config.edit_lists import DISCARD, EARLIER
 from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.kinds import ENV_PIECES, PIECES, PIPELINE, PIPELINE_KINDS
+from runner.config.list_patches import DISCARD, EARLIER
 from runner.config.source_definitions import uses_of_itself
 from runner.config.targets import NOTHING_GIVEN, Given, TargetFault, find_target_fault, is_subclass
 

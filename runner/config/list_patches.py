@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from runner.config.own_block import OWN_BLOCK
+from runner.config.module_algorithm import MODULE_ALGORITHM
 
 PIPELINES = ("env_to_module", "module_to_env", "learner")
 OF_MODULES = "connectors.modules"  # module id -> pipeline -> edits
@@ -17,7 +17,7 @@ DISCARD, EARLIER = "discard", "earlier_edits"
 # Pipeline -> field of the algorithm that edits it; `connectors` edit it afterwards.
 OF_ALGORITHM = {"module_to_env": "module_to_env_pipeline", "learner": "learner_pipeline"}
 _LIST = re.compile(
-    rf"((algorithm|{OWN_BLOCK.pattern})\.({'|'.join(OF_ALGORITHM.values())})|connectors\.(modules\.[^.]+\.)?({'|'.join(PIPELINES)}))(?=\.|$)"
+    rf"((algorithm|{MODULE_ALGORITHM.pattern})\.({'|'.join(OF_ALGORITHM.values())})|connectors\.(modules\.[^.]+\.)?({'|'.join(PIPELINES)}))(?=\.|$)"
 )
 
 

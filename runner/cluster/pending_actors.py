@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from runner.cluster.looking import run_beside
+from runner.cluster.node_polling import run_beside
 from runner.config.errors import Problem
 
 INTERVAL_S = 10.0
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class WaitingActor:
+class PendingActor:
     """An actor that has no place yet: what it is, and its logical resources by name."""
 
     actor_id: bytes
@@ -47,7 +47,7 @@ def _tell_until(is_over: threading.Event, note: Callable[[str], None], interval_
     while not is_over.wait(interval_s / _LOOKS_AN_INTERVAL):
         now_s = time.monotonic()
         try:
-            waiting = waiting_actors()
+            waiting = pending_actors()
             since_s = {actor.actor_id: since_s.get(actor.actor_id, now_s) for actor in waiting}
             longest_s = now_s - min(since_s.values(), default=now_s)
             if longest_s >= interval_s and now_s - told_s >= interval_s:
@@ -57,7 +57,7 @@ def _tell_until(is_over: threading.Event, note: Callable[[str], None], interval_
             _log.debug("Ray does not say who waits: %s: %s", type(error).__name__, error)
 
 
-def waiting_actors() -> list[WaitingActor]:
+def pending_actors() -> list[PendingActor]:
     """Return the actors of this process that no node has a place for at the moment."""
     import ray
     from ray._private.state import state
@@ -71,13 +71,13 @@ def waiting_actors() -> list[WaitingActor]:
     actors = [table_row.ActorTableData.FromString(row) for row in table]
     # One that waits at a node has the node's address already, and no worker.
     return [
-        WaitingActor(actor.actor_id, _TITLES.get(actor.class_name, actor.class_name), _asked(actor.required_resources))
+        PendingActor(actor.actor_id, _TITLES.get(actor.class_name, actor.class_name), _asked(actor.required_resources))
         for actor in actors
         if actor.owner_address.worker_id == this_worker and not actor.address.worker_id
     ]
 
 
-def find_lack_of_room(actors: Sequence[Any], seconds: float) -> Problem | None:
+def find_lack_of_capacity(actors: Sequence[Any], seconds: float) -> Problem | None:
     """Return a problem if no node has had a place for one of these actors.
 
     Args:
@@ -86,7 +86,7 @@ def find_lack_of_room(actors: Sequence[Any], seconds: float) -> Problem | None:
     """
     try:
         ids = {actor._actor_id.binary() for actor in actors}
-        waiting = [actor for actor in waiting_actors() if actor.actor_id in ids]
+        waiting = [actor for actor in pending_actors() if actor.actor_id in ids]
         if not waiting:
             return None
         what = f"the Ray cluster has had no room for {seconds:g} s: {_asked_text(waiting)}"
@@ -97,7 +97,7 @@ def find_lack_of_room(actors: Sequence[Any], seconds: float) -> Problem | None:
         return None
 
 
-def waiting_text(waiting: list[WaitingActor], seconds: float) -> str:
+def waiting_text(waiting: list[PendingActor], seconds: float) -> str:
     """Return a line that says who waits, what each asks for, and what is free."""
     return f"waiting for resources for {seconds:.0f} s: {_asked_text(waiting)}; free: {_free_text(waiting)}"
 
@@ -108,7 +108,7 @@ def _asked(required: Mapping[str, float]) -> dict[str, float]:
     return {name: amount for name, amount in plain.items() if name != "bundle"}
 
 
-def _asked_text(waiting: Sequence[WaitingActor]) -> str:
+def _asked_text(waiting: Sequence[PendingActor]) -> str:
     counts = Counter((actor.title, _amounts(actor.asked)) for actor in waiting)
     return "; ".join(
         f"{count} {title}{'' if count == 1 else 's'}{' asks' if count == 1 else ', each asks'} for {amounts}"
@@ -116,7 +116,7 @@ def _asked_text(waiting: Sequence[WaitingActor]) -> str:
     )
 
 
-def _free_text(waiting: Sequence[WaitingActor]) -> str:
+def _free_text(waiting: Sequence[PendingActor]) -> str:
     import ray
 
     there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from runner.config.demands import find_demands
+from runner.config.required_trust import find_trust_requirements
 
 
 @pytest.mark.parametrize(
@@ -29,10 +29,10 @@ from runner.config.demands import find_demands
     ],
 )
 def test_paths_and_classes_are_demands(values: dict[str, Any], verb: str, key: str) -> None:
-    assert [(demand.verb, demand.key) for demand in find_demands(values)] == [(verb, key)]
+    assert [(demand.verb, demand.key) for demand in find_trust_requirements(values)] == [(verb, key)]
 
 
 def test_bundled_players_and_numbers_are_none() -> None:
     fixed = {"r": {"_target_": "runner.league.RandomPlayer", "mask_key": "action_mask"}}
-    assert find_demands({"league": {"fixed": fixed, "modules": ["main"]}}) == []
-    assert find_demands({"curriculum": {"tasks": {"a": {"options": {"level": 3}}}}}) == []
+    assert find_trust_requirements({"league": {"fixed": fixed, "modules": ["main"]}}) == []
+    assert find_trust_requirements({"curriculum": {"tasks": {"a": {"options": {"level": 3}}}}}) == []

@@ -1,4 +1,4 @@
-"""Plans of modules: agents, their spaces, and blocks of the configuration."""
+"""Specifications of modules: agents, their spaces, and blocks of the configuration."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import gymnasium as gym
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.checks import convert
-from runner.config.edit_lists import OF_ALGORITHM, added_up
 from runner.config.errors import ConfigError, Problem, nearest_match
+from runner.config.list_patches import OF_ALGORITHM, added_up
 from runner.config.optimizer import with_overrides
 from runner.config.schemas import ExperimentConfig, ModuleConfig, MultiAgentConfig
 from runner.env_runners.env_closing import close_environments
@@ -26,8 +26,8 @@ B = TypeVar("B", ModuleConfig, AlgorithmConfig)
 
 
 @dataclass(frozen=True)
-class ModulePlan:
-    """The plan of one module.
+class ModuleSpec:
+    """The specification of one module.
 
     Attributes:
         agents: ids of the agents that it acts for; None in runs with a single agent.
@@ -51,45 +51,47 @@ class ModulePlan:
         return role if self.agents is None else f"{role}/{self.module_id}"
 
 
-def has_several_agents(plans: Mapping[str, ModulePlan]) -> bool:
+def has_several_agents(specs: Mapping[str, ModuleSpec]) -> bool:
     """Return whether the modules act for several agents of one environment."""
-    return any(plan.agents is not None for plan in plans.values())
+    return any(spec.agents is not None for spec in specs.values())
 
 
-def plan_modules(config: ExperimentConfig) -> dict[str, ModulePlan]:
-    """Plan the modules, by id; makes one environment to ask it for spaces and agents.
+def make_module_specs(config: ExperimentConfig) -> dict[str, ModuleSpec]:
+    """Return the specification of each module by id; makes one environment to ask it for spaces and agents.
 
     Raises:
         ConfigError: an agent without a mapping, a module that no agent is mapped to, spaces that do not fit.
     """
     if config.env.agents is not None:
-        return _plan_declared_agents(config, config.env.agents)
+        return _specs_of_declared_agents(config, config.env.agents)
     if config.env.observation_space is not None:
         declared = _declared_space(config.env.observation_space, "env.observation_space")
-        return _plan_single(config, declared, _declared_space(config.env.action_space, "env.action_space"))
+        return _single_spec(config, declared, _declared_space(config.env.action_space, "env.action_space"))
     env = make_environment(config.env, 1, config.env_runners.gym_env_vectorize_mode)
     try:
         if isinstance(env, MultiAgentEnv):
-            return _plan_agents(config, env)
+            return _specs_of_agents(config, env)
         envs = sub_environments(env, lambda: env, 1, config.seed)  # refuses what cannot be stepped
-        return _plan_single(config, envs.single_observation_space, envs.single_action_space)
+        return _single_spec(config, envs.single_observation_space, envs.single_action_space)
     finally:
         close_environments([env])
 
 
-def _plan_single(config: ExperimentConfig, observation_space: Space, action_space: Space) -> dict[str, ModulePlan]:
+def _single_spec(config: ExperimentConfig, observation_space: Space, action_space: Space) -> dict[str, ModuleSpec]:
     _check_no_agents_named(config)
     _check_module_ids(config, [DEFAULT_MODULE_ID])
-    plan = ModulePlan(DEFAULT_MODULE_ID, None, observation_space, action_space, config.module, config.algorithm)
-    return {DEFAULT_MODULE_ID: plan}
+    spec = ModuleSpec(DEFAULT_MODULE_ID, None, observation_space, action_space, config.module, config.algorithm)
+    return {DEFAULT_MODULE_ID: spec}
 
 
-def _plan_declared_agents(config: ExperimentConfig, agents: Mapping[str, Mapping[str, Any]]) -> dict[str, ModulePlan]:
+def _specs_of_declared_agents(
+    config: ExperimentConfig, agents: Mapping[str, Mapping[str, Any]]
+) -> dict[str, ModuleSpec]:
     observations, actions = (
         {id_: _declared_space(spaces.get(name), f"env.agents.{id_}.{name}") for id_, spaces in agents.items()}
         for name in ("observation_space", "action_space")
     )
-    return _plan_agents(config, DeclaredAgents(observations, actions))
+    return _specs_of_agents(config, DeclaredAgents(observations, actions))
 
 
 def _declared_space(state: Mapping[str, Any] | None, where: str) -> Space:
@@ -100,11 +102,11 @@ def _declared_space(state: Mapping[str, Any] | None, where: str) -> Space:
         raise ConfigError([Problem(str(error), where, str(state), allowed)]) from error
 
 
-def _plan_agents(config: ExperimentConfig, agents_env: MultiAgentEnv | DeclaredAgents) -> dict[str, ModulePlan]:
+def _specs_of_agents(config: ExperimentConfig, agents_env: MultiAgentEnv | DeclaredAgents) -> dict[str, ModuleSpec]:
     by_module = agents_by_module(agents_env, make_mapping(config.multi_agent.agent_to_module))
     _check_module_ids(config, list(by_module))
     return {
-        module_id: ModulePlan(
+        module_id: ModuleSpec(
             module_id,
             tuple(agents),
             agents_env.observation_spaces[agents[0]],

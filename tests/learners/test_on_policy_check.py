@@ -15,7 +15,7 @@ from runner.pipelines import ObservationPiece
 from runner.pipelines.piece import Batch, ConnectorPiece
 from tests.conftest import QUICK, without_times
 
-HERE = "tests.learners.test_acted_outputs"
+HERE = "tests.learners.test_on_policy_check"
 TINY = (*QUICK, "algorithm.train_batch_size_per_learner=64", "algorithm.minibatch_size=32", "algorithm.lr=0")
 
 
@@ -128,7 +128,7 @@ def test_the_same_piece_in_both_pipelines_learns_on_what_it_acts_on() -> None:
         ),
         ([piece("learner", "RewritesEpisodes")], "changes the observations in the learner pipeline only"),
         (
-            ["connectors.learner=[{append: {_target_: tests.learners.test_acted_outputs.Secretly}}]"],
+            ["connectors.learner=[{append: {_target_: tests.learners.test_on_policy_check.Secretly}}]"],
             "Secretly changes the observations in the learner pipeline only",
         ),
         (
@@ -182,7 +182,7 @@ def test_a_run_with_the_check_has_the_numbers_of_one_without(overrides: list[str
 
 
 def test_masked_logits_do_not_hide_a_difference() -> None:
-    from runner.learners.acted_outputs import _largest_difference
+    from runner.learners.on_policy_check import _largest_difference
 
     masked = float(np.finfo(np.float32).min)
     before = torch.tensor([[0.1, masked], [0.2, masked]])

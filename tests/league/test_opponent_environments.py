@@ -10,8 +10,8 @@ import pytest
 
 from runner.env_runners.multi_agent_env import ALL_AGENTS
 from runner.league.lineup import ITSELF, Lineup
+from runner.league.opponent_environments import OpponentEnvironments, Team
 from runner.league.players import Player, Seat
-from runner.league.seated_environments import SeatedEnvironments, Team
 from runner.rows.matches import Match
 from tests.league.arena import AGENTS, Arena
 
@@ -33,9 +33,9 @@ class Counting(Player):
         return np.array([(self.number + seat.memory["count"]) % 5 for seat in seats])
 
 
-def seated(has_all_key: bool, odds: dict[str, float], teams: Sequence[Team] = ()) -> SeatedEnvironments:
+def seated(has_all_key: bool, odds: dict[str, float], teams: Sequence[Team] = ()) -> OpponentEnvironments:
     teams = teams or [Team((agent,), "main") for agent in AGENTS]
-    envs = SeatedEnvironments(
+    envs = OpponentEnvironments(
         lambda: Arena(has_all_key),
         NUM_ENVS,
         3,
@@ -49,7 +49,7 @@ def seated(has_all_key: bool, odds: dict[str, float], teams: Sequence[Team] = ()
 class Loop:
     """Whoever steps the environments: acts for the agents that it sees, and keeps books of each episode."""
 
-    def __init__(self, envs: SeatedEnvironments) -> None:
+    def __init__(self, envs: OpponentEnvironments) -> None:
         self.envs = envs
         self.awaited: list[list[str]] = [[] for _ in range(NUM_ENVS)]
         self.seen: list[set[str]] = [set() for _ in range(NUM_ENVS)]
@@ -77,7 +77,7 @@ class Loop:
             self._take(self.envs.step(actions))
 
 
-def transcripts(envs: SeatedEnvironments) -> list[list[Any]]:
+def transcripts(envs: OpponentEnvironments) -> list[list[Any]]:
     return [env.transcript for env in envs.environments]  # type: ignore[attr-defined]
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from runner.cluster.waiting import waiting_actors
+from runner.cluster.pending_actors import pending_actors
 
 _LEAST_AMOUNT = 1e-4  # Ray counts in ten-thousandths
 
@@ -23,7 +23,7 @@ def count_places(each: Mapping[str, float], most: int, others: Sequence[Mapping[
 
     nodes: Mapping[str, Mapping[str, float]] = available_resources_per_node()  # type: ignore[no-untyped-call]
     free = [dict(node) for node in nodes.values()]
-    for other in (*(actor.asked for actor in waiting_actors()), *others):
+    for other in (*(actor.asked for actor in pending_actors()), *others):
         _take_place(other, free)
     return next((count for count in range(most) if not _take_place(each, free)), most)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 
-OWN_BLOCK = re.compile(r"multi_agent\.modules\.[^.]+\.algorithm")
+MODULE_ALGORITHM = re.compile(r"multi_agent\.modules\.[^.]+\.algorithm")
 
 
-def own_block(module_id: str) -> str:
+def module_algorithm_key(module_id: str) -> str:
     """Return its dotted key."""
     return f"multi_agent.modules.{module_id}.algorithm"

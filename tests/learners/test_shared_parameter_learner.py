@@ -12,9 +12,9 @@ import torch
 from runner.config.algorithms import PPOConfig
 from runner.config.schemas import ModuleConfig
 from runner.learners.gradients import ModuleGradient
-from runner.learners.joint_learner import JointLearner, ModuleLearning
 from runner.learners.learner import Learner
 from runner.learners.ppo import PPOLoss
+from runner.learners.shared_parameter_learner import ModuleLearning, SharedParameterLearner
 from runner.modules import ActorCriticModule, MultiRLModule, RLModule
 from runner.modules.multi_rl_module import JointPass, member_of
 from tests.modules.joint_modules import SharedCritic, SharedEncoder
@@ -32,13 +32,15 @@ def make_modules(classes: type[MultiRLModule], seed: int = 0) -> MultiRLModule:
     return classes(modules)
 
 
-def make_learner(together: MultiRLModule, config: PPOConfig = CONFIG, trained: Any = tuple(NUM_ROWS)) -> JointLearner:
+def make_learner(
+    together: MultiRLModule, config: PPOConfig = CONFIG, trained: Any = tuple(NUM_ROWS)
+) -> SharedParameterLearner:
     learnings = {
         id_: ModuleLearning(PPOLoss(config), config, np.random.default_rng(number))
         for number, id_ in enumerate(NUM_ROWS)
         if id_ in trained
     }
-    return JointLearner(together, learnings, config)
+    return SharedParameterLearner(together, learnings, config)
 
 
 def make_batches(seed: int = 0) -> dict[str, dict[str, Any]]:

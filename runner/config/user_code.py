@@ -19,14 +19,14 @@ _MOST_ARGUMENTS = 4
 _UNEXPECTED = re.compile(r"(?P<called>\w+)(\.__init__)?\(\) got an unexpected keyword argument '(?P<name>\w+)'")
 
 
-def is_own(part: type) -> bool:
+def is_user_defined(part: type) -> bool:
     """Return whether a class is none of runner's."""
     return part.__module__.partition(".")[0] != _PACKAGE_DIR.name
 
 
-def is_own_method(part: type, method: str) -> bool:
+def is_user_defined_method(part: type, method: str) -> bool:
     """Return whether the user wrote this method of a class."""
-    return _is_own_code(getattr(getattr(part, method, None), "__code__", None))
+    return _is_user_code(getattr(getattr(part, method, None), "__code__", None))
 
 
 def line_of(part: Any) -> str | None:
@@ -43,7 +43,7 @@ def line_of(part: Any) -> str | None:
 def place_of(part: type, *methods: str) -> str:
     """Return file:line and name of the first of the methods that the user wrote; of the class where there is none."""
     for method in methods:
-        if is_own_method(part, method):
+        if is_user_defined_method(part, method):
             return f"{line_of(getattr(part, method))}, {part.__name__}.{method}"
     return ", ".join(filter(None, (line_of(part), part.__name__)))
 
@@ -60,7 +60,7 @@ def problem_of(error: BaseException, where: str | None = None) -> Problem:
     lines = traceback.extract_tb(error.__traceback__)
     what = f"{type(error).__name__}: {error}".rstrip(": ")
     for frame, line in zip(reversed(frames), reversed(lines), strict=True):
-        if _is_own_code(frame.f_code):
+        if _is_user_code(frame.f_code):
             name = frame.f_code.co_qualname.replace("<locals>.", "")
             place = ", ".join(filter(None, (where, f"{line.filename}:{line.lineno}", name)))
             names, wanted = _names_for(error, frame)
@@ -113,7 +113,7 @@ def _arguments_of(frame: FrameType) -> str | None:
     return "\n".join(texts[:_MOST_ARGUMENTS]) or None
 
 
-def _is_own_code(code: CodeType | None) -> bool:
+def _is_user_code(code: CodeType | None) -> bool:
     if code is None or code.co_filename.startswith("<"):
         return False
     path = Path(code.co_filename)

@@ -165,11 +165,11 @@ def test_an_experiment_file_that_is_written_of_overrides(write_config: WriteConf
 
 
 def test_edits_of_one_module_come_after_those_of_all() -> None:
-    from runner.module_parts import plan_modules
+    from runner.module_parts import make_module_specs
 
     own = "{p0: {learner_pipeline: [{remove: A}]}, p1: {learner_pipeline: [{discard: earlier_edits}, {remove: B}]}}"
     overrides = ["+experiment=ppo_multi_agent_cartpole", f"multi_agent.algorithm_config_overrides_per_module={own}"]
-    plans = plan_modules(build_experiment_config(compose_experiment(overrides)))
+    plans = make_module_specs(build_experiment_config(compose_experiment(overrides)))
     assert [list(edit) for edit in plans["p0"].algorithm.learner_pipeline] == [["prepend"], ["append"], ["remove"]]
     assert plans["p1"].algorithm.learner_pipeline == removals("B")
 

@@ -43,7 +43,7 @@ _SMALLEST_SCALE = 0.1
 _MASKED = 1e30  # logits beyond it come from action masks and are not compared
 
 
-class ActedOutputs:
+class OnPolicyConsistencyCheck:
     """Comparison of the outputs recorded while acting with the outputs for the train batch of the same rows.
 
     Each module is checked once, with the first train batch that has rows of it.

@@ -13,7 +13,7 @@ from torch import Tensor
 from runner.learners.minibatches import Minibatch
 
 
-class RowOutputs:
+class PerRowMetrics:
     """Collects the fields of loss records that have a row axis, over the minibatches of the last epoch.
 
     Args:
@@ -42,12 +42,12 @@ class RowOutputs:
             return {}
         if len(self._minibatches) == 1 and self._minibatches[0].is_in_order:
             return {name: _joined(parts).cpu().numpy() for name, parts in self._parts.items()}
-        places = np.concatenate([minibatch.places() for minibatch in self._minibatches])
+        row_indices = np.concatenate([minibatch.row_indices() for minibatch in self._minibatches])
         rows = {}
         for name, parts in self._parts.items():
             values = _joined(parts).cpu().numpy()
             rows[name] = np.empty_like(values)
-            rows[name][places] = values
+            rows[name][row_indices] = values
         return rows
 
 

@@ -9,8 +9,8 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 
-from runner.config.edit_lists import DISCARD, EARLIER, OF_ALGORITHM, OF_MODULES, PIPELINES, added_up, edit_list_of
-from runner.config.own_block import own_block
+from runner.config.list_patches import DISCARD, EARLIER, OF_ALGORITHM, OF_MODULES, PIPELINES, added_up, edit_list_of
+from runner.config.module_algorithm import module_algorithm_key
 
 _OF_ALL = (*(f"algorithm.{field}" for field in OF_ALGORITHM.values()), *(f"connectors.{name}" for name in PIPELINES))
 _AROUND_LISTS = re.compile(
@@ -21,13 +21,13 @@ _AROUND_LISTS = re.compile(
 def edit_lists_in(config: DictConfig) -> list[str]:
     """Return the keys of the lists that a configuration may have: of all modules, and of each module it names."""
     of_modules = [f"{OF_MODULES}.{id_}.{name}" for id_ in _keys_at(config, OF_MODULES) for name in PIPELINES]
-    of_own = [f"{block}.{field}" for block in own_blocks(config) for field in OF_ALGORITHM.values()]
+    of_own = [f"{block}.{field}" for block in module_algorithm_keys(config) for field in OF_ALGORITHM.values()]
     return [*_OF_ALL, *of_modules, *of_own]
 
 
-def own_blocks(config: DictConfig) -> list[str]:
+def module_algorithm_keys(config: DictConfig) -> list[str]:
     """Return the keys of the algorithms that modules of a configuration have of their own."""
-    return [own_block(module_id) for module_id in _keys_at(config, "multi_agent.modules")]
+    return [module_algorithm_key(module_id) for module_id in _keys_at(config, "multi_agent.modules")]
 
 
 def _keys_at(config: DictConfig, key: str) -> list[Any]:

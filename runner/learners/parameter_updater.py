@@ -24,7 +24,7 @@ from runner.modules.rl_module import RLModule
 from runner.modules.stored_parameters import check_same_network
 
 
-class GradientSteps:
+class ParameterUpdater:
     """Clipped steps along gradients, with the learning rates of a configuration.
 
     Args:
@@ -86,10 +86,10 @@ class GradientSteps:
             )
         return [scheduled_value(getattr(self._config, field), num_env_steps) for field in self.lr_fields]
 
-    def step(self, lrs: Sequence[float], resting: Sequence[str] = ()) -> dict[str, Tensor]:
+    def step(self, lrs: Sequence[float], frozen_groups: Sequence[str] = ()) -> dict[str, Tensor]:
         """Clip the gradient and take a step; returns what `move` does."""
         norms = self._clip_on_host() if self.gradient.is_cpu else self.clip(self.gradient)
-        return self.move(lrs, norms, resting)
+        return self.move(lrs, norms, frozen_groups)
 
     def clip(self, gradient: Tensor) -> dict[str, Tensor]:
         """Scale each optimiser's part of a gradient (P,) down to `grad_clip`, in place; returns the norms before."""
@@ -115,18 +115,20 @@ class GradientSteps:
             return [(name, gradient) for name in self._parts]
         return [(name, gradient[part]) for name, part in self._parts.items()]
 
-    def move(self, lrs: Sequence[float], norms: dict[str, Tensor], resting: Sequence[str] = ()) -> dict[str, Tensor]:
-        """Take a step along the clipped gradient with all optimisers but the resting ones.
+    def move(
+        self, lrs: Sequence[float], norms: dict[str, Tensor], frozen_groups: Sequence[str] = ()
+    ) -> dict[str, Tensor]:
+        """Take a step along the clipped gradient with all optimisers except those of `frozen_groups`.
 
         Returns:
             The norms of these optimisers' gradients before clipping, of `norms` by `clip`.
         """
-        if not resting:
+        if not frozen_groups:
             self._optimizer.step(*lrs)
             return norms
         of_steps = zip(self._optimizer_names, lrs, strict=True)
-        self._optimizer.step(*(None if name in resting else lr for name, lr in of_steps))
-        left_out = {_norm_name(name) for name in resting}
+        self._optimizer.step(*(None if name in frozen_groups else lr for name, lr in of_steps))
+        left_out = {_norm_name(name) for name in frozen_groups}
         return {name: norm for name, norm in norms.items() if name not in left_out}
 
     def add(self, gradients: ModuleGradient) -> None:

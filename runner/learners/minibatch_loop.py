@@ -14,11 +14,11 @@ from torch import Tensor
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.errors import Problem
+from runner.learners.collective import Collective
 from runner.learners.loss import Loss
 from runner.learners.loss_failure import LossNotFinite
 from runner.learners.minibatches import Minibatches
-from runner.learners.peers import Peers
-from runner.learners.row_outputs import RowOutputs
+from runner.learners.per_row_metrics import PerRowMetrics
 from runner.learners.target_updates import TargetUpdates
 from runner.modules.rl_module import RLModule
 from runner.streams import restore_stream, stream_state
@@ -40,16 +40,16 @@ class LearnerUpdate:
     """
 
     metrics: dict[str, float]
-    _row_outputs: RowOutputs
+    _row_metrics: PerRowMetrics
     compile_s: float = 0.0
 
     @property
     def rows(self) -> dict[str, npt.NDArray[Any]]:
         """Name -> (V, ...), what the loss reported for each row with a loss in the last epoch, in the batch's order."""
-        return self._row_outputs.in_order()
+        return self._row_metrics.in_order()
 
 
-class ModuleUpdate:
+class MinibatchLoop:
     """The update of one module: cuts minibatches, follows up steps, and completes the metrics.
 
     Args:
@@ -58,7 +58,7 @@ class ModuleUpdate:
         config: epochs, minibatches, targets.
         stream: shuffles rows.
         device: of the module.
-        peers: update the same module on other rows.
+        collective: update the same module on other rows.
         loss_stream: for the random numbers of the loss; None: the loss keeps the stream that it has, and its state.
     """
 
@@ -69,20 +69,20 @@ class ModuleUpdate:
         config: AlgorithmConfig,
         stream: np.random.Generator,
         device: torch.device,
-        peers: Peers,
+        collective: Collective,
         loss_stream: np.random.Generator | None = None,
     ) -> None:
         self.module, self.loss, self.config = module, loss, config
-        self._stream, self._peers = stream, peers
+        self._stream, self._collective = stream, collective
         self._loss_stream = loss_stream if loss.draws else None
         if loss_stream is not None:
             loss.use_stream(loss_stream)
-        self.minibatches = Minibatches(module, loss, config, stream, device, peers)
+        self.minibatches = Minibatches(module, loss, config, stream, device, collective)
         self._targets = TargetUpdates(module, config)
 
-    def new_rows(self) -> RowOutputs:
+    def new_rows(self) -> PerRowMetrics:
         """Return an empty collection of what the loss reports for each row."""
-        return RowOutputs(self.config.metrics.rows)
+        return PerRowMetrics(self.config.metrics.rows)
 
     def end_step(self, num_rows: int) -> None:
         """Follow up a gradient step on so many rows of all learners."""
@@ -119,11 +119,11 @@ class ModuleUpdate:
 
     def _values(self, tensors: Sequence[Tensor]) -> list[float]:
         """Return 0-d tensors as numbers, means over the peers."""
-        if len(tensors) <= _FEW and tensors[0].is_cpu and self._peers.num_learners == 1:
+        if len(tensors) <= _FEW and tensors[0].is_cpu and self._collective.num_learners == 1:
             return [float(tensor.item()) for tensor in tensors]  # in a quarter of the time
         with torch.no_grad():
             stacked = torch.stack(list(tensors))
-        self._peers.mean(stacked)
+        self._collective.mean(stacked)
         values: list[float] = stacked.tolist()
         return values
 

@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 from runner.config.algorithms import AlgorithmConfig
-from runner.learners.gradient_steps import GradientSteps
+from runner.learners.collective import Collective, SingleProcess
 from runner.learners.gradients import ModuleGradient
 from runner.learners.loss import Loss, with_noise
 from runner.learners.loss_checks import ComputeLoss, checked_once
+from runner.learners.minibatch_loop import LearnerUpdate, MinibatchLoop, Record, weighted_sums
 from runner.learners.minibatches import Minibatch
-from runner.learners.module_update import LearnerUpdate, ModuleUpdate, Record, weighted_sums
-from runner.learners.peers import Alone, Peers
-from runner.learners.row_outputs import RowOutputs
+from runner.learners.parameter_updater import ParameterUpdater
+from runner.learners.per_row_metrics import PerRowMetrics
 from runner.modules.multi_rl_module import JointPass, MultiRLModule, member_of
 
 # Module id -> column -> tensor.
@@ -48,7 +48,7 @@ class ModuleLearning:
     loss_stream: np.random.Generator | None = None
 
 
-class JointLearner:
+class SharedParameterLearner:
     """Updates the modules of a `MultiRLModule` together: the k-th minibatches of all modules are one step.
 
     Its loss is the sum of the modules' losses. A module with fewer minibatches, or without rows, adds no
@@ -58,7 +58,7 @@ class JointLearner:
         together: on the learner's device; parameters that no trained module uses are frozen.
         trained: module id -> how it learns, for the modules that are trained.
         config: learning rate, optimiser and clipping of all.
-        peers: learners that update the same modules on other rows; None: there are none.
+        collective: learners that update the same modules on other rows; None: there are none.
     """
 
     def __init__(
@@ -66,19 +66,19 @@ class JointLearner:
         together: MultiRLModule,
         trained: Mapping[str, ModuleLearning],
         config: AlgorithmConfig,
-        peers: Peers | None = None,
+        collective: Collective | None = None,
     ) -> None:
         self.module = together
-        self._peers: Peers = peers or Alone()
-        self._steps = GradientSteps(together, config)
+        self._collective: Collective = collective or SingleProcess()
+        self._updater = ParameterUpdater(together, config)
         self._updates = {
-            module_id: ModuleUpdate(
+            module_id: MinibatchLoop(
                 member_of(together, module_id),
                 of_one.loss,
                 of_one.config,
                 of_one.stream,
                 self.device,
-                self._peers,
+                self._collective,
                 of_one.loss_stream,
             )
             for module_id, of_one in trained.items()
@@ -93,7 +93,7 @@ class JointLearner:
         Returns:
             By module id, what the update gave.
         """
-        lrs = self._steps.learning_rates(num_env_steps)
+        lrs = self._updater.learning_rates(num_env_steps)
         updates = self._begin(batches, num_env_steps)
         records: dict[str, list[Record]] = {module_id: [] for module_id in updates}
         rows = {module_id: update.new_rows() for module_id, update in updates.items()}
@@ -101,14 +101,14 @@ class JointLearner:
         for together in zip_longest(*cut):
             minibatches = {id_: one for id_, one in zip(updates, together, strict=True) if one is not None}
             by_module = self._backward(minibatches, rows)
-            norms = self._steps.step(lrs, self._resting(minibatches))
+            norms = self._updater.step(lrs, self._frozen_groups(minibatches))
             for module_id, record in by_module.items():
                 updates[module_id].end_step(minibatches[module_id].num_rows_of_all)
                 records[module_id].append(record | norms)
-        of_steps = self._steps.metrics(lrs)
+        of_steps = self._updater.metrics(lrs)
         ended = {}
         for module_id, update in updates.items():
-            means = update.means(records[module_id], self._steps.lr_fields)
+            means = update.means(records[module_id], self._updater.lr_fields)
             metrics = update.end(means, of_steps, len(records[module_id]))
             ended[module_id] = LearnerUpdate(metrics, rows[module_id])
         return ended
@@ -123,8 +123,8 @@ class JointLearner:
             rows, minibatch = update.new_rows(), update.minibatches.whole(batches[module_id])
             if minibatch is not None:
                 record = self._backward({module_id: minibatch}, {module_id: rows})[module_id]
-                metrics = update.means([record], self._steps.lr_fields)
-                vector = self._steps.gradient.cpu().numpy().copy()
+                metrics = update.means([record], self._updater.lr_fields)
+                vector = self._updater.gradient.cpu().numpy().copy()
                 found[module_id] = ModuleGradient(vector, metrics, rows.in_order(), minibatch.num_rows)
         return found
 
@@ -134,20 +134,20 @@ class JointLearner:
         Returns:
             Metrics by module id.
         """
-        lrs = self._steps.learning_rates(num_env_steps)
+        lrs = self._updater.learning_rates(num_env_steps)
         updates = self._begin(gradients, num_env_steps)
         if not updates:
             return {}
-        self._steps.gradient.zero_()
+        self._updater.gradient.zero_()
         for module_id in updates:
-            self._steps.add(gradients[module_id])
-        norms = self._steps.step(lrs, self._resting(updates))
+            self._updater.add(gradients[module_id])
+        norms = self._updater.step(lrs, self._frozen_groups(updates))
         metrics = {}
         for module_id, update in updates.items():
             of_module = gradients[module_id]
             update.end_step(of_module.num_rows)
-            reported = {**of_module.metrics, **update.means([norms], self._steps.lr_fields)}
-            metrics[module_id] = update.end(reported, self._steps.metrics(lrs), 1)
+            reported = {**of_module.metrics, **update.means([norms], self._updater.lr_fields)}
+            metrics[module_id] = update.end(reported, self._updater.metrics(lrs), 1)
         return metrics
 
     def update_targets(self, tau: float) -> None:
@@ -155,21 +155,21 @@ class JointLearner:
         for update in self._updates.values():
             update.module.update_targets(tau)
 
-    def _begin(self, module_ids: Iterable[str], num_env_steps: int) -> dict[str, ModuleUpdate]:
+    def _begin(self, module_ids: Iterable[str], num_env_steps: int) -> dict[str, MinibatchLoop]:
         """Prepare the losses of some modules, and return these modules' updates; others are not trained."""
         found = {module_id: update for module_id, update in self._updates.items() if module_id in module_ids}
         for update in found.values():
             update.loss.before_update(num_env_steps)
         return found
 
-    def _resting(self, module_ids: Iterable[str]) -> list[str]:
+    def _frozen_groups(self, module_ids: Iterable[str]) -> list[str]:
         """Return the optimisers that rest for all of these modules: an optimiser moves the parameters of all."""
-        of_modules = [self._updates[module_id].loss.resting for module_id in module_ids]
+        of_modules = [self._updates[module_id].loss.frozen_groups for module_id in module_ids]
         return [name for name in of_modules[0] if all(name in others for others in of_modules)] if of_modules else []
 
-    def _backward(self, minibatches: Mapping[str, Minibatch], rows: Mapping[str, RowOutputs]) -> dict[str, Record]:
+    def _backward(self, minibatches: Mapping[str, Minibatch], rows: Mapping[str, PerRowMetrics]) -> dict[str, Record]:
         """Compute the gradient of the sum of losses, the mean over the peers; returns each module's metrics."""
-        self._steps.gradient.zero_()
+        self._updater.gradient.zero_()
         records: dict[str, list[tuple[Record, float]]] = {module_id: [] for module_id in minibatches}
         for together in zip_longest(*(minibatch.microbatches() for minibatch in minibatches.values())):
             parts = {id_: one for id_, one in zip(minibatches, together, strict=True) if one is not None}
@@ -188,10 +188,10 @@ class JointLearner:
                     of_optimizers.setdefault(name, []).append(share * of_one)
                 records[module_id].append((rows[module_id].without_rows(metrics.reported(), minibatch), share))
             sums = {name: torch.stack(of_one).sum() for name, of_one in of_optimizers.items()}
-            self._steps.backward_each(sums, keeps_graph=bool(losses))
+            self._updater.backward_each(sums, keeps_graph=bool(losses))
             if losses:
-                self._steps.backward(torch.stack(losses).sum())
-        self._peers.mean(self._steps.gradient)
+                self._updater.backward(torch.stack(losses).sum())
+        self._collective.mean(self._updater.gradient)
         return {module_id: weighted_sums(of_module) for module_id, of_module in records.items()}
 
     # -- state ---------------------------------------------------------------------------------------------------------
@@ -199,25 +199,25 @@ class JointLearner:
     @property
     def device(self) -> torch.device:
         """The device of the modules."""
-        return self._steps.device
+        return self._updater.device
 
     def get_weights(self) -> npt.NDArray[np.float32]:
         """Return the parameters of all modules as one vector, for env runners."""
-        return self._steps.get_weights()
+        return self._updater.get_weights()
 
     def set_weights(self, weights: npt.NDArray[np.float32]) -> None:
         """Take over the parameters of `get_weights`; raises `ValueError` for another number of them."""
-        self._steps.set_weights(weights)
+        self._updater.set_weights(weights)
 
     def get_state(self) -> dict[str, Any]:
         """Return parameters, optimiser, and the state of each module's update."""
-        return {**self._steps.get_state(), **self._by_name(ModuleUpdate.get_state), **self.get_unshared_state()}
+        return {**self._updater.get_state(), **self._by_name(MinibatchLoop.get_state), **self.get_unshared_state()}
 
     def get_unshared_state(self) -> dict[str, Any]:
         """Return the state that may differ from the peers: losses and random streams."""
-        return self._by_name(ModuleUpdate.get_unshared_state)
+        return self._by_name(MinibatchLoop.get_unshared_state)
 
-    def _by_name(self, get_state: Callable[[ModuleUpdate], dict[str, Any]]) -> dict[str, Any]:
+    def _by_name(self, get_state: Callable[[MinibatchLoop], dict[str, Any]]) -> dict[str, Any]:
         """Return name -> module id -> value, from the states of the modules."""
         found: dict[str, dict[str, Any]] = {}
         for module_id, update in self._updates.items():
@@ -231,7 +231,7 @@ class JointLearner:
         Raises:
             ConfigError: the parameters are of another network.
         """
-        self._steps.set_state(state, has_same_parameters=state["loss"].keys() == self._updates.keys())
+        self._updater.set_state(state, has_same_parameters=state["loss"].keys() == self._updates.keys())
         by_name = {name: by_id for name, by_id in state.items() if name not in ("module", "optimizer")}
         for module_id, update in self._updates.items():
             if module_id in state["loss"]:

@@ -5,35 +5,35 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, cast
 
-from runner.learners.acted_outputs import ActedOutputs
+from runner.learners.collective import Collective
 from runner.learners.gradients import ModuleGradient
-from runner.learners.joint_learner import JointLearner
 from runner.learners.learner_group import LearnerGroup
-from runner.learners.module_update import LearnerUpdate
-from runner.learners.peers import Peers
+from runner.learners.minibatch_loop import LearnerUpdate
+from runner.learners.on_policy_check import OnPolicyConsistencyCheck
+from runner.learners.shared_parameter_learner import SharedParameterLearner
 from runner.modules.multi_rl_module import ALL_MODULES, member_of
 from runner.pipelines.pipeline import LearnerConnectorPipeline
 
 
-class JointLearnerGroup(LearnerGroup):
+class SharedParameterLearnerGroup(LearnerGroup):
     """A `LearnerGroup` that updates the modules of a `MultiRLModule` together.
 
     Weights and the learner's state are of all modules, under the key `ALL_MODULES`; metrics and rows are by module.
 
     Args:
         learner: of the modules.
-        pipelines, modules_to_train, peers, acted_outputs: see `LearnerGroup`.
+        pipelines, modules_to_train, collective, consistency_check: see `LearnerGroup`.
     """
 
     def __init__(
         self,
-        learner: JointLearner,
+        learner: SharedParameterLearner,
         pipelines: Mapping[str, LearnerConnectorPipeline],
         modules_to_train: Collection[str],
-        peers: Peers | None = None,
-        acted_outputs: ActedOutputs | None = None,
+        collective: Collective | None = None,
+        consistency_check: OnPolicyConsistencyCheck | None = None,
     ) -> None:
-        super().__init__({ALL_MODULES: cast(Any, learner)}, pipelines, modules_to_train, peers, acted_outputs)
+        super().__init__({ALL_MODULES: cast(Any, learner)}, pipelines, modules_to_train, collective, consistency_check)
         self._learner = learner
         self._modules = {module_id: member_of(learner.module, module_id) for module_id in learner.module}
         self._modules_to_train = [module_id for module_id in learner.module if module_id in modules_to_train]

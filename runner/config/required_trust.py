@@ -62,7 +62,7 @@ _VERB_OF_KEY: Mapping[str, tuple[str, Callable[[str, Mapping[str, Any]], bool]]]
 
 
 @dataclass(frozen=True)
-class Demand:
+class TrustRequirement:
     """One thing that a configuration asks for: `imports`, `algorithm.loss`, `their_package.Loss`."""
 
     verb: str
@@ -70,27 +70,29 @@ class Demand:
     value: str
 
 
-def mask_resolvers(values: Any, key: str = "") -> tuple[Any, list[Demand]]:
+def mask_resolvers(values: Any, key: str = "") -> tuple[Any, list[TrustRequirement]]:
     """Split values into masked values and the demands of their resolvers; references to other keys stay.
 
     `${oc.env:HOME}` remains as a text that refers to nothing.
     """
-    demands: list[Demand] = []
+    requirements: list[TrustRequirement] = []
     if isinstance(values, Mapping):
         masked: dict[str, Any] = {}
         for name, value in values.items():
             masked[name], found = mask_resolvers(value, f"{key}.{name}" if key else str(name))
-            demands += found
-        return masked, demands
+            requirements += found
+        return masked, requirements
     if isinstance(values, list):
         items = [mask_resolvers(item, f"{key}.{index}") for index, item in enumerate(values)]
-        return [item for item, _ in items], [demand for _, found in items for demand in found]
+        return [item for item, _ in items], [requirement for _, found in items for requirement in found]
     if isinstance(values, str) and "${" in _PRODUCT.sub("", _REFERENCE.sub("", values)):
-        return values.replace("${", MASK), [Demand("resolves", key, values)]
-    return values, demands
+        return values.replace("${", MASK), [TrustRequirement("resolves", key, values)]
+    return values, requirements
 
 
-def find_demands(values: Mapping[str, Any], is_used: Callable[[str], bool] = lambda key: True) -> list[Demand]:
+def find_trust_requirements(
+    values: Mapping[str, Any], is_used: Callable[[str], bool] = lambda key: True
+) -> list[TrustRequirement]:
     """Find the demands of resolved values.
 
     Args:
@@ -98,7 +100,7 @@ def find_demands(values: Mapping[str, Any], is_used: Callable[[str], bool] = lam
         is_used: whether the command uses the value of a dotted key.
     """
     found = [
-        Demand(verb, key, show_value(value).replace(MASK, "${"))
+        TrustRequirement(verb, key, show_value(value).replace(MASK, "${"))
         for key, value in leaves_of(values, "")
         if is_used(key)
         for verb in _verbs(key, value, values)
@@ -124,8 +126,8 @@ def _verbs_of_text(key: str, text: str, values: Mapping[str, Any]) -> Iterator[s
     elif key in ("offline.input_read_method", "offline.output_write_method") and "." in text:
         yield "imports"
     elif key in _VERB_OF_KEY:
-        verb, demands = _VERB_OF_KEY[key]
-        yield from (verb,) if demands(text, values) else ()
+        verb, is_required = _VERB_OF_KEY[key]
+        yield from (verb,) if is_required(text, values) else ()
     elif re.fullmatch(_ENV_NAMES, key) and _PETTING_ZOO in _lineage_of_env(values):
         yield "imports"
     elif "://" in text:

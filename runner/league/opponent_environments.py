@@ -54,7 +54,7 @@ class _Seating:
     returns: list[float] = field(default_factory=list)
 
 
-class SeatedEnvironments(MultiAgentEnvironments):
+class OpponentEnvironments(MultiAgentEnvironments):
     """N sub-environments with several agents, of which the env runner sees only the ones that learn.
 
     For each episode one team is drawn that learns, and for each other team an opponent, by the stream of these
