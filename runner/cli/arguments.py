@@ -27,7 +27,6 @@ _SWITCHES: Mapping[str, str] = {
     "--profile": "has_profile",
     "--plan": "is_plan_only",
     "--module-only": "is_module_only",
-    "--replay-schedule": "replays_schedule",
     "--build": "is_built",
     "--trust": "is_trusting",
 }
@@ -46,7 +45,6 @@ _FLAGS = ("--help", "-h", "--version", *_WITH_VALUE, *_SWITCHES)
 # Option -> the verbs that take it (None: training); every verb takes the others. `_INSTEAD` names the substitute.
 _OPTIONS_OF_FEW: Mapping[str, tuple[str | None, ...]] = {
     "--module-only": ("resume",),
-    "--replay-schedule": ("resume",),
     "--build": ("validate",),
     "--profile": ("show",),
     "--plan": ("show",),
@@ -86,7 +84,6 @@ class Arguments:
     has_profile: bool = False
     is_plan_only: bool = False
     is_module_only: bool = False
-    replays_schedule: bool = False
     is_trusting: bool = False
     is_built: bool = False
 

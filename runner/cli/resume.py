@@ -11,7 +11,7 @@ from pathlib import Path
 
 from runner.checkpoints.trust import TRAINING
 from runner.cli import module_only
-from runner.cli.arguments import Arguments, UsageError, parse_arguments
+from runner.cli.arguments import Arguments, parse_arguments
 from runner.cli.ci import Verdict, judged
 from runner.cli.conditions import check_assertions
 from runner.cli.stored_run import (
@@ -27,7 +27,6 @@ from runner.config.documents import parse_json
 from runner.experiment.run_folder import opened_run_folder
 from runner.experiment.stop_criteria import MetCriterion, met_criteria
 from runner.tracking.mlflow_store import python_command
-from runner.tracking.schedule_log import ScheduleLog
 
 _ADVICE = "`resume --module-only` begins a new run with its module"
 _FIXED = {
@@ -66,7 +65,6 @@ def _resume(argv: Sequence[str], arguments: Arguments, verdict: Verdict) -> int:
             check_memory([stored.config])
         check_writable(stored.run_dir, "checkpoints", "progress.jsonl", "runner.log")
         folder = folder or stack.enter_context(opened_run_folder(stored.run_dir))
-        schedule = _recorded_schedule(stored) if arguments.replays_schedule else {}
         _take_progress_along(stored)
         print(f"resume {stored.checkpoint}")
         heading = "changed by overrides; new checkpoints keep this, so that later resumes need not repeat it"
@@ -76,22 +74,8 @@ def _resume(argv: Sequence[str], arguments: Arguments, verdict: Verdict) -> int:
         verdict.judge_run(stored.config.experiment_name, stored.run_dir)
         with naming_changes(stored):
             return run_experiment(
-                stored.config,
-                stored.composed,
-                folder,
-                stored.checkpoint,
-                is_trusted=stored.is_trusted,
-                schedule=schedule,
+                stored.config, stored.composed, folder, stored.checkpoint, is_trusted=stored.is_trusted
             )
-
-
-def _recorded_schedule(stored: StoredRun) -> dict[str, list[int]]:
-    """Return in which order the run took samples after the checkpoint."""
-    run_dir = stored.checkpoint.parent.parent
-    if stored.run_dir.resolve() == run_dir.resolve():
-        what = "--replay-schedule would write over the schedule that it follows"
-        raise UsageError(f"{what}\n   allowed  another run dir: hydra.run.dir=outputs/again")
-    return ScheduleLog(run_dir).after(int(stored.manifest["result"]["training_iteration"]))
 
 
 def _describe_finished(met: Sequence[MetCriterion], argv: Sequence[str]) -> list[str]:

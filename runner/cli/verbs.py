@@ -80,10 +80,6 @@ VERBS: Mapping[str | None, Verb] = {
                 "begin a new run with the module of the checkpoint",
                 "resume RUN_DIR --module-only experiment=ppo_cartpole",
             ),
-            "--replay-schedule": (
-                "take the samples of env runners in the order in which the run took them after the checkpoint",
-                "resume RUN_DIR/checkpoints/iteration_000005 --replay-schedule hydra.run.dir=outputs/again",
-            ),
         },
         is_training=True,
     ),

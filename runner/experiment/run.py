@@ -86,7 +86,6 @@ class Run:
                 result |= trainer.evaluate_offline()
         trainer.add_reported(result)
         records.add(result)
-        records.add_schedule(trainer.training_iteration, trainer.last_schedule)
         if trainer.resources.league is not None and trainer.resources.league.num_players != self._num_players:
             self._write_league()
         if self._is_checkpoint_due():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import MappingProxyType
 
 from runner.checkpoints import load_checkpoint, naming_checkpoint
 from runner.checkpoints.folder import naming_older
@@ -19,7 +18,6 @@ from runner.experiment.run_folder import RunFolder
 from runner.experiment.run_records import RunRecords
 from runner.experiment.trainer import Trainer
 from runner.interrupts import interrupts
-from runner.tracking.schedule_log import Schedule
 
 
 def run_experiment(
@@ -29,7 +27,6 @@ def run_experiment(
     resume_from: Path | None = None,
     start_time_s: float | None = None,
     is_trusted: bool = False,
-    schedule: Schedule = MappingProxyType({}),
 ) -> int:
     """Train until a stop criterion is met, and return the exit code.
 
@@ -40,7 +37,6 @@ def run_experiment(
         resume_from: a checkpoint to go on from.
         start_time_s: Unix time of the start of the run; None: now.
         is_trusted: follow the files beside the checkpoint, whoever wrote them.
-        schedule: in which order samples of env runners are taken at first, see `ScheduleLog`.
 
     Raises:
         ConfigError: the experiment cannot be built; nothing has been trained.
@@ -69,5 +65,4 @@ def run_experiment(
         if resume_from is not None:
             with naming_checkpoint(resume_from), naming_older(resume_from):
                 trainer.set_state(state)
-        trainer.resources.follow_schedule(schedule)
         return Run(config, trainer, records).train_until_stopped()

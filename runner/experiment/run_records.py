@@ -52,7 +52,6 @@ from runner.tracking import (
 from runner.tracking.further_trackers import FurtherTrackers, TrackedRun
 from runner.tracking.headline import ENV_STEPS, EVALUATION_RETURN, RETURN, ROWS_READ
 from runner.tracking.known_run import RUN_FILE, UnknownRunError, read_known_run
-from runner.tracking.schedule_log import Schedule, ScheduleLog
 from runner.videos import SUFFIXES
 
 if TYPE_CHECKING:  # a sweep's own process does without torch
@@ -172,7 +171,7 @@ class RunRecords:
         self._further = self._start_further_trackers(is_own)
         self._tracker = self._start_tracker(start_time_s)
         self._mlflow_status: RunStatus = "FAILED"
-        self._progress, self._schedule = ProgressLog(run_dir / "progress.jsonl"), ScheduleLog(run_dir)
+        self._progress = ProgressLog(run_dir / "progress.jsonl")
         self._checkpoints = CheckpointFolder(run_dir, config.checkpoint, self._is_held)
         self._checkpoint: Path | None = None
         self._started = time.perf_counter()
@@ -191,7 +190,6 @@ class RunRecords:
     def __exit__(self, *_: object) -> None:
         self.give_up_uploads()
         self._progress.close()
-        self._schedule.close()
         self._further.close()
         self._display.finish([])
         warning = self._tracker.finish(self._mlflow_status) if self._tracker else None
@@ -219,7 +217,6 @@ class RunRecords:
         """
         with self._folder.writing():
             self._progress.truncate_after(iteration)
-            self._schedule.truncate_after(iteration)
         returns = [line.get(RETURN) for line in (self._first_result, *self._progress.read())]
         self._best_return = max((value for value in returns if value is not None), default=None)
         self._started = time.perf_counter()
@@ -251,12 +248,6 @@ class RunRecords:
         if self._tracker is not None:
             numbers = {name: number for name, number in result.items() if number is not None}
             self._tracker.log_metrics(int(result[ENV_STEPS] or 0), numbers)
-
-    def add_schedule(self, iteration: int, schedule: Schedule) -> None:
-        """Record whose samples an iteration has taken, where it samples asynchronously."""
-        if schedule:
-            with self._folder.writing():
-                self._schedule.append(iteration, schedule)
 
     def write_league(self, league: League) -> None:
         """Write the standings of a league, and the policies of its players that are new."""

@@ -70,12 +70,10 @@ class UnfinishedIteration:
 
     Attributes:
         result: its metrics so far.
-        schedule: in which order it took samples of env runners.
         is_told: whether callbacks know the result.
     """
 
     result: Result
-    schedule: dict[str, list[int]]
     is_told: bool = False
 
 
@@ -95,7 +93,6 @@ class Trainer:
         resources: of the plan: env runners, recorded data, learners, metrics.
         addresses: where simulators connect, `host:port`; empty where environments are stepped here.
         last_result: of the newest iteration, also when its evaluation failed.
-        last_schedule: in which order it took samples of env runners, see `Resources.take_schedule`.
         loaded_modules: modules that were taken over from other runs.
         callbacks: the driver's.
         replay_memory: what each replay buffer takes once it is full; of a trainer that only evaluates, none.
@@ -183,14 +180,12 @@ class Trainer:
         self.resources.set_policy(shared_states(self.loaded_modules) if self.loaded_modules else {})
         self.resources.begin_episodes()
         self.last_result: Result = {}
-        self.last_schedule: dict[str, list[int]] = {}
         self._unfinished: UnfinishedIteration | None = None
         self._parallel_policy: EvaluatedPolicy | None = None
         self._num_restarts = 0
         if config.evaluation.video:  # what cannot be filmed is told before anything is trained
             self._evaluator.make_filmer()
         self._results = make_plan(self.resources)
-        self.resources.take_schedule()  # they are recorded from now on
 
     def _tell(self, text: str) -> None:
         """Show a line as it is shown now: `noting` changes that."""
@@ -359,7 +354,6 @@ class Trainer:
         if unfinished is None:
             unfinished = self._follow_plan()
         result = self.last_result = unfinished.result
-        self.last_schedule = unfinished.schedule
         iteration = self.training_iteration
         with self.kept_if_interrupted(result, unfinished.is_told):
             if _is_due(evaluation.evaluation_interval, iteration) and EVALUATION_RETURN not in result:
@@ -391,7 +385,7 @@ class Trainer:
         result: Result | None = next(self._results, None)
         if result is None:
             raise RunFailure(Problem("the plan has ended: it gives no more items", "algorithm.plan"))
-        return UnfinishedIteration(result, self.resources.take_schedule())
+        return UnfinishedIteration(result)
 
     @contextmanager
     def kept_if_interrupted(self, result: Result, is_told: bool = True) -> Iterator[None]:
@@ -404,7 +398,7 @@ class Trainer:
         try:
             yield
         except Interrupted:
-            self._unfinished = UnfinishedIteration(result, self.last_schedule, is_told)
+            self._unfinished = UnfinishedIteration(result, is_told)
             raise
 
     def _tell_result(self, result: Result) -> None:

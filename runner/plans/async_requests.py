@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.config.errors import Problem, RunFailure
 from runner.config.operators import AsyncRequestsConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.runner_ticket import RunnerTicket
 from runner.env_runners.sample import Sample
 from runner.env_runners.tickets import ready_ones, wait_any
 from runner.plans.run_metrics import RunMetrics
-
-# In a schedule: no answer was ready.
-NONE_READY = -1
 
 
 class AsyncRequests:
@@ -33,10 +29,6 @@ class AsyncRequests:
         explore: whether actions are sampled.
         num_env_steps: of a request at least.
         sample_class: of the answers.
-
-    Attributes:
-        schedule: what `next_ready` has returned so far, the number of a runner or NONE_READY; None: nobody asks for it.
-        to_follow: what it returns next, in the place of whatever is ready.
     """
 
     def __init__(
@@ -57,8 +49,6 @@ class AsyncRequests:
         self._options = options
         self._tickets: list[RunnerTicket] = []
         self._num_left = self._num_at_once
-        self.schedule: list[int] | None = None
-        self.to_follow: deque[int] = deque()
 
     @property
     def _num_at_once(self) -> int:
@@ -79,9 +69,7 @@ class AsyncRequests:
                     self._tickets.append(self._request(index))
                     num_in_flight[index] += 1
         takeable = self._takeable()
-        ticket = self._followed() if self.to_follow else self._ready(takeable)
-        if self.schedule is not None:
-            self.schedule.append(NONE_READY if ticket is None else ticket.index)
+        ticket = self._ready(takeable)
         if ticket is None:
             self._num_left = self._num_at_once
             self._env_runners.awaited |= dict.fromkeys(takeable)
@@ -103,21 +91,6 @@ class AsyncRequests:
             wait_any(takeable)
         ready = ready_ones(takeable) if self._num_left else ()
         return next((ticket for ticket in ready if not ticket.has_left), None)
-
-    def _followed(self) -> RunnerTicket | None:
-        """Return the next request of the schedule, whether it is ready or not.
-
-        Raises:
-            RunFailure: there is no such env runner.
-        """
-        index = self.to_follow.popleft()
-        if index == NONE_READY:
-            return None
-        for ticket in self._tickets:
-            if ticket.index == index:
-                return ticket
-        most = f"env runners 0 to {self._env_runners.num_runners - 1}"
-        raise RunFailure(Problem("the recorded schedule is of another run", "--replay-schedule", str(index), most))
 
     def _takeable(self) -> list[RunnerTicket]:
         """Return the requests whose answer may be the next: the oldest of each runner, whose answers are in order."""
@@ -143,18 +116,11 @@ class AsyncRequests:
             for ticket in self._tickets
             if ticket.has_answer()
         ]
-        schedule = list(self.schedule or ())
-        return {
-            "answers": answers,
-            "num_left": self._num_left,
-            "schedule": schedule,
-            "to_follow": list(self.to_follow),
-        }
+        return {"answers": answers, "num_left": self._num_left}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on with the answers of `get_state`."""
         self._num_left = int(state["num_left"])
-        self.schedule, self.to_follow = list(state.get("schedule", ())), deque(state.get("to_follow", ()))
         self._tickets = [
             self._env_runners.answered(
                 int(one["runner"]), int(one["weights_seq_no"]), self._sample_class.from_state(one["answer"])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from runner.callbacks import Callbacks
 from runner.closing import close_each
-from runner.config.errors import ConfigError, Problem, RunFailure, show_value
+from runner.config.errors import Problem, RunFailure
 from runner.config.metrics import NUM_READY
 from runner.config.operator_metrics import free_name, operator_metric
 from runner.config.operators import ENV_RUNNERS, LEARNERS, QUEUES, RECORDED_DATA, REPLAY_BUFFERS
@@ -227,33 +227,6 @@ class Resources:
         """The requests of operators that ask env runners while the plan goes on, by operator."""
         found = {name: getattr(operator, "requests", None) for name, operator in self.operators.items()}
         return {name: requests for name, requests in found.items() if isinstance(requests, AsyncRequests)}
-
-    def take_schedule(self) -> dict[str, list[int]]:
-        """Return for each asynchronous operator whose samples it has taken since the last call, see `AsyncRequests`."""
-        schedule = {}
-        for name, requests in self._requests.items():
-            schedule[name], requests.schedule = requests.schedule or [], []
-        return schedule
-
-    def follow_schedule(self, schedule: Mapping[str, Sequence[int]]) -> None:
-        """Take samples in the order of a schedule of the running iteration and later ones, until it ends.
-
-        Raises:
-            ConfigError: it is of another plan.
-        """
-        runners = self.config.env_runners
-        if schedule and runners.is_elastic:
-            what, number = (
-                "a recorded schedule needs a fixed number of env runners",
-                show_value(runners.num_env_runners),
-            )
-            raise ConfigError([Problem(what, "env_runners.num_env_runners", number, "an integer")])
-        for name, numbers in schedule.items():
-            if name not in self._requests:
-                known = ", ".join(self._requests) or "no operator of this plan samples asynchronously"
-                raise ConfigError([Problem("the recorded schedule is of another plan", "algorithm.plan", name, known)])
-            requests = self._requests[name]
-            requests.to_follow = deque(numbers[len(requests.schedule or ()) :])  # without what has been taken already
 
     def end_iteration(self) -> Result:
         """Return the metrics of the resources at the end of an iteration.

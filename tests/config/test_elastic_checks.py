@@ -11,7 +11,6 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.experiment.ray_resources import bundles_of, other_actors
 from runner.plans.operators.rollouts import env_steps_per_request
-from tests.plans.hand_made import resources_of
 
 TWO_TO_SIX = "env_runners.num_env_runners={min: 2, max: 6}"
 
@@ -77,10 +76,3 @@ def test_a_round_is_the_train_batch_and_a_request_has_its_length_with_the_least_
     config = config_of(TWO_TO_SIX, batch, "algorithm.minibatch_size=60", *fixed)
     assert [env_steps_per_round(config, number) for number in (2, 6)] == [80, 240]
     assert env_steps_per_request(config) == 40
-
-
-def test_a_recorded_schedule_is_not_followed() -> None:
-    resources = resources_of(config_of(TWO_TO_SIX, experiment="impala_cartpole"))
-    resources.follow_schedule({})
-    with pytest.raises(ConfigError, match="a recorded schedule needs a fixed number of env runners"):
-        resources.follow_schedule({"ParallelRollouts": [0, 1]})

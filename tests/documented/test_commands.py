@@ -60,7 +60,6 @@ NOT_RUN = {
     "_client.py": "tests/rllink and tests/learning run the clients",
     "# a window": "opens a window",
     "envpool": "needs EnvPool, which tests/env_runners/test_native.py runs where it is installed",
-    "--replay-schedule": "tests/plans/test_recorded_schedule.py runs it, with a run that samples asynchronously",
     "ray.address=auto": "joins a cluster, as tests/cluster/test_nodes.py does",
     "s3://": "needs a bucket; tests/storage has stores of its own",
     "--watch": "tests/report/test_watch.py runs it",

@@ -198,3 +198,14 @@ def test_what_is_left_of_an_item_is_in_the_checkpoint() -> None:
         resumed.set_state(state)
         assert without_times(resumed.train()) == without_times(expected)
     assert expected["num_env_steps_sampled"] == 0, "the second of an item"
+
+
+def test_a_plan_that_never_waits_forgets_what_it_has_awaited() -> None:
+    plan = (
+        "algorithm.plan=[{Concurrently: {mode: async, plans: [[{ParallelRollouts: {mode: async}}, TrainOneStep], "
+        "[{AsyncGradients: {}}, ApplyGradients]]}}]"
+    )
+    with Trainer.from_experiment("impala_cartpole", [*SMALL, "engine=inline", plan]) as trainer:
+        for _ in range(3):
+            trainer.train()
+        assert set(trainer.env_runners.awaited) <= set(trainer.env_runners.in_flight)
