@@ -425,6 +425,11 @@ MISTAKES = [
         id="text_for_custom_resources",
     ),
     pytest.param(
+        ["learners.custom_resources_per_learner=simulator"],
+        [wrong_type("learners.custom_resources_per_learner", '"simulator"', "a block of keys")],
+        id="text_for_a_block",
+    ),
+    pytest.param(
         ["learners.num_learners=2", "learners.num_gpus_per_learner=4"],
         [
             Problem(
