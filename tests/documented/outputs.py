@@ -43,6 +43,8 @@ MEANING = {
 }
 # What differs between a documented message and the one that a test expects; `assert_golden` writes TMP for a folder.
 VARYING = re.compile("|".join([r"(?:/\.\.\.|TMP|REPOSITORY|SOURCE)/\S*", WORDS[1], WORDS[3]]))
+# A text with fewer constant letters describes no message.
+FEWEST_LETTERS = 20
 FIELDS = tuple(each.name for each in fields(Problem))
 # What a run at reduced size ends by is its size.
 FINISHED = re.compile(r"^finished: \S+ \S+ >= \S+")
@@ -82,9 +84,11 @@ def expected_problems() -> list[dict[str, str]]:
                 arguments = dict(zip(FIELDS, node.args, strict=False))
                 arguments |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg is not None}
                 found.append({name: "".join(_patterns(value)) for name, value in arguments.items()})
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
-                found.append({"what": "".join(_patterns(node))})
-    return [each for each in found if re.search(r"\w", each.get("what", "").replace(".*", ""))]
+            elif isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str)):
+                text = "".join(_patterns(node))
+                if len(re.findall(r"\w", text)) >= FEWEST_LETTERS:
+                    found.append({"what": text})
+    return [each for each in found if re.search(r"\w", each.get("what", ""))]
 
 
 def _patterns(node: ast.expr) -> Iterator[str]:

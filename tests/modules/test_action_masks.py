@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
@@ -211,31 +210,120 @@ def test_random_masks_leave_something(name: str, number: int) -> None:
 
 # -- spaces ------------------------------------------------------------------------------------------------------------
 
-MISFITS: dict[str, tuple[Space, Space]] = {
-    "mask_of_other_size": (DISCRETE, bits(3)),
-    "mask_of_other_kind": (DISCRETE, gym.spaces.Discrete(4)),
-    "mask_of_a_box": (REALS, bits(2)),
-    "mask_of_an_integer_box": (gym.spaces.Box(0, 3, (1,), np.int64), bits(4)),
-    "mask_of_multi_discrete": (MULTI, bits(3, 4)),
-    "mask_of_multi_discrete_tuple": (MULTI, gym.spaces.Tuple((bits(2), bits(4), bits(4)))),
-    "mask_of_multi_discrete_short_tuple": (MULTI, gym.spaces.Tuple((bits(2), bits(4)))),
-    "mask_of_multi_binary": (BITS, bits(4)),
-    "mask_of_a_dict": (ACTIONS["dict"], bits(4)),
-    "mask_of_an_unknown_key": (ACTIONS["dict"], gym.spaces.Dict({"e": bits(4)})),
-    "mask_of_a_box_in_a_dict": (ACTIONS["dict"], gym.spaces.Dict({"x": bits(4)})),
-    "mask_of_a_short_tuple": (ACTIONS["tuple"], gym.spaces.Tuple((gym.spaces.Tuple(()), bits(4)))),
-    "mask_deep_inside": (
+# Spaces of actions and masks; where the mask does not fit, what is there, and what is allowed.
+MISFITS = [
+    pytest.param(
+        DISCRETE,
+        bits(3),
+        "actions",
+        "Box(0, 1, (3,), int8)",
+        "a Box, MultiBinary or MultiDiscrete of shape (4,)",
+        id="of_other_size",
+    ),
+    pytest.param(
+        DISCRETE,
+        gym.spaces.Discrete(4),
+        "actions",
+        "Discrete(4)",
+        "a Box, MultiBinary or MultiDiscrete of shape (4,)",
+        id="of_other_kind",
+    ),
+    pytest.param(
+        REALS,
+        bits(2),
+        "actions",
+        "Box(0, 1, (2,), int8)",
+        "none, because Box(-1.0, 1.0, (2,), float32) cannot be masked",
+        id="of_a_box",
+    ),
+    pytest.param(
+        gym.spaces.Box(0, 3, (1,), np.int64),
+        bits(4),
+        "actions",
+        "Box(0, 1, (4,), int8)",
+        "none, because Box(0, 3, (1,), int64) cannot be masked",
+        id="of_an_integer_box",
+    ),
+    pytest.param(
+        MULTI,
+        bits(3, 4),
+        "actions",
+        "Box(0, 1, (3, 4), int8)",
+        "a Box, MultiBinary or MultiDiscrete of shape (9,)",
+        id="of_multi_discrete",
+    ),
+    pytest.param(
+        MULTI,
+        gym.spaces.Tuple((bits(2), bits(4), bits(4))),
+        "actions",
+        "Tuple(Box(0, 1, (2,), int8), Box(0, 1, (4,), int8), Box(0, 1, (4,), int8))",
+        "a Tuple of 3 masks of shapes (2,), (4,), (3,)",
+        id="of_multi_discrete_tuple",
+    ),
+    pytest.param(
+        MULTI,
+        gym.spaces.Tuple((bits(2), bits(4))),
+        "actions",
+        "Tuple(Box(0, 1, (2,), int8), Box(0, 1, (4,), int8))",
+        "a Tuple of 3 masks of shapes (2,), (4,), (3,)",
+        id="of_multi_discrete_short_tuple",
+    ),
+    pytest.param(
+        BITS,
+        bits(4),
+        "actions",
+        "Box(0, 1, (4,), int8)",
+        "a Box, MultiBinary or MultiDiscrete of shape (2, 2)",
+        id="of_multi_binary",
+    ),
+    pytest.param(
+        ACTIONS["dict"],
+        bits(4),
+        "actions",
+        "Box(0, 1, (4,), int8)",
+        "a Dict with one or more of the keys 'd', 'free', 'm'",
+        id="of_a_dict",
+    ),
+    pytest.param(
+        ACTIONS["dict"],
+        gym.spaces.Dict({"e": bits(4)}),
+        "actions",
+        "Dict('e': Box(0, 1, (4,), int8))",
+        "a Dict with one or more of the keys 'd', 'free', 'm'",
+        id="of_an_unknown_key",
+    ),
+    pytest.param(
+        ACTIONS["dict"],
+        gym.spaces.Dict({"x": bits(4)}),
+        "actions['x']",
+        "Box(0, 1, (4,), int8)",
+        "none, because Box(-1.0, 1.0, (2,), float32) cannot be masked",
+        id="of_a_box_in_a_dict",
+    ),
+    pytest.param(
+        ACTIONS["tuple"],
+        gym.spaces.Tuple((gym.spaces.Tuple(()), bits(4))),
+        "actions",
+        "Tuple(Tuple(), Box(0, 1, (4,), int8))",
+        "a Tuple of 3 masks, an empty Tuple where there is none",
+        id="of_a_short_tuple",
+    ),
+    pytest.param(
         ACTIONS["tuple"],
         gym.spaces.Tuple((gym.spaces.Tuple(()), gym.spaces.Tuple((bits(2, 2), bits(5))), bits(9))),
+        "actions[1][1]",
+        "Box(0, 1, (5,), int8)",
+        "a Box, MultiBinary or MultiDiscrete of shape (4,)",
+        id="deep_inside",
     ),
-}
+]
 
 
-@pytest.mark.parametrize("name", MISFITS)
-def test_masks_that_do_not_fit(name: str, assert_golden: Callable[[str, str], None]) -> None:
+@pytest.mark.parametrize(("actions", "mask", "where", "got", "allowed"), MISFITS)
+def test_masks_that_do_not_fit(actions: Space, mask: Space, where: str, got: str, allowed: str) -> None:
     with pytest.raises(TypeError) as caught:
-        check_mask_space(*MISFITS[name])
-    assert_golden(name, str(caught.value))
+        check_mask_space(actions, mask)
+    assert str(caught.value) == f"the mask of {where} does not fit: got {got}; allowed: {allowed}"
 
 
 def test_a_box_cannot_be_masked() -> None:
