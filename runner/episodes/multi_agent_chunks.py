@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from typing import Any, Self
 
-from runner.episodes.multi_agent_fields import AgentID, MultiAgentFields
+from runner.episodes.multi_agent_fields import MultiAgentFields
 from runner.episodes.multi_agent_getters import MultiAgentGetters
-from runner.episodes.single_agent_episode import SingleAgentEpisode
 
 Slice = slice  # the class has a method of this name
 
@@ -31,16 +29,11 @@ class MultiAgentChunks(MultiAgentGetters):
         lookback = min(checked_lookback(len_lookback_buffer), self._len_lookback_buffer + len(self))
         chunk = self._chunk(self.env_t, self.env_t, lookback)
         chunk._ended_agents = dict(self._ended_agents)
-        for agent_id, episode in self.agent_episodes.items():
-            if episode.is_done:
-                chunk._ended_agents[agent_id] = (episode.is_terminated, episode.is_truncated)
-                continue
-            times = self._obs_env_t[agent_id]
-            before = len(times) - 1 - bisect_left(times, self.env_t - lookback, hi=len(times) - 1)
-            chunk.agent_episodes[agent_id] = episode.cut(before)
-            chunk._obs_env_t[agent_id] = times[len(times) - 1 - before :]
-            chunk._copy_hanging(agent_id, self)
-        chunk._carried_rewards = dict(chunk._hanging_rewards_end)
+        for agent_id, track in self._tracks.items():
+            if track.episode.is_done:
+                chunk._ended_agents[agent_id] = (track.episode.is_terminated, track.episode.is_truncated)
+            else:
+                chunk._put(agent_id, track.cut(self.env_t - lookback))
         chunk._start_time = chunk._last_step_time = self._last_step_time
         return chunk
 
@@ -63,64 +56,22 @@ class MultiAgentChunks(MultiAgentGetters):
         stop = max(start, stop)
         known = self._len_lookback_buffer
         lookback = min(known if len_lookback_buffer is None else checked_lookback(len_lookback_buffer), known + start)
-        chunk = self._chunk(self.env_t_started + start, self.env_t_started + stop, lookback)
+        whole, env_ts = (
+            range(self.env_t_started, self.env_t),
+            range(self.env_t_started + start, self.env_t_started + stop),
+        )
+        chunk = self._chunk(env_ts.start, env_ts.stop, lookback)
         chunk._ended_agents = dict(self._ended_agents)
         if start == 0:
             chunk._hanging_rewards_begin = dict(self._hanging_rewards_begin)
         if stop == len(self):
             chunk.is_terminated, chunk.is_truncated = self.is_terminated, self.is_truncated
-        for agent_id in self.agent_episodes:
-            self._slice_agent(agent_id, chunk)
+        for agent_id, track in self._tracks.items():
+            if start > 0 and track.has_ended_by(env_ts.start):
+                chunk._ended_agents[agent_id] = (track.episode.is_terminated, track.episode.is_truncated)
+            elif (part := track.slice(env_ts, lookback, whole)) is not None:
+                chunk._put(agent_id, part)
         return chunk
-
-    def _slice_agent(self, agent_id: AgentID, chunk: MultiAgentChunks) -> None:
-        """Put the part of one agent's episode that lies in the env steps of `chunk` into it."""
-        episode, times = self.agent_episodes[agent_id], self._obs_env_t[agent_id]
-        if chunk.env_t_started > self.env_t_started and self._has_ended_by(agent_id, chunk.env_t_started):
-            chunk._ended_agents[agent_id] = (episode.is_terminated, episode.is_truncated)
-            return
-        first = self._first_row(agent_id, chunk)
-        if first is None:
-            return
-        num_past, last = episode.observations.lookback, max(first, bisect_right(times, chunk.env_t) - 1)
-        before = first - bisect_left(times, chunk.env_t_started - chunk._len_lookback_buffer, hi=first)
-        chunk.agent_episodes[agent_id] = episode.slice(
-            slice(first - num_past, last - num_past), len_lookback_buffer=before
-        )
-        chunk._obs_env_t[agent_id] = times[first - before : last + 1]
-        if times[last] < chunk.env_t and last == len(times) - 1:
-            chunk._copy_hanging(agent_id, self)
-        elif times[last] < chunk.env_t:
-            chunk._hang_step(agent_id, episode, last - num_past)
-        if chunk.env_t_started > self.env_t_started and times[first] < chunk.env_t_started:
-            chunk._carried_rewards[agent_id] = chunk._hanging_rewards_end.get(agent_id, 0.0)
-        elif chunk.env_t_started == self.env_t_started and agent_id in self._carried_rewards:
-            chunk._carried_rewards[agent_id] = self._carried_rewards[agent_id]
-
-    def _has_ended_by(self, agent_id: AgentID, env_t: int) -> bool:
-        """Return whether nothing of the agent is left after `env_t`, neither an observation nor a reward."""
-        newest, is_done = self._obs_env_t[agent_id][-1], self.agent_episodes[agent_id].is_done
-        return is_done and (newest < env_t or (newest == env_t and agent_id not in self._hanging_rewards_end))
-
-    def _first_row(self, agent_id: AgentID, chunk: MultiAgentChunks) -> int | None:
-        """Return the row of the agent's observations with which it begins in `chunk`, counted with the lookback."""
-        times, num_past = self._obs_env_t[agent_id], self.agent_episodes[agent_id].observations.lookback
-        newest = len(times) - 1
-        if chunk.env_t_started == self.env_t_started:
-            first = num_past
-        elif times[newest] < chunk.env_t_started:  # it waits: needed only where the episode can go on
-            return newest if chunk.env_t == self.env_t else None
-        else:
-            first = bisect_left(times, chunk.env_t_started, lo=num_past)
-        return first if times[first] <= chunk.env_t else None
-
-    def _hang_step(self, agent_id: AgentID, episode: SingleAgentEpisode, index: int) -> None:
-        """Let a step that `episode` completes later than this chunk ends hang at its end."""
-        at: dict[str, Any] = {"indices": index, "neg_index_as_lookback": True}
-        self._hanging_actions_end[agent_id] = episode.get_actions(**at)
-        self._hanging_rewards_end[agent_id] = episode.get_rewards(**at)
-        keys = episode.extra_model_outputs
-        self._hanging_extra_model_outputs_end[agent_id] = {k: episode.get_extra_model_outputs(k, **at) for k in keys}
 
     def _chunk(self, env_t_started: int, env_t: int, lookback: int) -> Self:
         """Return an episode without agents, not done, that is a part of this one."""
@@ -143,9 +94,12 @@ class MultiAgentChunks(MultiAgentGetters):
         problem = self._problem_with_successor(other)
         if problem is not None:
             raise ValueError(f"concat_episode: cannot append the chunk: {problem}")
-        for agent_id, theirs in other.agent_episodes.items():
-            self._concat_agent(agent_id, theirs, other._obs_env_t[agent_id][theirs.observations.lookback :])
-            self._copy_hanging(agent_id, other)
+        for agent_id, theirs in other._tracks.items():
+            mine = self._tracks.get(agent_id)
+            if mine is None:
+                self._put(agent_id, theirs.without_lookback())
+            else:
+                mine.append(theirs)
         for agent_id, reward in other._hanging_rewards_begin.items():
             self._hanging_rewards_begin[agent_id] = self._hanging_rewards_begin.get(agent_id, 0.0) + reward
         self._agent_to_module_mapping |= other._agent_to_module_mapping
@@ -155,15 +109,6 @@ class MultiAgentChunks(MultiAgentGetters):
             self._last_step_time = other._last_step_time
         if other._custom_data:
             self.custom_data.update(other._custom_data)
-
-    def _concat_agent(self, agent_id: AgentID, theirs: SingleAgentEpisode, times: list[int]) -> None:
-        mine = self.agent_episodes.get(agent_id)
-        if mine is not None:
-            mine.concat_episode(theirs)
-            self._obs_env_t[agent_id] += times[1:]
-            return
-        joined = theirs.slice(slice(None), len_lookback_buffer=0)  # so that appending does not change theirs
-        self.agent_episodes[agent_id], self._obs_env_t[agent_id] = joined, times
 
     def _problem_with_successor(self, other: MultiAgentFields) -> str | None:
         if other.id_ != self.id_:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from runner.episodes.agent_track import ALL, AgentID, AgentTrack, MultiAgentStep
 from runner.episodes.multi_agent_chunks import MultiAgentChunks, checked_lookback
-from runner.episodes.multi_agent_fields import ALL, AgentID, map_to_default_module
+from runner.episodes.multi_agent_fields import map_to_default_module
 from runner.episodes.multi_agent_state import read_state, write_state
-from runner.episodes.multi_agent_step import MultiAgentStep, check_step
 from runner.episodes.single_agent_episode import SingleAgentEpisode
 
 if TYPE_CHECKING:
@@ -147,42 +147,46 @@ class MultiAgentEpisode(MultiAgentChunks):
         self = cls.__new__(cls)
         self._init_fields(uuid.uuid4().hex if id_ is None else id_, env_t_started, env_t, 0)
         self._is_reset = True
-        self.agent_episodes = dict(agent_episodes)
         self.is_terminated, self.is_truncated = _flag_of_all(terminateds), _flag_of_all(truncateds)
-        self._hanging_actions_end = dict(hanging_actions or {})
-        extra = hanging_extra_model_outputs or {}
-        self._hanging_extra_model_outputs_end = {a: extra.get(a, {}) for a in self._hanging_actions_end}
-        self._hanging_rewards_end = dict.fromkeys(self._hanging_actions_end, 0.0) | dict(hanging_rewards or {})
-        self._carried_rewards = dict(carried_rewards or {})
-        for agent_id, episode in self.agent_episodes.items():
-            self._adopt(agent_id, episode, env_t_of_obs, _by_agent(terminateds, truncateds))
+        acted, extra, rewards = hanging_actions or {}, hanging_extra_model_outputs or {}, hanging_rewards or {}
+        carried = carried_rewards or {}
+        if unknown := [agent_id for agent_id in (*acted, *rewards, *carried) if agent_id not in agent_episodes]:
+            raise ValueError(f"episode {self.id_}: actions or rewards hang of agents that are not in it: {unknown}")
+        for agent_id, episode in agent_episodes.items():
+            track = AgentTrack(episode, self._checked_env_t(agent_id, episode, env_t_of_obs.get(agent_id, ())))
+            if agent_id in acted:
+                track.begun, track.reward = (acted[agent_id], extra.get(agent_id, {})), 0.0
+            track.reward = rewards.get(agent_id, track.reward)
+            track.carried = carried.get(agent_id)
+            self._put(agent_id, track)
+            self._adopt(agent_id, episode, *_by_agent(terminateds, truncateds))
         if len_lookback_buffer is None:
-            looking_back = [a for a, e in agent_episodes.items() if e.observations.lookback > 0]
-            len_lookback_buffer = max([env_t_started - self._obs_env_t[a][0] for a in looking_back], default=0)
+            looking_back = [track.env_t[0] for track in self._tracks.values() if track.lookback > 0]
+            len_lookback_buffer = env_t_started - min(looking_back, default=env_t_started)
         self._len_lookback_buffer = checked_lookback(len_lookback_buffer)
         return self
 
-    def _adopt(
-        self,
-        agent_id: AgentID,
-        episode: SingleAgentEpisode,
-        env_t_of_obs: Mapping[AgentID, Sequence[int] | Array],
-        flags: tuple[Mapping[AgentID, Any], Mapping[AgentID, Any]],
-    ) -> None:
-        given = env_t_of_obs.get(agent_id, ())
+    def _checked_env_t(self, agent_id: AgentID, episode: SingleAgentEpisode, given: Sequence[int] | Array) -> list[int]:
         times = given.tolist() if isinstance(given, np.ndarray) else list(given)
         rows = episode.observations.len_incl_lookback()
         if len(times) != rows or not rows:
             raise ValueError(f"agent {agent_id!r} has {rows} observations, but env_t_of_obs has {len(times)} for it")
         if times[-1] > self.env_t:
             raise ValueError(f"env_t_of_obs of agent {agent_id!r} goes to {times[-1]}, beyond env_t={self.env_t}")
-        self._obs_env_t[agent_id] = times
+        return times
+
+    def _adopt(
+        self,
+        agent_id: AgentID,
+        episode: SingleAgentEpisode,
+        terminateds: Mapping[AgentID, Any],
+        truncateds: Mapping[AgentID, Any],
+    ) -> None:
         episode.agent_id = agent_id if episode.agent_id is None else episode.agent_id
         if episode.multi_agent_episode_id is None:
             episode.multi_agent_episode_id = self.id_
         if episode.module_id is not None:
             self._agent_to_module_mapping[agent_id] = episode.module_id
-        terminateds, truncateds = flags
         episode.is_terminated = episode.is_terminated or bool(terminateds.get(agent_id))
         episode.is_truncated = episode.is_truncated or bool(truncateds.get(agent_id))
 
@@ -205,12 +209,9 @@ class MultiAgentEpisode(MultiAgentChunks):
 
     def _begin_chunk(self) -> None:
         """Make all agents' complete steps lookback."""
-        for episode in self.agent_episodes.values():
-            lookback = episode.rewards.len_incl_lookback()
-            fields = (episode.observations, episode.infos, episode.actions, episode.rewards)
-            for buffer in (*fields, *episode.extra_model_outputs.values()):
-                buffer.lookback = lookback
-        self._hanging_rewards_begin, self._carried_rewards = {}, dict(self._hanging_rewards_end)
+        for track in self._tracks.values():
+            track.start_chunk()
+        self._hanging_rewards_begin = {}
 
     def _number_agents(self, agent_t_started: Mapping[AgentID, int], ids: Mapping[AgentID, str]) -> None:
         for agent_id, episode in self.agent_episodes.items():
@@ -269,16 +270,29 @@ class MultiAgentEpisode(MultiAgentChunks):
             self._start_time = self._last_step_time
 
     def _apply(self, step: MultiAgentStep) -> None:
-        agent_ids = step.agent_ids(self)
-        check_step(self, step, agent_ids)
+        agent_ids = step.agent_ids(self._tracks)
+        self._check(step, agent_ids)
         for agent_id in agent_ids:
-            episode = self.agent_episodes.get(agent_id)
-            if episode is None:
+            track = self._tracks.get(agent_id)
+            if track is None:
                 self._apply_to_stranger(agent_id, step)
-            elif not episode.is_done:
-                self._apply_to_agent(agent_id, episode, step)
+            elif not track.episode.is_done:
+                track.add(step, agent_id, self.env_t)
         if step.terminateds or step.truncateds:
             self._update_flags(step)
+
+    def _check(self, step: MultiAgentStep, agent_ids: list[AgentID]) -> None:
+        for agent_id in agent_ids:
+            track, problem = self._tracks.get(agent_id), None
+            if track is not None:
+                problem = track.problem_with(step, agent_id)
+            elif agent_id in self._ended_agents:
+                problem = step.problem_after_end(agent_id)
+            elif agent_id in step.actions:
+                problem = "acted, but has had no observation to act on; allowed: actions after the first observation"
+            if problem is not None:
+                at = f"env step {self.env_t} of episode {self.id_}"
+                raise ValueError(f"add_env_step: agent {agent_id!r} {problem} ({at})")
 
     def _apply_to_stranger(self, agent_id: AgentID, step: MultiAgentStep) -> None:
         if agent_id in step.rewards:
@@ -299,51 +313,8 @@ class MultiAgentEpisode(MultiAgentChunks):
         episode.add_env_reset(observation, infos)
         if self.is_numpy:
             episode.to_numpy()
-        self.agent_episodes[agent_id] = episode
-        self._obs_env_t[agent_id] = [self.env_t]
+        self._put(agent_id, AgentTrack(episode, [self.env_t]))
         return episode
-
-    def _apply_to_agent(self, agent_id: AgentID, episode: SingleAgentEpisode, step: MultiAgentStep) -> None:
-        terminated, truncated = step.flags_of(agent_id)
-        reward = self._reward_so_far(agent_id, step)
-        if agent_id in step.actions:
-            action, extra = step.actions[agent_id], step.extra_model_outputs.get(agent_id) or {}
-        elif agent_id in self._hanging_actions_end:
-            action = self._hanging_actions_end.pop(agent_id)
-            extra = self._hanging_extra_model_outputs_end.pop(agent_id)
-        else:  # it was not its turn
-            if reward is not None:
-                self._hanging_rewards_end[agent_id] = reward
-            episode.is_terminated, episode.is_truncated = terminated, truncated
-            return
-        reward = 0.0 if reward is None else reward
-        if agent_id in step.observations:
-            observation, infos = step.observations[agent_id], step.infos.get(agent_id)
-        elif terminated:  # nothing is learned from this observation
-            observation = episode.get_observations(-1)
-            infos = step.infos[agent_id] if agent_id in step.infos else episode.get_infos(-1)
-        else:
-            self._hanging_actions_end[agent_id], self._hanging_rewards_end[agent_id] = action, reward
-            self._hanging_extra_model_outputs_end[agent_id] = extra
-            return
-        episode.add_env_step(
-            observation,
-            action,
-            reward,
-            infos,
-            terminated=terminated,
-            truncated=truncated,
-            extra_model_outputs=extra,
-        )
-        self._obs_env_t[agent_id].append(self.env_t)
-
-    def _reward_so_far(self, agent_id: AgentID, step: MultiAgentStep) -> Any:
-        """Return what hangs and what this step gives, as one sum; None if there is neither. Nothing hangs
-        afterwards."""
-        if agent_id not in self._hanging_rewards_end:
-            return step.rewards.get(agent_id)
-        hanging = self._hanging_rewards_end.pop(agent_id)
-        return hanging + step.rewards[agent_id] if agent_id in step.rewards else hanging
 
     def _update_flags(self, step: MultiAgentStep) -> None:
         ends = [(e.is_terminated, e.is_truncated) for e in self.agent_episodes.values()]

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from runner.episodes.agent_track import ALL, AgentID, AgentTrack
 from runner.episodes.lookback_buffer import LookbackBuffer
 from runner.episodes.single_agent_episode import SingleAgentEpisode
 
 if TYPE_CHECKING:
     from gymnasium import Space
 
-AgentID = str | int
-ALL = "__all__"  # the key of terminateds and truncateds that stands for every agent
 DEFAULT_MODULE_ID = "default_policy"
 
 
@@ -29,18 +27,14 @@ class MultiAgentFields:
 
     __slots__ = (
         "_agent_to_module_mapping",
-        "_carried_rewards",
         "_custom_data",
         "_ended_agents",
-        "_hanging_actions_end",
-        "_hanging_extra_model_outputs_end",
         "_hanging_rewards_begin",
-        "_hanging_rewards_end",
         "_is_reset",
         "_last_step_time",
         "_len_lookback_buffer",
-        "_obs_env_t",
         "_start_time",
+        "_tracks",
         "action_space",
         "agent_episodes",
         "agent_to_module_mapping_fn",
@@ -63,12 +57,8 @@ class MultiAgentFields:
     agent_to_module_mapping_fn: Callable[[AgentID, Any], str]
     _agent_to_module_mapping: dict[AgentID, str]
     _len_lookback_buffer: int
-    _obs_env_t: dict[AgentID, list[int]]  # env step of each row of the agent's observations, lookback included
-    _hanging_actions_end: dict[AgentID, Any]
-    _hanging_extra_model_outputs_end: dict[AgentID, dict[str, Any]]
-    _hanging_rewards_end: dict[AgentID, Any]  # of agents that have been observed
+    _tracks: dict[AgentID, AgentTrack]  # around the very episodes of `agent_episodes`
     _hanging_rewards_begin: dict[AgentID, Any]  # given before an agent's first observation; no step ever takes them
-    _carried_rewards: dict[AgentID, Any]  # part of the hanging rewards that the chunk before has already counted
     _ended_agents: dict[AgentID, tuple[bool, bool]]  # terminated, truncated: agents that ended before this chunk
     _is_reset: bool
     _start_time: float | None
@@ -78,14 +68,15 @@ class MultiAgentFields:
     def _init_fields(self, id_: str, env_t_started: int, env_t: int, lookback: int) -> None:
         self.id_ = id_
         self.env_t_started, self.env_t, self._len_lookback_buffer = env_t_started, env_t, lookback
-        self.agent_episodes, self._obs_env_t, self._ended_agents = {}, {}, {}
-        self._hanging_actions_end, self._hanging_extra_model_outputs_end = {}, {}
-        self._hanging_rewards_end, self._hanging_rewards_begin, self._carried_rewards = {}, {}, {}
+        self.agent_episodes, self._tracks, self._ended_agents, self._hanging_rewards_begin = {}, {}, {}, {}
         self.observation_space, self.action_space = {}, {}
         self.agent_to_module_mapping_fn, self._agent_to_module_mapping = map_to_default_module, {}
         self.is_terminated = self.is_truncated = self._is_reset = False
         self._custom_data = None
         self._start_time = self._last_step_time = None
+
+    def _put(self, agent_id: AgentID, track: AgentTrack) -> None:
+        self._tracks[agent_id], self.agent_episodes[agent_id] = track, track.episode
 
     # --- lengths, returns, agents ------------------------------------------------------------------
 
@@ -112,7 +103,7 @@ class MultiAgentFields:
 
     def get_agents_that_stepped(self) -> set[AgentID]:
         """Return the agents with an observation at the newest env step, also if they ended there."""
-        return {agent_id for agent_id, times in self._obs_env_t.items() if times[-1] == self.env_t}
+        return {agent_id for agent_id, track in self._tracks.items() if track.env_t[-1] == self.env_t}
 
     def get_agents_to_act(self) -> set[AgentID]:
         """Return the agents that the next env step needs an action of: observed at the newest one, and not ended."""
@@ -127,8 +118,9 @@ class MultiAgentFields:
         total = sum((episode.get_return() for episode in self.agent_episodes.values()), 0.0)
         if not include_hanging_rewards:
             return total
-        hanging = [*self._hanging_rewards_begin.values(), *self._hanging_rewards_end.values()]
-        return float(total + sum(hanging) - sum(self._carried_rewards.values()))
+        tracks = self._tracks.values()
+        hanging = [*self._hanging_rewards_begin.values(), *(t.reward for t in tracks if t.reward is not None)]
+        return float(total + sum(hanging) - sum(t.carried for t in tracks if t.carried is not None))
 
     def get_duration_s(self) -> float:
         """Return wall time from the reset (or the cut) to the last step, in seconds; 0 for episodes made from data."""
@@ -167,10 +159,9 @@ class MultiAgentFields:
         """
         first = self.env_t_started - self._len_lookback_buffer
         mapping = {}
-        for agent_id, times in self._obs_env_t.items():
-            episode = self.agent_episodes[agent_id]
+        for agent_id, track in self._tracks.items():
             agent_t: list[Any] = [self.SKIP_ENV_TS_TAG] * (self.env_t - first + 1)
-            for t, env_t in enumerate(times, episode.t_started - episode.observations.lookback):
+            for t, env_t in enumerate(track.env_t, track.episode.t_started - track.lookback):
                 if env_t >= first:
                     agent_t[env_t - first] = t
             mapping[agent_id] = LookbackBuffer(agent_t, self._len_lookback_buffer)
@@ -209,8 +200,8 @@ class MultiAgentFields:
         heads = [str(env_t) for env_t in range(first, self.env_t + 1)]
         width = max(len("env_t"), *(len(str(agent_id)) for agent_id in self.agent_episodes), 0)
         lines = ["  ".join(["env_t".ljust(width), *heads])]
-        for agent_id, times in self._obs_env_t.items():
-            known = set(times)
+        for agent_id, track in self._tracks.items():
+            known = set(track.env_t)
             marks = ["x" if first + column in known else "." for column in range(len(heads))]
             cells = [mark.rjust(len(head)) for mark, head in zip(marks, heads, strict=True)]
             lines.append("  ".join([str(agent_id).ljust(width), *cells]))
@@ -222,43 +213,15 @@ class MultiAgentFields:
         """Raise `ValueError` naming the agent whose data or env steps do not fit."""
         if self.env_t < self.env_t_started:
             raise ValueError(f"episode {self.id_}: env_t is {self.env_t}, before env_t_started={self.env_t_started}")
-        if self.agent_episodes.keys() != self._obs_env_t.keys():
-            raise ValueError(
-                f"episode {self.id_}: env steps are known of the agents {list(self._obs_env_t)}, "
-                f"expected {list(self.agent_episodes)}"
-            )
-        for agent_id, episode in self.agent_episodes.items():
-            problem = self._problem_with_agent(agent_id, episode)
+        for agent_id in dict.fromkeys((*self._tracks, *self.agent_episodes)):
+            track = self._tracks.get(agent_id)
+            if track is None or track.episode is not self.agent_episodes.get(agent_id):
+                raise ValueError(
+                    f"episode {self.id_}: agent_episodes[{agent_id!r}] was added, removed or replaced; "
+                    "change the data of the agent's episode instead"
+                )
+            problem = track.problem(range(self.env_t_started, self.env_t))
+            if problem is None and agent_id in self._ended_agents:
+                problem = "it ended before env_t_started"
             if problem is not None:
                 raise ValueError(f"episode {self.id_}: agent {agent_id!r}: {problem}")
-        for hanging in (self._hanging_actions_end, self._hanging_rewards_end, self._carried_rewards):
-            if unknown := [agent_id for agent_id in hanging if agent_id not in self.agent_episodes]:
-                raise ValueError(f"episode {self.id_}: actions or rewards hang of agents that are not in it: {unknown}")
-
-    def _problem_with_agent(self, agent_id: AgentID, episode: SingleAgentEpisode) -> str | None:
-        try:
-            episode.validate()
-        except ValueError as error:
-            return str(error)
-        times, lookback = self._obs_env_t[agent_id], episode.observations.lookback
-        if len(times) != episode.observations.len_incl_lookback() or not times:
-            return f"{episode.observations.len_incl_lookback()} observations, but {len(times)} env steps of them"
-        if any(a >= b for a, b in pairwise(times)) or times[-1] > self.env_t:
-            return f"env steps of observations must ascend to at most env_t={self.env_t}, got {times!r:.80}"
-        if lookback and times[lookback - 1] >= self.env_t_started:
-            return f"a lookback observation is at env step {times[lookback - 1]}, env_t_started is {self.env_t_started}"
-        if len(times) > lookback + 1 and times[lookback + 1] <= self.env_t_started:
-            return f"two observations up to env_t_started={self.env_t_started} are not lookback"
-        if agent_id in self._hanging_actions_end and episode.is_done:
-            return "an action hangs, but it has ended"
-        if agent_id in self._ended_agents:
-            return "it ended before env_t_started"
-        return None
-
-    def _copy_hanging(self, agent_id: AgentID, other: MultiAgentFields) -> None:
-        """Replace what hangs of an agent by what hangs of it in `other`."""
-        for name in ("_hanging_actions_end", "_hanging_extra_model_outputs_end", "_hanging_rewards_end"):
-            mine, theirs = getattr(self, name), getattr(other, name)
-            mine.pop(agent_id, None)
-            if agent_id in theirs:
-                mine[agent_id] = theirs[agent_id]

@@ -9,8 +9,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from runner.episodes.agent_track import AgentID
 from runner.episodes.lookback_buffer import Indices, LookbackBuffer
-from runner.episodes.multi_agent_fields import AgentID, MultiAgentFields
+from runner.episodes.multi_agent_fields import MultiAgentFields
 from runner.episodes.nested import row_count, take, unstack
 from runner.episodes.single_agent_episode import SingleAgentEpisode
 from runner.episodes.spaces import one_hot
@@ -143,8 +144,8 @@ class MultiAgentGetters(MultiAgentFields):
         keys: dict[str, None] = {}
         for episode in self.agent_episodes.values():
             keys |= dict.fromkeys(episode.extra_model_outputs)
-        for outputs in self._hanging_extra_model_outputs_end.values():
-            keys |= dict.fromkeys(outputs)
+        for track in self._tracks.values():
+            keys |= dict.fromkeys(() if track.begun is None else track.begun[1])
         return list(keys)
 
     def _check_key(self, key: str) -> None:
@@ -244,17 +245,17 @@ class MultiAgentGetters(MultiAgentFields):
         return columns
 
     def _column(self, query: _Query, agent_id: AgentID) -> _Column | None:
-        episode, field = self.agent_episodes[agent_id], query.field
+        track, field = self._tracks[agent_id], query.field
+        episode = track.episode
         if field == "observations":
             return _Column(episode.observations, _NOTHING)
         if field == "infos":
             return _Column(episode.infos, _NOTHING)
-        has_acted = agent_id in self._hanging_actions_end
         if field == "actions":
-            return _Column(episode.actions, self._hanging_actions_end.get(agent_id, _NOTHING))
+            return _Column(episode.actions, _NOTHING if track.begun is None else track.begun[0])
         if field == "rewards":
-            return _Column(episode.rewards, self._hanging_rewards_end[agent_id] if has_acted else _NOTHING)
-        hanging = self._hanging_extra_model_outputs_end.get(agent_id, {}).get(query.key or "", _NOTHING)
+            return _Column(episode.rewards, _NOTHING if track.begun is None else track.reward)
+        hanging = _NOTHING if track.begun is None else track.begun[1].get(query.key or "", _NOTHING)
         buffer = episode.extra_model_outputs.get(query.key or "")
         if buffer is None and hanging is _NOTHING:
             return None
@@ -297,7 +298,7 @@ class MultiAgentGetters(MultiAgentFields):
         env_t = self.env_t_started - lookback + position
         result = {}
         for agent_id in chosen:
-            times = self._obs_env_t[agent_id]
+            times = self._tracks[agent_id].env_t
             row = len(times) - 1 if times[-1] == env_t else bisect_left(times, env_t)
             is_seen = is_inside and row < len(times) and times[row] == env_t
             if is_seen and not query.one_hot and field != "extra_model_outputs":
@@ -333,7 +334,7 @@ class MultiAgentGetters(MultiAgentFields):
         for agent_id, column in columns:
             if query.fill is None and isinstance(env_ts, range) and env_ts.step == 1:
                 first, last = self._row_range(agent_id, column, env_ts)
-                places = [env_t - env_ts.start for env_t in self._obs_env_t[agent_id][first:last]]
+                places = [env_t - env_ts.start for env_t in self._tracks[agent_id].env_t[first:last]]
                 items = _listed(column.range(first, last, query)) if first < last else []
             else:
                 rows = self._rows(query, agent_id, column, env_ts)
@@ -346,7 +347,7 @@ class MultiAgentGetters(MultiAgentFields):
 
     def _row_range(self, agent_id: AgentID, column: _Column, env_ts: range) -> tuple[int, int]:
         """Return first and last (exclusive) of the agent's rows in consecutive env steps."""
-        times, rows = self._obs_env_t[agent_id], column.num_rows
+        times, rows = self._tracks[agent_id].env_t, column.num_rows
         first, last = bisect_left(times, env_ts.start), bisect_left(times, env_ts.stop)
         return first, last if last < rows else rows
 
@@ -354,7 +355,7 @@ class MultiAgentGetters(MultiAgentFields):
         """Return the agent's row at each env step; where it has none `_MISSING` if that is to be filled, else None."""
         if not env_ts:
             return []
-        times, known_from = self._obs_env_t[agent_id], self.env_t_started - self._len_lookback_buffer
+        times, known_from = self._tracks[agent_id].env_t, self.env_t_started - self._len_lookback_buffer
         no_gaps = isinstance(env_ts, range) and env_ts.step == 1
         low, high = (env_ts[0], env_ts[-1]) if no_gaps else (min(env_ts), max(env_ts))
         first = bisect_left(times, max(low, known_from))

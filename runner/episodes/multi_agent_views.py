@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
+from runner.episodes.agent_track import ALL, AgentID
 from runner.episodes.columns import ColumnBlock, Rollout
 from runner.episodes.multi_agent_episode import MultiAgentEpisode
-from runner.episodes.multi_agent_fields import ALL, AgentID
 from runner.episodes.single_agent_episode import SingleAgentEpisode
 
 # Agent -> its chunk, and the env step of each of its observations.

@@ -175,7 +175,7 @@ class AgentReturns(Callback):
 
     def on_episode_step(self, *, episode: Any, custom_data: dict[str, Any], **kwargs: Any) -> None:
         for agent, own in episode.agent_episodes.items():
-            if episode._obs_env_t[agent][-1] == episode.env_t:
+            if agent in episode.get_agents_that_stepped():
                 custom_data["rewards"] += own.get_rewards(-1)
 
     def on_episode_end(

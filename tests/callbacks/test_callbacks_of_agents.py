@@ -51,7 +51,7 @@ def _shown(episode: Any) -> dict[str, Any]:
         rows = range(-own.observations.lookback, len(own) + 1)
         obs = [own.get_observations(row, neg_index_as_lookback=True) for row in rows]
         actions = [own.get_actions(row, neg_index_as_lookback=True) for row in rows[:-1]]
-        times = episode._obs_env_t[agent]
+        times = episode._tracks[agent].env_t
         shown[agent] = (own.id_, own.t_started + len(own), list(times), [code_of(one) for one in obs], actions)
     return shown
 

@@ -111,25 +111,36 @@ def agent_contents(episode):
     }
 
 
+def obs_env_t(episode):
+    return {agent_id: track.env_t for agent_id, track in episode._tracks.items()}
+
+
+def hanging(episode):
+    """The dicts by agent of what hangs: actions, extra model outputs, rewards, and the share that is carried."""
+    tracks = episode._tracks.items()
+    return (
+        {agent_id: track.begun[0] for agent_id, track in tracks if track.begun is not None},
+        {agent_id: track.begun[1] for agent_id, track in tracks if track.begun is not None},
+        {agent_id: track.reward for agent_id, track in tracks if track.reward is not None},
+        {agent_id: track.carried for agent_id, track in tracks if track.carried is not None},
+    )
+
+
 def contents(episode, *, carried=True):
     """All that an episode is, comparable with ==, but the random ids of the agents' episodes."""
     result = {
         "agents": {agent_id: agent_contents(e) for agent_id, e in episode.agent_episodes.items()},
         "mapping": {agent_id: buffer_contents(b) for agent_id, b in episode.env_t_to_agent_t.items()},
-        "obs_env_t": episode._obs_env_t,
+        "obs_env_t": obs_env_t(episode),
         "t": (episode.env_t_started, episode.env_t, len(episode)),
         "done": (episode.is_terminated, episode.is_truncated),
-        "hanging": [
-            plain(episode._hanging_actions_end),
-            plain(episode._hanging_extra_model_outputs_end),
-            plain(episode._hanging_rewards_end),
-        ],
+        "hanging": plain(hanging(episode)[:3]),
         "ended": episode._ended_agents,
         "custom_data": episode.custom_data,
         "to_act": episode.get_agents_to_act(),
     }
     if carried:
-        result["before"] = plain([episode._hanging_rewards_begin, episode._carried_rewards])
+        result["before"] = plain([episode._hanging_rewards_begin, hanging(episode)[3]])
         result["returns"] = (episode.get_return(), episode.get_return(include_hanging_rewards=True))
     return result
 
@@ -294,10 +305,10 @@ def test_slice_equals_an_episode_from_scratch(schedule, start, stop, lookback):
         agent_to_module_mapping_fn=lambda agent_id, _: f"module_{agent_id}",
     )
     gone = scratch.agent_ids - part.agent_ids  # whose last observation is at or before the start
-    assert all(whole._obs_env_t[agent][-1] <= start for agent in gone)
+    assert all(obs_env_t(whole)[agent][-1] <= start for agent in gone)
     for agent in part.agent_ids:
         assert agent_contents(part.agent_episodes[agent]) == agent_contents(scratch.agent_episodes[agent])
-        assert part._obs_env_t[agent] == scratch._obs_env_t[agent]
+        assert obs_env_t(part)[agent] == obs_env_t(scratch)[agent]
     assert part.get_return(True) == scratch.get_return(True)
     assert (part.is_terminated, part.is_truncated) == (
         (whole.is_terminated, whole.is_truncated) if stop == len(whole) else (False, False)
@@ -337,7 +348,7 @@ def stepwise(schedule):
 def final_flags(whole, stop):
     flags = [{}, {}]
     for agent, episode in whole.agent_episodes.items():
-        if whole._obs_env_t[agent][-1] <= stop:
+        if obs_env_t(whole)[agent][-1] <= stop:
             flags[0][agent], flags[1][agent] = episode.is_terminated, episode.is_truncated
     return flags
 
@@ -380,19 +391,20 @@ def test_from_agent_episodes_makes_the_same_view(schedule, lookback, numpy):
         episode = episode.cut(lookback)
     if numpy:
         episode.to_numpy()
+    actions, extra_model_outputs, rewards, carried_rewards = hanging(episode)
     view = MultiAgentEpisode.from_agent_episodes(
         "e",
         agent_episodes=episode.agent_episodes,
-        env_t_of_obs={agent: np.array(times) for agent, times in episode._obs_env_t.items()},
+        env_t_of_obs={agent: np.array(times) for agent, times in obs_env_t(episode).items()},
         env_t_started=episode.env_t_started,
         env_t=episode.env_t,
         terminateds={"__all__": episode.is_terminated},
         truncateds=episode.is_truncated,
         len_lookback_buffer=episode._len_lookback_buffer,
-        hanging_actions=episode._hanging_actions_end,
-        hanging_extra_model_outputs=episode._hanging_extra_model_outputs_end,
-        hanging_rewards=episode._hanging_rewards_end,
-        carried_rewards=episode._carried_rewards,
+        hanging_actions=actions,
+        hanging_extra_model_outputs=extra_model_outputs,
+        hanging_rewards=rewards,
+        carried_rewards=carried_rewards,
     )
     view.validate()
     view._ended_agents, view._hanging_rewards_begin = episode._ended_agents, episode._hanging_rewards_begin
@@ -455,10 +467,11 @@ def test_the_schedules_have_every_case():
     for seed in range(300):
         schedule = random_schedule(random.Random(seed))
         for chunk in play_in_chunks(schedule, {3, 5}, 1):
-            seen["hanging"] += bool(chunk._hanging_actions_end)
-            seen["carried"] += any(chunk._carried_rewards.values())
+            actions, _, rewards, carried_rewards = hanging(chunk)
+            seen["hanging"] += bool(actions)
+            seen["carried"] += any(carried_rewards.values())
             seen["premature"] += any(chunk._hanging_rewards_begin.values())
-            seen["idle reward"] += bool(chunk._hanging_rewards_end.keys() - chunk._hanging_actions_end.keys())
+            seen["idle reward"] += bool(rewards.keys() - actions.keys())
             seen["terminated"] += chunk.is_terminated
             seen["truncated"] += chunk.is_truncated
             flags = [e.is_terminated for e in chunk.agent_episodes.values() if e.is_done]

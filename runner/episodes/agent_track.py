@@ -1,0 +1,268 @@
+"""One agent's share of a multi-agent episode, and of each env step."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from runner.episodes.single_agent_episode import SingleAgentEpisode
+
+AgentID = str | int
+Begun = tuple[Any, dict[str, Any]]  # action and extra model outputs of a step without an answer
+ALL = "__all__"  # the key of terminateds and truncateds that stands for every agent
+
+Slice = slice  # the class has a method of this name
+
+
+@dataclass(slots=True)
+class MultiAgentStep:
+    """Actions of all agents and the environment's answer, each by agent id; a key counts whatever its value."""
+
+    observations: Mapping[AgentID, Any]
+    actions: Mapping[AgentID, Any]
+    rewards: Mapping[AgentID, Any]
+    infos: Mapping[AgentID, Any]
+    terminateds: Mapping[AgentID, Any]
+    truncateds: Mapping[AgentID, Any]
+    extra_model_outputs: Mapping[AgentID, dict[str, Any]]
+
+    def agent_ids(self, known: Iterable[AgentID]) -> list[AgentID]:
+        """Return the agents of this step, including all `known` ones if `__all__` is flagged."""
+        ids = dict.fromkeys(self.observations)
+        for agents in (self.actions, self.rewards, self.extra_model_outputs, self.terminateds, self.truncateds):
+            if agents:
+                ids.update(dict.fromkeys(agents))
+        if ALL in ids:
+            del ids[ALL]
+            if self.terminateds.get(ALL) or self.truncateds.get(ALL):
+                ids.update(dict.fromkeys(known))
+        return list(ids)
+
+    def flags_of(self, agent_id: AgentID) -> tuple[bool, bool]:
+        """Return terminated and truncated: the agent's flags, or the flags of `__all__` if neither is set.
+
+        An environment may set `terminateds["__all__"]` to say "over" after a time limit has truncated each agent;
+        this does not terminate them.
+        """
+        if not self.terminateds and not self.truncateds:
+            return False, False
+        flags = bool(self.terminateds.get(agent_id)), bool(self.truncateds.get(agent_id))
+        return flags if any(flags) else (bool(self.terminateds.get(ALL)), bool(self.truncateds.get(ALL)))
+
+    def problem_after_end(self, agent_id: AgentID) -> str | None:
+        """Return what is wrong with this step for an agent that has ended, or None."""
+        data = ("observations", "actions", "rewards", "extra_model_outputs")
+        got = [name for name in data if agent_id in getattr(self, name)]
+        return f"has ended, but got {', '.join(got)}; allowed: nothing more for it" if got else None
+
+
+@dataclass(slots=True)
+class AgentTrack:
+    """One agent in an env episode: its own episode on the env's time axis, and the step that it has begun.
+
+    Attributes:
+        episode: the agent's complete steps.
+        env_t: env step of each observation, lookback included; ascending.
+        begun: action and extra model outputs that hang, waiting for the next observation, or None.
+        reward: sum of the rewards since the newest complete step, or None. A begun step always has one.
+        carried: part of `reward` that the chunk before this one has counted, or None.
+    """
+
+    episode: SingleAgentEpisode
+    env_t: list[int]
+    begun: Begun | None = None
+    reward: Any = None
+    carried: Any = None
+
+    @property
+    def lookback(self) -> int:
+        """The number of the agent's own steps before this chunk."""
+        return self.episode.observations.lookback
+
+    # --- collecting -------------------------------------------------------------------------------
+
+    def problem_with(self, step: MultiAgentStep, agent_id: AgentID) -> str | None:
+        """Return why this track cannot take its share of an env step, or None."""
+        if self.episode.is_done:
+            return step.problem_after_end(agent_id)
+        problem = self._problem_with_action(step, agent_id) or self._problem_with_answer(step, agent_id)
+        return self._problem_with_shapes(step, agent_id) if problem is None and self.episode.is_numpy else problem
+
+    def _problem_with_action(self, step: MultiAgentStep, agent_id: AgentID) -> str | None:
+        if agent_id not in step.actions:
+            if agent_id in step.extra_model_outputs:
+                return "has extra_model_outputs without an action; allowed: outputs of the module along with its action"
+            return None
+        if self.begun is not None:
+            return "acted again before it got an observation for its last action; allowed: one action per observation"
+        outputs, expected = step.extra_model_outputs.get(agent_id) or {}, self.episode.extra_model_outputs
+        if outputs.keys() != expected.keys() and self.episode.rewards.len_incl_lookback() > 0:
+            return f"has the extra_model_outputs {sorted(outputs)}; allowed: {sorted(expected)}, as in its first step"
+        return None
+
+    def _problem_with_answer(self, step: MultiAgentStep, agent_id: AgentID) -> str | None:
+        acts, waits = agent_id in step.actions, self.begun is not None
+        if agent_id in step.observations:
+            if not acts and not waits:
+                return "got an observation, but has not acted on the one before; allowed: one observation per action"
+            if acts and agent_id not in step.rewards:
+                return "acted and got an observation, but no reward; add it to rewards (0.0 if there is none)"
+        elif acts or waits:
+            terminated, truncated = step.flags_of(agent_id)
+            if truncated and not terminated:
+                return (
+                    "is truncated after it acted, but got no final observation; add it to observations "
+                    "(the value of what was cut off is estimated from it)"
+                )
+        return None
+
+    def _problem_with_shapes(self, step: MultiAgentStep, agent_id: AgentID) -> str | None:
+        """Check in numpy mode that the items fit the columns, before anything is appended for any agent."""
+        episode, outputs = self.episode, step.extra_model_outputs.get(agent_id) or {}
+        fields = {"observations": episode.observations, "actions": episode.actions, "rewards": episode.rewards}
+        items = [(name, fields[name], getattr(step, name)) for name in fields]
+        given = [(name, buffer, by_agent[agent_id]) for name, buffer, by_agent in items if agent_id in by_agent]
+        extra = episode.extra_model_outputs
+        given += [(f"extra_model_outputs[{key!r}]", extra[key], out) for key, out in outputs.items() if key in extra]
+        for name, buffer, item in given:
+            try:
+                buffer.as_row(item)
+            except (TypeError, ValueError) as error:
+                return f"has {name} that do not fit its columns: {error}"
+        return None
+
+    def add(self, step: MultiAgentStep, agent_id: AgentID, env_t: int) -> None:
+        """Add the agent's share of an env step that `problem_with` accepts."""
+        episode, begun, reward = self.episode, self.begun, self.reward
+        terminated, truncated = step.flags_of(agent_id)
+        if agent_id in step.actions:
+            begun = step.actions[agent_id], step.extra_model_outputs.get(agent_id) or {}
+        if agent_id in step.rewards:
+            reward = step.rewards[agent_id] if reward is None else reward + step.rewards[agent_id]
+        if begun is None:  # it was not its turn
+            self.reward = reward
+            episode.is_terminated, episode.is_truncated = terminated, truncated
+            return
+        reward = 0.0 if reward is None else reward
+        if agent_id in step.observations:
+            observation, infos = step.observations[agent_id], step.infos.get(agent_id)
+        elif terminated:  # nothing is learned from this observation
+            observation = episode.get_observations(-1)
+            infos = step.infos[agent_id] if agent_id in step.infos else episode.get_infos(-1)
+        else:
+            self.begun, self.reward = begun, reward
+            return
+        episode.add_env_step(
+            observation,
+            begun[0],
+            reward,
+            infos,
+            terminated=terminated,
+            truncated=truncated,
+            extra_model_outputs=begun[1],
+        )
+        self.begun = self.reward = None
+        self.env_t.append(env_t)
+
+    def start_chunk(self) -> None:
+        """Turn all complete steps into lookback."""
+        episode, lookback = self.episode, self.episode.rewards.len_incl_lookback()
+        fields = (episode.observations, episode.infos, episode.actions, episode.rewards)
+        for buffer in (*fields, *episode.extra_model_outputs.values()):
+            buffer.lookback = lookback
+        self.carried = self.reward
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def cut(self, since: int) -> AgentTrack:
+        """Return the track that continues this one, with the steps since env step `since` as lookback.
+
+        It has the newest observation even if that is older.
+        """
+        newest = len(self.env_t) - 1
+        before = newest - bisect_left(self.env_t, since, hi=newest)
+        episode, env_t = self.episode.cut(before), self.env_t[newest - before :]
+        return AgentTrack(episode, env_t, self.begun, self.reward, carried=self.reward)
+
+    def has_ended_by(self, env_t: int) -> bool:
+        """Return whether the agent has neither an observation nor a reward after `env_t`."""
+        newest = self.env_t[-1]
+        return self.episode.is_done and (newest < env_t or (newest == env_t and self.reward is None))
+
+    def slice(self, env_ts: range, lookback: int, whole: range) -> AgentTrack | None:
+        """Return the share of the env steps `env_ts` of the chunk `whole`, or None if the agent has none.
+
+        Args:
+            env_ts: from the first env step of the slice to its last one; the observation after the last one is
+                at `env_ts.stop`.
+            lookback: number of env steps before it.
+            whole: env steps of the chunk that this track belongs to.
+        """
+        first = self._first_row(env_ts, whole)
+        if first is None:
+            return None
+        last = max(first, bisect_right(self.env_t, env_ts.stop) - 1)
+        before = first - bisect_left(self.env_t, env_ts.start - lookback, hi=first)
+        steps = Slice(first - self.lookback, last - self.lookback)
+        part = AgentTrack(self.episode.slice(steps, len_lookback_buffer=before), self.env_t[first - before : last + 1])
+        if self.env_t[last] < env_ts.stop:
+            part.begun, part.reward = self._begun_at(last)
+        if env_ts.start == whole.start:
+            part.carried = self.carried
+        elif self.env_t[first] < env_ts.start:
+            part.carried = 0.0 if part.reward is None else part.reward
+        return part
+
+    def _first_row(self, env_ts: range, whole: range) -> int | None:
+        """Return the row of the first observation in the slice, counted with the lookback."""
+        newest = len(self.env_t) - 1
+        if env_ts.start == whole.start:
+            first = self.lookback
+        elif self.env_t[newest] < env_ts.start:  # it waits: needed only where the episode can continue
+            return newest if env_ts.stop == whole.stop else None
+        else:
+            first = bisect_left(self.env_t, env_ts.start, lo=self.lookback)
+        return first if self.env_t[first] <= env_ts.stop else None
+
+    def _begun_at(self, row: int) -> tuple[Begun | None, Any]:
+        """Return what hung after the observation in `row`: action with outputs, and the reward until the next one."""
+        if row == len(self.env_t) - 1:
+            return self.begun, self.reward
+        episode, index = self.episode, row - self.lookback
+        outputs = {key: buffer._get(index, True) for key, buffer in episode.extra_model_outputs.items()}
+        return (episode.actions._get(index, True), outputs), episode.rewards._get(index, True)
+
+    def append(self, other: AgentTrack) -> None:
+        """Append the chunk that follows this one, without its lookback and first observation."""
+        self.episode.concat_episode(other.episode)
+        self.env_t += other.env_t[other.lookback + 1 :]
+        self.begun, self.reward = other.begun, other.reward
+
+    def without_lookback(self) -> AgentTrack:
+        """Return a track of this chunk's steps, to which others can be appended without changing this one."""
+        episode = self.episode.slice(Slice(None), len_lookback_buffer=0)
+        return AgentTrack(episode, self.env_t[self.lookback :], self.begun, self.reward)
+
+    # --- checks -----------------------------------------------------------------------------------
+
+    def problem(self, chunk: range) -> str | None:
+        """Return what is wrong with this track in a chunk of these env steps, or None."""
+        try:
+            self.episode.validate()
+        except ValueError as error:
+            return str(error)
+        env_t, lookback, rows = self.env_t, self.lookback, self.episode.observations.len_incl_lookback()
+        if len(env_t) != rows or not env_t:
+            return f"{rows} observations, but {len(env_t)} env steps of them"
+        if any(a >= b for a, b in pairwise(env_t)) or env_t[-1] > chunk.stop:
+            return f"env steps of observations must ascend to at most env_t={chunk.stop}, got {env_t!r:.80}"
+        if lookback and env_t[lookback - 1] >= chunk.start:
+            return f"a lookback observation is at env step {env_t[lookback - 1]}, env_t_started is {chunk.start}"
+        if len(env_t) > lookback + 1 and env_t[lookback + 1] <= chunk.start:
+            return f"two observations up to env_t_started={chunk.start} are not lookback"
+        if self.begun is not None and self.episode.is_done:
+            return "an action hangs, but it has ended"
+        return None
