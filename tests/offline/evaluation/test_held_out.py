@@ -14,7 +14,7 @@ import torch
 
 from runner.cli.held_out_table import held_out_lines
 from runner.config import build_experiment_config, compose_experiment
-from runner.config.errors import ConfigError
+from runner.config.errors import ConfigError, Problem
 from runner.config.metrics import producible_metrics
 from runner.config.offline import OfflineConfig
 from runner.config.schemas import ExperimentConfig
@@ -34,6 +34,8 @@ from runner.pipelines import SingleAgentObservationPreprocessor
 from runner.pipelines.recorded_episodes import ObservationRows
 from runner.streams import random_stream
 from tests.conftest import QUICK, ROOT, Outcome, progress_of, result_of, without_times
+from tests.offline.problems import config_error, data_error, does_not_fit, no_path, no_trajectories
+from tests.support.problems import assert_error
 
 Run = Callable[..., Outcome]
 KEY = "evaluation.offline_evaluation_"
@@ -303,44 +305,139 @@ def _ungrouped(folder: Path) -> Path:
     return folder
 
 
-MISTAKES: dict[str, tuple[str, ...]] = {
-    "no_logp": (*BC, f"{KEY}type=[eval_loss,dm,wis,dr]", f"{KEY}input_=no_logp"),
-    "loss_without_logp": (*PPO, f"{KEY}input_=no_logp"),
-    "late_start": (*BC, f"{KEY}type=wis", f"{KEY}input_=late"),
-    "no_trajectories": (*BC, f"{KEY}type=[eval_loss,wis,dm]", f"{KEY}input_=ungrouped"),
+_FILE = "REPOSITORY/tests/data/rllib_episodes/part-00000.parquet"
+MISTAKES: Mapping[str, tuple[tuple[str, ...], ConfigError]] = {
+    "no_logp": (
+        (*BC, f"{KEY}type=[eval_loss,dm,wis,dr]", f"{KEY}input_=no_logp"),
+        config_error(
+            Problem(
+                ("the held-out data have no action_logp: ratios need the probability with which each action was taken"),
+                f"{KEY}input_",
+                "wis, dr, and columns action_dist_inputs, actions, obs, rewards, weights_seq_no",
+                "episodes that `record` wrote with evaluation.explore=true; or only dm, eval_loss",
+            )
+        ),
+    ),
+    "loss_without_logp": (
+        (*PPO, f"{KEY}input_=no_logp"),
+        config_error(
+            Problem(
+                "the held-out data have no action_logp, which runner.learners.ppo.PPOLoss needs",
+                f"{KEY}input_",
+                "columns action_dist_inputs, actions, obs, rewards, weights_seq_no",
+                (
+                    "episodes that `record` wrote with evaluation.explore=true, or "
+                    "evaluation.offline_evaluation_type without eval_loss"
+                ),
+            )
+        ),
+    ),
+    "late_start": (
+        (*BC, f"{KEY}type=wis", f"{KEY}input_=late"),
+        config_error(
+            Problem(
+                "off-policy estimates need whole episodes: the ratio of every action from the first one on",
+                f"{KEY}input_",
+                "1 of 5 chunks start later, the first of them e21d791a636a4c269ab4059cedb90c71 at time step 3",
+                "episodes that start at time step 0",
+            )
+        ),
+    ),
+    "no_trajectories": (
+        (*BC, f"{KEY}type=[eval_loss,wis,dm]", f"{KEY}input_=ungrouped"),
+        config_error(
+            Problem(
+                "off-policy estimates need whole episodes, and these rows belong to no trajectory",
+                f"{KEY}input_",
+                "wis, dm from TMP/ungrouped/rows.json",
+                "a table with eps_id and t, or with end flags; or evaluation.offline_evaluation_type=eval_loss",
+            )
+        ),
+    ),
     "loss_without_trajectories": (
-        "+experiment=marwil_cartpole",
-        "offline.input_=none",
-        f"{KEY}input_=ungrouped",
+        (
+            "+experiment=marwil_cartpole",
+            "offline.input_=none",
+            f"{KEY}input_=ungrouped",
+        ),
+        data_error(no_trajectories("GeneralAdvantageEstimation", "TMP/ungrouped/rows.json")),
     ),
-    "several_agents": ("+experiment=ppo_multi_agent_cartpole", f"{KEY}type=[wis,dm,dr]", f"{KEY}input_=no_logp"),
+    "several_agents": (
+        ("+experiment=ppo_multi_agent_cartpole", f"{KEY}type=[wis,dm,dr]", f"{KEY}input_=no_logp"),
+        config_error(
+            Problem(
+                ("action values of one agent are not told by its own observations: what the others do is not in them"),
+                f"{KEY}type",
+                "dm, dr",
+                "is, wis, pdis, wpdis, eval_loss",
+            )
+        ),
+    ),
     "no_distribution": (
-        *BC,
-        f"module._target_={_HERE}.NoDistribution",
-        f"{KEY}type=dm",
-        RECORDED,
+        (
+            *BC,
+            f"module._target_={_HERE}.NoDistribution",
+            f"{KEY}type=dm",
+            RECORDED,
+        ),
+        config_error(
+            Problem(
+                ("off-policy estimates need the probabilities of recorded actions, and the module has no distribution"),
+                f"{KEY}type",
+                "NoDistribution",
+                "a module with action_dist_inputs among its outputs; or eval_loss",
+            )
+        ),
     ),
-    "model_for_memory": (*BC, "module.use_lstm=true", f"{KEY}type=[wis,dr]", RECORDED),
-    "loss_without_states": (*BC, "module.use_lstm=true", RECORDED),
-    "missing": (*BC, f"{KEY}input_=nowhere"),
-    "other_environment": ("+experiment=ppo_pendulum", RECORDED),
+    "model_for_memory": (
+        (*BC, "module.use_lstm=true", f"{KEY}type=[wis,dr]", RECORDED),
+        config_error(
+            Problem(
+                "action values are fitted to single observations, which is not enough for a module with memory",
+                f"{KEY}type",
+                "dr",
+                "is, wis, pdis, wpdis",
+            )
+        ),
+    ),
+    "loss_without_states": (
+        (*BC, "module.use_lstm=true", RECORDED),
+        config_error(
+            Problem(
+                "the held-out data have no state_out, the memory that the loss begins its sequences with",
+                f"{KEY}input_",
+                "columns action_dist_inputs, action_logp, actions, obs, rewards, weights_seq_no",
+                (
+                    "episodes that `record` wrote of a module with this memory, or "
+                    "evaluation.offline_evaluation_type without eval_loss"
+                ),
+            )
+        ),
+    ),
+    "missing": ((*BC, f"{KEY}input_=nowhere"), data_error(no_path("TMP/nowhere", where=f"{KEY}input_"))),
+    "other_environment": (
+        ("+experiment=ppo_pendulum", RECORDED),
+        data_error(
+            does_not_fit("obs", _FILE, "float32[4]", "Box([3], float32)"),
+            does_not_fit("actions", _FILE, "int32", "Box(-2, 2, [1], float32)"),
+        ),
+    ),
 }
 
 
-@pytest.mark.parametrize("name", MISTAKES)
+@pytest.mark.parametrize(("overrides", "expected"), MISTAKES.values(), ids=MISTAKES)
 def test_message(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, assert_golden: Callable[[str, str], None]
+    overrides: tuple[str, ...], expected: ConfigError, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     block = blocks_of(RECORDED)[0]
     _written(tmp_path / "no_logp", _without(block, "action_logp"))
     _written(tmp_path / "late", _late(block))
     _ungrouped(tmp_path / "ungrouped")
-    overrides = [f"{KEY}input_={text}" if text == RECORDED else text for text in MISTAKES[name]]
-    config = config_of(*overrides)
+    config = config_of(*(f"{KEY}input_={text}" if text == RECORDED else text for text in overrides))
     with pytest.raises(ConfigError) as caught:
         build_held_out_evaluation(config, build_parts(config))
-    assert_golden(f"held_out_{name}", str(caught.value))
+    assert_error(caught.value, expected, tmp_path)
 
 
 def test_data_without_what_estimates_need_are_good_for_the_loss(tmp_path: Path) -> None:
@@ -427,11 +524,16 @@ def test_an_offline_run_with_both_evaluations_on_two_cpus(two_cpus: None, materi
 
 
 @pytest.mark.ray
-def test_more_than_the_cluster_has_is_refused_at_once(
-    ray_cluster: None, assert_golden: Callable[[str, str], None]
-) -> None:
+def test_more_than_the_cluster_has_is_refused_at_once(ray_cluster: None, tmp_path: Path) -> None:
     overrides = [*SMALL_OFFLINE, "evaluation.evaluation_parallel_to_training=true"]
     overrides += ["evaluation.evaluation_num_env_runners=2", "offline.map_batches_kwargs={concurrency: 2}"]
     with pytest.raises(ConfigError) as caught:
         Trainer.from_experiment("bc_cartpole", overrides)
-    assert_golden("held_out_cluster_too_small", str(caught.value))
+    problem = Problem(
+        "the Ray cluster can never give the resources this run asks for",
+        "evaluation.evaluation_num_env_runners, env_runners.num_cpus_per_env_runner, num_gpus_per_env_runner, "
+        "offline.map_batches_kwargs (pre-learners, and one CPU to read)",
+        "CPU 5",
+        "CPU 4",
+    )
+    assert_error(caught.value, config_error(problem), tmp_path)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from runner.config.errors import Problem
 from runner.config.offline import OfflineConfig
 from runner.episodes.columns import concat_blocks
 from runner.offline.codecs.layout import Spaces
@@ -22,6 +23,8 @@ from runner.offline.reading.inspection_report import print_report
 from runner.offline.writing.writer import EpisodeWriter
 from tests.conftest import Outcome
 from tests.offline.blocks import flat_block
+from tests.offline.problems import no_path
+from tests.support.problems import shown_problems
 
 Golden = Callable[[str, str], None]
 LENGTHS = [5, 3, 8, 2, 20, 11]
@@ -116,15 +119,24 @@ def test_json_and_a_schema(run_main: Callable[..., Outcome], folder: Path, tmp_p
     assert "neither eps_id nor t" in outcome.out
 
 
-def test_mistakes(run_main: Callable[..., Outcome], folder: Path, assert_golden: Golden) -> None:
-    for name, arguments in (
-        ("inspect_missing", ("expart",)),
-        ("inspect_nothing", ()),
-        ("inspect_twice", ("expert", "offline.input_=expert")),
-    ):
-        outcome = run_main("inspect", *arguments)
-        assert outcome.code == 2
-        assert_golden(name, outcome.err)
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["expart"], no_path("TMP/expart", "TMP/expert")),
+        ([], Problem("DATA is missing", allowed="a folder or file of recorded data")),
+        (
+            ["expert", "offline.input_=expert"],
+            Problem("inspect takes the data as a word", allowed="python -m runner inspect data/expert"),
+        ),
+    ],
+    ids=["missing", "nothing", "twice"],
+)
+def test_mistakes(
+    run_main: Callable[..., Outcome], folder: Path, tmp_path: Path, arguments: list[str], expected: Problem
+) -> None:
+    outcome = run_main("inspect", *arguments)
+    assert outcome.code == 2
+    assert shown_problems(outcome.err, tmp_path) == [expected]
 
 
 def test_what_is_read_is_what_was_recorded_by_many_writers(tmp_path: Path) -> None:

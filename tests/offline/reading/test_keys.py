@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from runner.config.errors import ConfigError
+from runner.config.errors import ConfigError, Problem
 from runner.config.offline import OfflineConfig
 from runner.episodes.columns import ColumnBlock, concat_blocks
 from runner.offline.files.filesystems import locate
@@ -26,9 +26,16 @@ from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import open_source
 from tests.offline.blocks import assert_same, flat_block
 from tests.offline.formats.recordings import BLOCK, MAKERS, RLLIB_EPISODES
+from tests.offline.problems import (
+    config_error,
+    data_error,
+    no_column_to_compress,
+    no_path,
+    pickles_allowed,
+    unknown_compression,
+)
 from tests.offline.reading.test_bad_data import CARTPOLE, PLAIN, record
-
-Golden = Callable[[str, str], None]
+from tests.support.problems import assert_error
 
 
 def config_of(**options: Any) -> OfflineConfig:
@@ -195,12 +202,18 @@ def test_object_stores_are_set_up(
     assert location.path == inner
 
 
-def test_arguments_of_no_file_system(tmp_path: Path, assert_golden: Golden) -> None:
+def test_arguments_of_no_file_system(tmp_path: Path) -> None:
     for name in ("input", "output"):
+        problem = Problem(
+            f"arguments of a file system, and offline.{name}_filesystem names none",
+            f"offline.{name}_filesystem_kwargs",
+            "{'anonymous': True}",
+            f"offline.{name}_filesystem=NAME, or no arguments",
+        )
         options: dict[str, Any] = {f"{name}_filesystem_kwargs": {"anonymous": True}}
         with pytest.raises(ConfigError) as error:
             record(tmp_path / "x", **options) if name == "output" else source_of(tmp_path, **options)
-        assert_golden(f"keys_{name}_filesystem_kwargs", str(error.value))
+        assert_error(error.value, config_error(problem), tmp_path)
 
 
 # --- writing --------------------------------------------------------------------------------------
@@ -275,32 +288,78 @@ def test_limits_of_files(tmp_path: Path, kind: str) -> None:
     assert len(list((tmp_path / "one").iterdir())) == 1
 
 
-BAD_OPTIONS: Mapping[str, dict[str, Any]] = {
-    "packed_csv": {
-        "output_write_episodes": False,
-        "output_write_method": "write_csv",
-        "output_compress_columns": ["rewards"],
-    },
-    "packed_and_none": {
-        "output_compress_columns": ["rewards"],
-        "output_write_method_kwargs": {"compression": "none"},
-    },
-    "compression_of_no_column": {"output_write_method_kwargs": {"compression": {"obbs": "lz4"}}},
-    "compression_of_a_column": {"output_write_method_kwargs": {"compression": {"obs": "lzw"}}},
-    "value_of_an_option": {"output_write_method_kwargs": {"compression_level": "high"}},
-    "delimiter": {
-        "output_write_episodes": False,
-        "output_write_method": "write_csv",
-        "output_write_method_kwargs": {"delimiter": "||"},
-    },
+def unsuitable_options(method: str, reason: str, got: str) -> Problem:
+    return Problem(f"{method} does not work with these options: {reason}", "offline.output_write_method_kwargs", got)
+
+
+BAD_OPTIONS: Mapping[str, tuple[dict[str, Any], ConfigError]] = {
+    "packed_csv": (
+        {
+            "output_write_episodes": False,
+            "output_write_method": "write_csv",
+            "output_compress_columns": ["rewards"],
+        },
+        config_error(
+            Problem(
+                "write_csv does not compress single columns",
+                "offline.output_compress_columns",
+                "['rewards']",
+                "leave it out",
+            )
+        ),
+    ),
+    "packed_and_none": (
+        {
+            "output_compress_columns": ["rewards"],
+            "output_write_method_kwargs": {"compression": "none"},
+        },
+        config_error(
+            Problem(
+                "offline.output_write_method_kwargs.compression tells the compression of all columns",
+                "offline.output_compress_columns",
+                "['rewards']",
+                "leave it out",
+            )
+        ),
+    ),
+    "compression_of_no_column": (
+        {"output_write_method_kwargs": {"compression": {"obbs": "lz4"}}},
+        config_error(no_column_to_compress("offline.output_write_method_kwargs.compression", "obbs", "obs")),
+    ),
+    "compression_of_a_column": (
+        {"output_write_method_kwargs": {"compression": {"obs": "lzw"}}},
+        config_error(unknown_compression("lzw", "lz4")),
+    ),
+    "value_of_an_option": (
+        {"output_write_method_kwargs": {"compression_level": "high"}},
+        config_error(
+            unsuitable_options(
+                "write_parquet", "'str' object has no attribute 'iteritems'", "{'compression_level': 'high'}"
+            )
+        ),
+    ),
+    "delimiter": (
+        {
+            "output_write_episodes": False,
+            "output_write_method": "write_csv",
+            "output_write_method_kwargs": {"delimiter": "||"},
+        },
+        config_error(
+            unsuitable_options(
+                "write_csv",
+                "only single character unicode strings can be converted to Py_UCS4, got length 2",
+                "{'delimiter': '||'}",
+            )
+        ),
+    ),
 }
 
 
-@pytest.mark.parametrize("name", BAD_OPTIONS)
-def test_output_options_without_effect(tmp_path: Path, name: str, assert_golden: Golden) -> None:
+@pytest.mark.parametrize(("options", "expected"), BAD_OPTIONS.values(), ids=BAD_OPTIONS)
+def test_output_options_without_effect(tmp_path: Path, options: dict[str, Any], expected: ConfigError) -> None:
     with pytest.raises(ConfigError) as error:
-        record(tmp_path / "out", **BAD_OPTIONS[name])
-    assert_golden(f"keys_{name}", str(error.value))
+        record(tmp_path / "out", **options)
+    assert_error(error.value, expected, tmp_path)
     assert not (tmp_path / "out").exists()
 
 
@@ -370,7 +429,7 @@ def make_text(folder: Path) -> Path:
 @pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")
-def test_reading_through_ray(ray_cluster: None, tmp_path: Path, assert_golden: Golden) -> None:
+def test_reading_through_ray(ray_cluster: None, tmp_path: Path) -> None:
     """`RecordedSource.dataset()` gives what `blocks()` gives; `input_read_method` may be any reading function."""
     import ray.data
 
@@ -405,23 +464,69 @@ def test_reading_through_ray(ray_cluster: None, tmp_path: Path, assert_golden: G
         source_of(tmp_path / "a.orc", input_read_method="read_tfrecords")
 
 
-RAY_MISTAKES: Mapping[str, tuple[str, dict[str, Any]]] = {
-    "unknown": ("read_ocr", {}),
-    "no_files": ("read_sql", {}),
-    "option": ("read_orc", {"concurency": 2}),
-    "pickles": ("read_numpy", {"allow_pickle": True}),
-    "missing": ("read_orc", {}),
+RAY_MISTAKES: Mapping[str, tuple[str, dict[str, Any], ConfigError]] = {
+    "unknown": (
+        "read_ocr",
+        {},
+        config_error(
+            Problem(
+                "ray.data has no function read_ocr",
+                "offline.input_read_method",
+                "read_ocr",
+                (
+                    "read_audio, read_avro, read_bigquery, read_binary_files, read_clickhouse, read_csv, read_delta, "
+                    "read_hudi, read_iceberg, read_images, read_json, read_kafka, read_lance, read_lerobot, "
+                    "read_mcap, read_mongo, read_numpy, read_orc, read_parquet, read_snowflake, read_sql, read_text, "
+                    "read_tfrecords, read_videos, ... (4 more); or package.module.function of your own, which "
+                    "returns a Ray data set"
+                ),
+                "read_orc",
+            )
+        ),
+    ),
+    "no_files": (
+        "read_sql",
+        {},
+        config_error(
+            Problem(
+                "read_sql needs the argument connection_factory",
+                "offline.input_read_method_kwargs",
+                allowed="connection_factory: ...",
+            )
+        ),
+    ),
+    "option": (
+        "read_orc",
+        {"concurency": 2},
+        config_error(
+            Problem(
+                "read_orc has no option concurency",
+                "offline.input_read_method_kwargs",
+                "2",
+                (
+                    "accelerator_type, columns, concurrency, fallback_strategy, file_extensions, filter, "
+                    "ignore_missing_paths, include_paths, label_selector, max_calls, memory, num_cpus, num_gpus, "
+                    "override_num_blocks, parallelism, partition_filter, partitioning, ray_remote_args, resources, "
+                    "runtime_env, shuffle"
+                ),
+                "concurrency",
+            )
+        ),
+    ),
+    "pickles": ("read_numpy", {"allow_pickle": True}, config_error(pickles_allowed())),
+    "missing": ("read_orc", {}, data_error(no_path("TMP/dta.orc", "TMP/data.orc"))),
 }
 
 
-@pytest.mark.parametrize("name", RAY_MISTAKES)
+@pytest.mark.parametrize(("method", "kwargs", "expected"), RAY_MISTAKES.values(), ids=RAY_MISTAKES)
 @pytest.mark.filterwarnings("ignore")
-def test_mistakes_that_are_seen_before_ray_starts(tmp_path: Path, name: str, assert_golden: Golden) -> None:
+def test_mistakes_that_are_seen_before_ray_starts(
+    tmp_path: Path, method: str, kwargs: dict[str, Any], expected: ConfigError
+) -> None:
     (tmp_path / "data.orc").touch()
-    method, kwargs = RAY_MISTAKES[name]
     with pytest.raises(ConfigError) as error:
         source_of(tmp_path / "dta.orc", input_read_method=method, input_read_method_kwargs=kwargs)
-    assert_golden(f"keys_ray_{name}", str(error.value))
+    assert_error(error.value, expected, tmp_path)
 
 
 _ROWS = {"output_write_episodes": False}

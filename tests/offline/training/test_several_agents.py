@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from runner.config.errors import ConfigError
+from runner.config.errors import ConfigError, Problem
 from runner.config.offline import OfflineConfig
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.experiment.trainer import Trainer
@@ -20,6 +20,8 @@ from runner.learners.train_batch import TrainBatch
 from runner.offline.training.data_of_modules import ReaderOfModules
 from runner.offline.writing.conversion import convert
 from tests.conftest import ROOT, Outcome, without_times
+from tests.offline.problems import config_error, data_error, does_not_fit, mixed_episodes, of_a_single_agent
+from tests.support.problems import assert_error
 
 RECORDED = ROOT / "tests" / "data" / "env_episodes"  # 68 episodes of two agents, 1,591 env steps
 SINGLE = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
@@ -174,29 +176,127 @@ def test_a_pass_is_over_when_each_modules_is() -> None:
     assert [int(batch.columns["short"]["obs"][0]) for batch in batches] == list(range(11))
 
 
+FILE = "REPOSITORY/tests/data/env_episodes/episodes-env_runner-0-0-000000.parquet"
+
+
 @pytest.mark.parametrize(
-    ("name", "experiment", "input_", "overrides"),
+    ("experiment", "input_", "overrides", "expected"),
     [
-        ("unknown_agent", "bc_multi_agent_cartpole", RECORDED, ["env.env_config.num_agents=1"]),
-        ("module_without_rows", "bc_multi_agent_cartpole", RECORDED, ["env.env_config.num_agents=3"]),
-        ("agents_of_another_space", "bc_multi_agent_cartpole", RECORDED, [f"env._target_={__name__}.Pendulums"]),
-        ("agents_for_a_single_agent", "bc_cartpole", RECORDED, []),
-        ("agents_for_replay", "dqn_cartpole", RECORDED, ["env=multi_agent_cartpole", REPLAYED]),
-        ("single_agent_for_several", "bc_multi_agent_cartpole", SINGLE, []),
-        ("mixed_agents", "bc_multi_agent_cartpole", [RECORDED, ROOT / "tests" / "data" / "rllib_cartpole_table"], []),
-        ("function_for_several", "bc_multi_agent_cartpole", FUNCTION, ["offline.materialize_mapped_data=false"]),
+        pytest.param(
+            "bc_multi_agent_cartpole",
+            RECORDED,
+            ["env.env_config.num_agents=1", "multi_agent.agent_to_module={agent_0: p0}"],
+            data_error(
+                Problem(
+                    "agent agent_1 is in the data, and the experiment has no such agent",
+                    FILE,
+                    "agent_1",
+                    "agent_0, the agents of the environment and of multi_agent.agent_to_module",
+                    "agent_0",
+                )
+            ),
+            id="unknown_agent",
+        ),
+        pytest.param(
+            "bc_multi_agent_cartpole",
+            RECORDED,
+            ["env.env_config.num_agents=3", "multi_agent.agent_to_module={agent_0: p0, agent_1: p1, agent_2: p2}"],
+            data_error(
+                Problem(
+                    "module p2 has no rows: no step of agent_2 is in the data",
+                    FILE,
+                    "agent_0, agent_1",
+                    (
+                        "multi_agent.agent_to_module maps an agent of the data to it, or multi_agent.modules_to_train "
+                        "without it"
+                    ),
+                )
+            ),
+            id="module_without_rows",
+        ),
+        pytest.param(
+            "bc_multi_agent_cartpole",
+            RECORDED,
+            [f"env._target_={__name__}.Pendulums"],
+            data_error(
+                does_not_fit("obs", f"{FILE}, agent_0", "float32[4]", "Box(-8, 8, [3], float32)"),
+                does_not_fit("actions", f"{FILE}, agent_0", "int64", "Box(-2, 2, [1], float32)"),
+            ),
+            id="agents_of_another_space",
+        ),
+        pytest.param(
+            "bc_cartpole",
+            RECORDED,
+            [],
+            data_error(
+                Problem(
+                    "these data are of several agents, and the experiment has one",
+                    FILE,
+                    "agent_0, agent_1",
+                    "an experiment with several agents: env._target_ is a MultiAgentEnv",
+                )
+            ),
+            id="agents_for_a_single_agent",
+        ),
+        pytest.param(
+            "dqn_cartpole",
+            RECORDED,
+            ["env=multi_agent_cartpole", REPLAYED],
+            config_error(
+                Problem(
+                    "replay buffers of several agents cannot begin with recorded steps yet",
+                    "algorithm.replay_buffers.replay.recorded",
+                    "REPOSITORY/tests/data/env_episodes",
+                    "a single-agent environment",
+                )
+            ),
+            id="agents_for_replay",
+        ),
+        pytest.param(
+            "bc_multi_agent_cartpole",
+            SINGLE,
+            [],
+            data_error(of_a_single_agent("REPOSITORY/tests/data/rllib_cartpole_episodes/part-00000.parquet")),
+            id="single_agent_for_several",
+        ),
+        pytest.param(
+            "bc_multi_agent_cartpole",
+            [RECORDED, ROOT / "tests" / "data" / "rllib_cartpole_table"],
+            [],
+            data_error(
+                mixed_episodes(
+                    "episodes of several agents", FILE, "REPOSITORY/tests/data/rllib_cartpole_table/part-00000.parquet"
+                )
+            ),
+            id="mixed_agents",
+        ),
+        pytest.param(
+            "bc_multi_agent_cartpole",
+            FUNCTION,
+            ["offline.materialize_mapped_data=false"],
+            config_error(
+                Problem(
+                    "this reads episodes of a single agent, and the experiment has several",
+                    "offline.input_",
+                    "{'_target_': 'tests.offline.own_sources.numbers', 'count': 3}",
+                    "files of several agents, which are read by runner itself",
+                )
+            ),
+            id="function_for_several",
+        ),
     ],
-)  # fmt: skip
+)
 def test_data_that_cannot_be_learned_from(
-    run_main: Run, assert_golden: Any, name: str, experiment: str, input_: Any, overrides: list[str]
+    run_main: Run,
+    tmp_path: Path,
+    experiment: str,
+    input_: Any,
+    overrides: list[str],
+    expected: ConfigError,
 ) -> None:
     if isinstance(input_, list):
         input_ = f"[{','.join(map(str, input_))}]"
     given = [f"+experiment={experiment}", "tracking=none", "hydra.run.dir=run", f"offline.input_={input_}"]
-    if name == "module_without_rows":
-        overrides = [*overrides, "multi_agent.agent_to_module={agent_0: p0, agent_1: p1, agent_2: p2}"]
-    if name == "unknown_agent":
-        overrides = [*overrides, "multi_agent.agent_to_module={agent_0: p0}"]
     outcome = run_main(*given, *overrides)
     assert outcome.code == 2
-    assert_golden(f"bad_{name}", outcome.err.replace(str(ROOT), "ROOT"))
+    assert_error(outcome.err, expected, tmp_path)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.config.errors import RunFailure
+from runner.config.errors import Problem, RunFailure
 from runner.config.offline import OfflineConfig
 from runner.episodes.columns import ColumnBlock, concat_blocks
 from runner.offline.codecs.table_format import block_to_steps
@@ -21,8 +21,9 @@ from runner.offline.writing.conversion import ConversionReport, convert
 from runner.offline.writing.writer import EpisodeWriter
 from tests.conftest import Outcome
 from tests.offline.blocks import assert_same, blocks, flat_block, part_of
+from tests.offline.problems import config_error, data_error, does_not_fit, has_data
+from tests.support.problems import assert_error
 
-Golden = Callable[[str, str], None]
 DATA = Path(__file__).parents[2] / "data"
 
 
@@ -103,7 +104,7 @@ def test_rows_that_vanish_are_noticed(tmp_path: Path, monkeypatch: pytest.Monkey
 # --- the verb -------------------------------------------------------------------------------------
 
 
-def test_convert_on_the_command_line(run_main: Callable[..., Outcome], tmp_path: Path, assert_golden: Golden) -> None:
+def test_convert_on_the_command_line(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
     block = flat_block([5, 3, 8, 2])
     table = block_to_steps(block).replace_schema_metadata(None).drop_columns(["new_obs", "action_logp"])
     names = {"obs": "o_t", "actions": "a_t", "rewards": "r_t", "terminateds": "d_t"}
@@ -125,14 +126,23 @@ def test_convert_on_the_command_line(run_main: Callable[..., Outcome], tmp_path:
     assert open_source(OfflineConfig(input_=str(tmp_path / "episodes"))).env_name == "CartPole-v1"
     again = run_main("convert", "offline.input_=table/", *schema, "offline.output=episodes/")
     assert again.code == 2
-    assert_golden("convert_refused", again.err)
+    assert_error(again.err, config_error(has_data("episodes-0-000000.parquet", "TMP/episodes")), tmp_path)
     nothing = run_main("convert")
     assert nothing.code == 2
-    assert_golden("convert_nothing", nothing.err)
+    problems = [
+        Problem("convert needs data to read", "offline.input_", "null", "offline.input_=FILE or FOLDER"),
+        Problem("convert needs a folder to write to", "offline.output", "null", "offline.output=FOLDER"),
+    ]
+    assert_error(nothing.err, config_error(*problems), tmp_path)
     unknown = run_main("convert", "offline.inputs=table/", "offline.output=x")
     assert unknown.code == 2
     assert "nearest  input_" in unknown.err
     wrong = run_main("convert", "offline.input_=episodes/", "offline.output=y", "env=pendulum")
     assert wrong.code == 2
-    assert_golden("convert_other_env", wrong.err.replace(str(tmp_path), "TMP"))
+    file = "TMP/episodes/episodes-0-000000.parquet"
+    problems = [
+        does_not_fit("obs", file, "float32[4]", "Box([3], float32)"),
+        does_not_fit("actions", file, "int64", "Box(-2, 2, [1], float32)"),
+    ]
+    assert_error(wrong.err, data_error(*problems), tmp_path)
     assert not (tmp_path / "y").exists()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,14 +17,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from runner.config.errors import ConfigError
+from runner.config.errors import ConfigError, Problem
 from runner.config.offline import OfflineConfig
 from runner.episodes.columns import Agents, ColumnBlock, concat_blocks
 from runner.offline.codecs.episode_format import table_to_block
 from runner.offline.writing.writer import EpisodeWriter, WriteFailed, WriteReport, prepare_output
 from tests.offline.blocks import ListedInfos, assert_same, blocks, flat_block
-
-Golden = Callable[[str, str], None]
+from tests.offline.problems import (
+    OTHER_SHAPE,
+    config_error,
+    has_data,
+    no_column_to_compress,
+    not_writable,
+    output_is_a_file,
+    unknown_compression,
+    unknown_filesystem,
+    unknown_option_of_parquet,
+    unknown_write_method,
+)
+from tests.support.problems import assert_error
 
 
 def write(config: OfflineConfig, parts: Sequence[ColumnBlock], writer_id: str = "0") -> WriteReport:
@@ -175,14 +186,14 @@ def test_tables_as_json_and_csv(tmp_path: Path) -> None:
             np.testing.assert_array_equal(table["rewards"].to_numpy().astype(np.float32), block.columns["rewards"])
 
 
-def test_a_folder_with_data_is_refused_unless_appended(tmp_path: Path, assert_golden: Golden) -> None:
+def test_a_folder_with_data_is_refused_unless_appended(tmp_path: Path) -> None:
     config = OfflineConfig(output=str(tmp_path / "data"))
     prepare_output(config)
     first = write(config, [flat_block([3])])
     before = Path(first.files[0]).read_bytes()
     with pytest.raises(ConfigError) as error:
         prepare_output(config)
-    assert_golden("output_has_data", str(error.value))
+    assert_error(error.value, config_error(has_data("episodes-0-000000.parquet", "TMP/data")), tmp_path)
     more = OfflineConfig(output=str(tmp_path / "data"), output_append=True)
     prepare_output(more)
     second = write(more, [flat_block([2], prefix="x")])
@@ -190,45 +201,97 @@ def test_a_folder_with_data_is_refused_unless_appended(tmp_path: Path, assert_go
     assert Path(first.files[0]).read_bytes() == before
 
 
-def test_output_that_cannot_be_written_to(tmp_path: Path, assert_golden: Golden) -> None:
+def test_output_that_cannot_be_written_to(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    for name, output in (("output_is_a_file", "file"), ("output_below_a_file", "file/data")):
+    for output, problem in (
+        ("file", output_is_a_file("TMP/file")),
+        ("file/data", not_writable("Not a directory", "TMP/file/data")),
+    ):
         with pytest.raises(ConfigError) as error:
             prepare_output(OfflineConfig(output=str(tmp_path / output)))
-        assert_golden(name, str(error.value))
+        assert_error(error.value, config_error(problem), tmp_path)
 
 
-BAD_OPTIONS = {
-    "output_unknown_method": {"output_write_method": "write_parket"},
-    "output_json_episodes": {"output_write_method": "write_json"},
-    "output_unknown_option": {"output_write_method_kwargs": {"compresion": "gzip"}},
-    "output_unknown_compression": {"output_write_method_kwargs": {"compression": "zst"}},
-    "output_unknown_filesystem": {"output_filesystem": "s4"},
-    "output_unknown_uri": {"output": "nowhere://bucket/x"},
-    "output_bad_filesystem_kwargs": {"output_filesystem": "local", "output_filesystem_kwargs": {"anonymus": True}},
-    "output_none": {"output": None},
+BAD_OPTIONS: Mapping[str, tuple[dict[str, object], ConfigError]] = {
+    "output_unknown_method": (
+        {"output_write_method": "write_parket"},
+        config_error(unknown_write_method("write_parket", "write_parquet")),
+    ),
+    "output_json_episodes": (
+        {"output_write_method": "write_json"},
+        config_error(
+            Problem(
+                "write_json writes tables only",
+                "offline.output_write_method",
+                "write_json",
+                "write_parquet, or offline.output_write_episodes=false",
+            )
+        ),
+    ),
+    "output_unknown_option": (
+        {"output_write_method_kwargs": {"compresion": "gzip"}},
+        config_error(unknown_option_of_parquet("gzip")),
+    ),
+    "output_unknown_compression": (
+        {"output_write_method_kwargs": {"compression": "zst"}},
+        config_error(unknown_compression("zst", "zstd")),
+    ),
+    "output_unknown_filesystem": (
+        {"output_filesystem": "s4"},
+        config_error(unknown_filesystem("offline.output_filesystem")),
+    ),
+    "output_unknown_uri": (
+        {"output": "nowhere://bucket/x"},
+        config_error(
+            Problem(
+                "no file system knows this address",
+                "nowhere://bucket/x",
+                "Unrecognized filesystem type in URI: nowhere://bucket/x",
+                "gcs, s3, abs, local",
+            )
+        ),
+    ),
+    "output_bad_filesystem_kwargs": (
+        {"output_filesystem": "local", "output_filesystem_kwargs": {"anonymus": True}},
+        config_error(
+            Problem(
+                (
+                    "the file system local cannot be set up: TypeError: __init__() got an unexpected keyword "
+                    "argument 'anonymus'"
+                ),
+                "offline.output_filesystem_kwargs",
+                "{'anonymus': True}",
+            )
+        ),
+    ),
+    "output_none": (
+        {"output": None},
+        config_error(Problem("there is no folder to record in", "offline.output", "null")),
+    ),
 }
 
 
-@pytest.mark.parametrize("name", BAD_OPTIONS)
-def test_options_that_do_not_work(tmp_path: Path, name: str, assert_golden: Golden) -> None:
+@pytest.mark.parametrize(("options", "expected"), BAD_OPTIONS.values(), ids=BAD_OPTIONS)
+def test_options_that_do_not_work(tmp_path: Path, options: dict[str, object], expected: ConfigError) -> None:
     with pytest.raises(ConfigError) as error:
-        prepare_output(OfflineConfig(**{"output": str(tmp_path / "x"), **BAD_OPTIONS[name]}))  # type: ignore[arg-type]
-    assert_golden(name, str(error.value))
+        prepare_output(OfflineConfig(**{"output": str(tmp_path / "x"), **options}))  # type: ignore[arg-type]
+    assert_error(error.value, expected, tmp_path)
     assert not (tmp_path / "x").exists()
 
 
-def test_blocks_that_do_not_fit(tmp_path: Path, assert_golden: Golden) -> None:
+def test_blocks_that_do_not_fit(tmp_path: Path) -> None:
     config = OfflineConfig(output=str(tmp_path / "data"), output_compress_columns=["obs", "action_lgp"])
     prepare_output(config)
     with pytest.raises(ConfigError) as error, EpisodeWriter(config) as writer:
         writer.add(flat_block([3]))
-    assert_golden("output_unknown_column", str(error.value))
+    problem = no_column_to_compress("offline.output_compress_columns", "action_lgp", "action_logp")
+    assert_error(error.value, config_error(problem), tmp_path)
     block = flat_block([3])
     other = replace(block, columns={**block.columns, "obs": np.ones((4, 3), np.float32)})
     with pytest.raises(ConfigError) as error:
         write(OfflineConfig(output=config.output), [block, other])
-    assert_golden("output_block_differs", str(error.value))
+    problem = Problem(f"these episodes cannot be recorded: {OTHER_SHAPE}", "offline.output")
+    assert_error(error.value, config_error(problem), tmp_path)
     assert list((tmp_path / "data").iterdir()) == []
 
 
