@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from runner.compat.ray_cluster import lost_process
 from runner.config.errors import Problem, RunFailure
-from runner.ray_processes import lost_process
 
 _MOST_LOSSES_IN_A_ROW = 3
 

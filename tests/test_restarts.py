@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
+from runner.compat.ray_cluster import lost_process
 from runner.config.errors import RunFailure
 from runner.interrupts import also_ended_by, interrupts, reason_to_end
-from runner.ray_processes import lost_process
 from runner.restarts import Restarts
 from tests.conftest import QUICK, WAIT_S, progress_of, result_of, wait_until, without_times
 

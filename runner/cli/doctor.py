@@ -16,6 +16,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from runner.cli.arguments import parse_arguments
+from runner.compat.libraries import LibraryChangedError
 from runner.config.errors import ConfigError
 
 _DEVELOPMENT = ("test",)  # extras that no run needs
@@ -144,21 +145,18 @@ def _gpu() -> Finding:
 
 
 def _compiler() -> Finding:
-    import torch
-
     try:
-        from torch._inductor.cpp_builder import get_cpp_compiler
-
+        from runner.compat.torch_compile import cpp_compiler
         from runner.learners.compiled_gradient import check_compiler, check_torch
 
         check_torch()
         check_compiler()
-    except ImportError as error:
-        return Finding("compiler", MISSING, f"learners.compile=true does not fit torch {torch.__version__}: {error}")
+    except LibraryChangedError as error:
+        return Finding("compiler", MISSING, f"for learners.compile=true: {error}")
     except ConfigError as error:
         (problem,) = error.problems
         return Finding("compiler", MISSING, f"for learners.compile=true: {problem.allowed}")
-    return Finding("compiler", OK, f"{get_cpp_compiler()}, for learners.compile=true")
+    return Finding("compiler", OK, f"{cpp_compiler()}, for learners.compile=true")
 
 
 def _video() -> Finding:

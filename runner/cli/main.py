@@ -13,6 +13,7 @@ from runner.cli.arguments import check_options, split_verb, wants_stack_trace
 from runner.cli.standard_streams import is_output_lost, prepare_standard_streams
 from runner.cli.stored_urls import with_local_runs
 from runner.cli.verbs import VERBS, describe_verbs
+from runner.compat.libraries import LibraryChangedError
 from runner.config.errors import RunnerError
 from runner.interrupts import Interrupted
 
@@ -70,7 +71,7 @@ def _run_reported(arguments: list[str]) -> int:
         code = _run(arguments)
         sys.stdout.flush()
         return code
-    except RunnerError as error:
+    except (RunnerError, LibraryChangedError) as error:
         report_error(error, arguments)
         return error.exit_code
     except Interrupted as end:
@@ -105,7 +106,7 @@ def _run(argv: list[str]) -> int:
     return code
 
 
-def report_error(error: RunnerError, argv: Sequence[str]) -> None:
+def report_error(error: RunnerError | LibraryChangedError, argv: Sequence[str]) -> None:
     """Print the message to stderr, with the stack trace where `debug=true` is asked for."""
     if wants_stack_trace(argv):
         traceback.print_exception(error, file=sys.stderr)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from runner.cluster.pending_actors import pending_actors
+from runner.compat.ray_cluster import available_resources_per_node
 
 _LEAST_AMOUNT = 1e-4  # Ray counts in ten-thousandths
 
@@ -19,10 +20,7 @@ def count_places(each: Mapping[str, float], most: int, others: Sequence[Mapping[
         most: places that are looked for.
         others: resources of further actors and tasks, for which a place is kept.
     """
-    from ray._private.state import available_resources_per_node
-
-    nodes: Mapping[str, Mapping[str, float]] = available_resources_per_node()  # type: ignore[no-untyped-call]
-    free = [dict(node) for node in nodes.values()]
+    free = available_resources_per_node()
     for other in (*(actor.asked for actor in pending_actors()), *others):
         _take_place(other, free)
     return next((count for count in range(most) if not _take_place(each, free)), most)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 import math
 import os
@@ -17,10 +16,10 @@ from runner.cluster.local_files import ray_temp_dir, ray_token
 from runner.cluster.losses import losses_told
 from runner.cluster.pending_actors import waits_told
 from runner.cluster.watchdog import Watchdog
+from runner.compat.ray_cluster import TEMP_DIR_ARGUMENT, lost_process, replace_message_printer
 from runner.config.errors import ConfigError, Problem
 from runner.config.schemas import RayConfig
 from runner.interrupts import also_ended_by
-from runner.ray_processes import lost_process
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"
 LOCAL = "local"
@@ -97,7 +96,7 @@ def start_local_ray(num_cpus: int) -> None:
     """Start a cluster on this machine that ends with this process, however it ends."""
     global _watchdog
     temp_dir = ray_temp_dir()
-    arguments = {} if temp_dir is None else {"_temp_dir": temp_dir}
+    arguments = {} if temp_dir is None else {TEMP_DIR_ARGUMENT: temp_dir}
     _watchdog = Watchdog()
     with _watchdog.marking(), ray_token():
         _init(address=LOCAL, num_cpus=num_cpus, include_dashboard=False, **arguments)
@@ -196,17 +195,16 @@ def _log_messages_of_ray() -> None:
     Ray prints it to stdout, where results go: of tasks that fail, for example, though they only end with their run.
     """
     global _rays_printer
-    worker: Any = importlib.import_module("ray._private.worker")
-    if _rays_printer is None and hasattr(worker, "print_worker_logs"):
-        _rays_printer, worker.print_worker_logs = worker.print_worker_logs, _log_message
+    if _rays_printer is None:
+        _rays_printer = replace_message_printer(_log_message)
 
 
 def _print_messages_of_ray() -> None:
     """Let Ray print them again."""
     global _rays_printer
-    worker: Any = importlib.import_module("ray._private.worker")
     if _rays_printer is not None:
-        worker.print_worker_logs, _rays_printer = _rays_printer, None
+        replace_message_printer(_rays_printer)
+        _rays_printer = None
 
 
 def _log_message(message: Mapping[str, Any], file: Any, ignore_prefix: bool = False) -> None:

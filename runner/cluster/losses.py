@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 from runner.cluster.node_polling import run_beside
-from runner.ray_processes import lost_process
+from runner.compat.ray_cluster import lost_process
 
 INTERVAL_S = 1.0
 

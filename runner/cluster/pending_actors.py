@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any
 
 from runner.cluster.node_polling import run_beside
+from runner.compat.ray_cluster import actor_id, rows_of_pending_actors
 from runner.config.errors import Problem
 
 INTERVAL_S = 10.0
@@ -59,21 +60,9 @@ def _tell_until(is_over: threading.Event, note: Callable[[str], None], interval_
 
 def pending_actors() -> list[PendingActor]:
     """Return the actors of this process that no node has a place for at the moment."""
-    import ray
-    from ray._private.state import state
-    from ray.core.generated import gcs_pb2
-
-    if not ray.is_initialized():
-        return []
-    table_row: Any = gcs_pb2  # generated without types
-    this_worker = bytes.fromhex(ray.get_runtime_context().get_worker_id())
-    table = state._connect_and_get_accessor().get_actor_table(None, "PENDING_CREATION")
-    actors = [table_row.ActorTableData.FromString(row) for row in table]
-    # One that waits at a node has the node's address already, and no worker.
     return [
-        PendingActor(actor.actor_id, _TITLES.get(actor.class_name, actor.class_name), _asked(actor.required_resources))
-        for actor in actors
-        if actor.owner_address.worker_id == this_worker and not actor.address.worker_id
+        PendingActor(row.actor_id, _TITLES.get(row.class_name, row.class_name), _asked(row.resources))
+        for row in rows_of_pending_actors()
     ]
 
 
@@ -85,7 +74,7 @@ def find_lack_of_capacity(actors: Sequence[Any], seconds: float) -> Problem | No
         seconds: time that they have waited.
     """
     try:
-        ids = {actor._actor_id.binary() for actor in actors}
+        ids = {actor_id(actor) for actor in actors}
         waiting = [actor for actor in pending_actors() if actor.actor_id in ids]
         if not waiting:
             return None

@@ -6,6 +6,8 @@ from typing import Any
 
 import gymnasium as gym
 
+from runner.compat.gymnasium_box2d import destroy_bodies
+
 
 class NewWorld(gym.Wrapper[Any, Any, Any, Any]):
     """Gives each episode of BipedalWalker a Box2D world of its own, as gymnasium's LunarLander has it.
@@ -17,6 +19,6 @@ class NewWorld(gym.Wrapper[Any, Any, Any, Any]):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset in a new world."""
         walker: Any = self.env.unwrapped
-        walker._destroy()  # with the bodies of the old world, which `reset` would look for in the new one
+        destroy_bodies(walker)  # with the bodies of the old world, which `reset` would look for in the new one
         walker.world = type(walker.world)()
         return self.env.reset(seed=seed, options=options)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
@@ -16,15 +15,21 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
-import torch._dynamo
 from torch import Tensor
-from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException, TorchRuntimeError
-from torch._inductor.cpp_builder import get_cpp_compiler
-from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
+from runner.compat.torch_compile import (
+    COMPILE_ERRORS,
+    DirectCall,
+    allow_tracing,
+    can_trace_gradients,
+    cpp_compiler,
+    is_recompile_limit,
+    mark_static_address,
+    reason_of,
+    silence,
+)
 from runner.config.errors import ConfigError, Problem
 from runner.learners.collective import Collective
-from runner.learners.direct_calls import DirectCall
 from runner.learners.loss import Loss, with_noise
 from runner.learners.minibatches import Minibatch
 from runner.learners.parameter_updater import ParameterUpdater
@@ -36,9 +41,6 @@ _log = logging.getLogger(__name__)
 _MOST_SIZES = 2
 # Each size has one function that reports and one that does not; the rest are for values that change now and then.
 _MOST_FUNCTIONS = 12
-_TALKATIVE = ("torch._dynamo.convert_frame", "torch._subclasses.fake_tensor")
-# On GPUs, which nobody here can follow: float32 is not rounded to fewer bits, and the kernels are torch's choice.
-_ADVICE = (r"TensorFloat32 tensor cores .* available but not enabled", r"\s*Online softmax is disabled on the fly")
 
 Record = dict[str, Any]
 
@@ -82,17 +84,14 @@ class CompiledGradient:
         self._changed: dict[tuple[int, bool], list[str]] = {}  # and names of them that the one before it read otherwise
         self._num_compiled = 0
         self._is_told = False
-        for name in _TALKATIVE:  # what they log is in the error
-            logging.getLogger(name).setLevel(logging.CRITICAL)
-        for message in _ADVICE:
-            warnings.filterwarnings("ignore", message)
+        silence()
         self._direct: dict[tuple[int, bool], DirectCall | None] = {}  # case -> its newest function
         # The checks of each call see the sizes of all tensors already.
         options: dict[str, Any] = {"guard_filter_fn": self._note_guards, "size_asserts": False}
         self._on_gpu = updater.device.type == "cuda"
         if self._on_gpu:
             options["triton.cudagraphs"] = True
-            torch._dynamo.mark_static_address(self._gradient)
+            mark_static_address(self._gradient)
         self._traced = _with_own_code(self._compute)
         self._function = torch.compile(MethodType(self._traced, self), fullgraph=True, dynamic=False, options=options)
 
@@ -141,10 +140,10 @@ class CompiledGradient:
         if direct is not None and direct.takes(*arguments):
             return direct(*arguments)  # type: ignore[no-any-return]
         num_compiled, started = self._num_compiled, time.perf_counter()
-        _allow_tracing()
+        allow_tracing(_MOST_FUNCTIONS)
         try:
             computed: tuple[Record, Record] = self._function(columns, is_reporting)
-        except (TorchDynamoException, FailOnRecompileLimitHit, CppCompileError) as error:
+        except COMPILE_ERRORS as error:
             raise ConfigError([self._problem(error)]) from error
         if self._num_compiled > num_compiled:
             self.compile_s += time.perf_counter() - started
@@ -194,18 +193,14 @@ class CompiledGradient:
 
     def _problem(self, error: Exception) -> Problem:
         """Describe why the loss or the module cannot be compiled, with their line."""
-        frames = list(getattr(error, "real_stack", None) or ())
-        error = getattr(error, "inner_exception", error)
-        text, where = str(error) or type(error).__name__, "learners.compile"
-        reason = text.splitlines()[0]
-        if isinstance(error, TorchRuntimeError) and ": got " in text:
-            reason = text.split(": got ")[1].splitlines()[0]
-        if isinstance(error, FailOnRecompileLimitHit):
+        where = "learners.compile"
+        reason, frame = reason_of(error)
+        if is_recompile_limit(error):
             names = ", ".join(self._changed.get(self._case, [])) or "what it reads"
             names = names.replace("self._loss", "loss").replace("self._module", "module")
             reason = f"{names} changes from update to update (a tensor may)"
-        elif frames:
-            where += f", {frames[-1].filename}:{frames[-1].lineno}"
+        elif frame is not None:
+            where += f", {frame.filename}:{frame.lineno}"
         what = f"{type(self._loss).__name__} with {type(self._module).__name__} cannot be compiled: {reason}"
         return Problem(what, where, allowed="learners.compile=false")
 
@@ -225,7 +220,7 @@ def check_torch() -> None:
     Raises:
         ConfigError: it is too old.
     """
-    if not hasattr(torch._dynamo.config, "trace_autograd_ops"):
+    if not can_trace_gradients():
         what = "this torch cannot trace gradients, which learners.compile needs"
         raise ConfigError([Problem(what, "learners.compile", f"torch {torch.__version__}", "torch 2.11 or newer")])
 
@@ -236,21 +231,10 @@ def check_compiler() -> None:
     Raises:
         ConfigError: it does not.
     """
-    try:
-        get_cpp_compiler()
-    except InvalidCxxCompiler as error:
+    if cpp_compiler() is None:
         what = "torch finds no C++ compiler, which learners.compile needs"
         got, allowed = os.environ.get("CXX"), "g++ or clang++; CXX names another one"
-        raise ConfigError([Problem(what, "learners.compile", got, allowed)]) from error
-
-
-def _allow_tracing() -> None:
-    """Let torch trace gradients, and so many functions of one code; settings count in the thread that makes them."""
-    config = torch._dynamo.config
-    if not config.trace_autograd_ops:
-        config.trace_autograd_ops = True
-    if config.recompile_limit < _MOST_FUNCTIONS:
-        config.recompile_limit = _MOST_FUNCTIONS
+        raise ConfigError([Problem(what, "learners.compile", got, allowed)])
 
 
 def _with_own_code(method: Any) -> FunctionType:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from runner.compat.torch_functions import fused_adam_kernel
+
 
 class FlatAdam:
     """Adam (Kingma and Ba, 2015, https://arxiv.org/abs/1412.6980) with torch's fused kernel, called directly.
@@ -45,9 +47,10 @@ class FlatAdam:
         }
         vectors = (values, parameter.grad, self._state["exp_avg"], self._state["exp_avg_sq"])
         options = {"beta1": betas[0], "beta2": betas[1], "eps": eps}
+        kernel = fused_adam_kernel()
         self._kernels = [
             partial(
-                torch._fused_adam_,
+                kernel,
                 *([vector[group]] for vector in vectors),
                 [],
                 [step_count],

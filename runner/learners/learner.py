@@ -9,7 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from runner.compat.libraries import LibraryChangedError
 from runner.config.algorithms import AlgorithmConfig
+from runner.config.errors import ConfigError, Problem
 from runner.learners.collective import Collective, SingleProcess
 from runner.learners.gradients import ModuleGradient
 from runner.learners.loss import Loss, with_noise
@@ -205,6 +207,8 @@ class Learner:
 def _compiled_gradient(
     module: RLModule, loss: Loss, updater: ParameterUpdater, collective: Collective
 ) -> CompiledGradient:
-    from runner.learners.compiled_gradient import CompiledGradient  # imports torch's compilers, which takes seconds
-
+    try:
+        from runner.learners.compiled_gradient import CompiledGradient  # imports torch's compilers, which takes seconds
+    except LibraryChangedError as error:
+        raise ConfigError([Problem(str(error), "learners.compile", allowed="learners.compile=false")]) from error
     return CompiledGradient(module, loss, updater, collective)

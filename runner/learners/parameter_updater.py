@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from runner.compat.torch_functions import backward
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.schedules import scheduled_value
 from runner.learners.allocation import keep_freed_memory
@@ -52,17 +53,11 @@ class ParameterUpdater:
         self._parts = dict(zip(map(_norm_name, optimizers), parts, strict=True))
 
     def backward(self, loss: Tensor) -> None:
-        """Add the gradient of a 0-d loss to `gradient`.
-
-        As `loss.backward()` does, which spends 40 us more on checks and hooks around torch's engine: for a small
-        network, a tenth of an update.
-        """
+        """Add the gradient of a 0-d loss to `gradient`."""
         if loss.ndim:  # torch says what is wrong with it
             loss.backward()  # type: ignore[no-untyped-call]
             return
-        torch.autograd.Variable._execution_engine.run_backward(
-            (loss,), (self._one,), False, False, (), allow_unreachable=True, accumulate_grad=True
-        )
+        backward(loss, self._one)
 
     def backward_each(self, losses: Mapping[str, Tensor], keeps_graph: bool = False) -> None:
         """Add the gradient of each optimiser's 0-d loss for its own parameters to `gradient`.

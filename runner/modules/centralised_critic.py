@@ -10,6 +10,7 @@ import gymnasium as gym
 import torch
 from torch import Tensor, nn
 
+from runner.compat.torch_functions import submodules
 from runner.config.errors import ChoiceError
 from runner.modules.actor_critic_module import head_options
 from runner.modules.mlp import MLP
@@ -126,7 +127,8 @@ class _Critic(nn.Sequential):
 
     def forward(self, seen: Any) -> Tensor:
         """Return values (B,), B all leading rows."""
-        values: Tensor = self._modules["1"](self._modules["0"](seen))
+        layers = submodules(self)
+        values: Tensor = layers["1"](layers["0"](seen))
         return values.squeeze(-1)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import Tensor, nn
 
+from runner.compat.torch_functions import submodules
 from runner.config.schemas import ModuleConfig
 from runner.modules.actor_critic_module import head_options, without_mask
 from runner.modules.memory import Memory, State, memory_for, through_memory
@@ -61,11 +62,11 @@ class _QNetwork(nn.Sequential):
     """Encoder and head, called without what `nn.Module` does around a call: it takes longer than a layer."""
 
     def forward(self, obs: Any, noise: Tensor | None = None) -> Tensor:
-        return self.of_features(self._modules["0"].forward(obs), noise)
+        return self.of_features(submodules(self)["0"].forward(obs), noise)
 
     def of_features(self, features: Tensor, noise: Tensor | None) -> Tensor:
         """Return the outputs (..., A * N) for features (..., F), with the noise of the head as it takes it."""
-        head: Any = self._modules["1"]
+        head: Any = submodules(self)["1"]
         q: Tensor = head.forward(features) if noise is None else head.forward_with_noise(features, noise)
         return q
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import nn
 
+from runner.compat.torch_functions import detach_parameters
+
 
 class Frozen:
     """Return value of `frozen`: a context manager, and a function that calls the network within it."""
@@ -15,16 +17,7 @@ class Frozen:
         self._kept: list[list[tuple[Any, str, Any]]] = []
 
     def __enter__(self) -> nn.Module:
-        kept: list[tuple[Any, str, Any]] = []
-        for part in self._network.modules():
-            for name, parameter in part._parameters.items():
-                if parameter is not None:
-                    kept.append((part._parameters, name, parameter))
-                    part._parameters[name] = parameter.detach()  # type: ignore[assignment]
-            if isinstance(part, nn.RNNBase):  # keeps its parameters in a second place
-                kept.append((vars(part), "_flat_weights", part._flat_weights))
-                part._flat_weights = [part._parameters.get(name) for name in part._flat_weights_names]
-        self._kept.append(kept)
+        self._kept.append([item for part in self._network.modules() for item in detach_parameters(part)])
         return self._network
 
     def __exit__(self, *_: object) -> None:

@@ -8,6 +8,8 @@ from typing import TypeVar
 import torch
 from torch import nn
 
+from runner.compat.torch_functions import lerp_each
+
 M = TypeVar("M", bound=nn.Module)
 
 
@@ -19,4 +21,4 @@ def target_of(network: M) -> M:
 @torch.no_grad()
 def follow(target: nn.Module, network: nn.Module, tau: float) -> None:
     """Average by Polyak: target <- target + tau (network - target); 1 copies."""
-    torch._foreach_lerp_(list(target.parameters()), list(network.parameters()), tau)
+    lerp_each(list(target.parameters()), list(network.parameters()), tau)

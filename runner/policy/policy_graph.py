@@ -12,7 +12,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_map_only
 
 from runner.config.errors import ConfigError, Problem
 from runner.episodes import nested
@@ -217,8 +216,16 @@ class _Substituted(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        args, kwargs = tree_map_only(Tensor, lambda tensor: self._by_id.get(id(tensor), tensor), (args, kwargs or {}))
-        return func(*args, **kwargs)
+        return func(*self._substitute(args), **self._substitute(kwargs or {}))
+
+    def _substitute(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self._by_id.get(id(value), value)
+        if type(value) in (list, tuple):
+            return type(value)(self._substitute(item) for item in value)
+        if type(value) is dict:
+            return {name: self._substitute(item) for name, item in value.items()}
+        return value
 
 
 def _with_next(port: Port) -> Port:

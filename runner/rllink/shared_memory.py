@@ -6,6 +6,7 @@ import os
 from contextlib import suppress
 from multiprocessing.shared_memory import SharedMemory
 
+from runner.compat.shared_memory import file_of
 from runner.rllink.messages import MessageError
 
 
@@ -23,7 +24,7 @@ class SharedBodies:
 
     def __init__(self, size: int) -> None:
         self._memory = SharedMemory(create=True, size=size)
-        self._file: int = self._memory._fd  # type: ignore[attr-defined]
+        self._file = file_of(self._memory)
         self.name, self.size = self._memory.name, size
 
     def read(self, length: bytes, most: int) -> bytes:

@@ -7,13 +7,14 @@ et al. 2020 (https://arxiv.org/abs/2002.02518), lets a Gaussian process choose t
 from __future__ import annotations
 
 import random
-from types import SimpleNamespace
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from ray.tune.schedulers import PopulationBasedTraining, TrialScheduler
 from ray.tune.schedulers.pb2 import PB2
 
+from runner.compat.ray_tune import ChosenTakeovers
 from runner.config.schemas import ExperimentConfig
 from runner.sweep.coordinates import from_coordinate, to_coordinate, to_coordinates
 from runner.sweep.population import Population
@@ -21,16 +22,13 @@ from runner.sweep.space import Choices, Domain, Interval
 from runner.sweep.trial_settings import OBJECTIVE, RUN, TIME, Earlier
 
 
-class _Takeover:
+class _Takeover(ChosenTakeovers):
     """What both schedulers do differently from Tune's classes, whose methods come next in the order of classes.
 
     Trials come from a searcher, state is taken over through run dirs, and an earlier start is remembered.
     """
 
     _are_logarithms: bool
-    _trial_state: dict[Any, Any]
-    _perturbation_interval: float
-    _next_perturbation_sync: float
 
     def __init__(self, population: Population, earlier: Earlier, **settings: Any) -> None:
         super().__init__(**settings)
@@ -38,27 +36,21 @@ class _Takeover:
         self._earlier = dict(earlier)
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        """Tune refuses searchers, because its own know nothing of populations."""
-        super().on_trial_add(SimpleNamespace(search_alg=None), trial)  # type: ignore[misc]
-        state = self._trial_state[trial]
-        for report in self._earlier.pop(trial.config[RUN].number, ()):  # not again where Tune tries a trial again
-            if report[TIME] - state.last_perturbation_time >= self._perturbation_interval:
-                self._save_trial_state(state, report[TIME], dict(report), trial)  # type: ignore[attr-defined]
-                state.last_perturbation_time = report[TIME]
-        next_sync = state.last_perturbation_time + self._perturbation_interval
-        self._next_perturbation_sync = max(self._next_perturbation_sync, next_sync)
+        """Add a trial with its reports of an earlier start."""
+        super().on_trial_add(tune_controller, trial)
+        reports = self._earlier.pop(trial.config[RUN].number, ())  # not again if Tune tries a trial again
+        self.restore_reports(trial, map(dict, reports), TIME)
 
-    def _get_new_config(self, trial: Any, trial_to_clone: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        proposed, operations = super()._get_new_config(trial, trial_to_clone)  # type: ignore[misc]
+    def take_over(self, trial: Any, donor: Any, proposed: Mapping[str, Any], until: float) -> dict[str, Any]:
+        """Return coordinates and settings of a trial that takes over another one's state."""
         domains, are_logarithms = self._population.domains, self._are_logarithms
-        donor_values = trial_to_clone.config[RUN].values
+        donor_values = donor.config[RUN].values
         mutated = {
             key: from_coordinate(domain, proposed[key], donor_values[key], are_logarithms)
             for key, domain in domains.items()
         }
-        until = self._trial_state[trial_to_clone].last_train_time
-        settings = self._population.take_over(trial.config[RUN], trial_to_clone.config[RUN], mutated, until)
-        return {**to_coordinates(domains, settings.values, are_logarithms), RUN: settings}, operations
+        settings = self._population.take_over(trial.config[RUN], donor.config[RUN], mutated, until)
+        return {**to_coordinates(domains, settings.values, are_logarithms), RUN: settings}
 
 
 class _PBT(_Takeover, PopulationBasedTraining):

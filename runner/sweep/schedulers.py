@@ -8,6 +8,7 @@ from typing import Any
 
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialScheduler
 
+from runner.compat.ray_tune import rename_in_rungs
 from runner.config.schemas import ExperimentConfig
 from runner.config.sweep import POPULATIONS
 from runner.sweep.population import Population
@@ -78,11 +79,7 @@ class ResumableASHA(AsyncHyperBandScheduler):
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
         """Keep the place in the rungs of a trial that goes on."""
         super().on_trial_add(tune_controller, trial)
-        earlier_id = _earlier_id(trial.config[RUN].number)
-        for bracket in self._brackets:
-            for _, recorded in bracket._rungs:
-                if earlier_id in recorded:
-                    recorded[trial.trial_id] = recorded.pop(earlier_id)
+        rename_in_rungs(self, _earlier_id(trial.config[RUN].number), trial.trial_id)
 
 
 def _reports(

@@ -1,18 +1,16 @@
 """What the pipeline of recorded data is doing: rows read, and blocks that wait before each stage.
 
-Ray Data tells this of executions in this process only, and through objects that are private to it; they are touched
-here and nowhere else, guarded. Of data that stream to learners in other processes nothing is known.
+Ray Data reports executions in this process only. Nothing is known of data that stream to learners in other processes.
 """
 
 from __future__ import annotations
 
-import logging
-import threading
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from runner.compat.ray_data import PipelineStatus, executor_of, status_of
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -22,63 +20,6 @@ ROWS_PER_S = "offline_data/rows_read_per_s"
 QUEUED_READ = "offline_data/queued_blocks_read"
 QUEUED_PRELEARNER = "offline_data/queued_blocks_prelearner"
 QUEUED_LEARNER = "offline_data/queued_blocks_learner"
-
-_PATIENCE_S = 10.0
-_FETCHING_THREAD = "iter_threaded"  # the name that Ray Data gives to threads that fetch and format batches
-
-_log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class PipelineStatus:
-    """An execution of Ray Data at one moment.
-
-    Attributes:
-        num_rows: train rows that have come out of the pre-learners.
-        queued_read: blocks waiting before the stages in front of the pre-learners; None without such a stage.
-        queued_prelearner: blocks waiting for a pre-learner; None where Ray lets pre-learners read by themselves.
-        queued_learner: blocks waiting for the learner.
-    """
-
-    num_rows: int
-    queued_read: int | None
-    queued_prelearner: int | None
-    queued_learner: int
-
-
-def status_of(executor: Any) -> PipelineStatus | None:
-    """Return what an executor of Ray Data is doing; None where this Ray does not say."""
-    try:
-        _, *before, (operator, state) = executor._topology.items()
-        reads_by_itself = operator.name.startswith("Read")  # Ray has fused the stages: Read...->MapBatches(...)
-        to_read = [executor for _, executor in before] or ([state] if reads_by_itself else [])
-        return PipelineStatus(
-            num_rows=int(operator.metrics.rows_task_outputs_generated),
-            queued_read=sum(int(executor.total_enqueued_input_blocks()) for executor in to_read) if to_read else None,
-            queued_prelearner=None if reads_by_itself else int(state.total_enqueued_input_blocks()),
-            queued_learner=int(state.total_enqueued_output_blocks()),
-        )
-    except Exception as error:  # private to Ray: whatever another version does, training goes on
-        _log.debug("Ray Data does not say what it is doing: %s: %s", type(error).__name__, error)
-        return None
-
-
-def end_execution(dataset: Any) -> None:
-    """End what a data set executes in this process, and wait for it.
-
-    Ray Data does so in threads of its own; if one goes on when Ray has been shut down, Ray ends the process.
-    """
-    try:
-        executor = dataset._current_executor
-        if executor is not None:
-            executor.shutdown(force=False)  # waits for another thread's call
-            executor.join(_PATIENCE_S)
-        latest = time.monotonic() + _PATIENCE_S  # a reader that nobody closed keeps its threads
-        for thread in threading.enumerate():
-            if thread.name == _FETCHING_THREAD:
-                thread.join(max(0.0, latest - time.monotonic()))
-    except Exception as error:  # private to Ray, see `status_of`
-        _log.debug("the execution did not end: %s: %s", type(error).__name__, error)
 
 
 class PipelineMonitor:
@@ -104,7 +45,7 @@ class PipelineMonitor:
 
     def look(self) -> None:
         """Take over what the newest execution has done; at the end of each pass, since the next may be another."""
-        executor = getattr(self._dataset, "_current_executor", None)
+        executor = executor_of(self._dataset)
         if executor is None:
             return
         if self._executor() is not executor:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from runner.compat.ray_data import end_execution
 from runner.config.callables import with_callables
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
@@ -24,7 +25,7 @@ from runner.offline.formats.registry import file_kinds
 from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import open_source
 from runner.offline.training.batch_readers import RayBatchReader, Rows, SampledBatches, passes
-from runner.offline.training.monitoring import PipelineMonitor, end_execution
+from runner.offline.training.monitoring import PipelineMonitor
 from runner.offline.training.preflight import check_trajectories
 from runner.offline.training.prelearner import OfflinePreLearner, PreLearnerParts, PreLearnerSpec
 from runner.offline.training.repeated_passes import endless_dataset, parts_in_memory, repeated_dataset, source_parts

@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 
+from runner.compat.ray_data import status_of
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.metrics import producible_metrics
 from runner.config.offline import OfflineConfig
 from runner.offline.reading.data_sets import data_set_of, data_set_of_config, recorded_data_set, start_text
 from runner.offline.reading.source import open_source
-from runner.offline.training.monitoring import PipelineMonitor, PipelineStatus, end_execution, status_of
+from runner.offline.training.monitoring import PipelineMonitor
 from tests.conftest import ROOT, Outcome, progress_of, result_of
 from tests.offline.blocks import flat_block
 from tests.offline.reading.test_source import write
@@ -42,7 +43,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray Data, and of SQLAlch
 @pytest.mark.slow
 @ray_test
 def test_status_of_a_real_execution(ray_cluster: None) -> None:
-    """A change of Ray's private objects is noticed here."""
     import ray.data
 
     dataset = ray.data.range(400, override_num_blocks=20).map_batches(
@@ -75,23 +75,6 @@ def test_status_of_a_real_execution(ray_cluster: None) -> None:
 
 
 @ray_test
-def test_an_execution_has_ended_when_data_are_closed(ray_cluster: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    import ray.data
-
-    monkeypatch.setattr("runner.offline.training.monitoring._PATIENCE_S", 1.0)  # nobody closes the iterator below
-
-    dataset = ray.data.range(400, override_num_blocks=20)
-    batches = iter(dataset.iter_batches(batch_size=10))
-    next(batches)
-    executor = dataset._current_executor
-    assert executor is not None
-    end_execution(dataset)
-    assert not executor.is_alive()  # type: ignore[attr-defined]
-    end_execution(dataset)
-    end_execution("another Ray")
-
-
-@ray_test
 def test_materialised_rows_are_counted_once(ray_cluster: None) -> None:
     import ray.data
 
@@ -119,17 +102,6 @@ class _Executor:
 
     def __init__(self, other: Any) -> None:
         self.__dict__.update(getattr(other, "__dict__", {}))
-
-
-@ray_test
-def test_pre_learners_that_read_by_themselves(ray_cluster: None) -> None:
-    """Ray fuses the stages where both ask for the same resources: what waits, waits to be read."""
-    import ray.data
-
-    dataset = ray.data.range(40, override_num_blocks=4).map_batches(lambda batch: batch, batch_size=None)
-    for _ in dataset.iter_batches(batch_size=40):
-        pass
-    assert status_of(dataset._current_executor) == PipelineStatus(40, 0, None, 0)
 
 
 # -- the data set --------------------------------------------------------------------------------------------------

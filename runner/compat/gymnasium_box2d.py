@@ -1,0 +1,20 @@
+"""A private method of gymnasium's Box2D environments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.compat.libraries import Library
+
+GYMNASIUM = Library("gymnasium", "==1.4.*")
+
+
+def destroy_bodies(env: Any) -> None:
+    """Remove the bodies from an environment's Box2D world; an option of `reset` for a new world would replace it.
+
+    Raises:
+        LibraryChangedError: this gymnasium has no such method.
+    """
+    with GYMNASIUM.expected():
+        destroy = env._destroy
+    destroy()

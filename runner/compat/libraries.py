@@ -1,0 +1,58 @@
+"""Libraries whose private names are used: the versions that were checked, and the error when a name is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+class LibraryChangedError(Exception):
+    """An installed library lacks a private name that `runner` uses."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library with private names that `runner` uses.
+
+    Attributes:
+        name: name of its distribution on PyPI.
+        checked: versions that the private names were checked with.
+    """
+
+    name: str
+    checked: str
+
+    @contextmanager
+    def expected(self) -> Iterator[None]:
+        """Turn a missing name of the library into a `LibraryChangedError`."""
+        try:
+            yield
+        except (ImportError, AttributeError) as error:
+            raise self.changed(str(error)) from error
+
+    def require(self, owner: object, *names: str) -> None:
+        """Check that a class or module of the library has these names.
+
+        Raises:
+            LibraryChangedError: it lacks one.
+        """
+        for name in names:
+            if not hasattr(owner, name):
+                raise self.changed(f"{getattr(owner, '__name__', owner)} has no {name}")
+
+    def changed(self, what: str) -> LibraryChangedError:
+        """Return the error for a name that is missing."""
+        return LibraryChangedError(
+            f"{self.name} {self._installed()} does not fit this version of runner: {what}; "
+            f"pip install '{self.name}{self.checked}'"
+        )
+
+    def _installed(self) -> str:
+        try:
+            return importlib.metadata.version(self.name)
+        except importlib.metadata.PackageNotFoundError:
+            return "(unknown version)"

@@ -1,0 +1,76 @@
+"""Private state of Tune's schedulers: the rungs of ASHA, and what a population does with its trials.
+
+Public ways to restore a scheduler's trials under other ids, and to choose the values of a trial that takes over another
+one's state, would replace it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining
+
+from runner.compat.libraries import Library
+
+RAY = Library("ray", "==2.60.*")
+RAY.require(PopulationBasedTraining, "_get_new_config", "_save_trial_state")
+
+
+def rename_in_rungs(scheduler: AsyncHyperBandScheduler, before: str, after: str) -> None:
+    """Give a trial's place in all rungs of ASHA to another trial id.
+
+    Raises:
+        LibraryChangedError: this Ray keeps rungs otherwise.
+    """
+    with RAY.expected():
+        for bracket in scheduler._brackets:
+            for _, recorded in bracket._rungs:
+                if before in recorded:
+                    recorded[after] = recorded.pop(before)
+
+
+class ChosenTakeovers:
+    """Mixin before Tune's `PopulationBasedTraining` or `PB2`: trials come from a searcher, and `take_over` has the
+    last word on the values of a trial that takes over another one's state.
+    """
+
+    _trial_state: dict[Any, Any]
+    _perturbation_interval: float
+    _next_perturbation_sync: float
+
+    def take_over(self, trial: Any, donor: Any, proposed: Mapping[str, Any], until: float) -> dict[str, Any]:
+        """Return the new configuration of a trial; overridden.
+
+        Args:
+            trial: that takes over.
+            donor: whose state it takes over.
+            proposed: configuration that Tune has chosen.
+            until: time of the donor's newest report.
+        """
+        raise NotImplementedError
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """Add a trial; Tune rejects searchers, because its own know nothing of populations."""
+        super().on_trial_add(SimpleNamespace(search_alg=None), trial)  # type: ignore[misc]
+
+    def restore_reports(self, trial: Any, reports: Iterable[dict[str, Any]], time_attr: str) -> None:
+        """Take over what a trial reported before an earlier end of the sweep.
+
+        Raises:
+            LibraryChangedError: this Ray keeps reports otherwise.
+        """
+        with RAY.expected():
+            state = self._trial_state[trial]
+            for report in reports:
+                if report[time_attr] - state.last_perturbation_time >= self._perturbation_interval:
+                    self._save_trial_state(state, report[time_attr], report, trial)  # type: ignore[attr-defined]
+                    state.last_perturbation_time = report[time_attr]
+            next_sync = state.last_perturbation_time + self._perturbation_interval
+            self._next_perturbation_sync = max(self._next_perturbation_sync, next_sync)
+
+    def _get_new_config(self, trial: Any, trial_to_clone: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        proposed, operations = super()._get_new_config(trial, trial_to_clone)  # type: ignore[misc]
+        until = self._trial_state[trial_to_clone].last_train_time
+        return self.take_over(trial, trial_to_clone, proposed, until), operations

@@ -1,0 +1,123 @@
+"""Private parts of torch's compiler: settings, errors, the C++ compiler, and the code that it has compiled."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from runner.compat.libraries import Library
+
+TORCH = Library("torch", "==2.13.*")
+
+with TORCH.expected():
+    import torch._dynamo
+    from torch._dynamo.eval_frame import _debug_get_cache_entry_list
+    from torch._dynamo.exc import FailOnRecompileLimitHit, TorchDynamoException, TorchRuntimeError
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
+
+# `torch.compiler` has no public errors.
+COMPILE_ERRORS = (TorchDynamoException, FailOnRecompileLimitHit, CppCompileError)
+
+_TALKATIVE = ("torch._dynamo.convert_frame", "torch._subclasses.fake_tensor")
+# On GPUs, advice that users of runner cannot follow: float32 is not rounded, and torch chooses the kernels.
+_ADVICE = (r"TensorFloat32 tensor cores .* available but not enabled", r"\s*Online softmax is disabled on the fly")
+
+
+def can_trace_gradients() -> bool:
+    """Return whether torch can trace `torch.autograd.grad` in a compiled function.
+
+    A public option of `torch.compile` would replace the setting.
+    """
+    return hasattr(torch._dynamo.config, "trace_autograd_ops")
+
+
+def allow_tracing(most_functions: int) -> None:
+    """Let torch trace gradients, and compile one code `most_functions` times; settings are those of the thread.
+
+    A public option of `torch.compile` would replace the settings.
+    """
+    config = torch._dynamo.config
+    if not config.trace_autograd_ops:
+        config.trace_autograd_ops = True
+    if config.recompile_limit < most_functions:
+        config.recompile_limit = most_functions
+
+
+def silence() -> None:
+    """Suppress what torch logs and warns while it compiles; the errors hold the same text."""
+    for name in _TALKATIVE:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    for message in _ADVICE:
+        warnings.filterwarnings("ignore", message)
+
+
+def mark_static_address(tensor: torch.Tensor) -> None:
+    """Promise that a tensor keeps its address, which CUDA graphs need; `torch.compiler` has no public equivalent."""
+    torch._dynamo.mark_static_address(tensor)
+
+
+def cpp_compiler() -> str | None:
+    """Return the C++ compiler that torch finds, or None; a public equivalent does not exist."""
+    try:
+        return str(get_cpp_compiler())
+    except InvalidCxxCompiler:
+        return None
+
+
+def reason_of(error: Exception) -> tuple[str, Any | None]:
+    """Return why a function cannot be compiled, and the innermost frame of the user's code, if torch names one."""
+    frames = list(getattr(error, "real_stack", None) or ())
+    error = getattr(error, "inner_exception", error)
+    text = str(error) or type(error).__name__
+    if isinstance(error, TorchRuntimeError) and ": got " in text:
+        text = text.split(": got ")[1]
+    return text.splitlines()[0], frames[-1] if frames else None
+
+
+def is_recompile_limit(error: Exception) -> bool:
+    """Return whether a function was compiled too often."""
+    return isinstance(getattr(error, "inner_exception", error), FailOnRecompileLimitHit)
+
+
+class DirectCall:
+    """Compiled code of a function, behind the checks that torch made with it.
+
+    What `torch.compile` returns looks for the code of each call, which takes longer than all arithmetic of a small
+    network. The code that it finds is a plain function, and its checks are one call into C++ that costs a tenth of the
+    search. A public way to call compiled code without the search would replace this class.
+
+    Args:
+        function: that was compiled.
+        entry: of torch's cache.
+    """
+
+    def __init__(self, function: Callable[..., Any], entry: Any) -> None:
+        self._code = FunctionType(entry.code, function.__globals__, closure=function.__closure__)
+        self._checks = entry.guard_manager
+        self._names = function.__code__.co_varnames[: function.__code__.co_argcount]
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], *arguments: Any) -> DirectCall | None:
+        """Return the code that torch takes for these arguments, or None if it has none.
+
+        Args:
+            function: that was compiled, by one `torch.compile` alone.
+            arguments: of a call that it has answered.
+        """
+        found = (cls(function, entry) for entry in _debug_get_cache_entry_list(function.__code__))
+        return next((one for one in found if one.takes(*arguments)), None)
+
+    def takes(self, *arguments: Any) -> bool:
+        """Return whether torch still keeps the code, and all values that it was compiled for are as they were."""
+        checks = self._checks
+        return checks.cache_entry is not None and checks.check(dict(zip(self._names, arguments, strict=True)))
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the code; `takes` comes first."""
+        return self._code(*arguments)

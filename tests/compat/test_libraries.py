@@ -1,0 +1,29 @@
+"""A library that lacks a private name is reported with the versions that fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.compat.libraries import Library, LibraryChangedError
+
+NUMPY = Library("numpy", ">=1.26")
+
+
+def test_missing_module_is_reported_with_the_versions_that_fit() -> None:
+    with pytest.raises(LibraryChangedError) as caught, NUMPY.expected():
+        import numpy._no_such_module  # noqa: F401
+    text = str(caught.value)
+    assert text.startswith("numpy ")
+    assert "does not fit this version of runner: No module named 'numpy._no_such_module'" in text
+    assert text.endswith("; pip install 'numpy>=1.26'")
+
+
+def test_missing_attribute_is_reported() -> None:
+    NUMPY.require(dict, "get", "items")
+    with pytest.raises(LibraryChangedError, match="dict has no _no_such_name"):
+        NUMPY.require(dict, "get", "_no_such_name")
+
+
+def test_other_errors_pass_through() -> None:
+    with pytest.raises(ValueError, match="another"), NUMPY.expected():
+        raise ValueError("another")
