@@ -20,9 +20,10 @@ from runner.cli.arguments import Arguments
 from runner.cli.ci import Verdict
 from runner.cli.main import EXIT_INTERRUPTED, report_error
 from runner.cli.validate import Checked
+from runner.compat.hydra_loader import LAUNCHER_LOGGER, hydra_main_with
 from runner.config.compose import compose_experiment, prepare_hydra
+from runner.config.composition_rules import RULES
 from runner.config.errors import RunnerError, UserError
-from runner.config.loader import hydra_with_this_loader
 from runner.config.overrides import parse_overrides
 from runner.config.paths import conf_dir, search_dirs
 from runner.config.validation import build_experiment_config
@@ -81,7 +82,7 @@ def _call_hydra(job: Callable[[Any], Any], arguments: Arguments, run_dir: Path |
 
     prepare_hydra(arguments.config_dir)
     run: Callable[[], None] = hydra.main(config_path=str(conf_dir()), config_name="config", version_base="1.3")(job)
-    with _hydra_command_line(arguments, run_dir), _overrides_as_typed(), hydra_with_this_loader():
+    with _hydra_command_line(arguments, run_dir), _overrides_as_typed(), hydra_main_with(RULES):
         try:
             run()
         except OSError as error:  # the job reports its own errors: this one is Hydra's, making the folder
@@ -129,7 +130,7 @@ def _overrides_as_typed() -> Iterator[None]:
         record.msg, record.args = re.sub(r"(?<=\s)\+\+", "", record.getMessage()), ()
         return True
 
-    launcher = logging.getLogger("hydra._internal.core_plugins.basic_launcher")
+    launcher = logging.getLogger(LAUNCHER_LOGGER)
     launcher.addFilter(take_away)
     try:
         yield

@@ -17,19 +17,20 @@ from omegaconf import DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 import hydra_plugins.runner_sweeper  # noqa: F401 (`hydra/sweeper=tune` of conf/config.yaml)
+from runner.compat.hydra_loader import make_loader
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.composed import DEFAULT_SOURCE, Composed
 from runner.config.composed_list_patches import module_algorithm_keys
+from runner.config.composition_rules import RULES
 from runner.config.defaults import SchemaError, core_groups, default_values, load_schema, module_of, register_defaults
 from runner.config.documents import TooLargeError, check_expansion
 from runner.config.errors import Problem, nearest_match
 from runner.config.found_references import find_references
 from runner.config.hydra_errors import describe_composition_error
-from runner.config.loader import make_loader
 from runner.config.module_algorithm import MODULE_ALGORITHM
 from runner.config.overrides import OverrideLine, describe_sweep, find_unknown_option, parse_overrides
 from runner.config.path_fields import absolute_paths
-from runner.config.paths import display_path, find_config, search_dirs
+from runner.config.paths import conf_dir, display_path, find_config, search_dirs
 from runner.config.provenance import Provenance
 from runner.config.resolvers import register_value_resolvers
 from runner.config.stores import find_run_url_problem, is_url, local_copy_of
@@ -198,7 +199,7 @@ class _Composition:
         return [path for path in files if path is not None]
 
     def _load_until_composed(self) -> DictConfig | None:
-        loader = make_loader(self.config_dir)
+        loader = make_loader(conf_dir(), self.config_dir, RULES)
         while True:
             texts = [line.hydra_text for line in self.lines] + self.fallbacks
             try:
@@ -268,21 +269,21 @@ class _Composition:
             self.unread |= {*core_groups(), "experiment"}
             return {}
         except OmegaConfBaseException:
-            self._remove_unresolvable(config, "")
+            self._remove_unresolvable(config, "", config)
             values = OmegaConf.to_container(config, resolve=True)
         assert isinstance(values, dict)
         return {str(key): value for key, value in values.items()}
 
-    def _remove_unresolvable(self, node: DictConfig | ListConfig, prefix: str) -> None:
+    def _remove_unresolvable(self, node: DictConfig | ListConfig, prefix: str, root: DictConfig) -> None:
         """Report each interpolation that leads nowhere, and remove it: the default takes its place."""
         for key in list(node) if isinstance(node, DictConfig) else range(len(node)):
             name = f"{prefix}{key}"
             if OmegaConf.is_interpolation(node, key):
-                self._check_interpolation(node, key, name)
-            elif isinstance(child := node._get_node(key), (DictConfig, ListConfig)) and not child._is_none():
-                self._remove_unresolvable(child, f"{name}.")
+                self._check_interpolation(node, key, name, root)
+            elif not OmegaConf.is_missing(node, key) and OmegaConf.is_config(child := node[key]):
+                self._remove_unresolvable(child, f"{name}.", root)
 
-    def _check_interpolation(self, node: DictConfig | ListConfig, key: Any, name: str) -> None:
+    def _check_interpolation(self, node: DictConfig | ListConfig, key: Any, name: str, root: DictConfig) -> None:
         text = str(OmegaConf.to_container(node, resolve=False)[key])  # type: ignore[index]
         try:
             value = node[key]
@@ -291,7 +292,6 @@ class _Composition:
         except OmegaConfBaseException as error:
             where = self.provenance.sources.get(name)
             reason = str(error).splitlines()[0]
-            root: Any = node._get_root()
             missing = _MISSING_KEY.search(reason)
             nearest = nearest_match(missing[1], _leaf_names(_plain(root), "")) if missing else None
             what = f"{name} refers to a key that does not exist: {reason}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import reduce
 from typing import Any
 
 from hydra.core.override_parser.types import Override
@@ -32,20 +33,24 @@ def module_algorithm_keys(config: DictConfig) -> list[str]:
 
 def _keys_at(config: DictConfig, key: str) -> list[Any]:
     block = _node_at(config, key)
-    return list(block) if isinstance(block, DictConfig) and not block._is_none() else []
+    return list(block) if isinstance(block, DictConfig) else []
 
 
 def _node_at(config: DictConfig, key: str) -> Any:
-    node: Any = config
-    for name in key.split("."):
-        node = node._get_node(name) if isinstance(node, DictConfig) and not node._is_none() else None
-    return node
+    return reduce(child_of, key.split("."), config)
+
+
+def child_of(node: Any, name: str) -> Any:
+    """Return the value of a key; None if it is absent, has no value yet, or is an interpolation."""
+    if not isinstance(node, DictConfig) or OmegaConf.is_interpolation(node, name) or OmegaConf.is_missing(node, name):
+        return None
+    return node.get(name)
 
 
 def read_edits(config: DictConfig, key: str) -> list[Any] | None:
     """The list of edits at `key` with its interpolations; None where there is no list."""
     node = _node_at(config, key)
-    if not isinstance(node, ListConfig) or node._is_none() or node._is_interpolation():
+    if not isinstance(node, ListConfig):
         return None
     edits = OmegaConf.to_container(node, resolve=False)
     assert isinstance(edits, list)

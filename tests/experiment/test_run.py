@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from runner.config.loader import Loader
+from runner.compat.hydra_loader import Loader
 from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of
 
 Run = Callable[..., Outcome]

@@ -1,0 +1,165 @@
+"""Hydra's loader with three additions: values of each file can be changed before they are merged, some overrides are
+applied by the caller, and the merged files are remembered.
+
+`hydra.compose` would replace it if it returned the defaults list (`compute_defaults_list` takes another 30 ms), and
+called a hook for each file, with the package that it is merged into. Launchers use the loader in other processes.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from hydra.core.default_element import ResultDefault
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.plugins.config_source import ConfigResult
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+
+from runner.compat.hydra_repository import HYDRA, Repository, check_files
+
+with HYDRA.expected():
+    from hydra._internal.config_loader_impl import ConfigLoaderImpl
+    from hydra._internal.config_repository import IConfigRepository
+    from hydra._internal.utils import create_config_search_path
+
+# What the loader overrides: Hydra would merge lists of edits wrongly if it no longer called one of these.
+HYDRA.require(
+    ConfigLoaderImpl,
+    "_parse_overrides_and_create_caching_repo",
+    "_process_config_searchpath",
+    "_compose_config_from_defaults_list",
+    "_load_single_config",
+    "_load_configuration_impl",
+)
+
+# The name under which Hydra logs the overrides of each run of a sweep.
+LAUNCHER_LOGGER = "hydra._internal.core_plugins.basic_launcher"
+_MAIN = "hydra._internal.hydra"
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a composition does in addition to Hydra's. Launchers pickle it, so the functions are those of modules.
+
+    Attributes:
+        start: called before each composition; returns a function that changes the config of one file, in place, before
+            it is merged. Its second argument is the package that the file is merged into.
+        takes_override: whether Hydra does not get this override.
+        apply_override: applies such an override to the composed config.
+        check_file: called with each file before it is parsed; may raise.
+        file_version: file -> what changes when it does.
+    """
+
+    start: Callable[[], Callable[[DictConfig, str], None]]
+    takes_override: Callable[[str], bool]
+    apply_override: Callable[[DictConfig, str], None]
+    check_file: Callable[[Path], object]
+    file_version: Callable[[Path], Hashable]
+
+
+class Loader(ConfigLoaderImpl):
+    """Hydra's loader with rules.
+
+    Attributes:
+        merged_files: files of the newest composition, in order.
+    """
+
+    merged_files: Sequence[ResultDefault] = ()
+
+    def __init__(self, config_search_path: Any, rules: Rules) -> None:
+        super().__init__(config_search_path)
+        self._rules = rules
+
+    def _parse_overrides_and_create_caching_repo(
+        self, config_name: str | None, overrides: list[str]
+    ) -> tuple[list[Override], Repository]:
+        parsed = OverridesParser.create().parse_overrides(overrides=overrides)
+        repository = Repository(self.repository, self._rules.file_version)
+        self._process_config_searchpath(config_name, parsed, repository)
+        return parsed, repository
+
+    def _compose_config_from_defaults_list(self, defaults: list[ResultDefault], repo: IConfigRepository) -> DictConfig:
+        self.merged_files = defaults
+        self._change_file = self._rules.start()
+        return super()._compose_config_from_defaults_list(defaults, repo)
+
+    def _load_single_config(self, default: ResultDefault, repo: IConfigRepository) -> ConfigResult:
+        result = super()._load_single_config(default, repo)
+        if isinstance(result.config, DictConfig):
+            self._change_file(result.config, default.package or "")
+        return result
+
+    def _load_configuration_impl(
+        self,
+        config_name: str | None,
+        overrides: list[str],
+        run_mode: RunMode,
+        from_shell: bool = True,
+        validate_sweep_overrides: bool = True,
+    ) -> DictConfig:
+        taken = [text for text in overrides if self._rules.takes_override(text)]
+        others = [text for text in overrides if text not in taken]
+        config = super()._load_configuration_impl(config_name, others, run_mode, from_shell, validate_sweep_overrides)
+        for text in taken:
+            self._rules.apply_override(config, text)
+        if taken:  # in their places among the others, for `.hydra/overrides.yaml` and a sweep's runs
+            tasks: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+            config.hydra.overrides.task = [text for text in overrides if text in (*tasks, *taken)]
+        return config
+
+
+def make_loader(config_dir: Path, user_dir: Path | None, rules: Rules) -> Loader:
+    """Return the loader of the files in `config_dir` and, before them, in the user's folder."""
+    search_path = create_config_search_path(f"file://{config_dir}")
+    if user_dir is not None:
+        search_path.prepend("command-line", f"file://{user_dir.resolve()}", anchor="schema")
+    loader = Loader(search_path, rules)
+    check_files(loader.repository, rules.check_file)
+    return loader
+
+
+class _LoaderOfMain(Loader):
+    """The loader of `hydra.main`, which asks twice for a single run, first for `hydra.mode`, and composes once.
+
+    Whatever only the second composition would reject has been rejected: a single run is checked before Hydra starts.
+    """
+
+    _latest: tuple[list[str], DictConfig] | None = None
+
+    def _load_configuration_impl(
+        self,
+        config_name: str | None,
+        overrides: list[str],
+        run_mode: RunMode,
+        from_shell: bool = True,
+        validate_sweep_overrides: bool = True,
+    ) -> DictConfig:
+        if self._latest is not None and overrides == [*self._latest[0], "hydra.mode=RUN"]:
+            config = self._latest[1]
+            config.hydra.mode = RunMode.RUN
+            config.hydra.overrides.hydra.append("hydra.mode=RUN")
+            return config
+        config = super()._load_configuration_impl(
+            config_name, overrides, run_mode, from_shell, validate_sweep_overrides
+        )
+        self._latest = [*overrides], config  # a copy of the list, which Hydra extends
+        return config
+
+
+@contextmanager
+def hydra_main_with(rules: Rules) -> Iterator[None]:
+    """Let `hydra.main` compose with these rules, so that `.hydra/config.yaml` shows what a run does."""
+    main: Any = importlib.import_module(_MAIN)
+    HYDRA.require(main, "ConfigLoaderImpl")
+    before, main.ConfigLoaderImpl = main.ConfigLoaderImpl, partial(_LoaderOfMain, rules=rules)
+    try:
+        yield
+    finally:
+        main.ConfigLoaderImpl = before

@@ -1,0 +1,104 @@
+"""Hydra's repository of configs, where each file and node is read and parsed once in a process while it stays as it is.
+
+Hydra's own copies the whole ConfigStore and reads all files again for each composition, half of a composition's time. A
+public cache in Hydra, or a public `ConfigSource` for files that subclasses may extend, would replace it.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable, Hashable
+from pathlib import Path
+
+from hydra.core.object_type import ObjectType
+from hydra.plugins.config_source import ConfigResult, ConfigSource
+
+from runner.compat.libraries import Library
+
+HYDRA = Library("hydra-core", ">=1.3.2,<1.4")
+
+with HYDRA.expected():
+    from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
+    from hydra._internal.core_plugins.file_config_source import FileConfigSource
+    from hydra._internal.core_plugins.structured_config_source import StructuredConfigSource
+
+HYDRA.require(ConfigRepository, "_find_object_source")
+HYDRA.require(ConfigSource, "_normalize_file_name")
+
+_MAX_READ = 1024
+# Source, path in it and version -> what was read; and what the version is an id of, which is kept so that nothing
+# else gets this id.
+_READ: dict[Hashable, tuple[ConfigResult, object]] = {}
+
+
+class Repository(CachingConfigRepository):
+    """The repository of one composition, which may change what it is given.
+
+    Args:
+        delegate: sources.
+        file_version: file -> what changes when it does.
+    """
+
+    delegate: ConfigRepository
+
+    def __init__(self, delegate: ConfigRepository, file_version: Callable[[Path], Hashable]) -> None:
+        self.delegate = copy.copy(delegate)  # `initialize_sources` gives the copy another list of sources
+        self.cache = {}
+        self._file_version = file_version
+
+    def load_config(self, config_path: str) -> ConfigResult | None:
+        """Return the config of this path with its defaults list taken out, or None if there is none."""
+        if config_path not in self.cache:
+            self.cache[config_path] = self._read(config_path)
+        return self.cache[config_path]
+
+    def _read(self, config_path: str) -> ConfigResult | None:
+        source = self.delegate._find_object_source(config_path, ObjectType.CONFIG)
+        if source is None:
+            return None
+        if source.scheme() == "pkg" and source.path.split(".")[0] != "hydra":  # one that somebody may be editing
+            return self.delegate.load_config(config_path)
+        version, owner = self._version(source, config_path)
+        key = type(source), source.provider, source.path, config_path, version
+        if key not in _READ:
+            if len(_READ) >= _MAX_READ:
+                _READ.clear()
+            read = self.delegate.load_config(config_path)
+            assert read is not None
+            _READ[key] = read, owner
+        else:
+            read = _READ[key][0]
+        return dataclasses.replace(read, config=copy.deepcopy(read.config))
+
+    def _version(self, source: ConfigSource, config_path: str) -> tuple[Hashable, object]:
+        """Return what changes when a config of this source does, and what it is an id of; Hydra's own do not change."""
+        name = source._normalize_file_name(config_path)
+        if source.scheme() == "file":
+            return self._file_version(Path(source.path, name)), None
+        if isinstance(source, StructuredConfigSource):
+            node = source.store._load(name).node
+            return id(node), node
+        return None, None
+
+
+class _CheckedFiles(FileConfigSource):
+    """A source of files that are checked before Hydra reads them."""
+
+    def __init__(self, provider: str, path: str, check: Callable[[Path], object]) -> None:
+        super().__init__(provider, path)
+        self._check = check
+
+    def load_config(self, config_path: str) -> ConfigResult:
+        path = Path(self.path, self._normalize_file_name(config_path))
+        if path.exists():
+            self._check(path)
+        return super().load_config(config_path)
+
+
+def check_files(repository: ConfigRepository, check: Callable[[Path], object]) -> None:
+    """Let the repository call `check` with each file before it reads it."""
+    repository.sources = [
+        _CheckedFiles(source.provider, f"file://{source.path}", check) if source.scheme() == "file" else source
+        for source in repository.sources
+    ]
