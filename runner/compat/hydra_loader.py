@@ -45,7 +45,7 @@ _MAIN = "hydra._internal.hydra"
 
 
 @dataclass(frozen=True)
-class Rules:
+class CompositionRules:
     """What a composition does in addition to Hydra's. Launchers pickle it, so the functions are those of modules.
 
     Attributes:
@@ -73,7 +73,7 @@ class Loader(ConfigLoaderImpl):
 
     merged_files: Sequence[ResultDefault] = ()
 
-    def __init__(self, config_search_path: Any, rules: Rules) -> None:
+    def __init__(self, config_search_path: Any, rules: CompositionRules) -> None:
         super().__init__(config_search_path)
         self._rules = rules
 
@@ -115,7 +115,7 @@ class Loader(ConfigLoaderImpl):
         return config
 
 
-def make_loader(config_dir: Path, user_dir: Path | None, rules: Rules) -> Loader:
+def make_loader(config_dir: Path, user_dir: Path | None, rules: CompositionRules) -> Loader:
     """Return the loader of the files in `config_dir` and, before them, in the user's folder."""
     search_path = create_config_search_path(f"file://{config_dir}")
     if user_dir is not None:
@@ -154,7 +154,7 @@ class _LoaderOfMain(Loader):
 
 
 @contextmanager
-def hydra_main_with(rules: Rules) -> Iterator[None]:
+def hydra_main_with(rules: CompositionRules) -> Iterator[None]:
     """Let `hydra.main` compose with these rules, so that `.hydra/config.yaml` shows what a run does."""
     main: Any = importlib.import_module(_MAIN)
     HYDRA.require(main, "ConfigLoaderImpl")

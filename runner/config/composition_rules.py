@@ -11,7 +11,7 @@ from hydra.errors import ConfigCompositionException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from runner.compat.hydra_loader import Rules
+from runner.compat.hydra_loader import CompositionRules
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.composed_list_patches import add_earlier, apply_edits, changes_edits, child_of
 from runner.config.list_patches import edit_list_of
@@ -71,4 +71,4 @@ def _apply(config: DictConfig, text: str) -> None:
 
 
 # Hydra keeps the last of several lists; lists of pipeline edits add up.
-RULES = Rules(_start_composition, changes_edits, _apply, read_bounded, file_version)
+RULES = CompositionRules(_start_composition, changes_edits, _apply, read_bounded, file_version)

@@ -15,7 +15,7 @@ from hydra.errors import ConfigCompositionException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from runner.compat.hydra_loader import LAUNCHER_LOGGER, Rules, hydra_main_with, make_loader
+from runner.compat.hydra_loader import LAUNCHER_LOGGER, CompositionRules, hydra_main_with, make_loader
 from runner.compat.libraries import LibraryChangedError
 
 
@@ -45,7 +45,7 @@ def _version(path: Path) -> str:
     return path.read_text()
 
 
-RULES = Rules(_start, _takes, _apply, _check, _version)
+RULES = CompositionRules(_start, _takes, _apply, _check, _version)
 
 
 @pytest.fixture
@@ -57,14 +57,14 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _composed(folder: Path, *overrides: str, rules: Rules = RULES) -> Any:
+def _composed(folder: Path, *overrides: str, rules: CompositionRules = RULES) -> Any:
     config = make_loader(folder, None, rules).load_configuration("config", list(overrides), RunMode.RUN)
     return OmegaConf.to_container(config, resolve=False)
 
 
 def test_without_rules_it_composes_as_hydra_does(folder: Path) -> None:
     overrides = ["db=two", "lr=0.2", "+new=[1,2]"]
-    rules = Rules(lambda: lambda *_: None, lambda _: False, _apply, _check, _version)
+    rules = CompositionRules(lambda: lambda *_: None, lambda _: False, _apply, _check, _version)
     ours = _composed(folder, *overrides, rules=rules)
     with hydra.initialize_config_dir(str(folder), version_base="1.3"):
         config = hydra.compose("config", overrides, return_hydra_config=True)
@@ -136,5 +136,5 @@ def test_the_launchers_logger_is_where_hydra_logs_overrides() -> None:
 
 def test_a_hydra_without_the_class_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("hydra._internal.hydra.ConfigLoaderImpl")
-    with pytest.raises(LibraryChangedError, match="hydra-core .*has no ConfigLoaderImpl"), hydra_main_with(RULES):
+    with pytest.raises(LibraryChangedError, match=r"hydra-core .* has no ConfigLoaderImpl"), hydra_main_with(RULES):
         pass

@@ -55,7 +55,7 @@ class _PB2(_Doubled, PB2):
     [(_PBT, {"hyperparam_mutations": {"lr": [1.0, 2.0, 4.0]}}), (_PB2, {"hyperparam_bounds": {"lr": [0.5, 8.0]}})],
     ids=["pbt", "pb2"],
 )
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")  # PB2 sees four points
+@pytest.mark.filterwarnings("ignore")  # of the Gaussian process of PB2
 def test_the_values_of_a_takeover_are_chosen(kind: Any, space: dict[str, Any]) -> None:
     made = kind(time_attr="t", metric="score", mode="max", perturbation_interval=2, log_config=False, **space)
     trial, donor = (Trial("trained", config={"lr": lr}, stub=True) for lr in (1.0, 4.0))
