@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config.errors import RunFailure
+from runner.config.errors import Problem, RunFailure
 from runner.config.schemas import EnvConfig
 from runner.env_runners.vector_envs import SubEnvironments
 from runner.streams import integer_seed
@@ -50,7 +50,9 @@ def actions_for(env: SubEnvironments, num_steps: int) -> list[Any]:
     return [np.stack([env.single_action_space.sample() for _ in range(N)]) for _ in range(num_steps)]
 
 
-def message_of(env: SubEnvironments, steps: int = 30) -> str:
+def failure_of(env: SubEnvironments, steps: int = 30) -> Problem:
+    """Return the problem that random steps end with."""
+
     def take_steps() -> None:
         env.reset(NAME)
         for action in actions_for(env, steps):
@@ -58,4 +60,4 @@ def message_of(env: SubEnvironments, steps: int = 30) -> str:
 
     with pytest.raises(RunFailure) as caught:
         take_steps()
-    return str(caught.value)
+    return caught.value.problem

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,17 +16,15 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from runner.config.errors import RunFailure
+from runner.config.errors import Problem, RunFailure
 from runner.config.metrics import NUM_ENV_RESTARTS
 from runner.config.schemas import EnvConfig
 from runner.env_runners.handles import LocalHandle
 from runner.episodes import nested
 from runner.experiment.trainer import Trainer
 from tests.conftest import WAIT_S, without_times
-from tests.env_runners.separate_runs import CONFIGS, NAME, N, actions_for, failing, message_of, seed_of
+from tests.env_runners.separate_runs import CONFIGS, NAME, N, actions_for, failing, failure_of, seed_of
 from tests.env_runners.test_separate_envs import assert_same_steps
-
-AssertGolden = Callable[[str, str], None]
 
 
 def pids_of(env: Any) -> list[int]:
@@ -185,5 +182,9 @@ class InfoWithALock(gym.Env[Any, Any]):
         return np.zeros(1, np.float32), {"lock": threading.Lock()}
 
 
-def test_infos_that_cannot_be_sent(made: Any, assert_golden: AssertGolden) -> None:
-    assert_golden("info_with_a_lock", message_of(made(EnvConfig(_target_=f"{__name__}.InfoWithALock"), "async")))
+def test_infos_that_cannot_be_sent(made: Any) -> None:
+    assert failure_of(made(EnvConfig(_target_=f"{__name__}.InfoWithALock"), "async")) == Problem(
+        "what the environment's reset returned cannot be sent to the env runner: cannot pickle '_thread.lock' object",
+        where="env_runners.gym_env_vectorize_mode",
+        allowed="numbers, arrays, texts, and lists and dicts of such; or gym_env_vectorize_mode=sync",
+    )

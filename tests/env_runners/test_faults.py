@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
-from runner.config.errors import ConfigError, RunFailure
+from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.schemas import EnvConfig
 from runner.env_runners.env_makers import make_vector_env
 from runner.env_runners.env_runner_group import EnvRunnerGroup
@@ -19,7 +20,6 @@ from runner.modules import ActorCriticModule
 from tests.env_runners.coded_runs import make_runner, weights_of
 from tests.modules.test_actor_critic_module import SMALL
 
-AssertGolden = Callable[[str, str], None]
 FILTER = [
     {
         "insert_after": "AddObservationsFromEpisodesToBatch",
@@ -91,8 +91,8 @@ def sync_envs(*fault: Any, **options: Any) -> SyncEnvironments:
     )
 
 
-def failure_of(env: SubEnvironments, edits: Any = (), steps: int = 20) -> str:
-    """The message that sampling ends with, as it reaches the driver."""
+def failure_of(env: SubEnvironments, edits: Any = (), steps: int = 20) -> Problem:
+    """Return the problem that sampling ends with, as it reaches the driver."""
     module = ActorCriticModule(env.single_observation_space, env.single_action_space, SMALL)
     runner = make_runner(env, module, env_to_module_edits=edits, observation_check="error")
     pipelines = {"default_policy": runner.env_to_module}
@@ -100,43 +100,174 @@ def failure_of(env: SubEnvironments, edits: Any = (), steps: int = 20) -> str:
     group.set_weights(weights_of(module))
     with pytest.raises(RunFailure) as caught, np.errstate(invalid="ignore"):
         group.sample(steps, True)
-    return str(caught.value)
+    return caught.value.problem
 
 
 WRONG_SHAPE = np.zeros(3, np.float32)
-CASES: dict[str, Callable[[], str]] = {
-    "raises_in_first_reset": lambda: failure_of(sync_envs("reset", 1, OSError("no display"))),
-    "raises_in_later_reset": lambda: failure_of(sync_envs("reset", 2, OSError("no display"))),
-    "raises_in_step": lambda: failure_of(sync_envs("step", 6, ZeroDivisionError("division by zero"))),
-    "wrong_shape_in_reset": lambda: failure_of(sync_envs("reset", 1, WRONG_SHAPE)),
-    "wrong_shape_in_step": lambda: failure_of(sync_envs("step", 2, WRONG_SHAPE)),
-    "scalar_in_step": lambda: failure_of(sync_envs("step", 2, 0.5)),
-    "one_number_in_step": lambda: failure_of(sync_envs("step", 2, np.zeros(1, np.float32))),
-    "text_in_step": lambda: failure_of(sync_envs("step", 2, "left")),
-    "nothing_in_reset": lambda: failure_of(sync_envs("reset", 1, None)),
-    "nan_in_step": lambda: failure_of(sync_envs("step", 6, np.array([0.0, np.nan], np.float32))),
-    "nan_behind_a_filter": lambda: failure_of(sync_envs("step", 6, np.array([0.0, np.nan], np.float32)), FILTER),
-    "out_of_bounds_in_step": lambda: failure_of(sync_envs("step", 7, np.array([1.5, 0.0], np.float32))),
-    "out_of_bounds_in_reset": lambda: failure_of(sync_envs("reset", 2, np.array([0.0, -1.25], np.float32))),
-    "out_of_bounds_behind_a_filter": lambda: failure_of(sync_envs("step", 7, np.array([1.5, 0.0], np.float32)), FILTER),
-    "out_of_bounds_in_first_reset_behind_a_filter": lambda: failure_of(
-        sync_envs("reset", 1, np.array([1.5, 0.0], np.float32)), FILTER
-    ),
-    "nan_that_makes_the_action_nan": lambda: failure_of(
-        sync_envs("step", 6, np.array([0.0, np.nan], np.float32), is_continuous=True)
-    ),
-    "batched_raises_in_step": lambda: failure_of(BatchedEnvironments(VectorFaulty(ValueError("bad joint")), 0)),
-    "batched_raises_in_reset": lambda: failure_of(BatchedEnvironments(VectorFaulty(ValueError("bad joint"), 0), 0)),
-    "batched_wrong_shape_in_reset": lambda: failure_of(BatchedEnvironments(VectorFaulty(np.zeros((2, 3)), 0), 0)),
-    "batched_wrong_shape_in_step": lambda: failure_of(BatchedEnvironments(VectorFaulty(np.zeros((2, 3))), 0)),
-    "batched_one_row_in_step": lambda: failure_of(BatchedEnvironments(VectorFaulty(np.zeros(2)), 0)),
-    "batched_nan_in_step": lambda: failure_of(BatchedEnvironments(VectorFaulty(np.full((2, 2), np.nan)), 0)),
-}
+SPACE = "Box(-1.0, 1.0, (2,), float32)"
+NAN = Problem(
+    "an observation of the environment is not finite",
+    where="env runner 0, episode 0-env_runner-0-1-1, time step 2",
+    got="obs[1] = nan",
+    allowed="finite numbers",
+)
+OUT_OF_BOUNDS = Problem(
+    "an observation leaves the environment's observation space",
+    where="env runner 0, episode 0-env_runner-0-1-1, time step 3",
+    got="obs[0] = 1.5",
+    allowed="-1.0 to 1.0",
+)
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_messages(name: str, assert_golden: AssertGolden) -> None:
-    assert_golden(name, CASES[name]())
+def does_not_fit(call: str, where: str, got: str) -> Problem:
+    return Problem(f"the environment's {call} returned an observation that does not fit its space", where, got, SPACE)
+
+
+def other_rows(where: str, got: str) -> Problem:
+    allowed = f"shape (2, 2), 2 rows of {SPACE}"
+    return Problem("the environment's observations do not have the shape of its space", where, got, allowed)
+
+
+CASES = [
+    pytest.param(
+        lambda: sync_envs("reset", 1, OSError("no display")),
+        (),
+        Problem(
+            "the environment raised OSError in reset: no display", where="env runner 0, sub-environment 1, episode 0"
+        ),
+        id="raises_in_first_reset",
+    ),
+    pytest.param(
+        lambda: sync_envs("reset", 2, OSError("no display")),
+        (),
+        Problem(
+            "the environment raised OSError in reset: no display", where="env runner 0, sub-environment 1, episode 1"
+        ),
+        id="raises_in_later_reset",
+    ),
+    pytest.param(
+        lambda: sync_envs("step", 6, ZeroDivisionError("division by zero")),
+        (),
+        Problem(
+            "the environment raised ZeroDivisionError in step: division by zero",
+            where="env runner 0, sub-environment 1, episode 1, step 1",
+            got="action 1",
+        ),
+        id="raises_in_step",
+    ),
+    pytest.param(
+        lambda: sync_envs("reset", 1, WRONG_SHAPE),
+        (),
+        does_not_fit("reset", "env runner 0, sub-environment 1, episode 0", "ndarray of shape (3,) and dtype float32"),
+        id="wrong_shape_in_reset",
+    ),
+    pytest.param(
+        lambda: sync_envs("step", 2, WRONG_SHAPE),
+        (),
+        does_not_fit(
+            "step", "env runner 0, sub-environment 1, episode 0, step 1", "ndarray of shape (3,) and dtype float32"
+        ),
+        id="wrong_shape_in_step",
+    ),
+    pytest.param(
+        lambda: sync_envs("step", 2, 0.5),
+        (),
+        does_not_fit("step", "env runner 0, sub-environment 1, episode 0, step 1", "float of shape ()"),
+        id="scalar_in_step",
+    ),
+    pytest.param(
+        lambda: sync_envs("step", 2, np.zeros(1, np.float32)),
+        (),
+        does_not_fit(
+            "step", "env runner 0, sub-environment 1, episode 0, step 1", "ndarray of shape (1,) and dtype float32"
+        ),
+        id="one_number_in_step",
+    ),
+    pytest.param(
+        lambda: sync_envs("step", 2, "left"),
+        (),
+        does_not_fit("step", "env runner 0, sub-environment 1, episode 0, step 1", "str of shape ()"),
+        id="text_in_step",
+    ),
+    pytest.param(
+        lambda: sync_envs("reset", 1, None),
+        (),
+        does_not_fit("reset", "env runner 0, sub-environment 1, episode 0", "NoneType of shape ()"),
+        id="nothing_in_reset",
+    ),
+    pytest.param(lambda: sync_envs("step", 6, np.array([0.0, np.nan], np.float32)), (), NAN, id="nan_in_step"),
+    pytest.param(
+        lambda: sync_envs("step", 6, np.array([0.0, np.nan], np.float32)), FILTER, NAN, id="nan_behind_a_filter"
+    ),
+    pytest.param(
+        lambda: sync_envs("step", 7, np.array([1.5, 0.0], np.float32)), (), OUT_OF_BOUNDS, id="out_of_bounds_in_step"
+    ),
+    pytest.param(
+        lambda: sync_envs("reset", 2, np.array([0.0, -1.25], np.float32)),
+        (),
+        replace(OUT_OF_BOUNDS, where="env runner 0, episode 0-env_runner-0-1-1, time step 0", got="obs[1] = -1.25"),
+        id="out_of_bounds_in_reset",
+    ),
+    pytest.param(
+        lambda: sync_envs("step", 7, np.array([1.5, 0.0], np.float32)),
+        FILTER,
+        OUT_OF_BOUNDS,
+        id="out_of_bounds_behind_a_filter",
+    ),
+    pytest.param(
+        lambda: sync_envs("reset", 1, np.array([1.5, 0.0], np.float32)),
+        FILTER,
+        replace(OUT_OF_BOUNDS, where="env runner 0, episode 0-env_runner-0-1-0, time step 0"),
+        id="out_of_bounds_in_first_reset_behind_a_filter",
+    ),
+    pytest.param(
+        lambda: sync_envs("step", 6, np.array([0.0, np.nan], np.float32), is_continuous=True),
+        (),
+        replace(NAN, where="env runner 0, sub-environment 1"),
+        id="nan_that_makes_the_action_nan",
+    ),
+    pytest.param(
+        lambda: BatchedEnvironments(VectorFaulty(ValueError("bad joint")), 0),
+        (),
+        Problem("the environment raised ValueError in step: bad joint", where="env runner 0", got="actions [1, 1]"),
+        id="batched_raises_in_step",
+    ),
+    pytest.param(
+        lambda: BatchedEnvironments(VectorFaulty(ValueError("bad joint"), 0), 0),
+        (),
+        Problem("the environment raised ValueError in reset: bad joint", where="env runner 0"),
+        id="batched_raises_in_reset",
+    ),
+    pytest.param(
+        lambda: BatchedEnvironments(VectorFaulty(np.zeros((2, 3)), 0), 0),
+        (),
+        other_rows("env runner 0, reset", "shape (2, 3)"),
+        id="batched_wrong_shape_in_reset",
+    ),
+    pytest.param(
+        lambda: BatchedEnvironments(VectorFaulty(np.zeros((2, 3))), 0),
+        (),
+        other_rows("env runner 0, step", "shape (2, 3)"),
+        id="batched_wrong_shape_in_step",
+    ),
+    pytest.param(
+        lambda: BatchedEnvironments(VectorFaulty(np.zeros(2)), 0),
+        (),
+        other_rows("env runner 0, step", "shape (2,)"),
+        id="batched_one_row_in_step",
+    ),
+    pytest.param(
+        lambda: BatchedEnvironments(VectorFaulty(np.full((2, 2), np.nan)), 0),
+        (),
+        replace(NAN, where="env runner 0, episode 0-env_runner-0-0-0, time step 3", got="obs[0] = nan"),
+        id="batched_nan_in_step",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make_envs", "edits", "expected"), CASES)
+def test_messages(make_envs: Callable[[], SubEnvironments], edits: Any, expected: Problem) -> None:
+    assert failure_of(make_envs(), edits) == expected
 
 
 def test_nan_later_in_an_episode_of_a_later_fragment_is_placed_right() -> None:
@@ -170,16 +301,35 @@ class CannotBeMade(gym.Env[Any, Any]):
 
 
 @pytest.mark.parametrize(
-    ("name", "config"),
+    ("config", "expected"),
     [
-        ("constructor_raises", EnvConfig(_target_=f"{__name__}.CannotBeMade", env_config={"level": 7})),
-        ("constructor_takes_no_such_argument", EnvConfig(env="CartPole-v1", env_config={"gravitation": 9})),
+        pytest.param(
+            EnvConfig(_target_=f"{__name__}.CannotBeMade", env_config={"level": 7}),
+            Problem(
+                f"the environment {__name__}.CannotBeMade cannot be made: FileNotFoundError: no map for level 7",
+                where="env._target_",
+                got=f"{__name__}.CannotBeMade with env_config {{'level': 7}}",
+            ),
+            id="constructor_raises",
+        ),
+        pytest.param(
+            EnvConfig(env="CartPole-v1", env_config={"gravitation": 9}),
+            Problem(
+                (
+                    "the environment CartPole-v1 cannot be made: TypeError: CartPoleVectorEnv.__init__() "
+                    "got an unexpected keyword argument 'gravitation'"
+                ),
+                where="env.env",
+                got="CartPole-v1 with env_config {'gravitation': 9}",
+            ),
+            id="constructor_takes_no_such_argument",
+        ),
     ],
 )
 def test_environments_that_cannot_be_made(
-    name: str, config: EnvConfig, assert_golden: AssertGolden, monkeypatch: pytest.MonkeyPatch
+    config: EnvConfig, expected: Problem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("runner.env_runners.env_makers.import_target", lambda *_, **__: CannotBeMade)
     with pytest.raises(ConfigError) as caught:
         make_vector_env(config, 2, "auto", 0)
-    assert_golden(name, str(caught.value).replace(__name__, "tests.test_faults"))
+    assert list(caught.value.problems) == [expected]

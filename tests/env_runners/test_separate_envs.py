@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -24,11 +23,9 @@ from runner.modules import ActorCriticModule
 from runner.streams import integer_seed
 from tests.conftest import marked_but
 from tests.env_runners.coded_runs import make_runner, weights_of
-from tests.env_runners.separate_runs import CONFIGS, NAME, SEED, N, actions_for, failing, message_of, seed_of
+from tests.env_runners.separate_runs import CONFIGS, NAME, SEED, N, actions_for, failing, failure_of, seed_of
 from tests.modules.test_actor_critic_module import SMALL
 from tests.rows.test_lock_step_rows import assert_same_blocks
-
-AssertGolden = Callable[[str, str], None]
 
 
 def assert_same_steps(got: Any, expected: Any) -> None:
@@ -244,27 +241,87 @@ def test_an_evaluation_has_all_its_episodes(made: Any, seed_name: tuple[str, int
 
 
 @pytest.mark.parametrize(
-    ("fault", "step", "timeout_s"),
-    [("raise", 3, None), ("raise", 0, None), ("exit", 3, None), ("sleep", 3, 1.0), ("sleep", 0, 1.0)],
+    ("fault", "step", "timeout_s", "expected"),
+    [
+        pytest.param(
+            "raise",
+            3,
+            None,
+            Problem(
+                "the environment raised ValueError in step: the arm has left its rail",
+                where="sub-environment 1, episode 0, step 2",
+                got="action 1",
+            ),
+            id="raise_at_3",
+        ),
+        pytest.param(
+            "raise",
+            0,
+            None,
+            Problem(
+                "the environment raised ValueError in reset: the arm has left its rail",
+                where="sub-environment 1, episode 0",
+            ),
+            id="raise_at_0",
+        ),
+        pytest.param(
+            "exit",
+            3,
+            None,
+            Problem(
+                "the process of the environment CartPole-v1 ended in step",
+                where="sub-environment 1, episode 0",
+                got="exit code 3",
+            ),
+            id="exit_at_3",
+        ),
+        pytest.param(
+            "sleep",
+            3,
+            1.0,
+            Problem(
+                "the environment CartPole-v1 hung in step",
+                where="sub-environment 1, episode 0",
+                allowed="an answer within env_runners.env_step_timeout_s",
+            ),
+            id="sleep_at_3",
+        ),
+        pytest.param(
+            "sleep",
+            0,
+            1.0,
+            Problem(
+                "the environment CartPole-v1 hung in reset",
+                where="sub-environment 1, episode 0",
+                allowed="an answer within env_runners.env_step_timeout_s",
+            ),
+            id="sleep_at_0",
+        ),
+    ],
 )
 def test_without_restarts_a_failure_ends_the_run(
-    made: Any, fault: str, step: int, timeout_s: float | None, assert_golden: AssertGolden
+    made: Any, fault: str, step: int, timeout_s: float | None, expected: Problem
 ) -> None:
-    message = message_of(made(failing(fault, {(1, 0): step}), "async", timeout_s=timeout_s))
-    assert_golden(f"{fault}_at_{step}", message)
+    assert failure_of(made(failing(fault, {(1, 0): step}), "async", timeout_s=timeout_s)) == expected
 
 
 def test_in_a_process_an_error_reads_as_here(made: Any) -> None:
-    here, there = (message_of(made(failing("raise", {(1, 1): 3}), mode), 90) for mode in ("sync", "async"))
+    here, there = (failure_of(made(failing("raise", {(1, 1): 3}), mode), 90) for mode in ("sync", "async"))
     assert here == there
 
 
-def test_a_sub_environment_that_always_fails_ends_the_run(made: Any, assert_golden: AssertGolden) -> None:
+def test_a_sub_environment_that_always_fails_ends_the_run(made: Any) -> None:
     at = {(1, k): 0 for k in range(2, 40)}
-    assert_golden("fails_for_ever", message_of(made(failing("raise", at), "sync", True), 90))
+    assert failure_of(made(failing("raise", at), "sync", True), 90) == Problem(
+        (
+            "sub-environment 1 failed 10 times in a row without a step: the environment raised "
+            "ValueError in reset: the arm has left its rail"
+        ),
+        where="sub-environment 1, episode 11",
+    )
 
 
-def test_a_sub_environment_that_cannot_be_made_again_ends_the_run(assert_golden: AssertGolden) -> None:
+def test_a_sub_environment_that_cannot_be_made_again_ends_the_run() -> None:
     wrapped = failing("raise", {(1, 0): 3})
     count = iter(range(100))
 
@@ -277,13 +334,19 @@ def test_a_sub_environment_that_cannot_be_made_again_ends_the_run(assert_golden:
 
     env = gym.make("CartPole-v1")
     envs = local_environments(make_env, (env.observation_space, env.action_space), N, SEED)
-    assert_golden("cannot_be_made_again", message_of(envs))
+    assert failure_of(envs) == Problem(
+        (
+            "sub-environment 1 failed 10 times in a row without a step: the environment cannot be"
+            " made: OSError: no licence is left"
+        ),
+        where="sub-environment 1, episode 9",
+    )
     assert next(count) == N + separate_envs.MOST_FAILURES_IN_A_ROW - 1
 
 
 def test_an_observation_of_another_shape_is_no_failure_that_restarts(made: Any) -> None:
     env = made(EnvConfig(_target_=f"{__name__}.GrowingObservations"), "sync", True)
-    assert "does not fit its space" in message_of(env)
+    assert "does not fit its space" in failure_of(env).what
     assert env.counts == {NUM_ENV_RESTARTS: 0}
 
 
@@ -315,13 +378,43 @@ def make_together(num_envs: int) -> Together:
     return Together(num_envs)
 
 
-@pytest.mark.parametrize(("mode", "restarts", "name"), [("async", False, "process"), ("auto", True, "anew")])
-def test_environments_that_step_together_are_refused(
-    mode: str, restarts: bool, name: str, assert_golden: AssertGolden
-) -> None:
+@pytest.mark.parametrize(
+    ("mode", "restarts", "expected"),
+    [
+        pytest.param(
+            "async",
+            False,
+            Problem(
+                (
+                    f"{__name__}.make_together steps all sub-environments together, and none of them can "
+                    "be in a process of its own"
+                ),
+                where="env_runners.gym_env_vectorize_mode",
+                got="Together",
+                allowed="a gymnasium.Env, which steps one",
+            ),
+            id="process",
+        ),
+        pytest.param(
+            "auto",
+            True,
+            Problem(
+                (
+                    f"{__name__}.make_together steps all sub-environments together, and none of them can "
+                    "be made anew alone"
+                ),
+                where="env_runners.restart_failed_sub_environments",
+                got="Together",
+                allowed="a gymnasium.Env, which steps one",
+            ),
+            id="anew",
+        ),
+    ],
+)
+def test_environments_that_step_together_are_refused(mode: str, restarts: bool, expected: Problem) -> None:
     with pytest.raises(ConfigError) as caught:
         make_vector_env(EnvConfig(_target_=f"{__name__}.make_together"), N, mode, SEED, restarts)
-    assert_golden(f"together_{name}", str(caught.value).replace(__name__, "my_package"))
+    assert list(caught.value.problems) == [expected]
 
 
 def test_auto_with_restarts_steps_one_by_one(made: Any) -> None:
