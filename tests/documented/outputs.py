@@ -43,7 +43,7 @@ MEANING = {
 }
 # What differs between a documented message and the one that a test expects; `assert_golden` writes TMP for a folder.
 NUMBER = r"[-+]?(?:\d(?:[\d.,:e+-]*\d)?|inf\b|nan\b)%?"  # without the punctuation after it
-VARYING = re.compile("|".join([r"(?:/\.\.\.|TMP|REPOSITORY|SOURCE)/\S*", WORDS[1], NUMBER]))
+VARYING = re.compile("|".join([r"/\.\.\./\S*|\b(?:TMP|REPOSITORY|SOURCE)\b(?:/\S*)?", WORDS[1], NUMBER]))
 # A text with fewer constant letters describes no message.
 FEWEST_LETTERS = 20
 FIELDS = tuple(each.name for each in fields(Problem))
