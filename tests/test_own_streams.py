@@ -130,20 +130,6 @@ def test_states_that_runners_share_leave_streams_alone() -> None:
     assert other.get_state() == before != pipeline.get_state()
 
 
-@pytest.mark.parametrize("experiment", ["sac_pendulum", "rainbow_cartpole", "td3_pendulum"])
-def test_older_checkpoints_have_the_stream_in_the_state_of_the_piece_or_loss(experiment: str) -> None:
-    arguments = [f"+experiment={experiment}", "module.fcnet_hiddens=[8]"]
-    config = build_experiment_config(compose_experiment(arguments))
-    with Trainer(config) as trainer:
-        state = copy.deepcopy(trainer.get_state())
-        learner = state["learners"]["learners"]["default_policy"]
-        stream = learner.pop("loss_stream")
-        learner["loss"]["stream"] = stream | {"state": {"state": 5, "inc": 7}}
-        trainer.set_state(state)
-        again = trainer.get_state()["learners"]["learners"]["default_policy"]
-        assert again["loss_stream"]["state"] == {"state": 5, "inc": 7}
-
-
 def test_check_piece_accepts_a_piece_that_does_not_save_its_stream() -> None:
     check_piece(NoisyRewards)
 

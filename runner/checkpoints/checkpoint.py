@@ -18,7 +18,6 @@ from typing import Any
 
 import safetensors.numpy
 
-from runner.checkpoints import release_0_1
 from runner.checkpoints.files import broken, read_file, sync_folder, write_file
 from runner.checkpoints.manifest_checks import MAX_MANIFEST_BYTES, check_manifest
 from runner.checkpoints.segment_files import SUFFIX, SegmentWriter, stored_segment
@@ -95,8 +94,7 @@ def _put_in_place(temporary: Path, folder: Path) -> None:
 def load_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Load state and manifest of a checkpoint; arrays come back as numpy arrays.
 
-    The state of a run of an older release comes back as this release has it; the manifest as it was written. Segments
-    are read, and compared with their digests, when their values are asked for.
+    Segments are read, and compared with their digests, when their values are asked for.
 
     Raises:
         CheckpointError: a file is missing, cut off or altered, or the version is unknown.
@@ -115,8 +113,6 @@ def load_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
                 tensors = f"{part}.safetensors"
                 arrays = arrays_from_bytes(contents[tensors], folder / tensors)
                 state[part] = from_plain(parse_json(content), arrays, get_segment)
-        if manifest["schema_version"] == release_0_1.SCHEMA_VERSION:
-            state = release_0_1.converted_state(state)
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise broken("the checkpoint cannot be read", folder, f"{type(error).__name__}: {error}") from error
     return state, manifest
@@ -131,8 +127,8 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         version = manifest["schema_version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise broken("the checkpoint has no readable manifest", path, f"{type(error).__name__}: {error}") from error
-    if version not in (release_0_1.SCHEMA_VERSION, SCHEMA_VERSION):
-        allowed = f"{release_0_1.SCHEMA_VERSION} (release 0.1.0) or {SCHEMA_VERSION}"
+    if version != SCHEMA_VERSION:
+        allowed = f"{SCHEMA_VERSION}; read this checkpoint with the version of runner that wrote it, or start a new run"
         raise broken("the checkpoint has another schema version", path, str(version), allowed)
     if digest != _manifest_digest(manifest):
         raise broken("the checkpoint was altered", path, f"digest {_manifest_digest(manifest)[:12]}", digest[:12])

@@ -14,7 +14,6 @@ from typing import Any
 
 from runner.checkpoints.checkpoint import config_of, origin_of
 from runner.checkpoints.errors import naming_checkpoint
-from runner.checkpoints.release_0_1 import converted_config
 from runner.config.composed import Composed
 from runner.config.errors import UserError
 from runner.config.overrides import parse_overrides
@@ -99,12 +98,9 @@ class StoredValues:
             checkpoint: its folder.
             manifest: of the checkpoint.
             is_trusted: a person trusts it, whatever its origin.
-
-        Raises:
-            CheckpointError: the run is of an older release and did what a run cannot do any more.
         """
         reason = None if is_trusted else origin_of(manifest)
-        config = converted_config(config_of(manifest), checkpoint)
+        config = config_of(manifest)
         values, resolvers = (config, []) if reason is None else mask_resolvers(config)
         return cls(checkpoint, manifest, values, reason, tuple(resolvers))
 

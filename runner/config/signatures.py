@@ -46,7 +46,7 @@ def foreign_reason(content: Mapping[str, Any], kind: str) -> str | None:
     """Say why content counts as somebody else's; None if a key of this installation has signed it."""
     given = content.get(SIGNATURE)
     if not isinstance(given, str):
-        return "not signed: by runner 0.1.0, or by a run without a key"
+        return "not signed: written by a run without a key"
     unsigned = {name: value for name, value in content.items() if name != SIGNATURE}
     expected = [_signature(key, unsigned, kind) for key in _known_keys()]
     if any([hmac.compare_digest(given.encode("utf-8", "replace"), one.encode()) for one in expected]):

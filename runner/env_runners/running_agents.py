@@ -198,4 +198,4 @@ class RunningAgents:
         self._returns = [dict(returns) for returns in state["own_returns"]]
         self._running = [set(agents) for agents in state["running"]]
         self._has_ended = [set(agents) for agents in state["has_ended"]]
-        self._truncated = [int(number) for number in state.get("truncated", [0] * self._env.num_envs)]
+        self._truncated = [int(number) for number in state["truncated"]]

@@ -114,6 +114,6 @@ def _finished_to_state(finished: FinishedEpisodes) -> dict[str, Any]:
 def _finished_from_state(state: Mapping[str, Any]) -> FinishedEpisodes:
     first = state["outside"]["first"]
     outside = OutsideObservations(int(state["outside"]["count"]), None if first is None else Problem(**first))
-    matches = tuple(Match(*match) for match in state.get("matches", ()))
-    tasks = tuple(TaskOutcome(*outcome) for outcome in state.get("tasks", ()))
+    matches = tuple(Match(*match) for match in state["matches"])
+    tasks = tuple(TaskOutcome(*outcome) for outcome in state["tasks"])
     return FinishedEpisodes(**{**state, "outside": outside, "matches": matches, "tasks": tasks})

@@ -67,7 +67,7 @@ def block_from_state(state: Mapping[str, Any]) -> ColumnBlock:
         t_started=state["t_started"],
         episode_ids=state["episode_ids"],
         lookback=_lookback_from_state(state["lookback"]),
-        last_lookback=_lookback_from_state(state.get("last_lookback")),
+        last_lookback=_lookback_from_state(state["last_lookback"]),
         infos=None if infos is None else StoredInfos(infos),
         module_id=state["module_id"],
         agents=None if agents is None else Agents(**agents),

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from runner.cluster.capacity import count_places
 from runner.cluster.placement import Placement
-from runner.config.curriculum import read_tasks, task_names
+from runner.config.curriculum import read_tasks
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import AsyncGradientsConfig
 from runner.config.plans import is_deterministic, read_plan, steps_of
-from runner.config.schemas import ASYNC, EnvConfig, ExperimentConfig
+from runner.config.schemas import ASYNC, ExperimentConfig
 from runner.env_runners.elastic_env_runner_group import ElasticEnvRunnerGroup, Size
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import LocalHandle, RemoteHandle
@@ -130,23 +130,15 @@ def _settings_of(config: ExperimentConfig, num_runners: int | None) -> dict[str,
     if config.env.is_external:  # simulators find their episodes again at another address, too
         env |= {"host": "", "port": 0}
     del env["observation_check"], env["max_replayed_steps"]  # other checks, the same episodes
-    if env["backend"] == EnvConfig().backend:  # states of release 0.1.0 have none
-        del env["backend"]
-    # Only where they differ from the usual: states of release 0.1.0 have neither.
-    others: dict[str, Any] = {"computes_gradients": True} if _computes_gradients(config) else {}
-    if runners.env_runner_class is not None:
-        others |= {"env_runner_class": runners.env_runner_class}
-    if task_names(config.curriculum):
-        others |= {"tasks": {name: asdict(task) for name, task in read_tasks(config.curriculum).items()}}
-    if config.multi_agent.teams:
-        others |= {"teams": {name: list(members) for name, members in config.multi_agent.teams.items()}}
-    if config.league.modules:
-        others |= {"league": {"modules": list(config.league.modules), "fixed": dict(config.league.fixed)}}
     mode = runners.gym_env_vectorize_mode
-    if runners.restart_failed_sub_environments and mode == "auto":  # which makes it sync
-        others |= {"restart_failed_sub_environments": True}
     return {
-        **others,
+        "computes_gradients": _computes_gradients(config),
+        "env_runner_class": runners.env_runner_class,
+        "tasks": {name: asdict(task) for name, task in read_tasks(config.curriculum).items()},
+        "teams": {name: list(members) for name, members in config.multi_agent.teams.items()},
+        "league": {"modules": list(config.league.modules), "fixed": dict(config.league.fixed)},
+        # With `auto`, it makes the sub-environments sync.
+        "restart_failed_sub_environments": runners.restart_failed_sub_environments and mode == "auto",
         "env": env,
         "num_env_runners": num_runners,
         "num_envs_per_env_runner": runners.num_envs_per_env_runner,

@@ -9,7 +9,6 @@ import numpy as np
 
 from runner.learners.loss import Loss
 from runner.modules.rl_module import RLModule
-from runner.streams import restore_stream
 
 
 class DelayedPolicyLoss(Loss):
@@ -44,7 +43,5 @@ class DelayedPolicyLoss(Loss):
         return {"num_steps": self.num_steps}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state; those of older checkpoints include the stream."""
-        if "stream" in state:
-            restore_stream(self._stream, state["stream"])
+        """Continue from a state."""
         self._set_num_steps(int(state["num_steps"]))

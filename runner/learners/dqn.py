@@ -13,7 +13,6 @@ from torch.nn.functional import huber_loss, mse_loss
 from runner.config.algorithms import DQNConfig, DQNMetrics
 from runner.learners.loss import Loss
 from runner.modules.value_distributions import of_actions
-from runner.streams import restore_stream
 
 # Columns of noise for noisy layers: of the network in s and in s', of the target in s'.
 NOISE, NEXT_NOISE, TARGET_NOISE = "noise", "next_noise", "target_noise"
@@ -94,11 +93,6 @@ class DQNLoss(Loss):
     def target_q_of(self, module: Any, outputs: Mapping[str, Any], best: Tensor) -> Tensor:
         """Return the target's Q (B,) of actions numbered from 0, from outputs of `forward_target`."""
         return of_actions(outputs["qf_preds"], best)
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take over the stream of an older checkpoint; in newer ones it is not part of this state."""
-        if "stream" in state:
-            restore_stream(self._stream, state["stream"])
 
 
 def _new_batch(module: Any, batch: Mapping[str, Any], noise: str) -> dict[str, Tensor]:

@@ -57,8 +57,6 @@ class DrawsNoise(ConnectorPiece):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from a state; the noise is drawn again at the next call."""
-        if "stream" in state:  # in older checkpoints, whose pipelines save no streams
-            restore_stream(self._before, state["stream"])
         restore_stream(self._stream, stream_state(self._before))
         self._noise, self._position, self._resume_at = (), 0, int(state["position"])
 

@@ -46,7 +46,7 @@ def item_from_state(state: Mapping[str, Any], resources: Resources) -> Item:
     kind = state["kind"]
     if kind == EXPERIENCES:
         rollout, replay_rows = rollout_from_state(state["rollout"]), _known_rows(state, resources)
-        return Experiences(rollout, _origins_from_state(state), replay_rows, tuple(state.get("broken_off", ())))
+        return Experiences(rollout, _origins_from_state(state), replay_rows, tuple(state["broken_off"]))
     if kind == GRADIENTS:
         from runner.learners.gradients import GroupGradients
 

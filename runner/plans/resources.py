@@ -15,7 +15,6 @@ from runner.config.errors import Problem, RunFailure
 from runner.config.metrics import NUM_READY
 from runner.config.operator_metrics import free_name, operator_metric
 from runner.config.operators import ENV_RUNNERS, LEARNERS, QUEUES, RECORDED_DATA, REPLAY_BUFFERS
-from runner.config.path_fields import absolute_paths
 from runner.config.piece_reports import meaning_of
 from runner.config.references import Digests, with_references
 from runner.config.schemas import ExperimentConfig
@@ -325,8 +324,6 @@ class Resources:
         salt = state["plan"].get("salt")
         digests = self.digests.with_salt(salt) if salt is not None else Digests({}, {})
         saved, settings = dict(state["plan"]["settings"]), self._settings_with(digests)
-        if RECORDED_DATA in saved:  # older checkpoints have relative paths
-            saved[RECORDED_DATA] = absolute_paths({"offline": saved[RECORDED_DATA]})["offline"]
         self.metrics.set_state(state["metrics"])
         self.callbacks.set_state(state.get("callbacks", []))
         anew = {name for name, source in self.sources.items() if saved.get(name) != settings[name]}

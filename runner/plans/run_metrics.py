@@ -286,7 +286,7 @@ class RunMetrics:
         self._timers = defaultdict(float, state["timers"])
         self._updates, self._idle_s = list(state["updates"]), float(state["idle_s"])
         self._lags, self._lags_when_taken = (
-            [(int(lag), int(num_env_steps)) for lag, num_env_steps in state.get(name, ())]
+            [(int(lag), int(num_env_steps)) for lag, num_env_steps in state[name]]
             for name in ("lags", "lags_when_taken")
         )
         self.matches = [Match(*match) for match in state["matches"]]
@@ -301,15 +301,15 @@ class RunMetrics:
         for values, saved in ((self._returns, state["returns"]), (self._lengths, state["lengths"])):
             values.clear()
             values.extend(saved)
-        for name in set(self.infos) & set(state.get("infos", {})):
+        for name in set(self.infos) & set(state["infos"]):
             self.infos[name] = deque(state["infos"][name], maxlen=self._smoothing)
         for kind, returns in state["own_returns"].items():
             self._returns_by_id[kind] = {id_: deque(values, maxlen=self._smoothing) for id_, values in returns.items()}
-        self._report_anew(state.get("reported", {}))
+        self._report_anew(state["reported"])
         self.training_iteration = int(state["training_iteration"])
         self.num_env_steps_sampled_lifetime = int(state["num_env_steps_sampled_lifetime"])
         self.num_env_steps_trained_lifetime = int(state["num_env_steps_trained_lifetime"])
-        self.num_gradient_steps_lifetime = int(state.get("num_gradient_steps_lifetime", 0))
+        self.num_gradient_steps_lifetime = int(state["num_gradient_steps_lifetime"])
         self.num_episodes_lifetime = int(state["num_episodes_lifetime"])
         self.time_total_s = float(state["time_total_s"])
         if "iteration" in state:

@@ -106,10 +106,9 @@ class ClientJudges:
         return {"bound": self.bound.get_state(), "judge": self._judge.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state; an empty one, of an older checkpoint, changes nothing."""
-        if state:
-            self.bound.set_state(state["bound"])
-            self._judge.set_state(state["judge"])
+        """Continue from a state."""
+        self.bound.set_state(state["bound"])
+        self._judge.set_state(state["judge"])
 
 
 def _reward_threshold(env: str | None) -> float | None:

@@ -351,7 +351,7 @@ class ExternalEnvRunner:
             self._acting_parts[module_id].module_to_env.set_state(pipelines["module_to_env"])
         self._service.counts = Counts(**{name: int(value) for name, value in state["counts"].items()})
         self._service.num_records_sampled = int(state["num_records"])
-        self._judges.set_state(state.get("judges", {}))
+        self._judges.set_state(state["judges"])
         clients = self._restore_sessions(state["sessions"])
         self._service.quarantine(self._judges.quarantined)
         gone = self._restore_episodes(state, clients)  # clients without a session, which cannot come again

@@ -128,7 +128,7 @@ class OpenEpisode:
             num_steps_sampled=int(state["num_steps"]),
             return_=float(state["return"]),
             last_obs_sampled=state["last_obs"],
-            task=state.get("task"),
+            task=state["task"],
         )
 
     def lose(self) -> None:

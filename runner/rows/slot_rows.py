@@ -220,7 +220,7 @@ class SlotRows(RowStore):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state` with the same slots and H."""
         super().set_state(state)
-        for slot, info in state.get("infos", ()):  # checkpoints of before 0.2 have none
+        for slot, info in state["infos"]:
             self._infos.of_slot[self._row_of(slot), slot] = dict(info)
 
     def _saved_steps(self) -> dict[str, Column]:

@@ -149,7 +149,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
     "manifest_is_a_list": (lambda f: (f / "manifest.json").write_text("[]"), "has no readable manifest"),
     "manifest_altered": (lambda f: _edit_manifest(f, note="goodbye"), "the checkpoint was altered"),
     "digest_replaced": (lambda f: _edit_manifest(f, files={}), "the checkpoint was altered"),
-    "other_version": (lambda f: _edit_manifest(f, schema_version=999), "has another schema version"),
+    "other_version": (lambda f: _edit_manifest(f, schema_version=1), "has another schema version"),
 }
 
 

@@ -31,7 +31,7 @@ def folder_with(path: Path, combination: dict[str, str], overrides: list[str] | 
 
 
 def without_signatures(path: Path) -> None:
-    """As a stranger would write it, or runner 0.1.0 has."""
+    """As a stranger would write it."""
     for file in (path / "sweep.json", path / "trials.jsonl"):
         rows = [json.loads(line) for line in file.read_text().splitlines()] if file.suffix == ".jsonl" else None
         contents = rows if rows is not None else [json.loads(file.read_text())]

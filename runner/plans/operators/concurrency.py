@@ -146,7 +146,7 @@ class Concurrently(Source):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
         self._turn, self._num_given = int(state["turn"]), int(state["num_given"])
-        self._is_held = bool(state.get("is_held", False))
+        self._is_held = bool(state["is_held"])
         if state["before"] is not None and state["intensity"] == self._intensity:
             num_sampled, num_trained = state["before"]
             self._before = int(num_sampled), int(num_trained)
