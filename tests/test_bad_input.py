@@ -31,7 +31,7 @@ FAULTY = (*TRAIN, "env.env=null", "env._target_=tests.environments.Faulty", "che
 def test_an_environment_that_fails_in_the_third_iteration(
     run_main: Run, tmp_path: Path, assert_golden: Golden, name: str, config: str
 ) -> None:
-    check = "env.observation_check=error"
+    check = "env.validate_observations=error"
     outcome = run_main(*FAULTY, check, f"env.env_config={config}", "stop.training_iteration=9")
     assert outcome.code == 1
     assert "Traceback" not in outcome.err + outcome.out

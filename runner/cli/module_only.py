@@ -14,7 +14,7 @@ from runner.cli.arguments import Arguments, UsageError
 from runner.cli.ci import Verdict
 from runner.cli.conditions import check_assertions
 from runner.cli.stored_run import check_holds_no_run, check_writable, named_checkpoint, split_run_dir
-from runner.cli.validate import check_memory
+from runner.cli.validate import check_memory, print_notes
 from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_new_run
 from runner.config.validation import build_experiment_config
@@ -34,6 +34,7 @@ def main(arguments: Arguments, verdict: Verdict) -> int:
         composed, chosen = compose_new_run(manifest, stored.values, checkpoint, overrides, arguments.config_dir)
     stored.check(composed, overrides, trusted_blocks={*chosen, "module.load_state_path"})
     config = build_experiment_config(composed)
+    print_notes([composed])
     check_assertions(arguments.assertions, config)
     check_writable(run_dir or _default_run_dir(config))
     if run_dir is not None:

@@ -13,6 +13,7 @@ from runner.checkpoints import CheckpointError, read_manifest
 from runner.checkpoints.folder import check_intact, is_checkpoint_path, newest_checkpoint
 from runner.checkpoints.trust import StoredValues, check_links
 from runner.cli.arguments import Arguments, UsageError, parse_arguments
+from runner.cli.validate import print_notes
 from runner.config.composed import Composed
 from runner.config.errors import ConfigError, Problem, UserError, show_value
 from runner.config.fields import adapted_names
@@ -85,6 +86,7 @@ def open_run(
     changes = describe_changes(_shown(before), _shown(composed))
     refused = _refused(composed, changes, fixed) + (_undone(before, composed, changes) if trains_on else [])
     config = _checked(composed, refused)
+    print_notes([composed])
     run_dir = run_dir or checkpoint.parent.parent
     return StoredRun(checkpoint, manifest, composed, config, changes, run_dir, arguments.is_trusting)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from runner.checkpoints.folder import check_intact
 from runner.checkpoints.module_source import module_sources
@@ -16,7 +17,7 @@ from runner.cli.github import error_commands
 from runner.config.compose import compose_experiment
 from runner.config.composed import Composed
 from runner.config.errors import ConfigError, Problem, RunnerError, nearest_match
-from runner.config.overrides import expand_sweep, parse_overrides
+from runner.config.overrides import expand_sweep, parse_overrides, renaming_notes
 from runner.config.paths import search_dirs
 from runner.config.plans import find_few_updates
 from runner.config.schemas import ExperimentConfig
@@ -89,7 +90,14 @@ def check_experiments(arguments: Arguments) -> list[Checked]:
             problems |= dict.fromkeys(error.problems)
     if problems:
         raise ConfigError(list(problems))
+    print_notes([composed for composed, _ in checked])
     return checked
+
+
+def print_notes(composed: Iterable[Composed]) -> None:
+    """Print the notes of configurations, each of them once."""
+    for note in dict.fromkeys(note for one in composed for note in one.notes):
+        print(note, file=sys.stderr, flush=True)
 
 
 def _describe_run_url_of_sweep(url: str) -> Problem:
@@ -116,11 +124,10 @@ def _compose_all(arguments: Arguments) -> Iterator[Composed]:
     lines, problems = parse_overrides(texts, dirs)
     swept = [line for line in lines if line.parsed.is_sweep_override()]
     shared = [line.text for line in lines if line not in swept]
-    if problems:  # unreadable overrides are composed, too, for one report
-        readable = {line.text.lstrip("+") for line in lines}
-        shared += [text for text in texts if text.lstrip("+") not in readable]
     combinations = list(expand_sweep(swept, dirs)) or [()]
     if len(combinations) > _SOON:
         print(f"checking {len(combinations)} configurations ...", file=sys.stderr, flush=True)
     for combination in combinations:
-        yield compose_variant(shared, combination, config_dir)
+        composed = compose_variant(shared, combination, config_dir)
+        notes = (*renaming_notes(lines), *composed.notes)
+        yield replace(composed, problems=(*problems, *composed.problems), notes=notes)

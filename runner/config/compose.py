@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -28,13 +28,14 @@ from runner.config.errors import Problem, nearest_match
 from runner.config.found_references import find_references
 from runner.config.hydra_errors import describe_composition_error
 from runner.config.module_algorithm import MODULE_ALGORITHM
-from runner.config.overrides import OverrideLine, describe_sweep, find_unknown_option, parse_overrides
+from runner.config.overrides import OverrideLine, describe_sweep, find_unknown_option, parse_overrides, renaming_notes
 from runner.config.path_fields import absolute_paths
 from runner.config.paths import conf_dir, display_path, find_config, search_dirs
 from runner.config.provenance import Provenance
+from runner.config.renamed_keys import find_double_keys, old_key_in
 from runner.config.resolvers import register_value_resolvers
 from runner.config.stores import find_run_url_problem, is_url, local_copy_of
-from runner.config.yaml_lines import YAMLError
+from runner.config.yaml_lines import YAMLError, locate_keys
 
 _MISSING_KEY = re.compile(r"Interpolation key '(.+)' not found")
 _MISSING = "???"  # in YAML: no value yet
@@ -130,6 +131,7 @@ class _Composition:
             run_url,
             is_run_dir_named,
             find_references(unresolved),
+            tuple(dict.fromkeys((*renaming_notes(self.lines), *self.provenance.notes))),
         )
 
     def _upload_to(self, config: DictConfig, url: str) -> None:
@@ -215,6 +217,7 @@ class _Composition:
             path = find_config(self.dirs, default.config_path or "")
             if path is not None:
                 shared = AlgorithmConfig.of_run if MODULE_ALGORITHM.fullmatch(default.package or "") else ()
+                self.problems += _find_double_keys(path, default.package or "")
                 self.provenance.record_file(path, default.package or "", leave_out=shared)
         for line in self.lines:
             if not line.is_group and not line.parsed.is_hydra_override():
@@ -300,6 +303,14 @@ class _Composition:
                 node[key] = None
                 if isinstance(node, DictConfig):
                     del node[key]
+
+
+def _find_double_keys(path: Path, package: str) -> Iterator[Problem]:
+    """Find keys that a file gives by their old and by their new name."""
+    prefix = f"{package}." if package else ""
+    lines = {prefix + ".".join(keys): line for keys, line, _ in locate_keys(path)}
+    places = {key: f"{display_path(path)}:{line}" for key, line in lines.items() if old_key_in(key) == key}
+    return find_double_keys(places, list(lines))
 
 
 def _hydra_value(config: DictConfig, key: str) -> str | None:

@@ -21,6 +21,7 @@ class Composed:
     with their interpolations, for a checkpoint. `run_dir`: `hydra.run.dir`; None where only a run of Hydra knows it.
     `run_url`: the URL that `hydra.run.dir` is, if it is one; then `run_dir` is the folder of the local copy.
     `is_run_dir_named`: false if `hydra.run.dir` contains the time, as it does by default: nobody chose that name.
+    `notes`: lines for the user, one for each renamed key.
     `references`: dotted key -> text, for values that a resolver such as `oc.env` gives: the text is stored and printed.
     """
 
@@ -37,6 +38,7 @@ class Composed:
     run_url: str | None = None
     is_run_dir_named: bool = True
     references: Mapping[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def where(self, key: str) -> str | None:
         """Return the source of the value at `key`, else of a value inside or around it; None for a default."""

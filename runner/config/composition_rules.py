@@ -1,4 +1,4 @@
-"""What a composition does in addition to Hydra's: lists of pipeline edits add up, where Hydra keeps the last one."""
+"""What a composition does in addition to Hydra's: it adds up lists of pipeline edits and renames old keys."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from runner.config.algorithms import AlgorithmConfig
 from runner.config.composed_list_patches import add_earlier, apply_edits, changes_edits, child_of
 from runner.config.list_patches import edit_list_of
 from runner.config.module_algorithm import MODULE_ALGORITHM
+from runner.config.renamed_keys import gives_old_key_in_block, rename_keys
 from runner.config.yaml_bounds import file_version, read_bounded
 
 
@@ -26,6 +27,7 @@ def _start_composition() -> Callable[[DictConfig, str], None]:
 def _change_file(earlier_edits: dict[str, list[Any]], config: DictConfig, package: str) -> None:
     """Change the values of a file before they are merged into those of the files before it."""
     _fit_to_module(config, package)
+    rename_keys(config)
     add_earlier(config, earlier_edits)
     _put_plan_in_list(config)
 
@@ -56,12 +58,20 @@ def _put_plan_in_list(config: DictConfig) -> None:
         OmegaConf.update(config, "algorithm.plan", [plan], merge=False)
 
 
+def _takes_override(text: str) -> bool:
+    return changes_edits(text) or gives_old_key_in_block(text)
+
+
 def _apply(config: DictConfig, text: str) -> None:
     override = OverridesParser.create().parse_override(text)
     if override.is_sweep_override():
         return  # each run of the sweep has one value
     try:
-        apply_edits(config, override)
+        if gives_old_key_in_block(text):
+            OmegaConf.update(config, str(override.key_or_group), override.value(), force_add=True)
+            rename_keys(config)
+        else:
+            apply_edits(config, override)
     except OmegaConfBaseException as error:
         if isinstance(override.value(), dict) and edit_list_of(str(override.key_or_group)) is not None:
             what = f"{text.lstrip('+')} cannot be applied: it is a list of edits, [{{append: ...}}, ...]"
@@ -70,5 +80,5 @@ def _apply(config: DictConfig, text: str) -> None:
         raise ConfigCompositionException(what) from error
 
 
-# Hydra keeps the last of several lists; lists of pipeline edits add up.
-RULES = CompositionRules(_start_composition, changes_edits, _apply, read_bounded, file_version)
+# Hydra keeps the last of several lists; lists of pipeline edits add up. Old keys are given their new names.
+RULES = CompositionRules(_start_composition, _takes_override, _apply, read_bounded, file_version)

@@ -67,7 +67,7 @@ def _check_blocks(config: ExperimentConfig, composed: Composed) -> Iterator[Prob
     yield from find_callback_problems(config, composed)
     yield from find_nested_faults(composed)
     yield from find_own_class_problems(config, composed)
-    yield from _check_trackers(config.tracking.also, composed)
+    yield from _check_trackers(config.tracking.extra_trackers, composed)
     yield from _check_upload(config.checkpoint.upload_to, composed)
     if not unread & {"multi_agent", "module", "algorithm"}:
         yield from find_q_problems(config, composed)
@@ -183,7 +183,7 @@ def _check_evaluation(config: ExperimentConfig, composed: Composed) -> Iterator[
 
 
 def _check_trackers(names: Sequence[str], composed: Composed) -> Iterator[Problem]:
-    key = "tracking.also"
+    key = "tracking.extra_trackers"
     for index, name in enumerate(names):
         if name not in TRACKERS:
             what, nearest = f"{key} names a tracker that is not known", nearest_match(name, TRACKERS)

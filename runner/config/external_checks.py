@@ -69,8 +69,8 @@ def _check_memory(config: ExperimentConfig, composed: Composed) -> Iterator[Prob
 
 
 def _check_left_out(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
-    key = "rllink.leave_out"
-    for name in config.rllink.leave_out:
+    key = "rllink.skip_journal_records"
+    for name in config.rllink.skip_journal_records:
         try:
             parse_records(name)
         except ValueError:

@@ -17,7 +17,8 @@ class Option:
     every item of a list and to every value of a schedule. `is_schedule` marks a field that takes either a number or
     `[[env_steps, value], ...]`, interpolated linearly. `is_adapted`: training changes the value, so
     that a checkpoint brings its own. `choices` of a block are its keys. `is_path` marks paths of files, of which local
-    ones become absolute when the configuration is read.
+    ones become absolute when the configuration is read. `renamed_from` is an old name of the field, which remains an
+    alias.
     """
 
     meaning: str
@@ -30,6 +31,7 @@ class Option:
     is_schedule: bool = False
     is_adapted: bool = False
     is_path: bool = False
+    renamed_from: str | None = None
 
 
 def option(default: T, meaning: str, **bounds: Any) -> T:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from hydra.errors import HydraException
 from runner.config.defaults import core_groups, known_keys
 from runner.config.errors import Problem, list_names, nearest_match
 from runner.config.paths import list_options
+from runner.config.renamed_keys import find_double_keys, old_key_in, renamed_keys, renaming_note
 
 MOST_COMBINATIONS = 300  # checked combinations of a sweep, 50 ms each
 _FORMS = "key=value, group=option, ~key (remove)"
@@ -28,12 +29,16 @@ _FORMS = "key=value, group=option, ~key (remove)"
 
 @dataclass(frozen=True)
 class OverrideLine:
-    """One override: `text` is its tidy form for records and messages, `hydra_text` the form for Hydra."""
+    """One override: `text` is its tidy form for records and messages, `hydra_text` the form for Hydra.
+
+    `renamed_from`: the old key that it was typed with, or None.
+    """
 
     text: str
     hydra_text: str
     parsed: Override
     is_group: bool
+    renamed_from: str | None = None
 
     @property
     def key(self) -> str:
@@ -62,12 +67,28 @@ def parse_overrides(texts: Sequence[str], dirs: Sequence[Path]) -> tuple[list[Ov
             lines.append(_parse_override(text, dirs))
         except HydraException as error:
             problems.append(_describe_syntax_error(text, error))
+    places = {line.renamed_from: f"override {line.renamed_from}" for line in lines if line.renamed_from is not None}
+    others = [line.key for line in lines if line.renamed_from is None]
+    problems += find_double_keys(places, others) if places else ()
     return lines, problems
+
+
+def renaming_notes(lines: Sequence[OverrideLine]) -> list[str]:
+    """Return a note for each renamed key that was typed by its old name."""
+    return [
+        renaming_note(line.renamed_from, f"override {line.renamed_from}")
+        for line in lines
+        if line.renamed_from is not None
+    ]
 
 
 def _parse_override(text: str, dirs: Sequence[Path]) -> OverrideLine:
     text = _use_dots_in_metric(text)
     parsed = OverridesParser.create().parse_override(text)
+    old = old_key_in(str(parsed.key_or_group))
+    if old is not None:
+        renamed = _parse_override(text.replace(old, renamed_keys()[old], 1), dirs)
+        return replace(renamed, renamed_from=old)
     if str(parsed.key_or_group) == "algorithm.plan" and isinstance(parsed.value(), dict):  # plans are lists
         key, _, value = text.partition("=")
         return _parse_override(f"{key}=[{value}]", dirs)

@@ -9,6 +9,7 @@ from typing import Any
 from runner.config.list_patches import DISCARD, discards_earlier, edit_list_of
 from runner.config.overrides import OverrideLine
 from runner.config.paths import display_path
+from runner.config.renamed_keys import old_key_in, renaming_note, with_new_name
 from runner.config.yaml_lines import locate_keys
 
 Keys = tuple[str, ...]
@@ -27,6 +28,7 @@ class Provenance:
     def __init__(self, sources: Mapping[str, str] | None = None, num_edits: Mapping[str, int] | None = None) -> None:
         self.sources: dict[str, str] = dict(sources or {})
         self.blocks: dict[str, str] = {}
+        self.notes: list[str] = []  # on renamed keys
         self._ranks: dict[Keys, int] = {}
         self._num_edits = dict(num_edits or {})  # key of a list of edits -> their number so far
         self._offsets: dict[str, int] = {}  # key of the list being recorded -> the place of its first item
@@ -65,6 +67,11 @@ class Provenance:
     def _record_or_add(self, keys: Keys, where: str, is_leaf: bool) -> None:
         """Record a key of a file or an override; items of a list of edits follow the earlier items."""
         name = join_keys(keys)
+        old = old_key_in(name)
+        if old is not None:
+            keys = tuple(with_new_name(name).split("."))
+            self.notes += [renaming_note(old, where)] if old == name else []
+            name = join_keys(keys)
         edits = edit_list_of(name)
         if edits is None:
             self._record(keys, where, is_leaf)

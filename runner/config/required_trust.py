@@ -57,7 +57,7 @@ _VERB_OF_KEY: Mapping[str, tuple[str, Callable[[str, Mapping[str, Any]], bool]]]
     "offline.input_read_method": ("contacts", lambda text, _: text not in _READ_METHODS),
     "offline.output_write_method": ("contacts", lambda text, _: text not in OWN_WRITE_METHODS),
     **dict.fromkeys(_CONTACTS, ("contacts", lambda text, _: text != "local")),
-    **{f"tracking.also.{n}": ("contacts", lambda text, _: text == "wandb") for n in range(len(TRACKERS))},
+    **{f"tracking.extra_trackers.{n}": ("contacts", lambda text, _: text == "wandb") for n in range(len(TRACKERS))},
 }
 
 

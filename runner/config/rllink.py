@@ -62,9 +62,10 @@ class RLlinkConfig:
     trusted_clients: list[str] = option(
         [], "clients that are never quarantined, by their names or by patterns; ['*'] trusts all"
     )
-    leave_out: list[str] = option(
+    skip_journal_records: list[str] = option(
         [],
         "earlier messages that are left out of learning: RUNNER:FIRST-LAST, as the failure of a loss names them",
+        renamed_from="leave_out",
     )
     idle_timeout_s: float = option(600.0, "a connection without a request for longer is closed", unit="s", above=0)
     frame_timeout_s: float = option(
@@ -79,12 +80,12 @@ class RLlinkConfig:
 
 
 def name_records(runner: str, records: range) -> str:
-    """Return the name of the messages with these numbers in `leave_out`: RUNNER:FIRST-LAST."""
+    """Return the name of the messages with these numbers in `skip_journal_records`: RUNNER:FIRST-LAST."""
     return f"{runner}:{records.start}-{records.stop - 1}"
 
 
 def parse_records(name: str) -> tuple[str, range]:
-    """Parse an element of `leave_out` into the runner and the numbers of its messages.
+    """Parse an element of `skip_journal_records` into the runner and the numbers of its messages.
 
     Raises:
         ValueError: the name is no RUNNER:FIRST-LAST.

@@ -43,11 +43,12 @@ class EnvConfig:
     )
     normalize_actions: bool = option(True, "module acts in [-1, 1]; actions are scaled to the Box of the environment")
     clip_actions: bool = option(False, "clip actions into the Box of the environment (when not normalised)")
-    observation_check: str = option(
+    validate_observations: str = option(
         "auto",
         "observations outside of their Box: error ends the run, warn says so once and counts them, off admits them; "
         "auto: warn, and for simulators that connect error, which rejects their message",
         choices=("auto", "error", "warn", "off"),
+        renamed_from="observation_check",
     )
     max_replayed_steps: int = option(
         100_000,
@@ -204,9 +205,10 @@ class LearnersConfig:
         False, "compile loss, gradient and clipping to one function, which takes seconds and needs a C++ compiler"
     )
     max_restarts: int = option(100, "remote learners: restarts after the loss of one before the run ends", minimum=0)
-    check_acted_outputs: bool = option(
+    check_on_policy_outputs: bool = option(
         True,
         "at a run's first update, check that the module's outputs for the sampled rows equal its outputs while acting",
+        renamed_from="check_acted_outputs",
     )
 
     def in_driver(self) -> LearnersConfig:
@@ -491,10 +493,11 @@ class CheckpointConfig:
     keep_best: int = option(1, "best checkpoints that are kept beside the newest", minimum=0)
     metric: str = option("env_runners/episode_return_mean", "metric that the best checkpoints are chosen by")
     mode: str = option("max", "whether a high or a low metric is better", choices=("max", "min"))
-    replay: str = option(
+    save_replay_buffers: str = option(
         "full",
         "what checkpoints hold of replay buffers: their experiences, or none: a resumed run begins with empty buffers",
         choices=("full", "none"),
+        renamed_from="replay",
     )
     upload_to: str | None = option(
         None,
@@ -503,7 +506,7 @@ class CheckpointConfig:
     )
 
 
-# What `tracking.also` may name.
+# What `tracking.extra_trackers` may name.
 TRACKERS = ("tensorboard", "wandb", "csv")
 
 
@@ -519,7 +522,9 @@ class TrackingConfig:
     experiment_name: str | None = option(None, "MLflow experiment; null: the name of the experiment file")
     run_name: str | None = option(None, "MLflow run name; null: date and time of the run")
     flush_interval_s: float = option(2.0, "metrics reach MLflow in batches this often", unit="s", above=0)
-    also: list[str] = option([], "trackers beside MLflow: tensorboard, wandb, csv")
+    extra_trackers: list[str] = option(
+        [], "trackers in addition to MLflow: tensorboard, wandb, csv", renamed_from="also"
+    )
     display: str = option(
         "auto",
         "live progress on a terminal, plain lines elsewhere",

@@ -19,10 +19,11 @@ from runner.config.defaults import core_groups
 from runner.config.documents import TooLargeError, check_expansion
 from runner.config.errors import ConfigError, Problem, show_value
 from runner.config.found_references import find_references
-from runner.config.overrides import OverrideLine, parse_overrides
+from runner.config.overrides import OverrideLine, parse_overrides, renaming_notes
 from runner.config.path_fields import absolute_paths
 from runner.config.paths import search_dirs
 from runner.config.provenance import Provenance, join_keys
+from runner.config.renamed_keys import rename_keys
 from runner.config.resolvers import register_value_resolvers
 
 _CHECKPOINT_SOURCE = "checkpoint"
@@ -47,7 +48,9 @@ def compose_stored(
     """
     lines, problems = parse_overrides(overrides, search_dirs(None))
     config = OmegaConf.create(dict(unresolved))
-    places = dict.fromkeys(_leaves(unresolved), _CHECKPOINT_SOURCE) | dict(sources)
+    rename_keys(config)
+    leaves = _leaves(cast(dict[str, Any], OmegaConf.to_container(config, resolve=False)))
+    places = dict.fromkeys(leaves, _CHECKPOINT_SOURCE) | dict(sources)
     usable = [line for line in lines if _find_unusable(line) is None]
     problems += [problem for line in lines if (problem := _find_unusable(line)) is not None]
     edits = [line for line in usable if changes_edits(line.text)]
@@ -62,7 +65,17 @@ def compose_stored(
     texts = (*earlier, *(line.text for line in lines))
     unresolved = {**plain, "stop": values["stop"]}
     references = find_references(unresolved)
-    return Composed(values, places, texts, experiment, tuple(problems), unresolved=unresolved, references=references)
+    notes = tuple(renaming_notes(lines))
+    return Composed(
+        values,
+        places,
+        texts,
+        experiment,
+        tuple(problems),
+        unresolved=unresolved,
+        references=references,
+        notes=notes,
+    )
 
 
 def _resolved(config: DictConfig) -> dict[str, Any]:
@@ -98,6 +111,7 @@ def set_values(config: DictConfig, lines: Sequence[OverrideLine]) -> Iterator[Pr
             OmegaConf.update(config, key, value, force_add=True)
         except OmegaConfBaseException as error:
             yield Problem(f"this override cannot be applied: {error}", line.where)
+    rename_keys(config)
 
 
 def _set_edits(config: DictConfig, line: OverrideLine) -> Iterator[Problem]:
@@ -143,8 +157,8 @@ def compose_new_run(
         chosen.experiment if has_experiment else manifest["experiment"],
         {key: source for key, source in chosen.sources.items() if key.partition(".")[0] in replaced},
     )
-    problems = (*chosen.problems, *composed.problems)
-    composed = replace(composed, problems=problems, unread=chosen.unread, config_dir=config_dir)
+    problems, notes = (*chosen.problems, *composed.problems), (*chosen.notes, *composed.notes)
+    composed = replace(composed, problems=problems, unread=chosen.unread, config_dir=config_dir, notes=notes)
     return composed, replaced | ({_EXPERIMENT} if has_experiment else set())
 
 

@@ -51,7 +51,7 @@ class SingleAgentEnvRunner:
         seed_name: `(role, index, generation)`; names all random streams of this runner within the run's seed.
         seed: of the run.
         num_lookback: past steps that chunks can see.
-        observation_check: of the `env` block.
+        validate_observations: of the `env` block.
 
     Attributes:
         recorder: of sampled or evaluated episodes; None: nothing is recorded.
@@ -69,7 +69,7 @@ class SingleAgentEnvRunner:
         seed_name: tuple[str, int, int],
         seed: int,
         num_lookback: int,
-        observation_check: str = "warn",
+        validate_observations: str = "warn",
     ) -> None:
         self.env = env
         self.module = module
@@ -80,7 +80,7 @@ class SingleAgentEnvRunner:
         self._seed_name = seed_name
         self._seed = seed
         self._checks = ObservationChecks(
-            env.single_observation_space, env.num_envs, type(env).__name__, observation_check
+            env.single_observation_space, env.num_envs, type(env).__name__, validate_observations
         )
         role, index, generation = seed_name
         prefix = f"{role}-{index}" if generation == 0 else f"{role}-{index}.{generation}"

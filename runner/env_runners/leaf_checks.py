@@ -39,10 +39,10 @@ class LeafChecks:
     Args:
         path: leads to the leaf.
         space: Box, Discrete, MultiDiscrete or MultiBinary.
-        observation_check: see `ObservationChecks`.
+        validate_observations: see `ObservationChecks`.
     """
 
-    def __init__(self, path: Path, space: gym.Space[Any], observation_check: str) -> None:
+    def __init__(self, path: Path, space: gym.Space[Any], validate_observations: str) -> None:
         self.path = path
         self.shape: tuple[int, ...] = tuple(space.shape or ())
         self.dtype: np.dtype[Any] = np.dtype(np.dtype(space.dtype).type)  # one that came in a pickle is another object
@@ -52,8 +52,8 @@ class LeafChecks:
         finite = np.clip(self._bounds[0], *of_dtype), np.clip(self._bounds[1], *of_dtype)
         is_box = isinstance(space, gym.spaces.Box)
         # Values beyond `allowed` are errors; beyond `watched`, which are as tight or tighter, they are found.
-        self._allowed = of_dtype if is_box and observation_check != "error" else finite
-        self._watched = of_dtype if is_box and observation_check == "off" else finite
+        self._allowed = of_dtype if is_box and validate_observations != "error" else finite
+        self._watched = of_dtype if is_box and validate_observations == "off" else finite
         admits_dtype = all((bound == limit).all() for bound, limit in zip(self._watched, of_dtype, strict=True))
         self._fits_always = admits_dtype and self.dtype.kind != "f"
 

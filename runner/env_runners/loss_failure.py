@@ -20,9 +20,9 @@ def with_rollout(failure: LossNotFinite, rollout: Rollout) -> LossNotFinite:
     """Add to a failure the column, episode and source of wrong values in a rollout, and how to go on without them."""
     for block in rollout.blocks.values():
         failure = with_batch(failure, block.columns, partial(_place, block))
-    if rollout.leave_out:
-        names = ",".join(rollout.leave_out)
-        advice = f"`resume` with rllink.leave_out=[{names}] goes on without the messages of this batch"
+    if rollout.skip_journal_records:
+        names = ",".join(rollout.skip_journal_records)
+        advice = f"`resume` with rllink.skip_journal_records=[{names}] goes on without the messages of this batch"
         failure = with_advice(failure, advice)
     return failure
 

@@ -49,14 +49,14 @@ class ModuleRunner:
         envs: MultiAgentEnvironments,
         id_prefix: str,
         num_lookback: int,
-        observation_check: str,
+        validate_observations: str,
     ) -> None:
         env, first = envs.environments[0], acting.agents[0]
         space = env.observation_spaces[first]
         self.module_id = module_id
         self.acting = acting
         self.space = space
-        self.checks = ObservationChecks(space, 1, f"{type(env).__name__}, agent {first}", observation_check)
+        self.checks = ObservationChecks(space, 1, f"{type(env).__name__}, agent {first}", validate_observations)
         blank_action = blank_item(acting.module.action_space)
         self.rows = AgentRows(
             module_id, acting.agents, envs.num_envs, blank_item(space), blank_action, id_prefix, num_lookback

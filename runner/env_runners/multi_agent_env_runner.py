@@ -49,7 +49,7 @@ class MultiAgentEnvRunner:
         seed_name: `(role, index, generation)`; names all random streams of this runner within the run's seed.
         seed: of the run.
         num_lookback: past steps that chunks can see.
-        observation_check: of the `env` block.
+        validate_observations: of the `env` block.
         together: evaluates the modules; its weights travel as one vector. None: each by itself, with its weights.
 
     Attributes:
@@ -67,7 +67,7 @@ class MultiAgentEnvRunner:
         seed_name: tuple[str, int, int],
         seed: int,
         num_lookback: int,
-        observation_check: str = "warn",
+        validate_observations: str = "warn",
         together: MultiRLModule | None = None,
     ) -> None:
         self.env = env
@@ -82,7 +82,7 @@ class MultiAgentEnvRunner:
         prefix = f"{role}-{index}" if generation == 0 else f"{role}-{index}.{generation}"
         self._id_prefix = f"{seed}-{prefix}"
         self._modules = {
-            module_id: ModuleRunner(module_id, acting, env, self._id_prefix, num_lookback, observation_check)
+            module_id: ModuleRunner(module_id, acting, env, self._id_prefix, num_lookback, validate_observations)
             for module_id, acting in modules.items()
         }
         self._all_rows = {module_id: runner.rows for module_id, runner in self._modules.items()}

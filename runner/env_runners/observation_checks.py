@@ -22,27 +22,27 @@ class ObservationChecks:
     """Finds observations that do not fit `space`.
 
     A wrong shape, numbers that the dtype cannot hold, numbers that are not finite and values that a Discrete,
-    MultiDiscrete or MultiBinary space does not have are always errors. `observation_check` says what a finite number
-    outside of the bounds of a Box is.
+    MultiDiscrete or MultiBinary space does not have are always errors. `validate_observations` says what a finite
+    number outside of the bounds of a Box is.
 
     Args:
         space: of one observation.
         num_rows: N, observations of a vector step.
         owner: whose space it is, for messages.
-        observation_check: `error`, `warn` (it is found, and no error) or `off` (it is not looked for).
+        validate_observations: `error`, `warn` (it is found, and no error) or `off` (it is not looked for).
 
     Raises:
         ConfigError: the space holds a part that no column can hold (Text, Graph, Sequence, ...).
     """
 
-    def __init__(self, space: gym.Space[Any], num_rows: int, owner: str, observation_check: str = "warn") -> None:
+    def __init__(self, space: gym.Space[Any], num_rows: int, owner: str, validate_observations: str = "warn") -> None:
         self._num_rows = num_rows
         self._leaves: list[LeafChecks] = []
         for path, part in leaf_spaces(space):
             if part.shape is None or part.dtype is None or np.dtype(part.dtype).kind not in "biuf":
                 where = f"{owner}, obs{keys(path)}" if path else owner
                 raise ConfigError([Problem("this observation space is not supported", where, str(part), _SUPPORTED)])
-            self._leaves.append(LeafChecks(path, part, observation_check))
+            self._leaves.append(LeafChecks(path, part, validate_observations))
         is_flat = [checks.path for checks in self._leaves] == [()]
         self._flat_shape = (num_rows, *self._leaves[0].shape) if is_flat else None
         self._flat_dtype = self._leaves[0].dtype if is_flat else None

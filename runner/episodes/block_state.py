@@ -29,7 +29,7 @@ def rollout_to_state(rollout: Rollout) -> dict[str, Any]:
     return {
         "blocks": {module_id: block_to_state(block) for module_id, block in rollout.blocks.items()},
         "num_env_steps": rollout.num_env_steps,
-        "leave_out": list(rollout.leave_out),
+        "leave_out": list(rollout.skip_journal_records),
     }
 
 

@@ -304,13 +304,14 @@ class Rollout(LeanPickle):
     """What was sampled: a block for each module that acted, and the env steps that it took.
 
     Attributes:
-        leave_out: what `rllink.leave_out` has to be so that `resume` goes on without it; empty if it is not repeated.
+        skip_journal_records: value of `rllink.skip_journal_records` with which `resume` continues without this rollout;
+            empty if it is not repeated.
         whole: the blocks that `blocks` are parts of, for pieces that read other agents' rows; None: it is no part.
     """
 
     blocks: Mapping[str, ColumnBlock]
     num_env_steps: int
-    leave_out: tuple[str, ...] = ()
+    skip_journal_records: tuple[str, ...] = ()
     whole: Mapping[str, ColumnBlock] | None = None
 
     def with_writable_rows(self) -> Rollout:
@@ -338,9 +339,9 @@ def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
         module_id: concat_blocks([rollout.blocks[module_id] for rollout in rollouts if module_id in rollout.blocks])
         for module_id in modules
     }
-    leave_out = dict.fromkeys(name for rollout in rollouts for name in rollout.leave_out)
+    skip_journal_records = dict.fromkeys(name for rollout in rollouts for name in rollout.skip_journal_records)
     num_env_steps = sum(rollout.num_env_steps for rollout in rollouts)
-    return Rollout(blocks, num_env_steps, tuple(leave_out))
+    return Rollout(blocks, num_env_steps, tuple(skip_journal_records))
 
 
 def concat_blocks(blocks: Sequence[ColumnBlock]) -> ColumnBlock:

@@ -46,7 +46,8 @@ def split_rollout(rollout: Rollout, num_parts: int, num_lookback: int) -> list[R
                 part[module_id] = take_rows(block, start, stop, num_lookback)
     env_steps = _even_ranges(rollout.num_env_steps, num_parts)
     return [
-        Rollout(part, stop - start, rollout.leave_out) for part, (start, stop) in zip(blocks, env_steps, strict=True)
+        Rollout(part, stop - start, rollout.skip_journal_records)
+        for part, (start, stop) in zip(blocks, env_steps, strict=True)
     ]
 
 

@@ -98,7 +98,7 @@ def build_env_runner(
     for module_parts in parts.values():
         _place(module_parts, config, is_evaluation, index)
     seed_name = (role, index, 0 if is_evaluation else generation)  # evaluation always has the same seeds
-    settings = (seed_name, config.seed, lookback_of(config, parts), config.env.observation_check)
+    settings = (seed_name, config.seed, lookback_of(config, parts), config.env.validate_observations)
     writer_id = f"{role}-{index}-{generation}"
     if has_several_agents(plans):
         _refuse_separate_settings(config)

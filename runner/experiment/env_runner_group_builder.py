@@ -129,7 +129,7 @@ def _settings_of(config: ExperimentConfig, num_runners: int | None) -> dict[str,
     runners, env = config.env_runners, asdict(config.env)
     if config.env.is_external:  # simulators find their episodes again at another address, too
         env |= {"host": "", "port": 0}
-    del env["observation_check"], env["max_replayed_steps"]  # other checks, the same episodes
+    del env["validate_observations"], env["max_replayed_steps"]  # other checks, the same episodes
     mode = runners.gym_env_vectorize_mode
     return {
         "computes_gradients": _computes_gradients(config),

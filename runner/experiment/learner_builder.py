@@ -97,7 +97,7 @@ def build_local_learner_group(
     env_to_module = {module_id: module_parts.env_to_module for module_id, module_parts in parts.items()}
     acts_itself = not config.env.is_external and not recorded_buffers(config)
     acts_on_the_same = acts_itself and not any(map(raw_filters, env_to_module.values()))
-    is_checked = config.learners.check_acted_outputs and acts_on_the_same
+    is_checked = config.learners.check_on_policy_outputs and acts_on_the_same
     consistency_check = OnPolicyConsistencyCheck(env_to_module) if is_checked else None
     trained = list(parts) if named is None else named
     together = next(iter(parts.values())).together

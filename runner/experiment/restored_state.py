@@ -27,8 +27,8 @@ def what_differs(state: Mapping[str, Any], resources: Resources, emptied: Sequen
         yield f"{what}: {', '.join(emptied)}"
     left_out = [name for name, buffer in state.get(REPLAY_BUFFERS, {}).items() if not buffer["has_experiences"]]
     if left_out:
-        what = "the checkpoint has no experiences (checkpoint.replay=none): learning waits until enough are stored in"
-        yield f"{what} {', '.join(left_out)} again"
+        what = "the checkpoint has no experiences (checkpoint.save_replay_buffers=none)"
+        yield f"{what}: learning waits until enough are stored in {', '.join(left_out)} again"
     num_too_long = _count_too_long(state.get(ENV_RUNNERS, {}))
     if num_too_long and state["plan"]["settings"].get(ENV_RUNNERS) == resources.env_runners.settings:
         begins = (

@@ -436,7 +436,7 @@ class RunRecords:
             int(self._first_result.get(ENV_STEPS) or 0),
             is_own,
         )
-        return FurtherTrackers(config.tracking.also, run, self._display.note)
+        return FurtherTrackers(config.tracking.extra_trackers, run, self._display.note)
 
     def _start_tracker(self, start_time_s: float) -> MLflowTracker | None:
         if self._store is None:

@@ -194,7 +194,7 @@ class Trainer:
     def _warn_of_outside(self, problem: Problem) -> None:
         self._warn(
             f"{self.config.env.name}: {problem.what}: {problem.got}, allowed {problem.allowed} ({problem.where}); "
-            "env.observation_check=warn goes on, num_observations_outside_space counts such observations"
+            "env.validate_observations=warn goes on, num_observations_outside_space counts such observations"
         )
 
     @classmethod

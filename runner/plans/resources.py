@@ -297,7 +297,7 @@ class Resources:
         }
 
     def _replay_state(self) -> dict[str, Any]:
-        has_experiences = self.config.checkpoint.replay == "full"
+        has_experiences = self.config.checkpoint.save_replay_buffers == "full"
         return {name: buffer.get_state(has_experiences) for name, buffer in self.replay_buffers.items()}
 
     def _settings_with(self, digests: Digests) -> dict[str, Any]:

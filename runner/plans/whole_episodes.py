@@ -41,9 +41,9 @@ class WholeEpisodes:
         num_added = self._num_env_steps + rollout.num_env_steps
         num_ended = max(0, num_added - _num_env_steps(self._running.values()))
         self._num_env_steps = num_added - num_ended
-        leave_out = tuple(dict.fromkeys((*self._leave_out, *rollout.leave_out)))
-        self._leave_out = leave_out if self._running else ()
-        return Rollout(ended, num_ended, leave_out)
+        skip_journal_records = tuple(dict.fromkeys((*self._leave_out, *rollout.skip_journal_records)))
+        self._leave_out = skip_journal_records if self._running else ()
+        return Rollout(ended, num_ended, skip_journal_records)
 
     def _add_block(self, module_id: str, block: ColumnBlock, ended: dict[str, ColumnBlock]) -> None:
         """Put the module's ended episodes into `ended`, and hold the running ones."""

@@ -132,7 +132,7 @@ class ExternalEnvRunner:
             for agent in _agents_of(parts)
         }
         inference = {module_id: ModuleInference(parts, num_lookback) for module_id, parts in self._acting_parts.items()}
-        self._leave_out = config.rllink.leave_out
+        self._leave_out = config.rllink.skip_journal_records
         name, num_kept = f"{index}.{generation}", config.checkpoint.keep_last
         self._journal = None if journal_dir is None else Journal(journal_dir, name, num_kept)
         tasks = {name: asdict(task) for name, task in read_tasks(config.curriculum).items()}
@@ -270,14 +270,14 @@ class ExternalEnvRunner:
         return to_record(sampled, noted)
 
     def _outside(self, sampled: Sequence[SampledChunks]) -> OutsideObservations:
-        """Count the observations outside of their space, with `env.observation_check=warn`."""
+        """Count the observations outside of their space, with `env.validate_observations=warn`."""
         if self._counting is None:
             return OutsideObservations()
         found = [check_fragment(one.block, one.raw_obs, self._counting[one.block.module_id]) for one in sampled]
         return OutsideObservations.total(found)
 
     def _left_out_without(self, records: range) -> tuple[str, ...]:
-        """Return the value of `rllink.leave_out` that skips these records of the journal; () without records."""
+        """Return the value of `rllink.skip_journal_records` that skips these journal records; () without records."""
         if self._journal is None or not records:
             return ()
         return *self._leave_out, self._journal.name_of(records)
@@ -407,7 +407,7 @@ class ExternalEnvRunner:
     def _take_again(self, record: Record, clients: dict[str, ServedClient], is_left_out: bool) -> set[ServedClient]:
         """Accept a message from before the restart again; return its client if that cannot come again."""
         if is_left_out:
-            _log.warning("RLlink: a message of %s is left out, as rllink.leave_out says", record.client)
+            _log.warning("RLlink: a message of %s is left out, as rllink.skip_journal_records says", record.client)
         if record.session is not None:
             client = self.server.restore_session(record.session, record.client, record.request or 0)
             clients[record.client] = client
@@ -490,7 +490,7 @@ def _agents_of(parts: ActingParts) -> Sequence[str | None]:
 
 
 def _observation_check(config: ExperimentConfig) -> str:
-    chosen = config.env.observation_check
+    chosen = config.env.validate_observations
     return "error" if chosen == "auto" else chosen
 
 
@@ -507,7 +507,7 @@ def _action_checks(config: ExperimentConfig, plans: Mapping[str, ModuleSpec]) ->
 def _observation_checks(
     config: ExperimentConfig, plans: Mapping[str, ModuleSpec], mode: str
 ) -> dict[str, ObservationChecks] | None:
-    """Make the observation checks by module id; None if `env.observation_check` is another mode."""
+    """Make the observation checks by module id; None if `env.validate_observations` is another mode."""
     if _observation_check(config) != mode:
         return None
     return {

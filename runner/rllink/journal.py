@@ -112,11 +112,11 @@ class Journal:
         self.num_records = max(self.num_records, position)
 
     def name_of(self, records: range) -> str:
-        """Return the name of these records in `rllink.leave_out`."""
+        """Return the name of these records in `rllink.skip_journal_records`."""
         return name_records(self._runner, records)
 
     def records_named(self, names: Iterable[str]) -> list[range]:
-        """Return the numbers of this runner's records among names of `rllink.leave_out`."""
+        """Return the numbers of this runner's records among names of `rllink.skip_journal_records`."""
         return [records for runner, records in map(parse_records, names) if runner == self._runner]
 
     def note_weights(self, seq_no: int) -> None:

@@ -52,7 +52,7 @@ def inspect_environment(
     """Step an environment with random actions, and look at everything that it returns.
 
     Args:
-        env: see `check_environment`; `observation_check` of a block decides what an observation out of bounds is.
+        env: see `check_environment`; `validate_observations` of a block decides what an observation out of bounds is.
         num_steps: env steps.
         seed: of resets and actions.
 
@@ -60,7 +60,7 @@ def inspect_environment(
         ConfigError: the environment cannot be made, or its spaces are not supported.
     """
     make = _maker_of(env)
-    name, rule = _name_of(env), env.observation_check if isinstance(env, EnvConfig) else "warn"
+    name, rule = _name_of(env), env.validate_observations if isinstance(env, EnvConfig) else "warn"
     made = make(1)
     check: SingleAgentCheck | VectorCheck | MultiAgentCheck
     try:

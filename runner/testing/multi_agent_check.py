@@ -26,21 +26,21 @@ class MultiAgentCheck:
         env: the environment.
         make: makes another one.
         name: for messages.
-        observation_check: of the `env` block.
+        validate_observations: of the `env` block.
         seed: of resets and actions.
 
     Raises:
         ConfigError: an agent has no space, or one that no column can hold.
     """
 
-    def __init__(self, env: MultiAgentEnv, make: Make, name: str, observation_check: str, seed: int) -> None:
+    def __init__(self, env: MultiAgentEnv, make: Make, name: str, validate_observations: str, seed: int) -> None:
         self._env, self._make, self._seed = env, make, seed
         self.found = EnvironmentCheck()
         self._agents = list(env.possible_agents)
         self._check_ids()
         agents_by_module(env, PatternMapping({"*": "of_{agent}"}))  # each agent has spaces
         self._checks = {
-            agent: ObservationChecks(env.observation_spaces[agent], 1, f"{name}, agent {agent}", observation_check)
+            agent: ObservationChecks(env.observation_spaces[agent], 1, f"{name}, agent {agent}", validate_observations)
             for agent in self._agents
         }
         self._seen: set[str] = set()

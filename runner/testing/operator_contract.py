@@ -27,7 +27,7 @@ Make = Callable[[Resources], Operator]
 # Items that are made by hand were acted on by no module.
 _SMALL = (
     *("+experiment=a2c_cartpole", "module.fcnet_hiddens=[4]", "evaluation=none", "tracking=none"),
-    "learners.check_acted_outputs=false",
+    "learners.check_on_policy_outputs=false",
 )
 _MOST_ITEMS = 1000  # that an operator may give for a few
 

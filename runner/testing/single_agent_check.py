@@ -36,13 +36,13 @@ class SingleAgentCheck:
         env: the environment.
         make: makes another one.
         name: for messages.
-        observation_check: of the `env` block.
+        validate_observations: of the `env` block.
         seed: of resets and actions.
     """
 
-    def __init__(self, env: gym.Env[Any, Any], make: Make, name: str, observation_check: str, seed: int) -> None:
+    def __init__(self, env: gym.Env[Any, Any], make: Make, name: str, validate_observations: str, seed: int) -> None:
         self._env, self._make, self._seed = env, make, seed
-        self._checks = ObservationChecks(env.observation_space, 1, name, observation_check)
+        self._checks = ObservationChecks(env.observation_space, 1, name, validate_observations)
         self.found = EnvironmentCheck()
         self._seeded: gym.Space[Any] | None = None
         self._num_seeded = 0

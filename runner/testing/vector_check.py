@@ -40,15 +40,15 @@ class VectorCheck:
         env: the sub-environments.
         make: makes others.
         name: for messages.
-        observation_check: of the `env` block.
+        validate_observations: of the `env` block.
         seed: of resets and actions.
     """
 
     def __init__(
-        self, env: gym.vector.VectorEnv[Any, Any, Any], make: Make, name: str, observation_check: str, seed: int
+        self, env: gym.vector.VectorEnv[Any, Any, Any], make: Make, name: str, validate_observations: str, seed: int
     ) -> None:
         self._env, self._make, self._seed = env, make, seed
-        self._checks = ObservationChecks(env.single_observation_space, NUM_ENVS, name, observation_check)
+        self._checks = ObservationChecks(env.single_observation_space, NUM_ENVS, name, validate_observations)
         self.found = EnvironmentCheck()
 
     def run(self, num_steps: int) -> None:

@@ -1,4 +1,4 @@
-"""Trackers beside MLflow (`tracking.also`): TensorBoard, Weights & Biases, and a CSV table.
+"""Trackers beside MLflow (`tracking.extra_trackers`): TensorBoard, Weights & Biases, and a CSV table.
 
 Each gets the result of every iteration. One that fails is told once, and the run goes on without it.
 """
@@ -57,7 +57,7 @@ class TrackedRun:
 
 
 class FurtherTrackers:
-    """The trackers of `tracking.also` as one.
+    """The trackers of `tracking.extra_trackers` as one.
 
     Args:
         names: of the trackers.
@@ -92,17 +92,20 @@ class FurtherTrackers:
                 call(tracker)
             except Exception as error:  # of others' code; a run does not end because a tracker does
                 del self._trackers[name]
-                self._warn(f"tracking.also: {name} has failed, the run goes on without it: {error}")
+                self._warn(f"tracking.extra_trackers: {name} has failed, the run goes on without it: {error}")
 
 
 def _started(name: str, run: TrackedRun) -> Tracker:
     try:
         return _TRACKERS[name](run)
     except ImportError as error:
-        what, allowed = f"tracking.also: {name} needs a package that is not installed", f"pip install {_PACKAGES[name]}"
+        what, allowed = (
+            f"tracking.extra_trackers: {name} needs a package that is not installed",
+            f"pip install {_PACKAGES[name]}",
+        )
         raise UserError(Problem(what, got=str(error), allowed=allowed).render_alone()) from error
     except Exception as error:  # no login, no network, ...
-        what = f"tracking.also: {name} does not start: {type(error).__name__}: {error}"
+        what = f"tracking.extra_trackers: {name} does not start: {type(error).__name__}: {error}"
         raise UserError(Problem(what).render_alone()) from error
 
 

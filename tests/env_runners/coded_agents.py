@@ -318,7 +318,7 @@ def make_coded_run(
     module_to_env: Sequence[ConnectorPiece] = (),
     make_env: Any = CodedAgentsEnv,
     seed_name: tuple[str, int, int] = ("env_runner", 0, 0),
-    observation_check: str = "warn",
+    validate_observations: str = "warn",
 ) -> CodedRun:
     """A runner with the default pipelines; the pieces come first in those of every module."""
     log: list[Any] = []
@@ -340,6 +340,6 @@ def make_coded_run(
         for piece in module_to_env:
             to_env.prepend(piece)
         modules[module_id] = ActingModule(CodedAgentsModule(*spaces, ModuleConfig()), agents, to_module, to_env)
-    runner = MultiAgentEnvRunner(envs, modules, seed_name, 0, lookback, observation_check)
+    runner = MultiAgentEnvRunner(envs, modules, seed_name, 0, lookback, validate_observations)
     weights = {module_id: FlatParameters(acting.module).to_numpy() for module_id, acting in modules.items()}
     return CodedRun(runner, envs.environments, log, weights)  # type: ignore[arg-type]

@@ -59,7 +59,7 @@ def make_runner(
     seed: int = 0,
     env_to_module_edits: Sequence[Mapping[str, Any]] = (),
     module_to_env_edits: Sequence[Mapping[str, Any]] = (),
-    observation_check: str = "warn",
+    validate_observations: str = "warn",
 ) -> SingleAgentEnvRunner:
     """A runner with the default pipelines and these edits."""
     spaces = env.single_observation_space, env.single_action_space
@@ -71,7 +71,7 @@ def make_runner(
         seed_name,
         seed,
         num_lookback,
-        observation_check,
+        validate_observations,
     )
 
 

@@ -94,7 +94,7 @@ def sync_envs(*fault: Any, **options: Any) -> SyncEnvironments:
 def failure_of(env: SubEnvironments, edits: Any = (), steps: int = 20) -> Problem:
     """Return the problem that sampling ends with, as it reaches the driver."""
     module = ActorCriticModule(env.single_observation_space, env.single_action_space, SMALL)
-    runner = make_runner(env, module, env_to_module_edits=edits, observation_check="error")
+    runner = make_runner(env, module, env_to_module_edits=edits, validate_observations="error")
     pipelines = {"default_policy": runner.env_to_module}
     group = EnvRunnerGroup(lambda index, generation: LocalHandle(lambda *_: runner, 0, 0), 1, pipelines, 0)
     group.set_weights(weights_of(module))

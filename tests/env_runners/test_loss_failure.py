@@ -90,8 +90,10 @@ def test_ids_that_say_nothing() -> None:
 
 def test_how_to_go_on_without_the_batch() -> None:
     (rollout, *_) = rollouts()
-    text = told(replace(rollout, leave_out=("0.0:3-4", "1.0:7-7")))
-    assert "`resume` with rllink.leave_out=[0.0:3-4,1.0:7-7] goes on without the messages of this batch" in text
+    text = told(replace(rollout, skip_journal_records=("0.0:3-4", "1.0:7-7")))
+    assert (
+        "`resume` with rllink.skip_journal_records=[0.0:3-4,1.0:7-7] goes on without the messages of this batch" in text
+    )
 
 
 @pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")

@@ -53,7 +53,7 @@ class TwoAgents(MultiAgentEnv):
 def failure_of(fault: Fault) -> str:
     """What sampling ends with, in the second of two sub-environments."""
     faults = iter([lambda returned: None, fault])
-    coded = make_coded_run(0, 2, 2, 1, make_env=lambda *_: TwoAgents(next(faults)), observation_check="error")
+    coded = make_coded_run(0, 2, 2, 1, make_env=lambda *_: TwoAgents(next(faults)), validate_observations="error")
     with pytest.raises(RunFailure) as caught:
         coded.runner.sample(20, True, coded.weights, {})
     return str(caught.value)

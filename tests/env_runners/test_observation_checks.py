@@ -1,4 +1,4 @@
-"""Observations outside of their space: an error, a warning and a count, or nothing, as `env.observation_check` says."""
+"""Observations outside of their space: an error, a warning and a count, or nothing (`env.validate_observations`)."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_half_is_not_cut_off() -> None:
 
 def runner_of(env: SubEnvironments, mode: str, edits: Any = ()) -> SingleAgentEnvRunner:
     module = ActorCriticModule(env.single_observation_space, env.single_action_space, SMALL)
-    return make_runner(env, module, env_to_module_edits=edits, observation_check=mode)
+    return make_runner(env, module, env_to_module_edits=edits, validate_observations=mode)
 
 
 @pytest.mark.parametrize("edits", [(), FILTER], ids=["plain", "filter"])
@@ -215,11 +215,11 @@ def test_a_run_goes_on_with_one_line_and_a_count(run_main: Run, tmp_path: Path) 
     assert result["env_runners/num_observations_outside_space"] > 50
     assert result["evaluation/env_runners/num_observations_outside_space"] == 4
     # Other checks go on with the same episodes.
-    stricter = run_main("resume", "run", "env.observation_check=error", "stop.training_iteration=4")
+    stricter = run_main("resume", "run", "env.validate_observations=error", "stop.training_iteration=4")
     assert stricter.code == 1
     assert stricter.err.startswith("an observation leaves the environment's observation space")
     assert "time step 4" in stricter.err
-    resumed = run_main("resume", "run", "env.observation_check=off", "stop.training_iteration=4")
+    resumed = run_main("resume", "run", "env.validate_observations=off", "stop.training_iteration=4")
     assert resumed.code == 0, resumed.err
     assert "leaves" not in resumed.out
     assert result_of(tmp_path / "run")["env_runners/num_observations_outside_space"] == 0

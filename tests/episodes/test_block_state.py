@@ -31,7 +31,7 @@ def through_disk(rollout: Rollout, folder: Path) -> Rollout:
 
 
 def assert_equal(got: Rollout, expected: Rollout) -> None:
-    assert (got.num_env_steps, got.leave_out) == (expected.num_env_steps, expected.leave_out)
+    assert (got.num_env_steps, got.skip_journal_records) == (expected.num_env_steps, expected.skip_journal_records)
     assert list(got.blocks) == list(expected.blocks)
     for module_id, block in expected.blocks.items():
         other = got.blocks[module_id]
@@ -55,18 +55,23 @@ def assert_equal(got: Rollout, expected: Rollout) -> None:
     lengths=st.lists(st.integers(1, 9), min_size=1, max_size=3),
     steps=st.lists(st.integers(1, 15), min_size=1, max_size=3),
     num_lookback=st.integers(0, 3),
-    leave_out=st.lists(st.sampled_from(["0.0:1-2", "1.0:7-7"]), unique=True),
+    skip_journal_records=st.lists(st.sampled_from(["0.0:1-2", "1.0:7-7"]), unique=True),
 )
 @some
 def test_fragments_with_lookback_and_infos(
-    tmp_path: Path, num_envs: int, lengths: list[int], steps: list[int], num_lookback: int, leave_out: list[str]
+    tmp_path: Path,
+    num_envs: int,
+    lengths: list[int],
+    steps: list[int],
+    num_lookback: int,
+    skip_journal_records: list[str],
 ) -> None:
     env, _ = coded_envs("sync", num_envs, lengths)
     module = coded_module()
     runner = make_runner(env, module, num_lookback=num_lookback)
     rollouts = [runner.sample(count, True, weights_of(module), {}).rollout for count in steps]
     for rollout in (*rollouts, concat_rollouts(rollouts)):
-        rollout = replace(rollout, leave_out=tuple(leave_out))
+        rollout = replace(rollout, skip_journal_records=tuple(skip_journal_records))
         got = through_disk(rollout, tmp_path / "one")
         assert_equal(got, rollout)
         assert_equal(through_disk(got, tmp_path / "two"), rollout)

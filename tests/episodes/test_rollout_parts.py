@@ -62,7 +62,7 @@ def test_no_row_is_lost_or_doubled(lengths: list[int], num_parts: int) -> None:
     parts = split_rollout(Rollout({"p": block}, 50, ("a",)), num_parts, num_lookback=3)
     assert len(parts) == num_parts
     assert sum(part.num_env_steps for part in parts) == 50
-    assert all(part.leave_out == ("a",) for part in parts)
+    assert all(part.skip_journal_records == ("a",) for part in parts)
     if sum(lengths) < num_parts:
         assert all(not part.blocks for part in parts)
         return

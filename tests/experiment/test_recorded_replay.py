@@ -106,7 +106,7 @@ def test_the_learner_learns_from_them() -> None:
     [
         ((*FILLED, "offline.input_=null"), r"replay\.recorded: offline\.input_ names no recorded steps"),
         ((*QUICK, "+algorithm.replay_buffers.replay.recorded=sometimes"), r"replay\.recorded has the wrong type"),
-        ((*FILLED, "checkpoint.replay=none"), "a resumed run would begin without the recorded steps"),
+        ((*FILLED, "checkpoint.save_replay_buffers=none"), "a resumed run would begin without the recorded steps"),
         ((*FILLED, "algorithm.replay_capacity=100"), r"replay buffer replay holds \d+ of [\d,]+ recorded env steps"),
         (QUICK, "recorded data would have no effect"),
         ((*FILLED, "env=bit_flipping"), "obs"),

@@ -85,7 +85,7 @@ def test_nothing_of_a_run_has_the_value(
     run_main: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_dir = f"hydra.run.dir={tmp_path}/outputs/one"
-    outcomes = [run_main(*KEYS, *QUICK, "stop.training_iteration=2", run_dir, "tracking.also=[csv]")]
+    outcomes = [run_main(*KEYS, *QUICK, "stop.training_iteration=2", run_dir, "tracking.extra_trackers=[csv]")]
     outcomes.append(run_main("resume", "outputs/one", "stop.training_iteration=3"))
     outcomes.append(
         run_main("resume", "outputs/one", "stop.training_iteration=4", "env.env_config.again='${oc.env:SIM_PASSWORD}'")

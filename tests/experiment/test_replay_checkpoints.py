@@ -64,13 +64,13 @@ def test_an_interrupted_run_ends_like_a_straight_one(run_main: Run, straight: Pa
 
 
 def test_replay_that_is_left_out(run_main: Run, tmp_path: Path) -> None:
-    outcome = run_main(*TRAIN, "checkpoint.replay=none", "stop.training_iteration=4", "hydra.run.dir=run")
+    outcome = run_main(*TRAIN, "checkpoint.save_replay_buffers=none", "stop.training_iteration=4", "hydra.run.dir=run")
     assert outcome.code == 0, outcome.err
     assert segments_of(tmp_path / "run", 4) == []
     assert newest_state(tmp_path / "run")["replay_buffers"]["replay"]["modules"] == {}
     outcome = run_main("resume", "run", "stop.training_iteration=6")
     assert outcome.code == 0, outcome.err
-    told = [line for line in (outcome.out + outcome.err).splitlines() if "checkpoint.replay=none" in line]
+    told = [line for line in (outcome.out + outcome.err).splitlines() if "checkpoint.save_replay_buffers=none" in line]
     assert len(told) == 1
     assert "learning waits until enough are stored in replay again" in told[0]
     fourth, fifth, sixth = progress_of(tmp_path / "run")[3:]

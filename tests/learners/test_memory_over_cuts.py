@@ -303,7 +303,7 @@ def test_loss_and_gradient_are_those_of_one_sequence_after_the_other(kind: str) 
     module = acting_module(kind, fragment)
     learner = Learner(module, PPOLoss(config), config, np.random.default_rng(3))
     metrics = learner.update(batch, 0).metrics
-    gradient = learner._steps.gradient.clone()
+    gradient = learner._updater.gradient.clone()
 
     naive = acting_module(kind, fragment)
     loss = PPOLoss(config)

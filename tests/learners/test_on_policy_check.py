@@ -145,7 +145,7 @@ def test_the_same_piece_in_both_pipelines_learns_on_what_it_acts_on() -> None:
 def test_a_first_update_on_something_else_names_whose_fault_it_is(overrides: list[str], named: str) -> None:
     message = failure_of(*overrides)
     assert named in " ".join(message.split()), message
-    assert "learners.check_acted_outputs=false" in " ".join(message.split())
+    assert "learners.check_on_policy_outputs=false" in " ".join(message.split())
 
 
 def test_the_module_of_several_is_named_by_its_piece() -> None:
@@ -156,7 +156,7 @@ def test_the_module_of_several_is_named_by_its_piece() -> None:
 
 def test_the_check_can_be_left_out() -> None:
     with Trainer.from_experiment(
-        "ppo_cartpole", [*TINY, piece("env_to_module", "Secretly"), "learners.check_acted_outputs=false"]
+        "ppo_cartpole", [*TINY, piece("env_to_module", "Secretly"), "learners.check_on_policy_outputs=false"]
     ) as trainer:
         assert trainer.train()["training_iteration"] == 1
 
@@ -174,7 +174,7 @@ def test_a_run_with_the_check_has_the_numbers_of_one_without(overrides: list[str
     for is_checked in ("true", "false"):
         torch.manual_seed(3)
         with Trainer.from_experiment(
-            "ppo_cartpole", [*QUICK, *overrides, f"learners.check_acted_outputs={is_checked}"]
+            "ppo_cartpole", [*QUICK, *overrides, f"learners.check_on_policy_outputs={is_checked}"]
         ) as trainer:
             trainer.train()
             results.append(without_times(trainer.train()))

@@ -178,7 +178,7 @@ def test_standardize_fields_of_another_kind(name: str) -> None:
 
 # -- training ------------------------------------------------------------------------------------------------------
 
-UNCHECKED = "learners.check_acted_outputs=false"
+UNCHECKED = "learners.check_on_policy_outputs=false"
 
 
 def _trained(*operators: type[Operator]) -> tuple[np.ndarray[Any, Any], list[TrainResult], Resources]:

@@ -97,7 +97,7 @@ def test_steps_are_counted_once_and_rows_are_in_order(
 
 
 def assert_equal_rollouts(got: Rollout, expected: Rollout) -> None:
-    assert (got.num_env_steps, got.leave_out) == (expected.num_env_steps, expected.leave_out)
+    assert (got.num_env_steps, got.skip_journal_records) == (expected.num_env_steps, expected.skip_journal_records)
     assert list(got.blocks) == list(expected.blocks)
     for chunk, other in zip(whole_chunks([got]), whole_chunks([expected]), strict=True):
         assert_same_chunk(chunk, other)
@@ -169,8 +169,8 @@ def test_what_to_leave_out_on_resume_is_passed_on_with_held_chunks() -> None:
     end = block_from_episodes([episode_of("a", 1, first=2, t_started=2)])
     whole = WholeEpisodes()
     whole.add(Rollout({ID: running}, 2, ("one",)))
-    assert whole.add(Rollout({ID: end}, 1, ("two", "one"))).leave_out == ("one", "two")
-    assert whole.add(Rollout({ID: end}, 1)).leave_out == ()
+    assert whole.add(Rollout({ID: end}, 1, ("two", "one"))).skip_journal_records == ("one", "two")
+    assert whole.add(Rollout({ID: end}, 1)).skip_journal_records == ()
 
 
 @given(

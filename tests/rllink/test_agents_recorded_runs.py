@@ -27,7 +27,7 @@ RUN = [
     "module.fcnet_hiddens=[8]",
 ]
 RUN += ["algorithm.train_batch_size_per_learner=200", "algorithm.minibatch_size=null", "algorithm.num_epochs=1"]
-RUN += ["checkpoint.every_iterations=3", "stop.training_iteration=10", "env.observation_check=off"]
+RUN += ["checkpoint.every_iterations=3", "stop.training_iteration=10", "env.validate_observations=off"]
 
 
 def played_in(log: Path) -> dict[int, dict[str, Any]]:

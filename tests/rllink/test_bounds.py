@@ -17,7 +17,7 @@ Connect = Callable[..., RawClient]
 Send = Callable[[Client, dict[str, Any]], Any]
 OFF = "rllink.force_on_policy=false"
 BOUND = "rllink.max_abs_reward=1e10"
-ERROR, WARN, ADMIT = (f"env.observation_check={mode}" for mode in ("error", "warn", "off"))
+ERROR, WARN, ADMIT = (f"env.validate_observations={mode}" for mode in ("error", "warn", "off"))
 
 
 def in_columns(chunk: Mapping[str, Any]) -> dict[str, Any]:

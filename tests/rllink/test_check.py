@@ -72,7 +72,7 @@ def test_our_server_passes_with_other_spaces(serve: Serve, overrides: list[str])
         (
             (
                 *("rllink.token=secret", "rllink.max_body_bytes=300000", "rllink.handshake_timeout_s=20"),
-                "env.observation_check=error",
+                "env.validate_observations=error",
             ),
             {"E7", "E8", "F7", "R5", "R7", "agents", "heartbeat"},
         ),

@@ -66,7 +66,7 @@ def test_a_batch_that_spoils_the_loss_is_left_out(run_main: Callable[..., Outcom
     text = " ".join(failed.err.split())
     source = r"client 0-[0-9a-f]{6}-0, episode 0-[0-9a-f]{6}-0-2, time step 11"
     assert re.search(rf"the batch holds rewards = 3e\+38 \({source}\); 1 value of rewards not finite", text)
-    assert "`resume` with rllink.leave_out=[0.0:2-2] goes on without the messages of this batch" in text
+    assert "`resume` with rllink.skip_journal_records=[0.0:2-2] goes on without the messages of this batch" in text
     assert len(progress_of(tmp_path / "run")) == 2
 
     again = run_main("resume", "run")
@@ -74,9 +74,9 @@ def test_a_batch_that_spoils_the_loss_is_left_out(run_main: Callable[..., Outcom
     same = text.replace("-0-2, time step", "-0-3000000000, time step")
     assert again.code == 1
     assert re.sub(r"mean_kl_loss \S+", "", " ".join(again.err.split())) == re.sub(r"mean_kl_loss \S+", "", same)
-    done = run_main("resume", "run", "rllink.leave_out=[0.0:2-2]")
+    done = run_main("resume", "run", "rllink.skip_journal_records=[0.0:2-2]")
     assert done.code == 0, done.err
-    assert "rllink.leave_out" in done.out
+    assert "rllink.skip_journal_records" in done.out
     lines = progress_of(tmp_path / "run")
     assert [line["training_iteration"] for line in lines] == [1, 2, 3, 4]
     assert lines[-1]["num_env_steps_sampled_lifetime"] == 160  # the two after it are not lost
@@ -90,18 +90,18 @@ def test_what_is_left_out_ends_its_episodes(serve: Serve, connect: Connect, tmp_
     client = connect(first)
     session = hello(client, session={"id": None})["extensions"]["session"]
     client.ask({"type": "EPISODES", "episodes": [part(whole, 0, 4)], "request": 1})
-    assert sampling.result(10).rollout.leave_out == ("0.0:0-0",)
+    assert sampling.result(10).rollout.skip_journal_records == ("0.0:0-0",)
     state = first.runner.get_state()
     client.ask({"type": "EPISODES", "episodes": [part(whole, 4, 9)], "request": 2})
     client.ask({"type": "EPISODES", "episodes": [part(whole, 9, 12, t_started=9)], "request": 3})
     client.ask({"type": "EPISODES", "episodes": [episode(2)], "request": 4})
 
-    second = serve(OFF, "rllink.leave_out=[1.0:0-9,0.0:1-1]", run_dir=tmp_path, state=state)
+    second = serve(OFF, "rllink.skip_journal_records=[1.0:0-9,0.0:1-1]", run_dir=tmp_path, state=state)
     sample = second.sample(5).result(10)
     block = sample.rollout.blocks["default_policy"]
     assert (block.lengths.tolist(), block.t_started.tolist()) == ([3, 2], [9, 0])
     assert sample.counts["rllink/num_episodes_lost"] == 1
-    assert sample.rollout.leave_out == ("1.0:0-9", "0.0:1-1", "0.0:1-3")
+    assert sample.rollout.skip_journal_records == ("1.0:0-9", "0.0:1-1", "0.0:1-3")
     client = connect(second)  # its session goes on behind what it had sent
     assert hello(client, session={"id": session["id"]})["extensions"]["session"]["resumed"] is True
     end = part(whole, 12, 20, is_terminated=True, t_started=12)
@@ -115,13 +115,13 @@ def test_what_the_server_acted_in_is_not_repeated(serve: Serve, connect: Connect
     hello(client, actions={})
     for reward in (0.0, 1.0):
         client.ask({"type": "GET_ACTIONS", "episodes": [{"id": "a", "obs": [0.0] * 4, "reward": reward}]})
-    assert sampling.result(10).rollout.leave_out == ()
+    assert sampling.result(10).rollout.skip_journal_records == ()
 
 
 @pytest.mark.parametrize("name", ["0.0", "0.0:5", "0.0:7-5", "0:1-2", "x", "0.0:-1-2"])
 def test_what_names_no_messages(name: str) -> None:
     with pytest.raises(ConfigError, match=r"RUNNER:FIRST-LAST, for example 0\.0:12-15"):
-        build_experiment_config(compose_experiment([EXPERIMENT, f"rllink.leave_out=['{name}']"], None))
+        build_experiment_config(compose_experiment([EXPERIMENT, f"rllink.skip_journal_records=['{name}']"], None))
 
 
 def test_names_of_messages() -> None:

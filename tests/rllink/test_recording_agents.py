@@ -683,7 +683,7 @@ def test_messages_that_are_left_out_take_their_env_episodes_along(
     send(client, chunk("right", 1, 0, 2, **END), chunk("guest", 1, 0, 2, **END), request=2)
     send(client, *(chunk(agent, 2, 0, 2, **END) for agent in WIDTHS), request=3)
     server.kill()
-    server = serve_recording("rllink.leave_out=[0.0:0-0]", state=load_checkpoint(tmp_path / "checkpoint")[0])
+    server = serve_recording("rllink.skip_journal_records=[0.0:0-0]", state=load_checkpoint(tmp_path / "checkpoint")[0])
     server.sample(4)
     recorded = finish(server)
     assert (recorded.report.episodes, recorded.num_broken_off) == (1, 1)

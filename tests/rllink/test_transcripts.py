@@ -160,7 +160,7 @@ def test_the_server_says_what_it_said(path: Path, serve: Callable[..., Served]) 
     lines = path.read_text(encoding="ascii").splitlines()
     overrides = [line.removeprefix("server: ") for line in lines if line.startswith("server: ")]
     # Some made-up observations are outside of their space.
-    replay = Replay(serve("env.observation_check=warn", *overrides))
+    replay = Replay(serve("env.validate_observations=warn", *overrides))
     try:
         said = [replay.line(line) for line in lines]
     finally:

@@ -90,8 +90,8 @@ def test_answers_that_differ_in_a_second_environment() -> None:
 
 
 def test_observation_out_of_bounds_is_a_fault_where_the_block_says_so() -> None:
-    assert check("LeavesItsSpace", observation_check="error").faults
-    assert not check("LeavesItsSpace", observation_check="off").warnings
+    assert check("LeavesItsSpace", validate_observations="error").faults
+    assert not check("LeavesItsSpace", validate_observations="off").warnings
 
 
 @pytest.mark.parametrize("name", ["Walk", "RewardsWithBools"])

@@ -1,4 +1,4 @@
-"""`tracking.also`: TensorBoard, CSV and Weights & Biases beside MLflow."""
+"""`tracking.extra_trackers`: TensorBoard, CSV and Weights & Biases beside MLflow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.tracking import further_trackers
 from runner.tracking.further_trackers import FurtherTrackers, TrackedRun
 from tests.conftest import QUICK, Outcome, progress_of
 
-RUN = ("+experiment=ppo_cartpole", *QUICK, "tracking.also=[tensorboard,csv]", "hydra.run.dir=run")
+RUN = ("+experiment=ppo_cartpole", *QUICK, "tracking.extra_trackers=[tensorboard,csv]", "hydra.run.dir=run")
 
 
 def events_of(folder: Path) -> Iterator[Any]:
@@ -116,8 +116,8 @@ def test_the_id_of_somebody_elses_run_is_not_taken(tmp_path: Path) -> None:
 
 
 def test_wandb_is_a_demand() -> None:
-    (demand,) = find_trust_requirements({"tracking": {"also": ["csv", "wandb"]}})
-    assert (demand.verb, demand.key, demand.value) == ("contacts", "tracking.also.1", '"wandb"')
+    (demand,) = find_trust_requirements({"tracking": {"extra_trackers": ["csv", "wandb"]}})
+    assert (demand.verb, demand.key, demand.value) == ("contacts", "tracking.extra_trackers.1", '"wandb"')
 
 
 def test_a_tracker_that_fails_is_told_once(tmp_path: Path) -> None:
@@ -141,4 +141,6 @@ def test_a_package_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 @pytest.mark.parametrize(("also", "message"), [("[tensorbord]", "nearest  tensorboard"), ("[csv,csv]", "twice")])
 def test_mistakes_are_told(also: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", f"tracking.also={also}"], None))
+        build_experiment_config(
+            compose_experiment(["+experiment=ppo_cartpole", f"tracking.extra_trackers={also}"], None)
+        )

@@ -74,9 +74,9 @@ def _find_unrecorded(key: str, value: object, config: ExperimentConfig, where: W
     elif value and config.offline.input_ is None:
         what = f"{key}: offline.input_ names no recorded steps"
         yield Problem(what, where(key), "null", "offline.input_=PATH, for example of `record`")
-    elif value and config.checkpoint.replay == "none":
+    elif value and config.checkpoint.save_replay_buffers == "none":
         what = f"{key}: a resumed run would begin without the recorded steps"
-        yield Problem(what, where("checkpoint.replay"), "none", "full")
+        yield Problem(what, where("checkpoint.save_replay_buffers"), "none", "full")
 
 
 def modules_stored_in(buffer: str, config: ExperimentConfig, module_ids: Sequence[str]) -> list[str]:
