@@ -10,32 +10,66 @@ import pytest
 import torch
 
 from runner.checkpoints import load_checkpoint
+from runner.config.errors import ConfigError, Problem
 from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of
+from tests.support.problems import assert_error, shown_problems
 
 Run = Callable[..., Outcome]
-Golden = Callable[[str, str], None]
 TRAIN = ("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run")
 MOUNTAIN_CAR = ("env._target_=null", "env.env=MountainCar-v0")
 FAULTY = (*TRAIN, "env.env=null", "env._target_=tests.environments.Faulty", "checkpoint.every_iterations=1")
 
 
 @pytest.mark.parametrize(
-    ("name", "config"),
+    ("config", "expected"),
     [
-        ("env_raises_in_step", "{fault: raise_in_step, fault_step: 150}"),
-        ("env_raises_in_reset", "{fault: raise_in_reset, fault_step: 20}"),
-        ("obs_leaves_space", "{fault: leave_space, fault_step: 150}"),
-        ("obs_is_nan", "{fault: nan_obs, fault_step: 150}"),
+        pytest.param(
+            "{fault: raise_in_step, fault_step: 150}",
+            Problem(
+                "the environment raised ValueError in step: the arm has left its rail",
+                where="env runner 0, sub-environment 0, episode 18, step 5",
+                got="action 0",
+            ),
+            id="env_raises_in_step",
+        ),
+        pytest.param(
+            "{fault: raise_in_reset, fault_step: 20}",
+            Problem(
+                "the environment raised OSError in reset: the simulator's licence has expired",
+                where="env runner 0, sub-environment 0, episode 19",
+            ),
+            id="env_raises_in_reset",
+        ),
+        pytest.param(
+            "{fault: leave_space, fault_step: 150}",
+            Problem(
+                "an observation leaves the environment's observation space",
+                where="env runner 0, episode 0-env_runner-0-0-18, time step 6",
+                got="obs[1] = 1234.5",
+                allowed="-1000.0 to 1000.0",
+            ),
+            id="obs_leaves_space",
+        ),
+        pytest.param(
+            "{fault: nan_obs, fault_step: 150}",
+            Problem(
+                "an observation of the environment is not finite",
+                where="env runner 0, episode 0-env_runner-0-0-18, time step 6",
+                got="obs[0] = nan",
+                allowed="finite numbers",
+            ),
+            id="obs_is_nan",
+        ),
     ],
 )
 def test_an_environment_that_fails_in_the_third_iteration(
-    run_main: Run, tmp_path: Path, assert_golden: Golden, name: str, config: str
+    run_main: Run, tmp_path: Path, config: str, expected: Problem
 ) -> None:
     check = "env.validate_observations=error"
     outcome = run_main(*FAULTY, check, f"env.env_config={config}", "stop.training_iteration=9")
     assert outcome.code == 1
     assert "Traceback" not in outcome.err + outcome.out
-    assert_golden(name, outcome.err)
+    assert shown_problems(outcome.err) == [expected]
     run_dir = tmp_path / "run"
     lines = progress_of(run_dir)
     assert [line["training_iteration"] for line in lines] == [1, 2]
@@ -63,7 +97,7 @@ def test_a_run_that_fails_after_a_resume_still_names_its_checkpoint(run_main: Ru
     assert outcome.out.splitlines()[-1].endswith(f"-m runner resume {result['checkpoint']}")
 
 
-def test_a_loss_that_is_not_finite(run_main: Run, tmp_path: Path, assert_golden: Golden) -> None:
+def test_a_loss_that_is_not_finite(run_main: Run, tmp_path: Path) -> None:
     # The learning rate explodes after 600 steps, in the fourth iteration.
     outcome = run_main(
         *TRAIN, "algorithm.lr=[[0,1e-3],[600,1e-3],[601,1e38]]", "checkpoint.every_iterations=1", "seed=1"
@@ -127,23 +161,91 @@ def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("name", "overrides"),
+    ("overrides", "expected"),
     [
-        ("env_cannot_be_made", ["env.env_config={fault: raise_in_init}"]),
-        ("no_vector_entry", [*MOUNTAIN_CAR, "env_runners.gym_env_vectorize_mode=vector_entry_point"]),
-        ("wrong_filter", ["env._target_=tests.environments.MatchDiscrete", "connectors=mean_std_filter"]),
-        ("odd_initializer", ["module.fcnet_kernel_initializer=orthogonal"]),
-        ("anchor", ["connectors.learner=[{remove: AddOneTs}]"]),
-        ("piece_order", ["connectors.learner=[{remove: AddOneTsToEpisodesAndTruncate}]"]),
+        pytest.param(
+            ["env.env_config={fault: raise_in_init}"],
+            Problem(
+                "the environment tests.environments.Faulty cannot be made: RuntimeError: no display to draw on",
+                where="env._target_",
+                got="tests.environments.Faulty with env_config {'fault': 'raise_in_init'}",
+            ),
+            id="env_cannot_be_made",
+        ),
+        pytest.param(
+            [*MOUNTAIN_CAR, "env_runners.gym_env_vectorize_mode=vector_entry_point"],
+            Problem(
+                (
+                    "the environment MountainCar-v0 cannot be made: Error: Cannot create vectorized "
+                    "environment for MountainCar-v0 because it doesn't have a vector entry point defined."
+                ),
+                where="env.env",
+                got="MountainCar-v0 with env_config {}",
+            ),
+            id="no_vector_entry",
+        ),
+        pytest.param(
+            ["env._target_=tests.environments.MatchDiscrete", "connectors=mean_std_filter"],
+            Problem(
+                "MeanStdFilter needs float observations (a Box), the space here is Discrete(4)",
+                where="connectors",
+                got="observations of Discrete(4), actions of Discrete(4)",
+            ),
+            id="wrong_filter",
+        ),
+        pytest.param(
+            ["module.fcnet_kernel_initializer=orthogonal"],
+            Problem(
+                (
+                    "no initialiser 'orthogonal' in torch.nn.init; allowed: constant_, dirac_, eye_, "
+                    "kaiming_normal_, kaiming_uniform_, normal_, ones_, orthogonal_, sparse_, "
+                    "trunc_normal_, uniform_, xavier_normal_, xavier_uniform_, zeros_"
+                ),
+                where="module",
+                got="runner.modules.ActorCriticModule",
+            ),
+            id="odd_initializer",
+        ),
+        pytest.param(
+            ["connectors.learner=[{remove: AddOneTs}]"],
+            Problem(
+                "the learner pipeline has no piece AddOneTs",
+                where="override connectors.learner=[{remove: AddOneTs}]",
+                got="AddOneTs",
+                allowed=(
+                    "AddColumnsFromEpisodesToTrainBatch, AddObservationsFromEpisodesToBatch, "
+                    "AddOneTsToEpisodesAndTruncate, AddStatesFromEpisodesToBatch, "
+                    "AddTimeDimToBatchAndZeroPad, AgentToModuleMapping, BatchIndividualItems, "
+                    "GeneralAdvantageEstimation, NumpyToTensor"
+                ),
+                nearest="AddOneTsToEpisodesAndTruncate",
+            ),
+            id="anchor",
+        ),
+        pytest.param(
+            ["connectors.learner=[{remove: AddOneTsToEpisodesAndTruncate}]"],
+            Problem(
+                "GeneralAdvantageEstimation reads the column 'loss_mask', which no piece before it writes",
+                where="connectors.learner, piece 6 of 6",
+                got=(
+                    "AddObservationsFromEpisodesToBatch -> AddColumnsFromEpisodesToTrainBatch -> "
+                    "AgentToModuleMapping -> BatchIndividualItems -> NumpyToTensor -> "
+                    "GeneralAdvantageEstimation"
+                ),
+                allowed=(
+                    "columns at this place: obs, actions, rewards, terminateds, truncateds, "
+                    "action_dist_inputs, action_logp"
+                ),
+            ),
+            id="piece_order",
+        ),
     ],
 )
-def test_what_cannot_be_built(
-    run_main: Run, tmp_path: Path, assert_golden: Golden, name: str, overrides: list[str]
-) -> None:
+def test_what_cannot_be_built(run_main: Run, tmp_path: Path, overrides: list[str], expected: Problem) -> None:
     outcome = run_main(*FAULTY, "stop.training_iteration=1", *overrides)
     assert outcome.code == 2, outcome.err
     assert "Traceback" not in outcome.err
-    assert_golden(f"build_{name}", outcome.err)
+    assert_error(outcome.err, ConfigError([expected]), tmp_path)
     assert not (tmp_path / "run" / "progress.jsonl").exists()
 
 

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.config.errors import RunFailure
+from runner.config.errors import Problem, RunFailure
 from runner.experiment.trainer import Trainer
 from tests.conftest import Outcome, checkpoints_of, progress_of, result_of, without_times
+from tests.support.problems import shown_problems
 from tests.test_several_learners import BC, PPO
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")]
@@ -131,7 +132,6 @@ def test_the_run_ends_when_its_restarts_are_used_up(
     run_main: Callable[..., Outcome],
     tmp_path: Path,
     dying: Callable[..., list[str]],
-    assert_golden: Callable[[str, str], None],
 ) -> None:
     outcome = run_main(
         "+experiment=ppo_cartpole",
@@ -145,7 +145,9 @@ def test_the_run_ends_when_its_restarts_are_used_up(
         "hydra.run.dir=run",
     )
     assert outcome.code == 1
-    assert_golden("learner_restarts_used_up", outcome.err)
+    assert shown_problems(outcome.err) == [
+        Problem("learner 0 of 1 is gone (ActorDiedError), and 1 restarts are used up", where="learners.max_restarts")
+    ]
     assert "1 learner restarts so far, see" in outcome.out
     assert [line[RESTARTS] for line in progress_of(tmp_path / "run")] == [0, 1]
     assert checkpoints_of(tmp_path / "run")[-1] == "iteration_000002"

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from runner.config.errors import RunFailure
+from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.experiment.trainer import Trainer
 from runner.pipelines.mean_std_filter import Moments
 from runner.streams import integer_seed
 from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of
+from tests.support.problems import assert_error, shown_problems
 
 pytestmark = pytest.mark.ray
 
@@ -145,9 +146,7 @@ def test_a_run_goes_on_over_a_killed_runner_and_its_checkpoint_too(run_main: Run
     assert resumed["fault_tolerance/num_remote_worker_restarts"] == 1
 
 
-def test_without_restarts_the_run_ends(
-    run_main: Run, tmp_path: Path, assert_golden: Callable[[str, str], None]
-) -> None:
+def test_without_restarts_the_run_ends(run_main: Run, tmp_path: Path) -> None:
     outcome = run_main(
         "+experiment=ppo_cartpole",
         *REMOTE,
@@ -157,15 +156,21 @@ def test_without_restarts_the_run_ends(
         "env_runners.restart_failed_env_runners=false",
     )
     assert outcome.code == 1
-    assert_golden("remote_no_restart", outcome.err)
+    assert shown_problems(outcome.err) == [
+        Problem(
+            "env runner 1 is gone (ActorDiedError in sample), and restarts are off",
+            where=(
+                "env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts; "
+                "env_runners.sample_timeout_s, evaluation.evaluation_sample_timeout_s"
+            ),
+        )
+    ]
     assert [line["training_iteration"] for line in progress_of(tmp_path / "run")] == [1]
     assert checkpoints_of(tmp_path / "run") == ["iteration_000001"]
     assert result_of(tmp_path / "run")["status"] == "failed"
 
 
-def test_an_environment_that_raises_is_not_restarted(
-    run_main: Run, tmp_path: Path, assert_golden: Callable[[str, str], None]
-) -> None:
+def test_an_environment_that_raises_is_not_restarted(run_main: Run, tmp_path: Path) -> None:
     outcome = run_main(
         "+experiment=ppo_cartpole",
         *REMOTE,
@@ -174,7 +179,13 @@ def test_an_environment_that_raises_is_not_restarted(
         "hydra.run.dir=run",
     )
     assert outcome.code == 1
-    assert_golden("remote_env_raises", outcome.err)
+    assert shown_problems(outcome.err) == [
+        Problem(
+            "the environment raised ValueError in step: the arm has left its rail",
+            where="env runner 1, sub-environment 0, episode 8, step 5",
+            got="action 0",
+        )
+    ]
     assert [line["fault_tolerance/num_remote_worker_restarts"] for line in progress_of(tmp_path / "run")] == [0]
 
 
@@ -202,14 +213,28 @@ def test_no_restart_is_left_at_last() -> None:
         trainer.train()
 
 
-def test_resources_that_are_never_there_are_refused_at_once(
-    run_main: Run, tmp_path: Path, assert_golden: Callable[[str, str], None]
-) -> None:
+def test_resources_that_are_never_there_are_refused_at_once(run_main: Run, tmp_path: Path) -> None:
     started = time.monotonic()
     outcome = run_main(
         "+experiment=ppo_cartpole", *REMOTE, "env_runners.num_gpus_per_env_runner=1", "hydra.run.dir=run"
     )
     assert outcome.code == 2
     assert time.monotonic() - started < 20
-    assert_golden("remote_no_gpu", outcome.err)
+    assert_error(
+        outcome.err,
+        ConfigError(
+            [
+                Problem(
+                    "the Ray cluster can never give the resources this run asks for",
+                    where=(
+                        "env_runners.num_env_runners, evaluation.evaluation_num_env_runners, "
+                        "env_runners.num_cpus_per_env_runner, num_gpus_per_env_runner"
+                    ),
+                    got="GPU 2",
+                    allowed="GPU 0",
+                )
+            ]
+        ),
+        tmp_path,
+    )
     assert not (tmp_path / "run" / "progress.jsonl").exists()

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from runner.checkpoints import CheckpointError, load_checkpoint, read_manifest, save_checkpoint
+from runner.config.errors import Problem
+from tests.support.problems import shown_problems
 
 ROOT = Path(__file__).parent.parent.parent
 STATE = {
@@ -138,31 +141,76 @@ def _edit_manifest(folder: Path, **changes: Any) -> None:
     (folder / "manifest.json").write_text(json.dumps(manifest | changes))
 
 
-DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "tensors_cut": (lambda f: _cut(f / "learners.safetensors"), "was cut off or altered"),
-    "tensors_flipped": (lambda f: _flip(f / "learners.safetensors"), "was cut off or altered"),
-    "json_cut": (lambda f: _cut(f / "counters.json"), "was cut off or altered"),
-    "json_flipped": (lambda f: _flip(f / "counters.json"), "was cut off or altered"),
-    "file_missing": (lambda f: (f / "learners.json").unlink(), "a file of the checkpoint is missing"),
-    "manifest_missing": (lambda f: (f / "manifest.json").unlink(), "has no readable manifest"),
-    "manifest_cut": (lambda f: _cut(f / "manifest.json"), "has no readable manifest"),
-    "manifest_is_a_list": (lambda f: (f / "manifest.json").write_text("[]"), "has no readable manifest"),
-    "manifest_altered": (lambda f: _edit_manifest(f, note="goodbye"), "the checkpoint was altered"),
-    "digest_replaced": (lambda f: _edit_manifest(f, files={}), "the checkpoint was altered"),
-    "other_version": (lambda f: _edit_manifest(f, schema_version=1), "has another schema version"),
-}
+def cut_off(where: str) -> Problem:
+    return Problem(
+        "a file of the checkpoint was cut off or altered",
+        where=where,
+        got="N bytes with digest ...",
+        allowed="digest ...",
+    )
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_damage_is_refused(tmp_path: Path, damage: str, assert_golden: Callable[[str, str], None]) -> None:
+def unreadable(got: str) -> Problem:
+    return Problem("the checkpoint has no readable manifest", where="TMP/one/manifest.json", got=got)
+
+
+ALTERED = Problem("the checkpoint was altered", where="TMP/one/manifest.json", got="digest ...", allowed="c7a311ccf56b")
+DAMAGES = [
+    pytest.param(lambda f: _cut(f / "learners.safetensors"), cut_off("TMP/one/learners.safetensors"), id="tensors_cut"),
+    pytest.param(
+        lambda f: _flip(f / "learners.safetensors"), cut_off("TMP/one/learners.safetensors"), id="tensors_flipped"
+    ),
+    pytest.param(lambda f: _cut(f / "counters.json"), cut_off("TMP/one/counters.json"), id="json_cut"),
+    pytest.param(lambda f: _flip(f / "counters.json"), cut_off("TMP/one/counters.json"), id="json_flipped"),
+    pytest.param(
+        lambda f: (f / "learners.json").unlink(),
+        Problem(
+            "a file of the checkpoint is missing",
+            where="TMP/one/learners.json",
+            got="FileNotFoundError: [Errno 2] No such file or directory: 'TMP/one/learners.json'",
+        ),
+        id="file_missing",
+    ),
+    pytest.param(
+        lambda f: (f / "manifest.json").unlink(),
+        unreadable("FileNotFoundError: [Errno 2] No such file or directory: 'TMP/one/manifest.json'"),
+        id="manifest_missing",
+    ),
+    pytest.param(
+        lambda f: _cut(f / "manifest.json"),
+        unreadable("JSONDecodeError: Expecting ',' delimiter: line 14 column 1 (char 753)"),
+        id="manifest_cut",
+    ),
+    pytest.param(
+        lambda f: (f / "manifest.json").write_text("[]"),
+        unreadable("TypeError: list indices must be integers or slices, not str"),
+        id="manifest_is_a_list",
+    ),
+    pytest.param(lambda f: _edit_manifest(f, note="goodbye"), ALTERED, id="manifest_altered"),
+    pytest.param(lambda f: _edit_manifest(f, files={}), ALTERED, id="digest_replaced"),
+    pytest.param(
+        lambda f: _edit_manifest(f, schema_version=1),
+        Problem(
+            "the checkpoint has another schema version",
+            where="TMP/one/manifest.json",
+            got="1",
+            allowed="2; read this checkpoint with the version of runner that wrote it, or start a new run",
+        ),
+        id="other_version",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "expected"), DAMAGES)
+def test_damage_is_refused(tmp_path: Path, change: Callable[[Path], object], expected: Problem) -> None:
     folder = tmp_path / "one"
     save_checkpoint(folder, STATE, {"note": "hello"})
-    change, message = DAMAGES[damage]
     change(folder)
-    with pytest.raises(CheckpointError, match=message) as caught:
+    with pytest.raises(CheckpointError) as caught:
         load_checkpoint(folder)
     assert caught.value.exit_code == 1
-    assert_golden(f"checkpoint_{damage}", re.sub(r"\d+ bytes", "N bytes", str(caught.value)))
+    (problem,) = shown_problems(caught.value, tmp_path)
+    assert replace(problem, got=re.sub(r"\d+ bytes", "N bytes", problem.got or "")) == expected
 
 
 def test_every_single_flipped_byte_is_found(tmp_path: Path) -> None:

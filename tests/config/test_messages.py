@@ -540,8 +540,8 @@ MISTAKES = [
         [
             Problem(
                 (
-                    "env_runners.restart_failed_sub_environments is for environments with a single agent,"
-                    " and runner.environments.MultiAgentCartPole has several"
+                    "env_runners.restart_failed_sub_environments is for environments with a single agent, "
+                    "and runner.environments.MultiAgentCartPole has several"
                 ),
                 where="override env_runners.restart_failed_sub_environments=true",
                 got="true",
@@ -613,8 +613,8 @@ MISTAKES = [
         [
             Problem(
                 (
-                    "env_runners.restart_failed_sub_environments needs sub-environments that are made one"
-                    " by one, and gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv steps all of "
+                    "env_runners.restart_failed_sub_environments needs sub-environments that are made one "
+                    "by one, and gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv steps all of "
                     "them together"
                 ),
                 where="override env_runners.restart_failed_sub_environments=true",
@@ -623,8 +623,8 @@ MISTAKES = [
             ),
             Problem(
                 (
-                    "env_runners.gym_env_vectorize_mode=async needs sub-environments that are made one by"
-                    " one, and gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv steps all of "
+                    "env_runners.gym_env_vectorize_mode=async needs sub-environments that are made one by "
+                    "one, and gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv steps all of "
                     "them together"
                 ),
                 where="override env_runners.gym_env_vectorize_mode=async",

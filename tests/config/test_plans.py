@@ -338,8 +338,8 @@ MISTAKES = [
         [
             Problem(
                 (
-                    "algorithm.plan.0: round_robin_weights: auto shares turns between a plan that samples"
-                    " and one that trains"
+                    "algorithm.plan.0: round_robin_weights: auto shares turns between a plan that samples "
+                    "and one that trains"
                 ),
                 where="algorithm.plan.0",
                 got="mode: round_robin, 2 plans",
@@ -353,8 +353,8 @@ MISTAKES = [
         [
             Problem(
                 (
-                    "algorithm.plan.0: round_robin_weights: auto shares turns between a plan that samples"
-                    " and one that trains"
+                    "algorithm.plan.0: round_robin_weights: auto shares turns between a plan that samples "
+                    "and one that trains"
                 ),
                 where="algorithm.plan.0",
                 got="mode: async, 2 plans",
@@ -396,8 +396,8 @@ MISTAKES = [
         [
             Problem(
                 (
-                    "algorithm.plan.0.Concurrently.plans.1.0: no other plan fills the queue p, so Dequeue"
-                    " would never give an item"
+                    "algorithm.plan.0.Concurrently.plans.1.0: no other plan fills the queue p, so Dequeue "
+                    "would never give an item"
                 ),
                 where="algorithm.plan.0.Concurrently.plans.1.0",
                 got="p",
@@ -432,8 +432,8 @@ MISTAKES = [
         [
             Problem(
                 (
-                    "algorithm.plan.0.Concurrently.plans.0.0: the queue p is filled from queues that wait"
-                    " for it, so no item ever comes"
+                    "algorithm.plan.0.Concurrently.plans.0.0: the queue p is filled from queues that wait "
+                    "for it, so no item ever comes"
                 ),
                 where="algorithm.plan.0.Concurrently.plans.0.0",
                 got="p",
@@ -441,8 +441,8 @@ MISTAKES = [
             ),
             Problem(
                 (
-                    "algorithm.plan.0.Concurrently.plans.1.0: the queue q is filled from queues that wait"
-                    " for it, so no item ever comes"
+                    "algorithm.plan.0.Concurrently.plans.1.0: the queue q is filled from queues that wait "
+                    "for it, so no item ever comes"
                 ),
                 where="algorithm.plan.0.Concurrently.plans.1.0",
                 got="q",
@@ -463,8 +463,8 @@ MISTAKES = [
         [
             Problem(
                 (
-                    "algorithm.plan.0.Concurrently.plans.2.0: the queue p is filled from queues that wait"
-                    " for it, so no item ever comes"
+                    "algorithm.plan.0.Concurrently.plans.2.0: the queue p is filled from queues that wait "
+                    "for it, so no item ever comes"
                 ),
                 where="algorithm.plan.0.Concurrently.plans.2.0",
                 got="p",
@@ -472,8 +472,8 @@ MISTAKES = [
             ),
             Problem(
                 (
-                    "algorithm.plan.0.Concurrently.plans.3.0: the queue q is filled from queues that wait"
-                    " for it, so no item ever comes"
+                    "algorithm.plan.0.Concurrently.plans.3.0: the queue q is filled from queues that wait "
+                    "for it, so no item ever comes"
                 ),
                 where="algorithm.plan.0.Concurrently.plans.3.0",
                 got="q",
@@ -756,8 +756,8 @@ BUFFER_MISTAKES = [
         [
             Problem(
                 (
-                    "algorithm.replay_buffers.replay._target_: runner.learners.ppo.PPOLoss is no subclass"
-                    " of runner.replay.ReplayBuffer"
+                    "algorithm.replay_buffers.replay._target_: runner.learners.ppo.PPOLoss is no subclass "
+                    "of runner.replay.ReplayBuffer"
                 ),
                 where="algorithm.replay_buffers.replay._target_",
                 got="runner.learners.ppo.PPOLoss",

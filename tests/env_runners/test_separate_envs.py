@@ -336,8 +336,8 @@ def test_a_sub_environment_that_cannot_be_made_again_ends_the_run() -> None:
     envs = local_environments(make_env, (env.observation_space, env.action_space), N, SEED)
     assert failure_of(envs) == Problem(
         (
-            "sub-environment 1 failed 10 times in a row without a step: the environment cannot be"
-            " made: OSError: no licence is left"
+            "sub-environment 1 failed 10 times in a row without a step: the environment cannot be "
+            "made: OSError: no licence is left"
         ),
         where="sub-environment 1, episode 9",
     )

@@ -16,15 +16,16 @@ import pytest
 
 from runner.checkpoints import load_checkpoint, read_manifest
 from runner.config.compose import compose_experiment
-from runner.config.errors import ConfigError
+from runner.config.errors import ConfigError, Problem
+from runner.config.schemas import EnvRunnersConfig, ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.experiment.run_experiment import run_experiment
 from runner.experiment.run_folder import opened_run_folder
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, ROOT, Outcome, progress_of, result_of, without_times
+from tests.support.problems import Including, assert_error, out_of_range, unknown_key
 
 Run = Callable[..., Outcome]
-Golden = Callable[[str, str], None]
 MakeRun = Callable[..., Path]
 FILTER = "connectors=mean_std_filter"
 RECORDED = ROOT / "tests" / "data" / "rllib_cartpole_episodes"  # ten episodes, 3,614 steps
@@ -84,10 +85,10 @@ def assert_equal(some: Any, others: Any) -> None:
         np.testing.assert_array_equal(np.asarray(some), np.asarray(others))
 
 
-def problem_of(*overrides: str, experiment: str = "ppo_cartpole") -> str:
+def problems_of(*overrides: str, experiment: str = "ppo_cartpole") -> list[Problem]:
     with pytest.raises(ConfigError) as caught:
         trainer_of(*overrides, experiment=experiment)
-    return str(caught.value)
+    return list(caught.value.problems)
 
 
 # -- what is taken over --------------------------------------------------------------------------------------------
@@ -172,48 +173,98 @@ def test_what_only_one_of_both_has_is_left_where_that_is_asked_for(make_run: Mak
 # -- what is refused -----------------------------------------------------------------------------------------------
 
 
-def test_another_network(make_run: MakeRun, assert_golden: Golden) -> None:
-    report = problem_of(f"module.load_state_path={make_run()}", "module.fcnet_hiddens=[16]")
-    assert_golden("load_other_network", _without_source(report, make_run()))
+def test_another_network(make_run: MakeRun) -> None:
+    problems = problems_of(f"module.load_state_path={make_run()}", "module.fcnet_hiddens=[16]")
+    assert problems == [
+        Problem(
+            "the checkpoint's parameters have other shapes: they are of another network, or of other observations",
+            where=f"module default_policy, load_state_path\n{checkpoint_of(make_run())}",
+            got=(
+                "encoder.layers.0.weight (32, 4), encoder.layers.0.bias (32,), pi.layers.0.weight (2, "
+                "32), vf.layers.0.weight (1, 32) in the checkpoint"
+            ),
+            allowed=(
+                "encoder.layers.0.weight (16, 4), encoder.layers.0.bias (16,), pi.layers.0.weight (2, "
+                "16), vf.layers.0.weight (1, 16) in this configuration"
+            ),
+        )
+    ]
 
 
-def test_other_spaces(make_run: MakeRun, assert_golden: Golden) -> None:
-    report = problem_of(f"module.load_state_path={make_run()}", "env=pendulum")
-    assert_golden("load_other_spaces", _without_source(report, make_run()))
+def test_other_spaces(make_run: MakeRun) -> None:
+    problems = problems_of(f"module.load_state_path={make_run()}", "env=pendulum")
+    assert problems == [
+        Problem(
+            "the checkpoint's parameters have other shapes: they are of another network, or of other observations",
+            where=f"module default_policy, load_state_path\n{checkpoint_of(make_run())}",
+            got="encoder.layers.0.weight (32, 4) in the checkpoint",
+            allowed="encoder.layers.0.weight (32, 3) in this configuration",
+        )
+    ]
 
 
-def test_more_and_other_layers(make_run: MakeRun, assert_golden: Golden) -> None:
+def test_more_and_other_layers(make_run: MakeRun) -> None:
     source = make_run(FILTER)
     overrides = ["module.vf_share_layers=false", "module.fcnet_activation=relu"]
-    report = problem_of(f"module.load_state_path={source}", *overrides)
-    assert_golden("load_other_layers", _without_source(report, source))
+    problems = problems_of(f"module.load_state_path={source}", *overrides)
+    assert problems == [
+        Problem(
+            "the module in the checkpoint is not the one that this configuration describes",
+            where=f"module default_policy, load_state_path\n{checkpoint_of(source)}",
+            got=(
+                "only in the checkpoint: MeanStdFilter; only here: vf_encoder.layers.0.weight, "
+                'vf_encoder.layers.0.bias; fcnet_activation "tanh" in the checkpoint, "relu" here'
+            ),
+            allowed="the same in both, or module.load_state_strict=false to take over what both have",
+        )
+    ]
 
 
 def test_a_filter_that_the_checkpoint_lacks(make_run: MakeRun) -> None:
-    report = problem_of(f"module.load_state_path={make_run()}", FILTER)
-    assert "only here: MeanStdFilter" in report
+    (problem,) = problems_of(f"module.load_state_path={make_run()}", FILTER)
+    assert "only here: MeanStdFilter" in (problem.got or "")
 
 
-def test_several_modules_for_one(make_run: MakeRun, assert_golden: Golden) -> None:
+def test_several_modules_for_one(make_run: MakeRun) -> None:
     source = make_run(experiment="ppo_multi_agent_cartpole")
-    report = problem_of(f"module.load_state_path={source}")
-    assert_golden("load_several_modules", _without_source(report, source))
-
-
-def _without_source(report: str, source: Path) -> str:
-    return report.replace(str(source), "SOURCE")
+    assert problems_of(f"module.load_state_path={source}") == [
+        Problem(
+            "the checkpoint has several modules, and none is named default_policy",
+            where=f"load_state_path\n{checkpoint_of(source)}",
+            got="p0, p1",
+            allowed="one module, or one named default_policy",
+        )
+    ]
 
 
 @pytest.mark.parametrize("verb", [(), ("validate",)], ids=["train", "validate"])
-def test_folders_without_a_checkpoint(
-    run_main: Run, tmp_path: Path, verb: tuple[str, ...], assert_golden: Golden
-) -> None:
+def test_folders_without_a_checkpoint(run_main: Run, tmp_path: Path, verb: tuple[str, ...]) -> None:
     (tmp_path / "empty").mkdir()
     agents = "multi_agent.modules.p1.load_state_path=empty"
     arguments = ("+experiment=ppo_multi_agent_cartpole", *QUICK, "stop.training_iteration=1")
     outcome = run_main(*verb, *arguments, "module.load_state_path=nowhere", agents, "hydra.run.dir=run")
     assert (outcome.code, outcome.out) == (2, "")
-    assert_golden("load_no_checkpoint", outcome.err)
+    assert_error(
+        outcome.err,
+        ConfigError(
+            [
+                Problem(
+                    "module.load_state_path: no such folder; give the run dir of a run or one of its checkpoints",
+                    where="override module.load_state_path=nowhere",
+                    got="TMP/nowhere",
+                ),
+                Problem(
+                    (
+                        "multi_agent.modules.p1.load_state_path: has no checkpoint; a run writes one every "
+                        "checkpoint.every_iterations and at its end"
+                    ),
+                    where="override multi_agent.modules.p1.load_state_path=empty",
+                    got="TMP/empty",
+                ),
+            ]
+        ),
+        tmp_path,
+    )
     assert not (tmp_path / "run").exists()
 
 
@@ -232,7 +283,7 @@ def test_a_checkpoint_that_was_altered(run_main: Run, make_run: MakeRun, tmp_pat
 
 
 def test_a_new_run_of_a_checkpoint_with_its_own_counters_and_records(
-    run_main: Run, make_run: MakeRun, tmp_path: Path, assert_golden: Golden
+    run_main: Run, make_run: MakeRun, tmp_path: Path
 ) -> None:
     source = make_run("algorithm.lr=7e-4")
     digest = read_manifest(checkpoint_of(source))["digest"]
@@ -293,12 +344,39 @@ def stored_config(run_dir: Path) -> dict[str, Any]:
 
 
 def test_mistakes_in_the_overrides_of_a_new_run_are_one_report(
-    run_main: Run, make_run: MakeRun, tmp_path: Path, assert_golden: Golden
+    run_main: Run, make_run: MakeRun, tmp_path: Path
 ) -> None:
     mistakes = ["algorithm=pppo", "~env", "seed=-1", "env_runners.explor=true", "nothing=1"]
     outcome = run_main("resume", str(make_run()), "--module-only", *mistakes)
     assert (outcome.code, outcome.out) == (2, "")
-    assert_golden("module_only_mistakes", outcome.err)
+    assert_error(
+        outcome.err,
+        ConfigError(
+            [
+                Problem(
+                    "group algorithm has no option pppo",
+                    where="override algorithm=pppo",
+                    got="pppo",
+                    allowed=Including(
+                        "a2c, ", " ppo, ppo_sb3, ", " more); files of your own in DIR/algorithm with --config-dir DIR"
+                    ),
+                    nearest="ppo",
+                ),
+                Problem(
+                    "a stored run takes overrides of single keys, not of groups",
+                    where="override ~env",
+                    allowed=(
+                        "key=value; `resume RUN_DIR --module-only`, a new run with the module alone, takes "
+                        "group=option too"
+                    ),
+                ),
+                unknown_key("nothing", "1", ExperimentConfig),
+                out_of_range("seed", "-1", "an integer >= 0"),
+                unknown_key("env_runners.explor", "true", EnvRunnersConfig, nearest="explore"),
+            ]
+        ),
+        tmp_path,
+    )
     assert list(tmp_path.iterdir()) == []
 
 

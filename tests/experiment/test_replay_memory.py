@@ -12,11 +12,13 @@ import pytest
 
 from runner import Trainer
 from runner.config import ConfigError, build_experiment_config, compose_experiment
+from runner.config.errors import Problem
 from runner.config.plans import modules_stored_in
 from runner.experiment import replay_memory
 from runner.experiment.rehearsal import rehearse
 from runner.experiment.replay_memory import BufferMemory, check_fits, check_replay_memory
 from tests.conftest import Outcome
+from tests.support.problems import Including, shown_problems
 
 REPLAY = ("+experiment=a2c_replay_cartpole", "evaluation=none", "tracking=none", "stop.training_iteration=1")
 KEY = "algorithm.replay_buffers.replay.capacity"
@@ -48,14 +50,17 @@ def test_what_is_told_is_what_is_taken(run_main: Callable[..., Outcome]) -> None
     assert result["replay_buffers/replay/num_bytes"] == 45_000
 
 
-def test_too_large_is_refused_before_anything_starts(
-    run_main: Callable[..., Outcome], assert_golden: Callable[[str, str], None]
-) -> None:
+def test_too_large_is_refused_before_anything_starts(run_main: Callable[..., Outcome]) -> None:
     refused = run_main(*REPLAY, "tracking=mlflow", ENDLESS, "env_runners.num_env_runners=1")
     assert (refused.code, refused.out) == (2, "")
-    one_line = re.sub(r"\n {3}(?!where |got |allowed )", " ", refused.err)
-    free = re.sub(r"[\d.]+ GB of memory|up to [\d,]+", lambda found: re.sub(r"[\d.,]+", "1", found[0]), one_line)
-    assert_golden("replay_too_large", free)
+    (problem,) = shown_problems(refused.err)
+    free = re.sub(r"[\d.]+ GB of memory", "1 GB of memory", problem.what)
+    assert replace(problem, what=free) == Problem(
+        "the replay buffer takes 4,500,000.0 GB: 1 GB of memory are free on this machine, 80% of them for replay",
+        where="algorithm.replay_buffers.replay.capacity",
+        got="100,000,000,000,000 env steps, 45 bytes each, 4,500,000.0 GB",
+        allowed=Including("up to "),
+    )
     assert list(Path.cwd().iterdir()) == []
     allowed = re.search(r"allowed  up to ([\d,]+)\n", refused.err)
     assert allowed is not None

@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 
 from runner.compat.hydra_loader import Loader
+from runner.config.errors import Problem
 from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of
+from tests.support.problems import shown_problems
 
 Run = Callable[..., Outcome]
 START = ("+experiment=ppo_cartpole", *QUICK)
@@ -232,26 +234,32 @@ def test_mlflow_has_the_run_and_a_resume_goes_on_with_it(run_main: Run, tmp_path
 # -- folders that cannot be used -----------------------------------------------------------------------------------
 
 
-def test_a_run_dir_that_cannot_be_made(
-    run_main: Run, tmp_path: Path, assert_golden: Callable[[str, str], None]
-) -> None:
+def test_a_run_dir_that_cannot_be_made(run_main: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     outcome = run_main(*TRAIN, "hydra.run.dir=file/run", "stop.training_iteration=1")
     assert outcome.code == 2
     assert "Traceback" not in outcome.err
-    assert_golden("run_dir_in_the_way", outcome.err)
+    assert shown_problems(outcome.err) == [
+        Problem("the run dir cannot be made: [Errno 20] Not a directory: 'file/run'")
+    ]
 
 
-def test_a_checkpoint_that_cannot_be_written(
-    run_main: Run, tmp_path: Path, assert_golden: Callable[[str, str], None]
-) -> None:
+def test_a_checkpoint_that_cannot_be_written(run_main: Run, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "checkpoints").write_text("in the way")
     outcome = run_main(*TRAIN, "stop.training_iteration=2", "checkpoint.every_iterations=2")
     assert outcome.code == 1
     assert len(progress_of(tmp_path / "run")) == 2, "the metrics line is there"
     assert result_of(tmp_path / "run")["status"] == "failed"
-    assert_golden("checkpoint_in_the_way", outcome.err)
+    assert shown_problems(outcome.err, tmp_path) == [
+        Problem(
+            (
+                "a file of the run cannot be written: NotADirectoryError: [Errno 20] Not a directory: "
+                "'TMP/run/checkpoints/.iteration_000002.PID.tmp'"
+            ),
+            where="TMP/run",
+        )
+    ]
 
 
 def test_a_full_disk_keeps_the_last_checkpoint(run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

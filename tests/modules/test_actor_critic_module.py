@@ -284,8 +284,8 @@ REFUSED = [
         DISCRETE,
         {"action_mask_key": "mask"},
         (
-            "module.action_mask_key 'mask' is not there: got observations of Box(-1.0, 1.0, (4,),"
-            " float32); allowed: a Dict with the key 'mask'"
+            "module.action_mask_key 'mask' is not there: got observations of Box(-1.0, 1.0, (4,), "
+            "float32); allowed: a Dict with the key 'mask'"
         ),
         id="mask_key_without_dict",
     ),

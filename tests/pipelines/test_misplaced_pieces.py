@@ -86,8 +86,8 @@ MISPLACED = [
             "MeanStdFilter",
             "learner",
             "env_to_module",
-            "AddOneTsToEpisodesAndTruncate -> AddObservationsFromEpisodesToBatch -> MeanStdFilter"
-            " -> AddColumnsFromEpisodesToTrainBatch -> AgentToModuleMapping -> "
+            "AddOneTsToEpisodesAndTruncate -> AddObservationsFromEpisodesToBatch -> MeanStdFilter "
+            "-> AddColumnsFromEpisodesToTrainBatch -> AgentToModuleMapping -> "
             "BatchIndividualItems -> NumpyToTensor -> GeneralAdvantageEstimation",
         ),
         id="filter_in_both_pipelines",

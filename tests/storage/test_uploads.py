@@ -6,6 +6,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,11 +16,13 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from runner import Trainer
 from runner.checkpoints import read_manifest, save_checkpoint
+from runner.config.errors import ConfigError, Problem
 from runner.config.stores import local_copy_of
 from runner.storage import uploads
 from runner.storage.layout import run_dir_of, url_of_run
 from runner.storage.stored_files import open_store
 from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, without_times
+from tests.support.problems import Including, assert_error, shown_problems
 
 Run = Callable[..., Outcome]
 START = ("+experiment=ppo_cartpole", *QUICK, "checkpoint.every_iterations=2", "checkpoint.keep_best=0")
@@ -250,39 +253,69 @@ def test_a_second_interrupt_does_not_wait_for_an_upload(tmp_path: Path, store: t
     assert not notes
 
 
-def test_a_refusal_before_training_is_the_users(
-    run_main: Run, tmp_path: Path, store: type[FaultyStore], assert_golden: Callable[[str, str], None]
-) -> None:
+def test_a_refusal_before_training_is_the_users(run_main: Run, tmp_path: Path, store: type[FaultyStore]) -> None:
     store.refused = staticmethod(lambda path: True)
     outcome = run_main(*START, "hydra.run.dir=run", "checkpoint.upload_to=faulty://runs")
     assert (outcome.code, outcome.out) == (2, "")
-    assert_golden("store_refuses", outcome.err)
+    assert shown_problems(outcome.err) == [
+        Problem(
+            "checkpoint.upload_to: the store cannot be used",
+            where="faulty://runs/run",
+            got="PermissionError: Access Denied: /runs/run/environment.json",
+            allowed="a store that can be written",
+        )
+    ]
     assert not (tmp_path / "run/progress.jsonl").exists()
 
 
-@pytest.mark.parametrize("url", ["s4://bucket/runs", "tos://bucket/runs"])
-def test_a_wrong_url_is_found_by_validate(run_main: Run, url: str, assert_golden: Callable[[str, str], None]) -> None:
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        (
+            "s4://bucket/runs",
+            Problem(
+                "checkpoint.upload_to names a file system that is not known",
+                where="override checkpoint.upload_to=s4://bucket/runs",
+                got="s4://bucket/runs",
+                allowed=Including("a URL of fsspec, with one of ", " more)"),
+            ),
+        ),
+        (
+            "tos://bucket/runs",
+            Problem(
+                "checkpoint.upload_to needs a package that is not installed",
+                where="override checkpoint.upload_to=tos://bucket/runs",
+                got="tos://bucket/runs",
+                allowed="pip install tosfs, which knows tos://",
+            ),
+        ),
+    ],
+)
+def test_a_wrong_url_is_found_by_validate(run_main: Run, tmp_path: Path, url: str, expected: Problem) -> None:
     outcome = run_main("validate", *START, f"checkpoint.upload_to={url}")
     assert outcome.code == 2
-    lines = [line for line in outcome.err.splitlines() if "more)" not in line and "with one of" not in line]
-    assert_golden(f"store_{url[:2]}", "\n".join(lines))
+    assert_error(outcome.err, ConfigError([expected]), tmp_path)
 
 
-def test_another_run_of_the_name_is_not_written_over(
-    run_main: Run, tmp_path: Path, store: type[FaultyStore], assert_golden: Callable[[str, str], None]
-) -> None:
+HELD = Problem(
+    "checkpoint.upload_to: the store holds a run of this name already",
+    where="faulty://runs/run",
+    got="iteration_000002",
+    allowed="another hydra.run.dir or checkpoint.upload_to; or python -m runner resume faulty://runs/run",
+)
+
+
+def test_another_run_of_the_name_is_not_written_over(run_main: Run, tmp_path: Path, store: type[FaultyStore]) -> None:
     upload = "checkpoint.upload_to=faulty://runs"
     assert run_main(*START, "hydra.run.dir=run", "stop.training_iteration=2", upload).code == 0
     before = _stored()
     outcome = run_main(*START, "hydra.run.dir=elsewhere/run", "stop.training_iteration=2", upload)
     assert outcome.code == 2
-    assert_golden("store_holds_a_run", outcome.err)
+    assert shown_problems(outcome.err) == [HELD]
     assert _stored() == before
 
 
-def test_a_run_dir_that_is_behind_does_not_go_on(
-    run_main: Run, tmp_path: Path, store: type[FaultyStore], assert_golden: Callable[[str, str], None]
-) -> None:
+def test_a_run_dir_that_is_behind_does_not_go_on(run_main: Run, tmp_path: Path, store: type[FaultyStore]) -> None:
     upload = "checkpoint.upload_to=faulty://runs"
     assert run_main(*START, "hydra.run.dir=run", "stop.training_iteration=2", upload).code == 0
     elsewhere = ("hydra.run.dir=elsewhere/run", "stop.training_iteration=4")
@@ -290,17 +323,38 @@ def test_a_run_dir_that_is_behind_does_not_go_on(
     before = _stored()
     outcome = run_main("resume", "run", "stop.training_iteration=6")
     assert outcome.code == 2
-    assert_golden("store_is_ahead", outcome.err)
+    assert shown_problems(outcome.err) == [
+        Problem(
+            "checkpoint.upload_to: the store has a checkpoint of this run that is newer, and not in the run dir",
+            where="faulty://runs/run",
+            got="iteration_000004",
+            allowed="python -m runner resume faulty://runs/run in another folder; or checkpoint.upload_to=null",
+        )
+    ]
     fetched = run_main("resume", "faulty://runs/run", "hydra.run.dir=run", "stop.training_iteration=6")
     assert fetched.code == 2
-    assert_golden("run_dir_is_behind", " ".join(fetched.err.split()))  # lines break where paths are long
+    assert shown_problems(fetched.err, tmp_path) == [
+        Problem(
+            "the run dir of this run is here already, in another state than faulty://runs/run",
+            where="TMP/run",
+            got="iteration_000002 here, iteration_000004 in the store",
+            allowed="RUN_DIR=TMP/run for what is here; or hydra.run.dir=DIR, another folder for what is in the store",
+        )
+    ]
     assert _stored() == before
 
 
-def test_no_such_run(run_main: Run, store: type[FaultyStore], assert_golden: Callable[[str, str], None]) -> None:
+def test_no_such_run(run_main: Run, store: type[FaultyStore]) -> None:
     outcome = run_main("resume", "faulty://runs/none")
     assert (outcome.code, outcome.out) == (2, "")
-    assert_golden("store_has_no_run", outcome.err)
+    assert shown_problems(outcome.err) == [
+        Problem(
+            "the store has no such checkpoint",
+            where="faulty://runs/none",
+            got="no checkpoint there",
+            allowed="the URL of a run that checkpoint.upload_to has made, or of one of its checkpoints",
+        )
+    ]
     assert run_main("evaluate", "tos://bucket/run").code == 2
 
 
@@ -395,7 +449,6 @@ def test_a_run_dir_at_a_url_is_a_local_copy_and_an_upload(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     store: type[FaultyStore],
-    assert_golden: Callable[[str, str], None],
 ) -> None:
     started = run_main(*START, "hydra.run.dir=faulty://runs/run/", "stop.training_iteration=2")
     copy = tmp_path / "outputs/faulty/runs/run"
@@ -413,7 +466,7 @@ def test_a_run_dir_at_a_url_is_a_local_copy_and_an_upload(
     monkeypatch.chdir(other_machine)
     refused = run_main(*START, "hydra.run.dir=faulty://runs/run", "stop.training_iteration=2")
     assert refused.code == 2
-    assert_golden("store_holds_run_of_url", refused.err)
+    assert shown_problems(refused.err) == [replace(HELD, got="iteration_000004")]
     resumed = run_main("resume", "faulty://runs/run", "stop.training_iteration=6")
     assert resumed.code == 0, resumed.err
     assert f"into {other_machine / 'outputs/faulty/runs/run'}" in resumed.err
@@ -442,21 +495,69 @@ def test_a_run_dir_at_a_url_from_a_file_and_from_python(
 
 
 @pytest.mark.parametrize(
-    ("name", "overrides"),
+    ("overrides", "expected"),
     [
-        ("two_places", ["hydra.run.dir=file:///runs/run", "checkpoint.upload_to=file:///others"]),
-        ("no_run", ["hydra.run.dir=file:///run"]),
-        ("no_package", ["hydra.run.dir=tos://bucket/run"]),
-        ("sweep_dir", ["-m", "seed=1,2", "hydra.sweep.dir=file:///sweeps/sweep"]),
-        ("run_of_sweep", ["-m", "seed=1,2", "hydra.run.dir=file:///runs/run"]),
+        pytest.param(
+            ["hydra.run.dir=file:///runs/run", "checkpoint.upload_to=file:///others"],
+            Problem(
+                "hydra.run.dir and checkpoint.upload_to name two places for the files of the run",
+                where="override hydra.run.dir=file:///runs/run, override checkpoint.upload_to=file:///others",
+                got="file:///runs/run and file:///others",
+                allowed="hydra.run.dir=file:///runs/run without checkpoint.upload_to; or hydra.run.dir=FOLDER",
+            ),
+            id="two_places",
+        ),
+        pytest.param(
+            ["hydra.run.dir=file:///run"],
+            Problem(
+                "hydra.run.dir names no run in a store",
+                where="override hydra.run.dir=file:///run",
+                got="file:///run",
+                allowed="STORE/NAME, such as s3://bucket/run or file:///mnt/runs/run",
+            ),
+            id="no_run",
+        ),
+        pytest.param(
+            ["hydra.run.dir=tos://bucket/run"],
+            Problem(
+                "hydra.run.dir needs a package that is not installed",
+                where="override hydra.run.dir=tos://bucket/run",
+                got="tos://bucket/run",
+                allowed="pip install tosfs, which knows tos://",
+            ),
+            id="no_package",
+        ),
+        pytest.param(
+            ["-m", "seed=1,2", "hydra.sweep.dir=file:///sweeps/sweep"],
+            Problem(
+                "hydra.sweep.dir is a URL, and a sweep writes to a local folder",
+                where="override hydra.sweep.dir=file:///sweeps/sweep",
+                got="file:///sweeps/sweep",
+                allowed=(
+                    "hydra.sweep.dir=FOLDER; with checkpoint.upload_to=file:///sweeps/sweep each trial "
+                    "uploads its run dir"
+                ),
+            ),
+            id="sweep_dir",
+        ),
+        pytest.param(
+            ["-m", "seed=1,2", "hydra.run.dir=file:///runs/run"],
+            Problem(
+                "hydra.run.dir is the URL of one run, and a sweep (-m) has many",
+                where="hydra.run.dir",
+                got="file:///runs/run",
+                allowed="checkpoint.upload_to=file:///runs/run instead: each trial uploads its run dir",
+            ),
+            id="run_of_sweep",
+        ),
     ],
 )
 def test_mistakes_of_run_dirs_at_urls_are_found_by_validate(
-    run_main: Run, name: str, overrides: list[str], assert_golden: Callable[[str, str], None]
+    run_main: Run, tmp_path: Path, overrides: list[str], expected: Problem
 ) -> None:
     outcome = run_main("validate", "+experiment=ppo_cartpole", *overrides)
     assert outcome.code == 2
-    assert_golden(f"run_url_{name}", outcome.err)
+    assert_error(outcome.err, ConfigError([expected]), tmp_path)
 
 
 @pytest.mark.parametrize("same", ["file:///runs/run", "file:///runs"])
@@ -466,10 +567,17 @@ def test_the_same_place_twice_is_no_mistake(run_main: Run, same: str) -> None:
     assert outcome.code == 0, outcome.err
 
 
-def test_a_stored_run_goes_on_in_a_local_folder(run_main: Run, assert_golden: Callable[[str, str], None]) -> None:
+def test_a_stored_run_goes_on_in_a_local_folder(run_main: Run) -> None:
     outcome = run_main("resume", "run", "hydra.run.dir=file:///runs/run")
     assert outcome.code == 2
-    assert_golden("run_url_resume", outcome.err)
+    assert shown_problems(outcome.err) == [
+        Problem(
+            "the run dir of a stored run is a local folder",
+            where="override hydra.run.dir",
+            got="file:///runs/run",
+            allowed="hydra.run.dir=FOLDER; with checkpoint.upload_to=file:///runs `resume` uploads it",
+        )
+    ]
 
 
 def test_what_a_killed_write_left_is_removed(run_main: Run, tmp_path: Path) -> None:
