@@ -6,7 +6,7 @@ from typing import Any
 
 from runner.compat.libraries import Library
 
-GYMNASIUM = Library("gymnasium", "==1.4.*")
+GYMNASIUM = Library("gymnasium", ">=1.1,<1.5")
 
 
 def destroy_bodies(env: Any) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 from runner.compat.libraries import Library
 
-RAY = Library("ray", "==2.60.*")
+RAY = Library("ray", ">=2.40,<2.61")
 
 # Argument of `ray.init` for the folder of the session; the environment variable RAY_TMPDIR is public, but children
 # inherit it.
@@ -63,7 +63,7 @@ def rows_of_pending_actors() -> list[PendingActorRow]:
         from ray.core.generated import gcs_pb2
 
         row_type: Any = gcs_pb2.ActorTableData  # type: ignore[attr-defined]  # generated without types
-        table = state._connect_and_get_accessor().get_actor_table(None, "PENDING_CREATION")
+        table = _accessor(state).get_actor_table(None, "PENDING_CREATION")
         actors = [row_type.FromString(row) for row in table]
         # One that waits at a node has the node's address already, and no worker.
         return [
@@ -71,6 +71,14 @@ def rows_of_pending_actors() -> list[PendingActorRow]:
             for actor in actors
             if actor.owner_address.worker_id == this_worker and not actor.address.worker_id
         ]
+
+
+def _accessor(state: Any) -> Any:
+    """Return the client of the cluster's head, connected."""
+    if hasattr(state, "_connect_and_get_accessor"):
+        return state._connect_and_get_accessor()
+    state._check_connected()  # Ray 2.51 and older
+    return state.global_state_accessor
 
 
 def actor_id(handle: Any) -> bytes:

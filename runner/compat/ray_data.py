@@ -1,6 +1,7 @@
 """Private state of Ray Data: what an execution in this process has read, what waits, and how to end it.
 
-A public `Dataset.stats()` of a running execution, and a way to shut one down, would replace it.
+A public `Dataset.stats()` of a running execution, and a way to shut one down, would replace it. Checked with Ray 2.60.
+With versions that keep their state otherwise, such as Ray 2.53, `status_of` returns None and training continues.
 """
 
 from __future__ import annotations
@@ -10,10 +11,6 @@ import threading
 import time
 from dataclasses import dataclass
 from typing import Any
-
-from runner.compat.libraries import Library
-
-RAY = Library("ray", "==2.60.*")
 
 _PATIENCE_S = 10.0
 _FETCHING_THREAD = "iter_threaded"  # the name that Ray Data gives to threads that fetch and format batches

@@ -1,7 +1,7 @@
 """Private state of Tune's schedulers: the rungs of ASHA, and what a population does with its trials.
 
 Public ways to restore a scheduler's trials under other ids, and to choose the values of a trial that takes over another
-one's state, would replace it.
+one's state, would replace it. PB2 of older versions of Ray needs GPy.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining
 
 from runner.compat.libraries import Library
 
-RAY = Library("ray", "==2.60.*")
+RAY = Library("ray", ">=2.53,<2.61")
 RAY.require(PopulationBasedTraining, "_get_new_config", "_save_trial_state")
 
 

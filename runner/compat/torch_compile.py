@@ -12,7 +12,7 @@ import torch
 
 from runner.compat.libraries import Library
 
-TORCH = Library("torch", "==2.13.*")
+TORCH = Library("torch", ">=2.11,<2.14")
 
 with TORCH.expected():
     import torch._dynamo

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from runner.compat.libraries import Library
 
-TORCH = Library("torch", "==2.13.*")
+TORCH = Library("torch", ">=2.4,<2.14")
 
 
 def backward(loss: Tensor, gradient: Tensor) -> None:
