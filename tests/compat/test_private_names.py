@@ -90,8 +90,9 @@ def foreign_private_names(texts: Mapping[str, str]) -> list[str]:
         names.anywhere |= _defined(tree)
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
-                bases = [_last_name(base) for base in node.bases]
-                names.of_classes[node.name] = ([base for base in bases if base not in _PLAIN_BASES], _defined(node))
+                bases, own = names.of_classes.setdefault(node.name, ([], set()))  # of all classes with this name
+                bases += [base for base in map(_last_name, node.bases) if base not in (*_PLAIN_BASES, node.name)]
+                own |= _defined(node)
     return [
         f"{name}:{line}: {used}" for name, tree in trees.items() for line, used in sorted(set(_uses(tree, names, None)))
     ]
