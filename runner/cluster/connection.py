@@ -64,11 +64,11 @@ def connected(
         _check_have_nodes(actors, asked_by)
         stack.enter_context(waits_told(note))
         stack.enter_context(losses_told(note))
-        stack.enter_context(also_ended_by(_own_ray_lost))
+        stack.enter_context(also_ended_by(_lost_ray_process))
         yield
 
 
-def _own_ray_lost() -> str | None:
+def _lost_ray_process() -> str | None:
     """Return that Ray ends this process soon, as a reason to end before."""
     lost = lost_process()
     return None if lost is None else f"{lost} has ended"
