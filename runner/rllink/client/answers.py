@@ -1,4 +1,4 @@
-"""What a server answers to a client."""
+"""Answers of a server to the requests of a client."""
 
 from __future__ import annotations
 
