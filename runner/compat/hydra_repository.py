@@ -16,7 +16,7 @@ from hydra.plugins.config_source import ConfigResult, ConfigSource
 
 from runner.compat.libraries import Library
 
-HYDRA = Library("hydra-core", ">=1.3.2,<1.4")
+HYDRA = Library("hydra-core", ">=1.3.2,<=1.3.8")
 
 with HYDRA.expected():
     from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
