@@ -202,6 +202,11 @@ def test_a_run_killed_before_its_last_record_gets_it(run_main: Run, run_dir: Pat
     assert checkpoints_of(run_dir) == ["iteration_000002"]
 
 
+def cannot_change(key: str, held: str, where: str, got: str, allowed: str, *, is_new_run: bool = False) -> Problem:
+    other = "; `resume --module-only` begins a new run with its module" if is_new_run else ""
+    return Problem(f"{key} cannot change: the checkpoint holds {held}{other}", where, got, allowed)
+
+
 OTHER_SEED = Problem(
     "seed cannot change: the random streams go on from the checkpoint",
     where="override seed=4",
@@ -221,11 +226,12 @@ OTHER_SEED = Problem(
         pytest.param(
             ["module.fcnet_hiddens=[16]"],
             [
-                Problem(
-                    "module.fcnet_hiddens cannot change: the checkpoint holds the parameters of this network",
-                    where="override module.fcnet_hiddens=[16]",
-                    got="[16]",
-                    allowed="[32]",
+                cannot_change(
+                    "module.fcnet_hiddens",
+                    "the parameters of this network",
+                    "override module.fcnet_hiddens=[16]",
+                    "[16]",
+                    "[32]",
                 )
             ],
             id="network",
@@ -234,20 +240,20 @@ OTHER_SEED = Problem(
             ["seed=4", "module.vf_share_layers=false", "algorithm.loss=runner.learners.ppo.PPOLos"],
             [
                 OTHER_SEED,
-                Problem(
-                    "module.vf_share_layers cannot change: the checkpoint holds the parameters of this network",
-                    where="override module.vf_share_layers=false",
-                    got="false",
-                    allowed="true",
+                cannot_change(
+                    "module.vf_share_layers",
+                    "the parameters of this network",
+                    "override module.vf_share_layers=false",
+                    "false",
+                    "true",
                 ),
-                Problem(
-                    (
-                        "algorithm.loss cannot change: the checkpoint holds the state of this algorithm; "
-                        "`resume --module-only` begins a new run with its module"
-                    ),
-                    where="override algorithm.loss=runner.learners.ppo.PPOLos",
-                    got='"runner.learners.ppo.PPOLos"',
-                    allowed='"runner.learners.ppo.PPOLoss"',
+                cannot_change(
+                    "algorithm.loss",
+                    "the state of this algorithm",
+                    "override algorithm.loss=runner.learners.ppo.PPOLos",
+                    '"runner.learners.ppo.PPOLos"',
+                    '"runner.learners.ppo.PPOLoss"',
+                    is_new_run=True,
                 ),
                 Problem(
                     "algorithm.loss: runner.learners.ppo has no PPOLos",
@@ -297,23 +303,21 @@ OTHER_SEED = Problem(
         pytest.param(
             ["algorithm.optimizer.name=sgd", "algorithm.optimizer._target_=torch.optim.RAdam"],
             [
-                Problem(
-                    (
-                        "algorithm.optimizer.name cannot change: the checkpoint holds the state of this "
-                        "optimiser; `resume --module-only` begins a new run with its module"
-                    ),
-                    where="override algorithm.optimizer.name=sgd",
-                    got='"sgd"',
-                    allowed='"adam"',
+                cannot_change(
+                    "algorithm.optimizer.name",
+                    "the state of this optimiser",
+                    "override algorithm.optimizer.name=sgd",
+                    '"sgd"',
+                    '"adam"',
+                    is_new_run=True,
                 ),
-                Problem(
-                    (
-                        "algorithm.optimizer._target_ cannot change: the checkpoint holds the state of this "
-                        "optimiser; `resume --module-only` begins a new run with its module"
-                    ),
-                    where="override algorithm.optimizer._target_=torch.optim.RAdam",
-                    got='"torch.optim.RAdam"',
-                    allowed="null",
+                cannot_change(
+                    "algorithm.optimizer._target_",
+                    "the state of this optimiser",
+                    "override algorithm.optimizer._target_=torch.optim.RAdam",
+                    '"torch.optim.RAdam"',
+                    "null",
+                    is_new_run=True,
                 ),
             ],
             id="optimizer",
@@ -321,25 +325,21 @@ OTHER_SEED = Problem(
         pytest.param(
             ["+multi_agent.multi_rl_module._target_=tests.modules.joint_modules.SharedEncoder"],
             [
-                Problem(
-                    (
-                        "multi_agent.multi_rl_module cannot change: the checkpoint holds the parameters and "
-                        "the optimiser of these modules; `resume --module-only` begins a new run with its "
-                        "module"
-                    ),
-                    where="checkpoint",
-                    got="not set",
-                    allowed="null",
+                cannot_change(
+                    "multi_agent.multi_rl_module",
+                    "the parameters and the optimiser of these modules",
+                    "checkpoint",
+                    "not set",
+                    "null",
+                    is_new_run=True,
                 ),
-                Problem(
-                    (
-                        "multi_agent.multi_rl_module._target_ cannot change: the checkpoint holds the "
-                        "parameters and the optimiser of these modules; `resume --module-only` begins a new "
-                        "run with its module"
-                    ),
-                    where="override multi_agent.multi_rl_module._target_=tests.modules.joint_modules.SharedEncoder",
-                    got='"tests.modules.joint_modules.SharedEncoder"',
-                    allowed="not set",
+                cannot_change(
+                    "multi_agent.multi_rl_module._target_",
+                    "the parameters and the optimiser of these modules",
+                    "override multi_agent.multi_rl_module._target_=tests.modules.joint_modules.SharedEncoder",
+                    '"tests.modules.joint_modules.SharedEncoder"',
+                    "not set",
+                    is_new_run=True,
                 ),
                 Problem(
                     "multi_agent is set, but CartPole-v1 has a single agent",

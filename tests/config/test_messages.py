@@ -19,9 +19,6 @@ WriteConfig = Callable[[str, str], Path]
 # What several messages allow.
 SCHEDULE = "a number >= 0 or a schedule [[0, value], [env_steps, value], ...]"
 ONE_EDIT = "exactly one of prepend, append, insert_before, insert_after, replace, remove"
-A_PIECE = "{_target_: package.module.Piece, argument: value, ...}"
-A_FILTER = "[out_channels, kernel, stride], integers >= 1"
-AN_AMOUNT = "a part of 1, or a whole number"
 GROUPS = (
     "algorithm, checkpoint, connectors, env, env_runners, evaluation, learners, module, offline, rllink, "
     "sweep, tracking"
@@ -68,10 +65,69 @@ CHOSEN_TWICE = Problem(
 ODD_CUSTOM_RESOURCES = "env_runners.custom_resources_per_env_runner={CPU: 2, memory: 1, simulator: 1.5, license: 0}"
 PIECE_WITHOUT_A_PLACE = "connectors.learner=[{_target_: runner.pipelines.ClipRewards, limit: 1}]"
 MISSPELT_PIECE = "connectors.learner=[{insert_after: GAE, pice: {_target_: runner.pipelines.ClipRewards}}]"
+ODD_CONV_FILTERS = "module.conv_filters=[[16,4,2],[32,3],[0,3,1]]"
 ODD_EDITS = (
     "connectors.learner=[{inser: 3}, {prepend: 3}, {prepend: {x: 1}}, {remove: 3}, {insert_after: A}, "
     "{remove: A, append: {_target_: runner.pipelines.MeanStdFilter}}, {}]"
 )
+
+
+def no_effect(key: str, got: str, actors: str, allowed: str, where: str | None = None) -> Problem:
+    where = where or f"override {key}=" + got.strip('"')
+    return Problem(f"{key} has no effect: this run has no remote {actors}", where, got, allowed)
+
+
+def for_a_single_agent(what: str, where: str, got: str, allowed: str) -> Problem:
+    several = "runner.environments.MultiAgentCartPole has several"
+    return Problem(f"{what} is for environments with a single agent, and {several}", where, got, allowed)
+
+
+def none_for_simulators(what: str, where: str, got: str, allowed: str) -> Problem:
+    return Problem(f"{what} has no effect on simulators that step themselves (env.port)", where, got, allowed)
+
+
+def one_by_one(what: str, where: str, got: str, allowed: str) -> Problem:
+    together = "gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv steps all of them together"
+    return Problem(
+        f"{what} needs sub-environments that are made one by one, and {together}",
+        where=where,
+        got=got,
+        allowed=f"{allowed}, or a gymnasium.Env, which steps one",
+    )
+
+
+def kept_by_ray(key: str, where: str, got: str) -> Problem:
+    return Problem(f"{key} names what Ray keeps for itself", where, got, "a name that nodes were started with")
+
+
+def no_amount(key: str, where: str, got: str) -> Problem:
+    return Problem(f"{key} is no amount", where, got, "a part of 1, or a whole number")
+
+
+def no_filter(place: int, got: str) -> Problem:
+    where, allowed = f"override {ODD_CONV_FILTERS}", "[out_channels, kernel, stride], integers >= 1"
+    return Problem(f"module.conv_filters[{place}] is no filter", where, got, allowed)
+
+
+def no_metric(name: str, where: str, allowed: str) -> Problem:
+    nearest = "env_runners/episode_return_mean"
+    return Problem(f"no part of this run produces the metric {name}", where, name, allowed, nearest)
+
+
+def no_schedule(key: str, why: str, where: str, got: str) -> Problem:
+    return Problem(f"{key} is no schedule: {why}", where, got, SCHEDULE)
+
+
+def not_a_piece(place: str, got: str) -> Problem:
+    allowed = "{_target_: package.module.Piece, argument: value, ...}"
+    what = f"connectors.learner.{place} must be a piece with a _target_"
+    return Problem(what, f"override {ODD_EDITS}", got, allowed)
+
+
+def not_one_edit(place: int, got: str) -> Problem:
+    return Problem(f"connectors.learner.{place} must be one edit", f"override {ODD_EDITS}", got, ONE_EDIT)
+
+
 MISTAKES = [
     pytest.param(
         ["algorithm.gama=0.9"], [unknown_key("algorithm.gama", "0.9", PPOConfig, nearest="gamma")], id="unknown_key"
@@ -131,12 +187,10 @@ MISTAKES = [
     pytest.param(
         ["stop.env_runners.episode_retrn_mean=1"],
         [
-            Problem(
-                "no part of this run produces the metric env_runners/episode_retrn_mean",
-                where="override stop.env_runners.episode_retrn_mean=1",
-                got="env_runners/episode_retrn_mean",
-                allowed=Including("env_runners/episode_len_max, ", "env_runners/episode_return_mean, ", " more)"),
-                nearest="env_runners/episode_return_mean",
+            no_metric(
+                "env_runners/episode_retrn_mean",
+                "override stop.env_runners.episode_retrn_mean=1",
+                Including("env_runners/episode_len_max, ", "env_runners/episode_return_mean, ", " more)"),
             )
         ],
         id="unknown_metric",
@@ -159,12 +213,10 @@ MISTAKES = [
     pytest.param(
         ["checkpoint.metric=episode_return_mean"],
         [
-            Problem(
-                "no part of this run produces the metric episode_return_mean",
-                where="override checkpoint.metric=episode_return_mean",
-                got="episode_return_mean",
-                allowed=Including("env_runners/episode_return_mean, ", "num_episodes_lifetime, ... ("),
-                nearest="env_runners/episode_return_mean",
+            no_metric(
+                "episode_return_mean",
+                "override checkpoint.metric=episode_return_mean",
+                Including("env_runners/episode_return_mean, ", "num_episodes_lifetime, ... ("),
             )
         ],
         id="metric_of_checkpoints",
@@ -233,11 +285,11 @@ MISTAKES = [
     pytest.param(
         ["algorithm.lr=[[5,1e-3],[10,1e-4]]"],
         [
-            Problem(
-                "algorithm.lr is no schedule: it must start at env step 0, not 5",
-                where="override algorithm.lr=[[5,1e-3],[10,1e-4]]",
-                got="[[5, 0.001], [10, 0.0001]]",
-                allowed=SCHEDULE,
+            no_schedule(
+                "algorithm.lr",
+                "it must start at env step 0, not 5",
+                "override algorithm.lr=[[5,1e-3],[10,1e-4]]",
+                "[[5, 0.001], [10, 0.0001]]",
             )
         ],
         id="schedule_that_starts_late",
@@ -245,11 +297,11 @@ MISTAKES = [
     pytest.param(
         ["algorithm.lr=[[0,1e-3],[10,1e-4],[5,1e-4]]"],
         [
-            Problem(
-                "algorithm.lr is no schedule: its env steps must ascend",
-                where="override algorithm.lr=[[0,1e-3],[10,1e-4],[5,1e-4]]",
-                got="[[0, 0.001], [10, 0.0001], [5, 0.0001]]",
-                allowed=SCHEDULE,
+            no_schedule(
+                "algorithm.lr",
+                "its env steps must ascend",
+                "override algorithm.lr=[[0,1e-3],[10,1e-4],[5,1e-4]]",
+                "[[0, 0.001], [10, 0.0001], [5, 0.0001]]",
             )
         ],
         id="schedule_that_goes_back",
@@ -257,11 +309,11 @@ MISTAKES = [
     pytest.param(
         ["algorithm.entropy_coeff=[[0,1e-3],7]"],
         [
-            Problem(
-                "algorithm.entropy_coeff is no schedule: every item must be [env_steps, value]",
-                where="override algorithm.entropy_coeff=[[0,1e-3],7]",
-                got="[[0, 0.001], 7]",
-                allowed=SCHEDULE,
+            no_schedule(
+                "algorithm.entropy_coeff",
+                "every item must be [env_steps, value]",
+                "override algorithm.entropy_coeff=[[0,1e-3],7]",
+                "[[0, 0.001], 7]",
             )
         ],
         id="schedule_of_odd_items",
@@ -269,11 +321,8 @@ MISTAKES = [
     pytest.param(
         ["algorithm.lr=[[0,-1e-3]]"],
         [
-            Problem(
-                "algorithm.lr is no schedule: value -0.001 is out of range",
-                where="override algorithm.lr=[[0,-1e-3]]",
-                got="[[0, -0.001]]",
-                allowed=SCHEDULE,
+            no_schedule(
+                "algorithm.lr", "value -0.001 is out of range", "override algorithm.lr=[[0,-1e-3]]", "[[0, -0.001]]"
             )
         ],
         id="schedule_out_of_range",
@@ -309,24 +358,20 @@ MISTAKES = [
             "learners.custom_resources_per_learner={rack: 1}",
         ],
         [
-            Problem(
-                "env_runners.scheduling_strategy has no effect: this run has no remote env runners",
-                where="override env_runners.scheduling_strategy=SPREAD",
-                got='"SPREAD"',
-                allowed='"DEFAULT", or env_runners.num_env_runners=1',
+            no_effect(
+                "env_runners.scheduling_strategy",
+                '"SPREAD"',
+                "env runners",
+                '"DEFAULT", or env_runners.num_env_runners=1',
             ),
-            Problem(
-                "learners.custom_resources_per_learner has no effect: this run has no remote learners",
+            no_effect(
+                "learners.custom_resources_per_learner",
+                '{"rack": 1.0}',
+                "learners",
+                "{}, or learners.num_learners=1",
                 where="override learners.custom_resources_per_learner={rack: 1}",
-                got='{"rack": 1.0}',
-                allowed="{}, or learners.num_learners=1",
             ),
-            Problem(
-                "learners.scheduling_strategy has no effect: this run has no remote learners",
-                where="override learners.scheduling_strategy=PACK",
-                got='"PACK"',
-                allowed='"DEFAULT", or learners.num_learners=1',
-            ),
+            no_effect("learners.scheduling_strategy", '"PACK"', "learners", '"DEFAULT", or learners.num_learners=1'),
         ],
         id="placement_without_actors",
     ),
@@ -345,11 +390,11 @@ MISTAKES = [
     pytest.param(
         ["engine=inline", "env_runners.num_env_runners=2", "env_runners.scheduling_strategy=SPREAD"],
         [
-            Problem(
-                "env_runners.scheduling_strategy has no effect: this run has no remote env runners",
-                where="override env_runners.scheduling_strategy=SPREAD",
-                got='"SPREAD"',
-                allowed='"DEFAULT", or env_runners.num_env_runners=1 with engine=ray',
+            no_effect(
+                "env_runners.scheduling_strategy",
+                '"SPREAD"',
+                "env runners",
+                '"DEFAULT", or env_runners.num_env_runners=1 with engine=ray',
             )
         ],
         id="placement_inline",
@@ -382,24 +427,11 @@ MISTAKES = [
                 got="2.0",
                 allowed="env_runners.num_cpus_per_env_runner=2",
             ),
-            Problem(
-                "env_runners.custom_resources_per_env_runner names what Ray keeps for itself",
-                where=f"override {ODD_CUSTOM_RESOURCES}",
-                got="memory",
-                allowed="a name that nodes were started with",
+            kept_by_ray("env_runners.custom_resources_per_env_runner", f"override {ODD_CUSTOM_RESOURCES}", "memory"),
+            no_amount(
+                "env_runners.custom_resources_per_env_runner.simulator", f"override {ODD_CUSTOM_RESOURCES}", "1.5"
             ),
-            Problem(
-                "env_runners.custom_resources_per_env_runner.simulator is no amount",
-                where=f"override {ODD_CUSTOM_RESOURCES}",
-                got="1.5",
-                allowed=AN_AMOUNT,
-            ),
-            Problem(
-                "env_runners.custom_resources_per_env_runner.license is no amount",
-                where=f"override {ODD_CUSTOM_RESOURCES}",
-                got="0.0",
-                allowed=AN_AMOUNT,
-            ),
+            no_amount("env_runners.custom_resources_per_env_runner.license", f"override {ODD_CUSTOM_RESOURCES}", "0.0"),
         ],
         id="odd_custom_resources",
     ),
@@ -538,32 +570,20 @@ MISTAKES = [
             "env_runners.env_step_timeout_s=1",
         ],
         [
-            Problem(
-                (
-                    "env_runners.restart_failed_sub_environments is for environments with a single agent, "
-                    "and runner.environments.MultiAgentCartPole has several"
-                ),
-                where="override env_runners.restart_failed_sub_environments=true",
-                got="true",
-                allowed="false",
+            for_a_single_agent(
+                "env_runners.restart_failed_sub_environments",
+                "override env_runners.restart_failed_sub_environments=true",
+                "true",
+                "false",
             ),
-            Problem(
-                (
-                    "env_runners.env_step_timeout_s is for environments with a single agent, and "
-                    "runner.environments.MultiAgentCartPole has several"
-                ),
-                where="override env_runners.env_step_timeout_s=1",
-                got="1.0",
-                allowed="null",
+            for_a_single_agent(
+                "env_runners.env_step_timeout_s", "override env_runners.env_step_timeout_s=1", "1.0", "null"
             ),
-            Problem(
-                (
-                    "env_runners.gym_env_vectorize_mode=async is for environments with a single agent, "
-                    "and runner.environments.MultiAgentCartPole has several"
-                ),
-                where="override env_runners.gym_env_vectorize_mode=async",
-                got='"async"',
-                allowed='"auto"',
+            for_a_single_agent(
+                "env_runners.gym_env_vectorize_mode=async",
+                "override env_runners.gym_env_vectorize_mode=async",
+                '"async"',
+                '"auto"',
             ),
         ],
         id="separate_settings_of_several_agents",
@@ -576,29 +596,20 @@ MISTAKES = [
             "env_runners.env_step_timeout_s=1",
         ],
         [
-            Problem(
-                (
-                    "env_runners.restart_failed_sub_environments has no effect on simulators that step "
-                    "themselves (env.port)"
-                ),
-                where="override env_runners.restart_failed_sub_environments=true",
-                got="true",
-                allowed="false",
+            none_for_simulators(
+                "env_runners.restart_failed_sub_environments",
+                "override env_runners.restart_failed_sub_environments=true",
+                "true",
+                "false",
             ),
-            Problem(
-                "env_runners.env_step_timeout_s has no effect on simulators that step themselves (env.port)",
-                where="override env_runners.env_step_timeout_s=1",
-                got="1.0",
-                allowed="null",
+            none_for_simulators(
+                "env_runners.env_step_timeout_s", "override env_runners.env_step_timeout_s=1", "1.0", "null"
             ),
-            Problem(
-                (
-                    "env_runners.gym_env_vectorize_mode=async has no effect on simulators that step "
-                    "themselves (env.port)"
-                ),
-                where="override env_runners.gym_env_vectorize_mode=async",
-                got='"async"',
-                allowed='"auto"',
+            none_for_simulators(
+                "env_runners.gym_env_vectorize_mode=async",
+                "override env_runners.gym_env_vectorize_mode=async",
+                '"async"',
+                '"auto"',
             ),
         ],
         id="separate_settings_of_simulators",
@@ -611,25 +622,17 @@ MISTAKES = [
             "env_runners.gym_env_vectorize_mode=async",
         ],
         [
-            Problem(
-                (
-                    "env_runners.restart_failed_sub_environments needs sub-environments that are made one "
-                    "by one, and gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv steps all of "
-                    "them together"
-                ),
-                where="override env_runners.restart_failed_sub_environments=true",
-                got="true",
-                allowed="false, or a gymnasium.Env, which steps one",
+            one_by_one(
+                "env_runners.restart_failed_sub_environments",
+                "override env_runners.restart_failed_sub_environments=true",
+                "true",
+                "false",
             ),
-            Problem(
-                (
-                    "env_runners.gym_env_vectorize_mode=async needs sub-environments that are made one by "
-                    "one, and gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv steps all of "
-                    "them together"
-                ),
-                where="override env_runners.gym_env_vectorize_mode=async",
-                got='"async"',
-                allowed='"auto", or a gymnasium.Env, which steps one',
+            one_by_one(
+                "env_runners.gym_env_vectorize_mode=async",
+                "override env_runners.gym_env_vectorize_mode=async",
+                '"async"',
+                '"auto"',
             ),
         ],
         id="separate_settings_of_environments_together",
@@ -693,20 +696,10 @@ MISTAKES = [
         id="two_memories",
     ),
     pytest.param(
-        ["module.conv_filters=[[16,4,2],[32,3],[0,3,1]]"],
+        [ODD_CONV_FILTERS],
         [
-            Problem(
-                "module.conv_filters[1] is no filter",
-                where="override module.conv_filters=[[16,4,2],[32,3],[0,3,1]]",
-                got="[32, 3]",
-                allowed=A_FILTER,
-            ),
-            Problem(
-                "module.conv_filters[2] is no filter",
-                where="override module.conv_filters=[[16,4,2],[32,3],[0,3,1]]",
-                got="[0, 3, 1]",
-                allowed=A_FILTER,
-            ),
+            no_filter(1, "[32, 3]"),
+            no_filter(2, "[0, 3, 1]"),
         ],
         id="odd_conv_filters",
     ),
@@ -920,37 +913,17 @@ MISTAKES = [
                 allowed=ONE_EDIT,
                 nearest="insert_before",
             ),
-            Problem(
-                "connectors.learner.1.prepend must be a piece with a _target_",
-                where=f"override {ODD_EDITS}",
-                got="3",
-                allowed=A_PIECE,
-            ),
-            Problem(
-                "connectors.learner.2.prepend must be a piece with a _target_",
-                where=f"override {ODD_EDITS}",
-                got='{"x": 1}',
-                allowed=A_PIECE,
-            ),
+            not_a_piece("1.prepend", "3"),
+            not_a_piece("2.prepend", '{"x": 1}'),
             Problem(
                 "connectors.learner.3.remove must name a piece of the pipeline",
                 where=f"override {ODD_EDITS}",
                 got="3",
                 allowed="a class name",
             ),
-            Problem(
-                "connectors.learner.4.piece must be a piece with a _target_",
-                where=f"override {ODD_EDITS}",
-                got="null",
-                allowed=A_PIECE,
-            ),
-            Problem(
-                "connectors.learner.5 must be one edit",
-                where=f"override {ODD_EDITS}",
-                got="append, remove",
-                allowed=ONE_EDIT,
-            ),
-            Problem("connectors.learner.6 must be one edit", where=f"override {ODD_EDITS}", got="{}", allowed=ONE_EDIT),
+            not_a_piece("4.piece", "null"),
+            not_one_edit(5, "append, remove"),
+            not_one_edit(6, "{}"),
         ],
         id="odd_edits",
     ),

@@ -47,24 +47,12 @@ FROM_Q_TO_P = [queue("Dequeue", "q"), queue("Enqueue", "p")]
 # What several messages allow.
 A_PLAN = "a list of operators: Name, {Name: {option: value}}, or {_target_: package.Operator, argument: value}"
 A_BEGINNING = "a plan that begins with ParallelRollouts, ReadRecorded, AsyncGradients, Replay, Concurrently, Dequeue"
-A_WAITING_PLAN = "a number; or a plan that begins with Dequeue or samples async"
-WEIGHTS = "integers of 1 or more, or '*'"
-THE_END = "the last operator of algorithm.plan, or left out"
-TWO_PLANS = "mode: round_robin, and two plans: the first one samples, the second one trains"
-A_BUFFER = "algorithm.replay_buffers.replay={_target_: runner.replay.ReplayBuffer, capacity: 10000}"
 TAKE_EXPERIENCES = (
     "ConcatBatches, CompleteEpisodes, SelectExperiences, StandardizeFields, StoreToReplayBuffer, "
     "MixInReplay, ComputeGradients, TrainOneStep"
 )
 OPERATOR_NAMES = ", ".join(OPERATORS)
 
-NO_CONCAT_BATCH = Problem(
-    "algorithm.plan.1: there is no operator ConcatBatch",
-    where="algorithm.plan.1",
-    got="ConcatBatch",
-    allowed=OPERATOR_NAMES,
-    nearest="ConcatBatches",
-)
 NO_MODE_BULK = not_a_choice(
     "algorithm.plan.0.ParallelRollouts.mode",
     '"bulk"',
@@ -72,31 +60,118 @@ NO_MODE_BULK = not_a_choice(
     nearest="bulk_sync",
     where="algorithm.plan.0.ParallelRollouts.mode",
 )
+
+
+def takes_items(key: str, operator: str) -> Problem:
+    return Problem(f"{key}: {operator} takes items, and no operator before it gives any", key, operator, A_BEGINNING)
+
+
+def no_operator(key: str, name: str, nearest: str) -> Problem:
+    return Problem(f"{key}: there is no operator {name}", key, name, OPERATOR_NAMES, nearest)
+
+
+def not_an_operator(key: str, got: str) -> Problem:
+    return Problem(f"{key} is no operator", key, got, A_PLAN)
+
+
+def not_a_plan(key: str) -> Problem:
+    return Problem(f"{key} is no plan", key, "[]", A_PLAN)
+
+
+def unknown_option(key: str, got: str, allowed: str, nearest: str | None = None) -> Problem:
+    return Problem(f"unknown option {key}", key, got, allowed, nearest)
+
+
+def only_begins(key: str, got: str) -> Problem:
+    operator = got.rpartition(" -> ")[2]
+    what = f"{key}: {operator} takes no items, it can only begin a plan"
+    return Problem(what, key, got, "Concurrently, to run several plans in turn")
+
+
+def misfit(key: str, giver: tuple[str, str], taker: tuple[str, str], allowed: str) -> Problem:
+    what = f"{key}: {giver[0]} gives {giver[1]}, {taker[0]} takes {taker[1]}"
+    return Problem(what, key, f"{giver[0]} -> {taker[0]}", f"after {giver[0]}: {allowed}")
+
+
+def ends_early(key: str) -> Problem:
+    return Problem(
+        f"{key}: StandardMetricsReporting ends an iteration of the whole plan",
+        where=key,
+        allowed="the last operator of algorithm.plan, or left out",
+    )
+
+
+def other_weights(got: str) -> Problem:
+    what = "algorithm.plan.0: round_robin_weights are not one weight for each of 2 plans"
+    return Problem(what, "algorithm.plan.0", got, "integers of 1 or more, or '*'")
+
+
+def no_shares(got: str) -> Problem:
+    return Problem(
+        "algorithm.plan.0: round_robin_weights: auto shares turns between a plan that samples and one that trains",
+        where="algorithm.plan.0",
+        got=got,
+        allowed="mode: round_robin, and two plans: the first one samples, the second one trains",
+    )
+
+
+def never_waits(plan: int, got: str) -> Problem:
+    return Problem(
+        f"algorithm.plan.0: plan {plan} never waits, so its turn with the weight '*' would never end",
+        where="algorithm.plan.0",
+        got=got,
+        allowed="a number; or a plan that begins with Dequeue or samples async",
+    )
+
+
+def never_filled(key: str, name: str) -> Problem:
+    return Problem(
+        f"{key}: no other plan fills the queue {name}, so Dequeue would never give an item",
+        where=key,
+        got=name,
+        allowed=f"{{Enqueue: {{queue: {name}}}}} in a plan that Concurrently runs beside it",
+    )
+
+
+def never_emptied(key: str, name: str) -> Problem:
+    return Problem(
+        f"{key}: no plan empties the queue {name}, so Enqueue would wait for ever once it is full",
+        where=key,
+        got=name,
+        allowed=f"{{Dequeue: {{queue: {name}}}}} at the beginning of a plan",
+    )
+
+
+def in_a_circle(key: str, name: str) -> Problem:
+    return Problem(
+        f"{key}: the queue {name} is filled from queues that wait for it, so no item ever comes",
+        where=key,
+        got=name,
+        allowed=f"{{Enqueue: {{queue: {name}}}}} in a plan that samples or reads recorded data",
+    )
+
+
 MISTAKES = [
-    pytest.param([ROLLOUTS, "ConcatBatch", TRAIN], [NO_CONCAT_BATCH], id="unknown operator"),
+    pytest.param(
+        [ROLLOUTS, "ConcatBatch", TRAIN],
+        [no_operator("algorithm.plan.1", "ConcatBatch", "ConcatBatches")],
+        id="unknown operator",
+    ),
     pytest.param(
         [{ROLLOUTS: {"mod": "raw"}}, TRAIN],
         [
-            Problem(
-                "unknown option algorithm.plan.0.ParallelRollouts.mod",
-                where="algorithm.plan.0.ParallelRollouts.mod",
-                got='"raw"',
-                allowed="deterministic, max_weights_lag, mode, num_async",
-                nearest="mode",
+            unknown_option(
+                "algorithm.plan.0.ParallelRollouts.mod",
+                '"raw"',
+                "deterministic, max_weights_lag, mode, num_async",
+                "mode",
             )
         ],
         id="unknown option",
     ),
     pytest.param(
         [ROLLOUTS, {TRAIN: {"lr": 1}}],
-        [
-            Problem(
-                "unknown option algorithm.plan.1.TrainOneStep.lr",
-                where="algorithm.plan.1.TrainOneStep.lr",
-                got="1",
-                allowed="no options",
-            )
-        ],
+        [unknown_option("algorithm.plan.1.TrainOneStep.lr", "1", "no options")],
         id="option of an operator without any",
     ),
     pytest.param(
@@ -138,19 +213,12 @@ MISTAKES = [
     ),
     pytest.param(
         [{ROLLOUTS: {}, TRAIN: {}}],
-        [
-            Problem(
-                "algorithm.plan.0 is no operator",
-                where="algorithm.plan.0",
-                got='{"ParallelRollouts": {}, "TrainOneStep": {}}',
-                allowed=A_PLAN,
-            )
-        ],
+        [not_an_operator("algorithm.plan.0", '{"ParallelRollouts": {}, "TrainOneStep": {}}')],
         id="two operators in one",
     ),
     pytest.param(
         [ROLLOUTS, 3],
-        [Problem("algorithm.plan.1 is no operator", where="algorithm.plan.1", got="3", allowed=A_PLAN)],
+        [not_an_operator("algorithm.plan.1", "3")],
         id="a number for an operator",
     ),
     pytest.param(
@@ -165,41 +233,25 @@ MISTAKES = [
         ],
         id="a target that is none",
     ),
-    pytest.param(
-        [], [Problem("algorithm.plan is no plan", where="algorithm.plan", got="[]", allowed=A_PLAN)], id="nothing"
-    ),
+    pytest.param([], [not_a_plan("algorithm.plan")], id="nothing"),
     pytest.param(
         [CONCAT, TRAIN],
-        [
-            Problem(
-                "algorithm.plan.0: ConcatBatches takes items, and no operator before it gives any",
-                where="algorithm.plan.0",
-                got="ConcatBatches",
-                allowed=A_BEGINNING,
-            )
-        ],
+        [takes_items("algorithm.plan.0", "ConcatBatches")],
         id="no operator that begins",
     ),
     pytest.param(
         [ROLLOUTS, READ, TRAIN],
-        [
-            Problem(
-                "algorithm.plan.1: ReadRecorded takes no items, it can only begin a plan",
-                where="algorithm.plan.1",
-                got="ParallelRollouts -> ReadRecorded",
-                allowed="Concurrently, to run several plans in turn",
-            )
-        ],
+        [only_begins("algorithm.plan.1", "ParallelRollouts -> ReadRecorded")],
         id="a beginning in the middle",
     ),
     pytest.param(
         [ROLLOUTS, "ApplyGradients"],
         [
-            Problem(
-                "algorithm.plan.1: ParallelRollouts gives Experiences, ApplyGradients takes Gradients",
-                where="algorithm.plan.1",
-                got="ParallelRollouts -> ApplyGradients",
-                allowed=f"after ParallelRollouts: {TAKE_EXPERIENCES}",
+            misfit(
+                "algorithm.plan.1",
+                ("ParallelRollouts", "Experiences"),
+                ("ApplyGradients", "Gradients"),
+                TAKE_EXPERIENCES,
             )
         ],
         id="items that do not fit",
@@ -207,11 +259,11 @@ MISTAKES = [
     pytest.param(
         [several([ROLLOUTS], [ROLLOUTS, TRAIN]), TRAIN],
         [
-            Problem(
-                "algorithm.plan.1: Concurrently gives TrainResult, TrainOneStep takes Experiences or RecordedBatches",
-                where="algorithm.plan.1",
-                got="Concurrently -> TrainOneStep",
-                allowed="after Concurrently: Duplicate, Enqueue, DebugPrint, StandardMetricsReporting",
+            misfit(
+                "algorithm.plan.1",
+                ("Concurrently", "TrainResult"),
+                ("TrainOneStep", "Experiences or RecordedBatches"),
+                "Duplicate, Enqueue, DebugPrint, StandardMetricsReporting",
             )
         ],
         id="items of several plans that do not fit",
@@ -219,35 +271,19 @@ MISTAKES = [
     pytest.param(
         [ROLLOUTS, TRAIN, "StandardMetricsReporting", "DebugPrint"],
         [
-            Problem(
-                (
-                    "algorithm.plan.3: StandardMetricsReporting gives Result, DebugPrint takes "
-                    "Experiences or RecordedBatches or Gradients or TrainResult"
-                ),
-                where="algorithm.plan.3",
-                got="StandardMetricsReporting -> DebugPrint",
-                allowed="after StandardMetricsReporting: no operator of runner",
+            misfit(
+                "algorithm.plan.3",
+                ("StandardMetricsReporting", "Result"),
+                ("DebugPrint", "Experiences or RecordedBatches or Gradients or TrainResult"),
+                "no operator of runner",
             ),
-            Problem(
-                "algorithm.plan.2: StandardMetricsReporting ends an iteration of the whole plan",
-                where="algorithm.plan.2",
-                allowed=THE_END,
-            ),
+            ends_early("algorithm.plan.2"),
         ],
         id="a result in the middle",
     ),
     pytest.param(
         [several([ROLLOUTS, TRAIN, "StandardMetricsReporting"], [ROLLOUTS, TRAIN])],
-        [
-            Problem(
-                (
-                    "algorithm.plan.0.Concurrently.plans.0.2: StandardMetricsReporting ends an iteration "
-                    "of the whole plan"
-                ),
-                where="algorithm.plan.0.Concurrently.plans.0.2",
-                allowed=THE_END,
-            )
-        ],
+        [ends_early("algorithm.plan.0.Concurrently.plans.0.2")],
         id="a result in one of several plans",
     ),
     pytest.param(
@@ -263,14 +299,7 @@ MISTAKES = [
     ),
     pytest.param(
         [several([ROLLOUTS, TRAIN], [])],
-        [
-            Problem(
-                "algorithm.plan.0.Concurrently.plans.1 is no plan",
-                where="algorithm.plan.0.Concurrently.plans.1",
-                got="[]",
-                allowed=A_PLAN,
-            )
-        ],
+        [not_a_plan("algorithm.plan.0.Concurrently.plans.1")],
         id="an empty plan of several",
     ),
     pytest.param(
@@ -299,26 +328,12 @@ MISTAKES = [
     ),
     pytest.param(
         [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], round_robin_weights=[1])],
-        [
-            Problem(
-                "algorithm.plan.0: round_robin_weights are not one weight for each of 2 plans",
-                where="algorithm.plan.0",
-                got="[1]",
-                allowed=WEIGHTS,
-            )
-        ],
+        [other_weights("[1]")],
         id="weights of other plans",
     ),
     pytest.param(
         [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], round_robin_weights=[1, "+"])],
-        [
-            Problem(
-                "algorithm.plan.0: round_robin_weights are not one weight for each of 2 plans",
-                where="algorithm.plan.0",
-                got='[1, "+"]',
-                allowed=WEIGHTS,
-            )
-        ],
+        [other_weights('[1, "+"]')],
         id="weights that are none",
     ),
     pytest.param(
@@ -335,44 +350,17 @@ MISTAKES = [
     ),
     pytest.param(
         [several([ROLLOUTS, TRAIN], [ROLLOUTS, TRAIN], round_robin_weights="auto")],
-        [
-            Problem(
-                (
-                    "algorithm.plan.0: round_robin_weights: auto shares turns between a plan that samples "
-                    "and one that trains"
-                ),
-                where="algorithm.plan.0",
-                got="mode: round_robin, 2 plans",
-                allowed=TWO_PLANS,
-            )
-        ],
+        [no_shares("mode: round_robin, 2 plans")],
         id="shares of plans that do not sample and train",
     ),
     pytest.param(
         [several([ROLLOUTS], [ROLLOUTS, TRAIN], round_robin_weights="auto", mode="async")],
-        [
-            Problem(
-                (
-                    "algorithm.plan.0: round_robin_weights: auto shares turns between a plan that samples "
-                    "and one that trains"
-                ),
-                where="algorithm.plan.0",
-                got="mode: async, 2 plans",
-                allowed=TWO_PLANS,
-            )
-        ],
+        [no_shares("mode: async, 2 plans")],
         id="shares without turns",
     ),
     pytest.param(
         [several([ROLLOUTS, "DebugPrint"], [ROLLOUTS, TRAIN], round_robin_weights=["*", 1], output_indexes=[1])],
-        [
-            Problem(
-                "algorithm.plan.0: plan 0 never waits, so its turn with the weight '*' would never end",
-                where="algorithm.plan.0",
-                got='["*", 1]',
-                allowed=A_WAITING_PLAN,
-            )
-        ],
+        [never_waits(0, '["*", 1]')],
         id="a plan that is always ready",
     ),
     pytest.param(
@@ -381,73 +369,27 @@ MISTAKES = [
                 [ROLLOUTS, "StoreToReplayBuffer"], ["Replay", TRAIN], round_robin_weights=[1, "*"], output_indexes=[1]
             )
         ],
-        [
-            Problem(
-                "algorithm.plan.0: plan 1 never waits, so its turn with the weight '*' would never end",
-                where="algorithm.plan.0",
-                got='[1, "*"]',
-                allowed=A_WAITING_PLAN,
-            )
-        ],
+        [never_waits(1, '[1, "*"]')],
         id="replay that is always ready",
     ),
     pytest.param(
         [several([ROLLOUTS, {"Enqueue": {"queue": "q"}}], [{"Dequeue": {"queue": "p"}}, TRAIN])],
         [
-            Problem(
-                (
-                    "algorithm.plan.0.Concurrently.plans.1.0: no other plan fills the queue p, so Dequeue "
-                    "would never give an item"
-                ),
-                where="algorithm.plan.0.Concurrently.plans.1.0",
-                got="p",
-                allowed="{Enqueue: {queue: p}} in a plan that Concurrently runs beside it",
-            ),
-            Problem(
-                (
-                    "algorithm.plan.0.Concurrently.plans.0.1: no plan empties the queue q, so Enqueue "
-                    "would wait for ever once it is full"
-                ),
-                where="algorithm.plan.0.Concurrently.plans.0.1",
-                got="q",
-                allowed="{Dequeue: {queue: q}} at the beginning of a plan",
-            ),
+            never_filled("algorithm.plan.0.Concurrently.plans.1.0", "p"),
+            never_emptied("algorithm.plan.0.Concurrently.plans.0.1", "q"),
         ],
         id="a queue that nobody fills",
     ),
     pytest.param(
         [{"Dequeue": {"queue": "q"}}, {"Enqueue": {"queue": "q"}}, TRAIN],
-        [
-            Problem(
-                "algorithm.plan.0: no other plan fills the queue q, so Dequeue would never give an item",
-                where="algorithm.plan.0",
-                got="q",
-                allowed="{Enqueue: {queue: q}} in a plan that Concurrently runs beside it",
-            )
-        ],
+        [never_filled("algorithm.plan.0", "q")],
         id="a queue that fills itself",
     ),
     pytest.param(
         [several([queue("Dequeue", "p"), queue("Enqueue", "q"), TRAIN], FROM_Q_TO_P)],
         [
-            Problem(
-                (
-                    "algorithm.plan.0.Concurrently.plans.0.0: the queue p is filled from queues that wait "
-                    "for it, so no item ever comes"
-                ),
-                where="algorithm.plan.0.Concurrently.plans.0.0",
-                got="p",
-                allowed="{Enqueue: {queue: p}} in a plan that samples or reads recorded data",
-            ),
-            Problem(
-                (
-                    "algorithm.plan.0.Concurrently.plans.1.0: the queue q is filled from queues that wait "
-                    "for it, so no item ever comes"
-                ),
-                where="algorithm.plan.0.Concurrently.plans.1.0",
-                got="q",
-                allowed="{Enqueue: {queue: q}} in a plan that samples or reads recorded data",
-            ),
+            in_a_circle("algorithm.plan.0.Concurrently.plans.0.0", "p"),
+            in_a_circle("algorithm.plan.0.Concurrently.plans.1.0", "q"),
         ],
         id="queues that fill each other",
     ),
@@ -461,24 +403,8 @@ MISTAKES = [
             )
         ],
         [
-            Problem(
-                (
-                    "algorithm.plan.0.Concurrently.plans.2.0: the queue p is filled from queues that wait "
-                    "for it, so no item ever comes"
-                ),
-                where="algorithm.plan.0.Concurrently.plans.2.0",
-                got="p",
-                allowed="{Enqueue: {queue: p}} in a plan that samples or reads recorded data",
-            ),
-            Problem(
-                (
-                    "algorithm.plan.0.Concurrently.plans.3.0: the queue q is filled from queues that wait "
-                    "for it, so no item ever comes"
-                ),
-                where="algorithm.plan.0.Concurrently.plans.3.0",
-                got="q",
-                allowed="{Enqueue: {queue: q}} in a plan that samples or reads recorded data",
-            ),
+            in_a_circle("algorithm.plan.0.Concurrently.plans.2.0", "p"),
+            in_a_circle("algorithm.plan.0.Concurrently.plans.3.0", "q"),
         ],
         id="queues of which only some have items",
     ),
@@ -505,50 +431,29 @@ MISTAKES = [
     ),
     pytest.param(
         [ROLLOUTS, "Enqueue", TRAIN],
-        [
-            Problem(
-                "algorithm.plan.1: no plan empties the queue queue, so Enqueue would wait for ever once it is full",
-                where="algorithm.plan.1",
-                got="queue",
-                allowed="{Dequeue: {queue: queue}} at the beginning of a plan",
-            )
-        ],
+        [never_emptied("algorithm.plan.1", "queue")],
         id="a queue that nobody empties",
     ),
     pytest.param(
         [several([ROLLOUTS, "Enqueue"], ["Dequeue", "ApplyGradients"])],
         [
-            Problem(
-                "algorithm.plan.0.Concurrently.plans.1.1: Dequeue gives Experiences, ApplyGradients takes Gradients",
-                where="algorithm.plan.0.Concurrently.plans.1.1",
-                got="Dequeue -> ApplyGradients",
-                allowed=f"after Dequeue: {TAKE_EXPERIENCES}",
+            misfit(
+                "algorithm.plan.0.Concurrently.plans.1.1",
+                ("Dequeue", "Experiences"),
+                ("ApplyGradients", "Gradients"),
+                TAKE_EXPERIENCES,
             )
         ],
         id="items of a queue that do not fit",
     ),
     pytest.param(
         [{"Duplicate": {"plans": [[TRAIN], [TRAIN]]}}],
-        [
-            Problem(
-                "algorithm.plan.0: Duplicate takes items, and no operator before it gives any",
-                where="algorithm.plan.0",
-                got="Duplicate",
-                allowed=A_BEGINNING,
-            )
-        ],
+        [takes_items("algorithm.plan.0", "Duplicate")],
         id="duplicates of nothing",
     ),
     pytest.param(
         [ROLLOUTS, {"Duplicate": {"plans": [[TRAIN], [ROLLOUTS, TRAIN]]}}],
-        [
-            Problem(
-                "algorithm.plan.1.Duplicate.plans.1.0: ParallelRollouts takes no items, it can only begin a plan",
-                where="algorithm.plan.1.Duplicate.plans.1.0",
-                got="Duplicate -> ParallelRollouts",
-                allowed="Concurrently, to run several plans in turn",
-            )
-        ],
+        [only_begins("algorithm.plan.1.Duplicate.plans.1.0", "Duplicate -> ParallelRollouts")],
         id="a beginning in a duplicate",
     ),
     pytest.param(
@@ -593,30 +498,17 @@ MISTAKES = [
     ),
     pytest.param(
         [{"_target_": f"{OWN}.EverySecond"}, TRAIN],
-        [
-            Problem(
-                (
-                    "algorithm.plan.0: tests.plans.own_plans.EverySecond takes items, and no operator "
-                    "before it gives any"
-                ),
-                where="algorithm.plan.0",
-                got="tests.plans.own_plans.EverySecond",
-                allowed=A_BEGINNING,
-            )
-        ],
+        [takes_items("algorithm.plan.0", "tests.plans.own_plans.EverySecond")],
         id="one's own operator that begins no plan",
     ),
     pytest.param(
         [ROLLOUTS, {"_target_": f"{OWN}.OddSteps"}, TRAIN],
         [
-            Problem(
-                (
-                    "algorithm.plan.2: tests.plans.own_plans.OddSteps gives Numbers, TrainOneStep takes "
-                    "Experiences or RecordedBatches"
-                ),
-                where="algorithm.plan.2",
-                got="tests.plans.own_plans.OddSteps -> TrainOneStep",
-                allowed="after tests.plans.own_plans.OddSteps: no operator of runner",
+            misfit(
+                "algorithm.plan.2",
+                ("tests.plans.own_plans.OddSteps", "Numbers"),
+                ("TrainOneStep", "Experiences or RecordedBatches"),
+                "no operator of runner",
             )
         ],
         id="items of one's own that nothing takes",
@@ -639,14 +531,8 @@ MISTAKES = [
         [{ROLLOUTS: {"mode": "bulk"}}, "ConcatBatch", {"TrainOneStp": {"lr": 1}}],
         [
             NO_MODE_BULK,
-            NO_CONCAT_BATCH,
-            Problem(
-                "algorithm.plan.2: there is no operator TrainOneStp",
-                where="algorithm.plan.2",
-                got="TrainOneStp",
-                allowed=OPERATOR_NAMES,
-                nearest="TrainOneStep",
-            ),
+            no_operator("algorithm.plan.1", "ConcatBatch", "ConcatBatches"),
+            no_operator("algorithm.plan.2", "TrainOneStp", "TrainOneStep"),
         ],
         id="several mistakes",
     ),
@@ -665,12 +551,25 @@ ONLY_REPLAYED = Problem(
     where="algorithm.plan",
     allowed="StoreToReplayBuffer with buffer: replay, too",
 )
-NO_ERRORS_OF_ROWS = Problem(
-    "algorithm.plan.4: the loss gives no td_error for each row",
-    where="algorithm.plan.4",
-    got="td_error",
-    allowed="a loss that names it in `rows`",
-)
+
+
+def no_buffer(key: str) -> Problem:
+    allowed = "algorithm.replay_buffers.replay={_target_: runner.replay.ReplayBuffer, capacity: 10000}"
+    return Problem(f"{key}: algorithm.replay_buffers has no buffer replay", key, "replay", allowed)
+
+
+def no_errors_of_rows(key: str) -> Problem:
+    return Problem(f"{key}: the loss gives no td_error for each row", key, "td_error", "a loss that names it in `rows`")
+
+
+def only_stored(buffer: str) -> Problem:
+    return Problem(
+        f"algorithm.replay_buffers.{buffer}: the plan stores to this buffer only",
+        where="algorithm.plan",
+        allowed=f"Replay with buffer: {buffer}, too",
+    )
+
+
 # Buffers, the plan, and its problems.
 BUFFER_MISTAKES = [
     pytest.param(
@@ -692,31 +591,15 @@ BUFFER_MISTAKES = [
         {},
         [several([ROLLOUTS, STORE], ["Replay", TRAIN])],
         [
-            Problem(
-                "algorithm.plan.0.Concurrently.plans.0.1: algorithm.replay_buffers has no buffer replay",
-                where="algorithm.plan.0.Concurrently.plans.0.1",
-                got="replay",
-                allowed=A_BUFFER,
-            ),
-            Problem(
-                "algorithm.plan.0.Concurrently.plans.1.0: algorithm.replay_buffers has no buffer replay",
-                where="algorithm.plan.0.Concurrently.plans.1.0",
-                got="replay",
-                allowed=A_BUFFER,
-            ),
+            no_buffer("algorithm.plan.0.Concurrently.plans.0.1"),
+            no_buffer("algorithm.plan.0.Concurrently.plans.1.0"),
         ],
         id="no buffer",
     ),
     pytest.param(
         BUFFER,
         [ROLLOUTS, STORE, TRAIN],
-        [
-            Problem(
-                "algorithm.replay_buffers.replay: the plan stores to this buffer only",
-                where="algorithm.plan",
-                allowed="Replay with buffer: replay, too",
-            )
-        ],
+        [only_stored("replay")],
         id="never replayed",
     ),
     pytest.param(
@@ -815,14 +698,7 @@ BUFFER_MISTAKES = [
     pytest.param(
         BUFFER,
         [ROLLOUTS, "MixInReplay", TRAIN, UPDATE],
-        [
-            Problem(
-                "algorithm.plan.3: the loss gives no td_error for each row",
-                where="algorithm.plan.3",
-                got="td_error",
-                allowed="a loss that names it in `rows`",
-            )
-        ],
+        [no_errors_of_rows("algorithm.plan.3")],
         id="errors that the loss does not give",
     ),
     pytest.param(
@@ -857,7 +733,7 @@ BUFFER_MISTAKES = [
         BUFFER,
         [ROLLOUTS, "MixInReplay", "ComputeGradients", "ApplyGradients", UPDATE],
         [
-            NO_ERRORS_OF_ROWS,
+            no_errors_of_rows("algorithm.plan.4"),
             Problem(
                 (
                     "algorithm.plan.4: gradients do not say which rows they were computed on, so that no "
@@ -874,18 +750,14 @@ BUFFER_MISTAKES = [
         BUFFER | {"other": BUFFER["replay"]},
         [ROLLOUTS, {STORE: {"buffer": "other"}}, "MixInReplay", TRAIN, {UPDATE: {"buffer": "other"}}],
         [
-            NO_ERRORS_OF_ROWS,
+            no_errors_of_rows("algorithm.plan.4"),
             Problem(
                 "algorithm.plan.4: no row that comes to it was replayed from this buffer",
                 where="algorithm.plan.4",
                 got="buffer other",
                 allowed="buffer: replay",
             ),
-            Problem(
-                "algorithm.replay_buffers.other: the plan stores to this buffer only",
-                where="algorithm.plan",
-                allowed="Replay with buffer: other, too",
-            ),
+            only_stored("other"),
         ],
         id="priorities of another buffer",
     ),

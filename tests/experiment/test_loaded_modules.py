@@ -173,20 +173,24 @@ def test_what_only_one_of_both_has_is_left_where_that_is_asked_for(make_run: Mak
 # -- what is refused -----------------------------------------------------------------------------------------------
 
 
+def other_shapes(source: Path, there: str, here: str) -> Problem:
+    return Problem(
+        "the checkpoint's parameters have other shapes: they are of another network, or of other observations",
+        where=f"module default_policy, load_state_path\n{checkpoint_of(source)}",
+        got=f"{there} in the checkpoint",
+        allowed=f"{here} in this configuration",
+    )
+
+
 def test_another_network(make_run: MakeRun) -> None:
     problems = problems_of(f"module.load_state_path={make_run()}", "module.fcnet_hiddens=[16]")
     assert problems == [
-        Problem(
-            "the checkpoint's parameters have other shapes: they are of another network, or of other observations",
-            where=f"module default_policy, load_state_path\n{checkpoint_of(make_run())}",
-            got=(
-                "encoder.layers.0.weight (32, 4), encoder.layers.0.bias (32,), pi.layers.0.weight (2, "
-                "32), vf.layers.0.weight (1, 32) in the checkpoint"
-            ),
-            allowed=(
-                "encoder.layers.0.weight (16, 4), encoder.layers.0.bias (16,), pi.layers.0.weight (2, "
-                "16), vf.layers.0.weight (1, 16) in this configuration"
-            ),
+        other_shapes(
+            make_run(),
+            "encoder.layers.0.weight (32, 4), encoder.layers.0.bias (32,), pi.layers.0.weight (2, "
+            "32), vf.layers.0.weight (1, 32)",
+            "encoder.layers.0.weight (16, 4), encoder.layers.0.bias (16,), pi.layers.0.weight (2, "
+            "16), vf.layers.0.weight (1, 16)",
         )
     ]
 
@@ -194,11 +198,10 @@ def test_another_network(make_run: MakeRun) -> None:
 def test_other_spaces(make_run: MakeRun) -> None:
     problems = problems_of(f"module.load_state_path={make_run()}", "env=pendulum")
     assert problems == [
-        Problem(
-            "the checkpoint's parameters have other shapes: they are of another network, or of other observations",
-            where=f"module default_policy, load_state_path\n{checkpoint_of(make_run())}",
-            got="encoder.layers.0.weight (32, 4) in the checkpoint",
-            allowed="encoder.layers.0.weight (32, 3) in this configuration",
+        other_shapes(
+            make_run(),
+            "encoder.layers.0.weight (32, 4)",
+            "encoder.layers.0.weight (32, 3)",
         )
     ]
 
