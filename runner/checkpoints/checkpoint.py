@@ -11,15 +11,16 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import safetensors.numpy
 
+from runner.checkpoints.errors import OddCheckpointError
 from runner.checkpoints.files import broken, read_file, sync_folder, write_file
-from runner.checkpoints.manifest_checks import MAX_MANIFEST_BYTES, check_manifest
 from runner.checkpoints.segment_files import SUFFIX, SegmentWriter, stored_segment
 from runner.checkpoints.stored_values import (
     Arrays,
@@ -30,11 +31,22 @@ from runner.checkpoints.stored_values import (
     values_to_json,
 )
 from runner.config.documents import parse_json, read_regular
+from runner.config.errors import Problem, show_value
 from runner.config.signatures import foreign_reason, signed
 
 SCHEMA_VERSION = 2
 KIND = "checkpoint"
 MANIFEST = "manifest.json"
+_MAX_MANIFEST_BYTES = 2**26
+_MOST_LETTERS = 80
+# Key of a manifest -> its types, the types of its items, and a description.
+_SHAPE: Mapping[str, tuple[tuple[type, ...], tuple[type, ...], str]] = {
+    "config": ((dict,), (object,), "a block of keys"),
+    "overrides": ((list,), (str,), "a list of texts"),
+    "experiment": ((str, NoneType), (object,), "a name"),
+    "result": ((dict,), (int, float, NoneType), "metric: number"),
+    "files": ((dict,), (str,), "file: digest"),
+}
 
 
 def save_checkpoint(folder: Path, state: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
@@ -122,7 +134,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Read the manifest of a checkpoint, and check its digest and shape."""
     path = folder / MANIFEST
     try:
-        manifest = parse_json(read_regular(path, MAX_MANIFEST_BYTES))
+        manifest = parse_json(read_regular(path, _MAX_MANIFEST_BYTES))
         digest = manifest["digest"]
         version = manifest["schema_version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -132,7 +144,7 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise broken("the checkpoint has another schema version", path, str(version), allowed)
     if digest != _manifest_digest(manifest):
         raise broken("the checkpoint was altered", path, f"digest {_manifest_digest(manifest)[:12]}", digest[:12])
-    check_manifest(path, manifest)
+    _check_manifest(path, manifest)
     return dict(manifest)
 
 
@@ -149,3 +161,20 @@ def origin_of(manifest: Mapping[str, Any]) -> str | None:
 def _manifest_digest(manifest: Mapping[str, Any]) -> str:
     rest = {key: value for key, value in manifest.items() if key != "digest"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
+
+
+def _check_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
+    """Check the types of the keys that a manifest has; raises `OddCheckpointError`."""
+    problem = next(_find_problems(path, manifest), None)
+    if problem is not None:
+        raise OddCheckpointError(problem)
+
+
+def _find_problems(path: Path, manifest: Mapping[str, Any]) -> Iterator[Problem]:
+    for name, (kinds, item_kinds, allowed) in _SHAPE.items():
+        value = manifest.get(name) if name in manifest else kinds[0]()
+        items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        odd = [value] if not isinstance(value, kinds) else [one for one in items if not isinstance(one, item_kinds)]
+        for one in odd[:1]:
+            what = f"the manifest's {name} is none that runner writes"
+            yield Problem(what, str(path), show_value(one)[:_MOST_LETTERS], allowed)

@@ -7,14 +7,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from runner.config.documents import parse_json
 from runner.config.errors import Problem, UserError
 from runner.config.signatures import foreign_reason, signed
 from runner.locks import owner_of
 from runner.sweep.space import Combination, SearchSpace, combination_key, difference, override_text, value_text
-from runner.sweep.trial_lines import find_fault
 from runner.tracking import ProgressLog, write_result
 from runner.tracking.plain_values import finite_number, json_value
 from runner.tracking.series import follow_columns
@@ -180,7 +179,7 @@ class SweepFolder:
         """Return the trials as they were written last."""
         trials: dict[int, Trial] = {}
         for number, read in enumerate(self._log.read()):
-            fault = find_fault(read)
+            fault = _find_fault(read)
             if fault is not None:
                 problem = Problem(f"this line is no trial: {fault}", f"{self._log.path}:{number + 1}")
                 raise UserError(problem.render_alone())
@@ -327,3 +326,27 @@ def _gain(value: float, mode: str) -> float:
 
 def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
     return one != other and all(mine >= theirs for mine, theirs in zip(one, other, strict=True))
+
+
+def _find_fault(line: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with a line, None if it is a trial. Its number names a folder."""
+    number = line.get("number")
+    if not _is_count(number):
+        return f"its number is {number!r:.60}"
+    if line.get("status", "waiting") not in get_args(Status):
+        return f"its status is {line['status']!r:.60}"
+    for name in ("combination", "changed"):
+        values = line.get(name, {})
+        if not isinstance(values, Mapping) or not all(
+            isinstance(value, (str, int, float)) for value in values.values()
+        ):
+            return f"its {name} is {values!r:.60}"
+    if not isinstance(line.get("result", {}), Mapping):
+        return f"its result is {line['result']!r:.60}"
+    if not _is_count(line.get("num_failures", 0)) or not isinstance(line.get("reason", ""), str):
+        return "its failures are not counted"
+    return None
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
