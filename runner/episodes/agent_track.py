@@ -82,6 +82,11 @@ class AgentTrack:
         """The number of the agent's own steps before this chunk."""
         return self.episode.observations.lookback
 
+    @property
+    def flags(self) -> tuple[bool, bool]:
+        """Whether the agent has terminated, and whether it was truncated."""
+        return self.episode.is_terminated, self.episode.is_truncated
+
     # --- collecting -------------------------------------------------------------------------------
 
     def problem_with(self, step: MultiAgentStep, agent_id: AgentID) -> str | None:
@@ -266,3 +271,19 @@ class AgentTrack:
         if self.begun is not None and self.episode.is_done:
             return "an action hangs, but it has ended"
         return None
+
+
+def add_hanging(
+    tracks: Mapping[AgentID, AgentTrack],
+    actions: Mapping[AgentID, Any],
+    outputs: Mapping[AgentID, dict[str, Any]],
+    rewards: Mapping[AgentID, Any],
+    carried: Mapping[AgentID, Any],
+) -> None:
+    """Give new tracks what hangs; `ValueError` naming the agents that have no track."""
+    if unknown := [agent_id for agent_id in (*actions, *rewards, *carried) if agent_id not in tracks]:
+        raise ValueError(f"actions or rewards hang of agents that are not in it: {unknown}")
+    for agent_id, track in tracks.items():
+        if agent_id in actions:
+            track.begun = actions[agent_id], outputs.get(agent_id, {})
+        track.reward, track.carried = rewards.get(agent_id), carried.get(agent_id)

@@ -4,26 +4,56 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from runner.episodes.agent_track import ALL, AgentID, AgentTrack, MultiAgentStep
-from runner.episodes.multi_agent_chunks import MultiAgentChunks, checked_lookback
-from runner.episodes.multi_agent_fields import map_to_default_module
-from runner.episodes.multi_agent_state import read_state, write_state
-from runner.episodes.single_agent_episode import SingleAgentEpisode
+from runner.episodes.agent_track import ALL, AgentID, AgentTrack, MultiAgentStep, add_hanging
+from runner.episodes.columns import DEFAULT_MODULE_ID
+from runner.episodes.lookback_buffer import Indices, LookbackBuffer
+from runner.episodes.multi_agent_getters import (
+    ACTIONS,
+    INFOS,
+    OBSERVATIONS,
+    REWARDS,
+    AgentDict,
+    Query,
+    at_agent_steps,
+    at_env_steps,
+    by_agent_first,
+    extra_model_output,
+)
+from runner.episodes.multi_agent_state import (
+    NUMBER,
+    read_by_agent,
+    read_dict,
+    read_env_t,
+    read_pairs,
+    tracks_from_state,
+    tracks_to_state,
+)
+from runner.episodes.nested import StateError, read_key, to_plain
+from runner.episodes.single_agent_episode import SingleAgentEpisode, checked_lookback, read_clock, slice_bounds
+from runner.episodes.spaces import space_from_dict, space_to_dict
 
 if TYPE_CHECKING:
     from gymnasium import Space
 
 Array = np.ndarray[Any, Any]
+AgentIDs = Collection[AgentID] | AgentID | None
 Flags = bool | Mapping[AgentID, Any]
 ModuleMapping = Callable[[AgentID, "MultiAgentEpisode"], str]
 
+Slice = slice  # the class has a method of this name
 
-class MultiAgentEpisode(MultiAgentChunks):
+
+def map_to_default_module(agent_id: AgentID, episode: Any) -> str:
+    """Let one module play all agents."""
+    return DEFAULT_MODULE_ID
+
+
+class MultiAgentEpisode:
     """An episode of several agents, or a chunk of one: T = `len(episode)` env steps after H of lookback.
 
     `agent_episodes` has one `SingleAgentEpisode` for each agent that has been observed. Agents come, skip env
@@ -46,9 +76,63 @@ class MultiAgentEpisode(MultiAgentChunks):
 
     A chunk from `cut()` takes along what hangs, and remembers who has ended: an agent that ended at or before
     `env_t_started` is not in it.
+
+    Getters share their arguments:
+
+    * `indices`: one int, a list or slice of them, None for all from env step 0 on. As in `LookbackBuffer.get`,
+      a negative index counts from the end or, with `neg_index_as_lookback`, from env step 0 back into the
+      lookback; -1 is the newest observation, but the newest *complete or begun* step for all other fields.
+    * `agent_ids`: one id or several; None: all agents of this chunk. Unknown ids are ignored.
+    * `env_steps=True`: indices are env steps; an action, reward or extra output is found at the env step of
+      the observation it answers. What an agent has begun but not completed is found there too: its hanging
+      action, and the rewards so far. An agent without a value at one env step is left out of an int's result,
+      and has fewer rows in a list of many. `env_steps=False`: each agent's own steps, hanging action last.
+    * `fill`: the value at every env step (or own step) where an agent has none, inside or outside of the range.
+    * `return_list=True` (env steps only): a list with one dict per env step, also for an int.
+
+    The result is a dict by agent id: an item for an int, else a list of items or (numpy mode) columns; agents
+    without any row are left out. Getters raise `IndexError` for an int or list index outside without `fill`, and
+    the errors of `LookbackBuffer.get`.
     """
 
-    __slots__ = ()
+    SKIP_ENV_TS_TAG = "S"
+
+    __slots__ = (
+        "_agent_to_module_mapping",
+        "_custom_data",
+        "_ended_agents",
+        "_hanging_rewards_begin",
+        "_is_reset",
+        "_last_step_time",
+        "_len_lookback_buffer",
+        "_start_time",
+        "_tracks",
+        "action_space",
+        "agent_episodes",
+        "agent_to_module_mapping_fn",
+        "env_t",
+        "env_t_started",
+        "id_",
+        "is_terminated",
+        "is_truncated",
+        "observation_space",
+    )
+
+    def _init_fields(self, id_: str, env_t_started: int, env_t: int, lookback: int) -> None:
+        self.id_ = id_
+        self.env_t_started, self.env_t, self._len_lookback_buffer = env_t_started, env_t, lookback
+        self.agent_episodes: dict[AgentID, SingleAgentEpisode] = {}
+        self._tracks: dict[AgentID, AgentTrack] = {}  # around the episodes of `agent_episodes`
+        self._ended_agents: dict[AgentID, tuple[bool, bool]] = {}  # before this chunk: terminated, truncated
+        self._hanging_rewards_begin: dict[AgentID, Any] = {}  # given before the first observation: part of no step
+        self.observation_space: dict[AgentID, Space[Any]] = {}
+        self.action_space: dict[AgentID, Space[Any]] = {}
+        self.agent_to_module_mapping_fn: ModuleMapping = map_to_default_module
+        self._agent_to_module_mapping: dict[AgentID, str] = {}
+        self.is_terminated = self.is_truncated = self._is_reset = False
+        self._custom_data: dict[Any, Any] | None = None
+        self._start_time: float | None = None
+        self._last_step_time: float | None = None
 
     def __init__(  # noqa: PLR0913 - the signature of the specification
         self,
@@ -95,20 +179,46 @@ class MultiAgentEpisode(MultiAgentChunks):
         self.observation_space, self.action_space = dict(observation_space or {}), dict(action_space or {})
         self.agent_to_module_mapping_fn = agent_to_module_mapping_fn or map_to_default_module
         self._agent_to_module_mapping = dict(agent_module_ids or {})
+        observations, infos = observations or [], infos or [{}] * len(observations or [])
+        steps = _history(observations, infos, actions or [], rewards or [], extra_model_outputs)
         if not observations:
-            _check_history(observations, infos, actions, rewards, extra_model_outputs)
             return
-        actions, rewards = actions or [], rewards or []
-        infos = infos or [{}] * len(observations)
-        extra_model_outputs = extra_model_outputs or [{}] * len(actions)
-        _check_history(observations, infos, actions, rewards, extra_model_outputs)
-        lookback = len(rewards) if len_lookback_buffer == "auto" else checked_lookback(len_lookback_buffer)
-        self._len_lookback_buffer = min(lookback, len(rewards))
+        lookback = len(steps) if len_lookback_buffer == "auto" else checked_lookback(len_lookback_buffer)
+        self._len_lookback_buffer = min(lookback, len(steps))
         self.env_t -= self._len_lookback_buffer
         self.add_env_reset(observations=observations[0], infos=infos[0])
-        steps = list(zip(observations[1:], actions, rewards, infos[1:], extra_model_outputs, strict=True))
-        self._add_history(steps, *_by_agent(terminateds, truncateds))
-        self._number_agents(agent_t_started or {}, agent_episode_ids or {})
+        self._add_history(steps, _by_agent(terminateds), _by_agent(truncateds))
+        for agent_id, episode in self.agent_episodes.items():
+            episode.t_started = (agent_t_started or {}).get(agent_id, 0)
+            episode.t = episode.t_started + len(episode.rewards)
+            episode.id_ = (agent_episode_ids or {}).get(agent_id, episode.id_)
+
+    @property
+    def _env_ts(self) -> range:
+        """The env steps of this chunk."""
+        return range(self.env_t_started, self.env_t)
+
+    def _put(self, agent_id: AgentID, track: AgentTrack) -> None:
+        self._tracks[agent_id], self.agent_episodes[agent_id] = track, track.episode
+
+    def _add_history(
+        self, steps: list[tuple[Any, ...]], terminateds: Mapping[AgentID, Any], truncateds: Mapping[AgentID, Any]
+    ) -> None:
+        for index, (observations, actions, rewards, infos, extra) in enumerate(steps):
+            if index == self._len_lookback_buffer:
+                self._start_chunk()
+            is_last = index == len(steps) - 1
+            flags: dict[str, Any] = {"terminateds": terminateds, "truncateds": truncateds} if is_last else {}
+            self.add_env_step(observations, actions, rewards, infos, extra_model_outputs=extra, **flags)
+        if self._len_lookback_buffer == len(steps):
+            self._start_chunk()
+        if not steps:
+            self._apply(MultiAgentStep({}, {}, {}, {}, terminateds, truncateds, {}))
+
+    def _start_chunk(self) -> None:
+        for track in self._tracks.values():
+            track.start_chunk()
+        self._hanging_rewards_begin = {}
 
     @classmethod
     def from_agent_episodes(  # noqa: PLR0913 - one for each field of an episode
@@ -147,77 +257,26 @@ class MultiAgentEpisode(MultiAgentChunks):
         self = cls.__new__(cls)
         self._init_fields(uuid.uuid4().hex if id_ is None else id_, env_t_started, env_t, 0)
         self._is_reset = True
-        self.is_terminated, self.is_truncated = _flag_of_all(terminateds), _flag_of_all(truncateds)
-        acted, extra, rewards = hanging_actions or {}, hanging_extra_model_outputs or {}, hanging_rewards or {}
-        carried = carried_rewards or {}
-        if unknown := [agent_id for agent_id in (*acted, *rewards, *carried) if agent_id not in agent_episodes]:
-            raise ValueError(f"episode {self.id_}: actions or rewards hang of agents that are not in it: {unknown}")
+        terminated, truncated = _by_agent(terminateds), _by_agent(truncateds)
+        self.is_terminated, self.is_truncated = bool(terminated.get(ALL)), bool(truncated.get(ALL))
         for agent_id, episode in agent_episodes.items():
-            track = AgentTrack(episode, self._checked_env_t(agent_id, episode, env_t_of_obs.get(agent_id, ())))
-            if agent_id in acted:
-                track.begun, track.reward = (acted[agent_id], extra.get(agent_id, {})), 0.0
-            track.reward = rewards.get(agent_id, track.reward)
-            track.carried = carried.get(agent_id)
-            self._put(agent_id, track)
-            self._adopt(agent_id, episode, *_by_agent(terminateds, truncateds))
+            self._put(agent_id, AgentTrack(episode, _checked_env_t(agent_id, episode, env_t_of_obs, env_t)))
+            episode.agent_id = agent_id if episode.agent_id is None else episode.agent_id
+            if episode.multi_agent_episode_id is None:
+                episode.multi_agent_episode_id = self.id_
+            if episode.module_id is not None:
+                self._agent_to_module_mapping[agent_id] = episode.module_id
+            episode.is_terminated = episode.is_terminated or bool(terminated.get(agent_id))
+            episode.is_truncated = episode.is_truncated or bool(truncated.get(agent_id))
+        rewards = dict.fromkeys(hanging_actions or {}, 0.0) | dict(hanging_rewards or {})
+        add_hanging(
+            self._tracks, hanging_actions or {}, hanging_extra_model_outputs or {}, rewards, carried_rewards or {}
+        )
         if len_lookback_buffer is None:
             looking_back = [track.env_t[0] for track in self._tracks.values() if track.lookback > 0]
             len_lookback_buffer = env_t_started - min(looking_back, default=env_t_started)
         self._len_lookback_buffer = checked_lookback(len_lookback_buffer)
         return self
-
-    def _checked_env_t(self, agent_id: AgentID, episode: SingleAgentEpisode, given: Sequence[int] | Array) -> list[int]:
-        times = given.tolist() if isinstance(given, np.ndarray) else list(given)
-        rows = episode.observations.len_incl_lookback()
-        if len(times) != rows or not rows:
-            raise ValueError(f"agent {agent_id!r} has {rows} observations, but env_t_of_obs has {len(times)} for it")
-        if times[-1] > self.env_t:
-            raise ValueError(f"env_t_of_obs of agent {agent_id!r} goes to {times[-1]}, beyond env_t={self.env_t}")
-        return times
-
-    def _adopt(
-        self,
-        agent_id: AgentID,
-        episode: SingleAgentEpisode,
-        terminateds: Mapping[AgentID, Any],
-        truncateds: Mapping[AgentID, Any],
-    ) -> None:
-        episode.agent_id = agent_id if episode.agent_id is None else episode.agent_id
-        if episode.multi_agent_episode_id is None:
-            episode.multi_agent_episode_id = self.id_
-        if episode.module_id is not None:
-            self._agent_to_module_mapping[agent_id] = episode.module_id
-        episode.is_terminated = episode.is_terminated or bool(terminateds.get(agent_id))
-        episode.is_truncated = episode.is_truncated or bool(truncateds.get(agent_id))
-
-    def _add_history(
-        self,
-        steps: list[tuple[Any, ...]],
-        terminateds: Mapping[AgentID, Any],
-        truncateds: Mapping[AgentID, Any],
-    ) -> None:
-        for index, (observations, actions, rewards, infos, extra) in enumerate(steps):
-            if index == self._len_lookback_buffer:
-                self._begin_chunk()
-            is_last = index == len(steps) - 1
-            flags: dict[str, Any] = {"terminateds": terminateds, "truncateds": truncateds} if is_last else {}
-            self.add_env_step(observations, actions, rewards, infos, extra_model_outputs=extra, **flags)
-        if self._len_lookback_buffer == len(steps):
-            self._begin_chunk()
-        if not steps:
-            self._apply(MultiAgentStep({}, {}, {}, {}, terminateds, truncateds, {}))
-
-    def _begin_chunk(self) -> None:
-        """Make all agents' complete steps lookback."""
-        for track in self._tracks.values():
-            track.start_chunk()
-        self._hanging_rewards_begin = {}
-
-    def _number_agents(self, agent_t_started: Mapping[AgentID, int], ids: Mapping[AgentID, str]) -> None:
-        for agent_id, episode in self.agent_episodes.items():
-            episode.t_started = agent_t_started.get(agent_id, 0)
-            episode.t = episode.t_started + len(episode.rewards)
-            episode.id_ = ids.get(agent_id, episode.id_)
 
     # --- collecting -------------------------------------------------------------------------------
 
@@ -317,8 +376,7 @@ class MultiAgentEpisode(MultiAgentChunks):
         return episode
 
     def _update_flags(self, step: MultiAgentStep) -> None:
-        ends = [(e.is_terminated, e.is_truncated) for e in self.agent_episodes.values()]
-        ends += self._ended_agents.values()
+        ends = [*(track.flags for track in self._tracks.values()), *self._ended_agents.values()]
         all_ended = bool(ends) and all(any(flags) for flags in ends)
         all_terminated = all_ended and all(terminated for terminated, _ in ends)
         self.is_terminated = bool(step.terminateds.get(ALL)) or all_terminated
@@ -336,12 +394,450 @@ class MultiAgentEpisode(MultiAgentChunks):
                 raise type(error)(f"agent {agent_id!r}: {error}") from None
         return self
 
+    # --- chunks -----------------------------------------------------------------------------------
+
+    def cut(self, len_lookback_buffer: int = 0) -> Self:
+        """Return the chunk that continues this episode: length 0, starting at `env_t`, with the agents still there.
+
+        Each agent has its newest observation, even if that is older than the lookback, and copies of its data of the
+        last `len_lookback_buffer` env steps, as far as there are. What hangs, hangs in the new chunk too; its
+        rewards are counted by `get_return(include_hanging_rewards=True)` of this one. Raises `ValueError` if the
+        episode is done or not reset.
+        """
+        if self.is_done or not self._is_reset:
+            state = "is done; there is nothing to continue" if self.is_done else "is not reset"
+            raise ValueError(f"cut: episode {self.id_} (env_t={self.env_t}) {state}")
+        lookback = min(checked_lookback(len_lookback_buffer), self._len_lookback_buffer + len(self))
+        chunk = self._chunk(self.env_t, self.env_t, lookback)
+        chunk._ended_agents = dict(self._ended_agents)
+        for agent_id, track in self._tracks.items():
+            if track.episode.is_done:
+                chunk._ended_agents[agent_id] = track.flags
+            else:
+                chunk._put(agent_id, track.cut(self.env_t - lookback))
+        chunk._start_time = chunk._last_step_time = self._last_step_time
+        return chunk
+
+    def slice(self, slice_: Slice, *, len_lookback_buffer: int | None = None) -> Self:
+        """Return the env steps from `slice_.start` up to `slice_.stop` as an episode, with the observations after them.
+
+        Negative values count from the end; the range is clipped to the env steps 0 to T. An agent's step belongs to
+        the slice with the observation it answers: if the slice ends before that step does, the action and the entire
+        reward hang. An agent is in the slice if it is observed in it, and did not end at its start. An agent that
+        waits at the end of the episode is in the slice that continues from there; an agent that waits at its start,
+        observed in the lookback only, is in the slice from env step 0.
+
+        The lookback has `len_lookback_buffer` env steps (default: as many as this episode's), as far as there are;
+        it has the agents of the slice only. Done flags are kept only if the slice reaches the last env step (an
+        agent's: its last observation). Numpy mode: views, not copies. Raises `ValueError` for a step other than 1.
+        """
+        start, stop = slice_bounds(slice_, len(self))
+        known = self._len_lookback_buffer
+        lookback = min(known if len_lookback_buffer is None else checked_lookback(len_lookback_buffer), known + start)
+        whole, env_ts = self._env_ts, self._env_ts[start:stop]
+        chunk = self._chunk(env_ts.start, env_ts.stop, lookback)
+        chunk._ended_agents = dict(self._ended_agents)
+        if start == 0:
+            chunk._hanging_rewards_begin = dict(self._hanging_rewards_begin)
+        if stop == len(self):
+            chunk.is_terminated, chunk.is_truncated = self.is_terminated, self.is_truncated
+        for agent_id, track in self._tracks.items():
+            if start > 0 and track.has_ended_by(env_ts.start):
+                chunk._ended_agents[agent_id] = track.flags
+            elif (part := track.slice(env_ts, lookback, whole)) is not None:
+                chunk._put(agent_id, part)
+        return chunk
+
+    def _chunk(self, env_t_started: int, env_t: int, lookback: int) -> Self:
+        """Return an episode without agents, not done, that is a part of this one."""
+        chunk = type(self).__new__(type(self))
+        chunk._init_fields(self.id_, env_t_started, env_t, lookback)
+        chunk._is_reset = self._is_reset
+        chunk.observation_space, chunk.action_space = self.observation_space, self.action_space
+        chunk.agent_to_module_mapping_fn = self.agent_to_module_mapping_fn
+        chunk._agent_to_module_mapping = dict(self._agent_to_module_mapping)
+        chunk._custom_data = None if self._custom_data is None else dict(self._custom_data)
+        return chunk
+
+    def concat_episode(self, other: MultiAgentEpisode) -> None:
+        """Append `other`, the chunk that follows this one, without its lookback and its agents' first observations.
+
+        Raises `ValueError` if `other` has another `id_`, does not start at `env_t`, lacks an agent that is still
+        there or continues one that has ended, or if the agents' chunks do not fit; or if this one is done.
+        """
+        problem = self._problem_with_successor(other)
+        if problem is not None:
+            raise ValueError(f"concat_episode: cannot append the chunk: {problem}")
+        for agent_id, theirs in other._tracks.items():
+            mine = self._tracks.get(agent_id)
+            if mine is None:
+                self._put(agent_id, theirs.without_lookback())
+            else:
+                mine.append(theirs)
+        for agent_id, reward in other._hanging_rewards_begin.items():
+            self._hanging_rewards_begin[agent_id] = self._hanging_rewards_begin.get(agent_id, 0.0) + reward
+        self._agent_to_module_mapping |= other._agent_to_module_mapping
+        self.env_t = other.env_t
+        self.is_terminated, self.is_truncated = other.is_terminated, other.is_truncated
+        if other._last_step_time is not None:
+            self._last_step_time = other._last_step_time
+        if other._custom_data:
+            self.custom_data.update(other._custom_data)
+
+    def _problem_with_successor(self, other: MultiAgentEpisode) -> str | None:
+        if other.id_ != self.id_:
+            return f"its id_ is {other.id_}, expected {self.id_}"
+        if self.is_done:
+            return f"episode {self.id_} is done (env_t={self.env_t})"
+        if other.env_t_started != self.env_t:
+            return f"it starts at env_t={other.env_t_started}, expected env_t={self.env_t}"
+        if not self._is_reset or not other._is_reset:
+            return "both chunks need a reset"
+        for agent_id, episode in self.agent_episodes.items():
+            theirs = other.agent_episodes.get(agent_id)
+            if episode.is_done and theirs is not None:
+                return f"agent {agent_id!r} has ended (t={episode.t}), but goes on in it"
+            if not episode.is_done and theirs is None:
+                return f"agent {agent_id!r} has not ended (t={episode.t}), but is not in it"
+            if theirs is not None:
+                try:
+                    episode._check_successor(theirs)
+                except ValueError as error:
+                    return f"agent {agent_id!r}: {error}"
+        return None
+
+    def __getitem__(self, item: Slice) -> Self:
+        """Return `episode[a:b]`, `episode.slice(slice(a, b))`; `TypeError` for an int."""
+        if not isinstance(item, slice):
+            raise TypeError(f"an episode is indexed with a slice such as episode[3:4], got {item!r}")
+        return self.slice(item)
+
+    # --- getters (see the class) ------------------------------------------------------------------
+
+    def get_observations(
+        self,
+        indices: Indices = None,
+        agent_ids: AgentIDs = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+        return_list: bool = False,
+    ) -> AgentDict | list[AgentDict]:
+        """Return observations by agent; None: at the T + 1 env steps 0 to T."""
+        query = Query(OBSERVATIONS, indices, neg_index_as_lookback, fill, one_hot_discrete)
+        return self._get(query, agent_ids, env_steps, return_list)
+
+    def get_infos(
+        self,
+        indices: Indices = None,
+        agent_ids: AgentIDs = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        return_list: bool = False,
+    ) -> AgentDict | list[AgentDict]:
+        """Return infos by agent; they belong to the observations they came with."""
+        query = Query(INFOS, indices, neg_index_as_lookback, fill)
+        return self._get(query, agent_ids, env_steps, return_list)
+
+    def get_actions(
+        self,
+        indices: Indices = None,
+        agent_ids: AgentIDs = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        one_hot_discrete: bool = False,
+        return_list: bool = False,
+    ) -> AgentDict | list[AgentDict]:
+        """Return actions by agent; None: at the T env steps 0 to T - 1."""
+        query = Query(ACTIONS, indices, neg_index_as_lookback, fill, one_hot_discrete)
+        return self._get(query, agent_ids, env_steps, return_list)
+
+    def get_rewards(
+        self,
+        indices: Indices = None,
+        agent_ids: AgentIDs = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        return_list: bool = False,
+    ) -> AgentDict | list[AgentDict]:
+        """Return rewards by agent; each is the sum over the env steps that the agent's step took."""
+        query = Query(REWARDS, indices, neg_index_as_lookback, fill)
+        return self._get(query, agent_ids, env_steps, return_list)
+
+    def get_extra_model_outputs(
+        self,
+        key: str | None = None,
+        indices: Indices = None,
+        agent_ids: AgentIDs = None,
+        *,
+        env_steps: bool = True,
+        neg_index_as_lookback: bool = False,
+        fill: Any = None,
+        return_list: bool = False,
+    ) -> AgentDict | list[AgentDict]:
+        """Return outputs named `key` by agent; without `key` each agent's value is a dict of all its outputs.
+
+        Agents whose module has no such output are left out; `ValueError` if no agent has it but some have others.
+        """
+        known = self._extra_keys()
+        if key is not None and known and key not in known:
+            raise ValueError(f"no agent of episode {self.id_} has extra_model_outputs named {key!r}; known: {known}")
+        by_key = {}
+        for name in known if key is None else [key]:
+            query = Query(extra_model_output(name), indices, neg_index_as_lookback, fill)
+            by_key[name] = self._get(query, agent_ids, env_steps, return_list)
+        if key is not None:
+            return by_key[key]
+        if not return_list:
+            return by_agent_first(by_key)
+        if not by_key:
+            query = Query(ACTIONS, indices, neg_index_as_lookback, fill)
+            return [{} for _ in self._get(query, [], env_steps, return_list)]
+        return [by_agent_first(dict(zip(by_key, step, strict=True))) for step in zip(*by_key.values(), strict=True)]
+
+    def _extra_keys(self) -> list[str]:
+        keys: dict[str, None] = {}
+        for track in self._tracks.values():
+            keys |= dict.fromkeys(track.episode.extra_model_outputs)
+        for track in self._tracks.values():
+            keys |= dict.fromkeys(() if track.begun is None else track.begun[1])
+        return list(keys)
+
+    def _get(
+        self, query: Query, agent_ids: AgentIDs, env_steps: bool, return_list: bool
+    ) -> AgentDict | list[AgentDict]:
+        tracks = self._tracks
+        if agent_ids is not None:
+            wanted = {agent_ids} if isinstance(agent_ids, (str, int)) else set(agent_ids)
+            tracks = {agent_id: track for agent_id, track in tracks.items() if agent_id in wanted}
+        if env_steps:
+            lookback = self._len_lookback_buffer
+            known = range(self.env_t_started - lookback, self.env_t + (query.field.hanging is None))
+            return at_env_steps(tracks, known, lookback, query, return_list)
+        if return_list:
+            name = query.field.name
+            raise ValueError(f"get_{name}: return_list=True is one dict per env step, it needs env_steps=True")
+        return at_agent_steps(tracks, query)
+
+    # --- setters (see LookbackBuffer.set; the number of rows never changes) -----------------------
+
+    def set_observations(
+        self, *, new_data: Mapping[AgentID, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Replace observations; `new_data` by agent, indices are each agent's own steps. `KeyError`: no such agent."""
+        self._set("observations", new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+
+    def set_actions(
+        self, *, new_data: Mapping[AgentID, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Replace actions of complete steps; arguments as for `set_observations`."""
+        self._set("actions", new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+
+    def set_rewards(
+        self, *, new_data: Mapping[AgentID, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
+    ) -> None:
+        """Replace rewards of complete steps; arguments as for `set_observations`."""
+        self._set("rewards", new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
+
+    def set_extra_model_outputs(
+        self,
+        *,
+        key: str,
+        new_data: Mapping[AgentID, Any],
+        at_indices: Indices = None,
+        neg_index_as_lookback: bool = False,
+    ) -> None:
+        """Replace outputs named `key`, which each of the agents must have; arguments as for `set_observations`."""
+        self._set(
+            "extra_model_outputs", new_data, key=key, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback
+        )
+
+    def _set(self, name: str, new_data: Mapping[AgentID, Any], **options: Any) -> None:
+        if unknown := [agent_id for agent_id in new_data if agent_id not in self.agent_episodes]:
+            known = list(self.agent_episodes)
+            raise KeyError(f"agent {unknown[0]!r} is not in episode {self.id_}; its agents: {known}")
+        for agent_id, data in new_data.items():
+            getattr(self.agent_episodes[agent_id], f"set_{name}")(new_data=data, **options)
+
+    # --- lengths, returns, agents ------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        """Return the env steps of this chunk, without its lookback."""
+        return self.env_t - self.env_t_started
+
+    def module_for(self, agent_id: AgentID) -> str:
+        """Return the module that plays the agent; asks `agent_to_module_mapping_fn` once for each agent of an
+        episode."""
+        if agent_id not in self._agent_to_module_mapping:
+            self._agent_to_module_mapping[agent_id] = self.agent_to_module_mapping_fn(agent_id, self)
+        return self._agent_to_module_mapping[agent_id]
+
+    def get_terminateds(self) -> dict[AgentID, bool]:
+        """Return whether each agent of this chunk has terminated and, under `__all__`, whether the episode has."""
+        flags = {agent_id: episode.is_terminated for agent_id, episode in self.agent_episodes.items()}
+        return {**flags, ALL: self.is_terminated}
+
+    def get_truncateds(self) -> dict[AgentID, bool]:
+        """Return whether each agent of this chunk was truncated and, under `__all__`, whether the episode was."""
+        flags = {agent_id: episode.is_truncated for agent_id, episode in self.agent_episodes.items()}
+        return {**flags, ALL: self.is_truncated}
+
+    def get_agents_that_stepped(self) -> set[AgentID]:
+        """Return the agents with an observation at the newest env step, also if they ended there."""
+        return {agent_id for agent_id, track in self._tracks.items() if track.env_t[-1] == self.env_t}
+
+    def get_agents_to_act(self) -> set[AgentID]:
+        """Return the agents that the next env step needs an action of: observed at the newest one, and not ended."""
+        return {a for a in self.get_agents_that_stepped() if not self.agent_episodes[a].is_done}
+
+    def get_return(self, include_hanging_rewards: bool = False) -> float:
+        """Return the sum of all agents' rewards (float64, undiscounted) in their complete steps of this chunk.
+
+        With `include_hanging_rewards`: exactly the rewards that were given in this chunk's env steps, so that the
+        sum over the chunks of an episode has each of them once.
+        """
+        total = sum((episode.get_return() for episode in self.agent_episodes.values()), 0.0)
+        if not include_hanging_rewards:
+            return total
+        tracks = self._tracks.values()
+        hanging = [*self._hanging_rewards_begin.values(), *(t.reward for t in tracks if t.reward is not None)]
+        return float(total + sum(hanging) - sum(t.carried for t in tracks if t.carried is not None))
+
+    def get_duration_s(self) -> float:
+        """Return wall time from the reset (or the cut) to the last step, in seconds; 0 for episodes made from data."""
+        if self._start_time is None or self._last_step_time is None:
+            return 0.0
+        return self._last_step_time - self._start_time
+
+    def env_steps(self) -> int:
+        """Return T."""
+        return len(self)
+
+    def agent_steps(self) -> int:
+        """Return the number of complete steps of all agents in this chunk."""
+        return sum(len(episode) for episode in self.agent_episodes.values())
+
+    @property
+    def agent_ids(self) -> set[AgentID]:
+        """The agents of this chunk."""
+        return set(self.agent_episodes)
+
+    @property
+    def agent_episode_ids(self) -> dict[AgentID, str]:
+        """The ids of the agents' own episodes."""
+        return {agent_id: episode.id_ for agent_id, episode in self.agent_episodes.items()}
+
+    @property
+    def agent_t_started(self) -> dict[AgentID, int]:
+        """Each agent's own time step at its first observation of this chunk."""
+        return {agent_id: episode.t_started for agent_id, episode in self.agent_episodes.items()}
+
+    @property
+    def env_t_to_agent_t(self) -> dict[AgentID, LookbackBuffer]:
+        """For each agent, its own time step at each env step (H of lookback, then 0 to T), "S" where it has none.
+
+        Computed at each access.
+        """
+        first = self.env_t_started - self._len_lookback_buffer
+        mapping = {}
+        for agent_id, track in self._tracks.items():
+            agent_t: list[Any] = [self.SKIP_ENV_TS_TAG] * (self.env_t - first + 1)
+            for t, env_t in enumerate(track.env_t, track.episode.t_started - track.lookback):
+                if env_t >= first:
+                    agent_t[env_t - first] = t
+            mapping[agent_id] = LookbackBuffer(agent_t, self._len_lookback_buffer)
+        return mapping
+
+    @property
+    def custom_data(self) -> dict[Any, Any]:
+        """A dict for whatever callbacks and pieces want to remember; chunks and slices get a shallow copy."""
+        if self._custom_data is None:
+            self._custom_data = {}
+        return self._custom_data
+
+    @property
+    def is_reset(self) -> bool:
+        """Whether the first observations have been added."""
+        return self._is_reset
+
+    @property
+    def is_numpy(self) -> bool:
+        """Whether all agents' data are arrays; False without agents."""
+        return bool(self.agent_episodes) and all(e.is_numpy for e in self.agent_episodes.values())
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the episode is terminated or truncated, as a whole."""
+        return self.is_terminated or self.is_truncated
+
+    def __repr__(self) -> str:
+        done = "terminated" if self.is_terminated else "truncated" if self.is_truncated else "ongoing"
+        span, agents = f"{self.env_t_started}..{self.env_t}", list(self.agent_episodes)
+        return f"MultiAgentEpisode(id_={self.id_!r}, len={len(self)}, env_t={span}, agents={agents!r:.120}, {done})"
+
+    def print(self) -> None:
+        """Print a line of env steps, and for each agent one with an x where it was observed."""
+        first = self.env_t_started - self._len_lookback_buffer
+        heads = [str(env_t) for env_t in range(first, self.env_t + 1)]
+        width = max(len("env_t"), *(len(str(agent_id)) for agent_id in self.agent_episodes), 0)
+        lines = ["  ".join(["env_t".ljust(width), *heads])]
+        for agent_id, track in self._tracks.items():
+            known = set(track.env_t)
+            marks = ["x" if first + column in known else "." for column in range(len(heads))]
+            cells = [mark.rjust(len(head)) for mark, head in zip(marks, heads, strict=True)]
+            lines.append("  ".join([str(agent_id).ljust(width), *cells]))
+        print("\n".join(lines))
+
+    def validate(self) -> None:
+        """Raise `ValueError` naming the agent whose data or env steps do not fit."""
+        if self.env_t < self.env_t_started:
+            raise ValueError(f"episode {self.id_}: env_t is {self.env_t}, before env_t_started={self.env_t_started}")
+        for agent_id in dict.fromkeys((*self._tracks, *self.agent_episodes)):
+            track = self._tracks.get(agent_id)
+            if track is None or track.episode is not self.agent_episodes.get(agent_id):
+                raise ValueError(
+                    f"episode {self.id_}: agent_episodes[{agent_id!r}] was added, removed or replaced; "
+                    "change the data of the agent's episode instead"
+                )
+            problem = track.problem(self._env_ts)
+            if problem is None and agent_id in self._ended_agents:
+                problem = "it ended before env_t_started"
+            if problem is not None:
+                raise ValueError(f"episode {self.id_}: agent {agent_id!r}: {problem}")
+
     # --- state ------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return all of the episode but `agent_to_module_mapping_fn` as plain types, as
-        `SingleAgentEpisode.get_state`."""
-        return write_state(self)
+        """Return the state of the episode without its function, as plain types like `SingleAgentEpisode.get_state`.
+
+        Raises `TypeError` naming the place of a value that has no plain form.
+        """
+        return {
+            "id_": self.id_,
+            "env_t_started": int(self.env_t_started),
+            "env_t": int(self.env_t),
+            "len_lookback_buffer": self._len_lookback_buffer,
+            **tracks_to_state(self._tracks),
+            "_hanging_rewards_begin": to_plain(self._hanging_rewards_begin, "_hanging_rewards_begin"),
+            "_agent_to_module_mapping": to_plain(self._agent_to_module_mapping, "_agent_to_module_mapping"),
+            "ended_agents": [[agent_id, *flags] for agent_id, flags in self._ended_agents.items()],
+            "is_reset": self._is_reset,
+            "is_terminated": bool(self.is_terminated),
+            "is_truncated": bool(self.is_truncated),
+            "_start_time": self._start_time,
+            "_last_step_time": self._last_step_time,
+            "custom_data": None if self._custom_data is None else to_plain(self._custom_data, "custom_data"),
+            "observation_space": [[a, space_to_dict(space)] for a, space in self.observation_space.items()],
+            "action_space": [[a, space_to_dict(space)] for a, space in self.action_space.items()],
+        }
 
     @staticmethod
     def from_state(state: Any, agent_to_module_mapping_fn: ModuleMapping | None = None) -> MultiAgentEpisode:
@@ -349,40 +845,72 @@ class MultiAgentEpisode(MultiAgentChunks):
 
         Raises `StateError` (a `ValueError`) for anything that is wrong with the state.
         """
-        episode = MultiAgentEpisode.__new__(MultiAgentEpisode)
-        episode._init_fields("", 0, 0, 0)
-        episode.agent_to_module_mapping_fn = agent_to_module_mapping_fn or map_to_default_module
-        read_state(episode, state)
+        if not isinstance(state, dict):
+            raise StateError(f"episode: expected a dict, got {type(state).__name__}")
+        allowed = MultiAgentEpisode("").get_state()
+        if unknown := [str(key)[:40] for key in state if key not in allowed]:
+            raise StateError(f"episode: unknown keys {unknown[:8]}; allowed: {', '.join(sorted(allowed))}")
+        id_ = read_key(state, "id_", (str,), "episode")
+        episode = MultiAgentEpisode(id_, agent_to_module_mapping_fn=agent_to_module_mapping_fn)
+        episode.env_t_started, episode.env_t = read_env_t(state, "env_t_started"), read_env_t(state, "env_t")
+        episode._len_lookback_buffer = read_env_t(state, "len_lookback_buffer", 0)
+        episode.is_terminated = read_key(state, "is_terminated", (bool,), "episode")
+        episode.is_truncated = read_key(state, "is_truncated", (bool,), "episode")
+        episode._is_reset = read_key(state, "is_reset", (bool,), "episode", default=True)
+        for agent_id, track in tracks_from_state(state).items():
+            episode._put(agent_id, track)
+        episode._hanging_rewards_begin = read_by_agent(state, "_hanging_rewards_begin", NUMBER)
+        episode._agent_to_module_mapping = read_by_agent(state, "_agent_to_module_mapping", (str,))
+        episode._ended_agents = {a: (bool(t), bool(u)) for a, t, u in read_pairs(state, "ended_agents", 3)}
+        for name in ("observation_space", "action_space"):
+            spaces = {a: space_from_dict(plain, f"episode.{name}") for a, plain in read_pairs(state, name, 2)}
+            setattr(episode, name, spaces)
+        custom_data = read_key(state, "custom_data", (dict,), "episode", default=None)
+        episode._custom_data = None if custom_data is None else read_dict(custom_data, "custom_data")
+        episode._start_time, episode._last_step_time = read_clock(state)
+        try:
+            episode.validate()
+        except ValueError as error:
+            raise StateError(str(error)) from None
         return episode
 
 
 # --- arguments ------------------------------------------------------------------------------------
 
 
-def _flag_of_all(flags: Flags) -> bool:
-    return flags if isinstance(flags, bool) else bool(flags.get(ALL))
+def _by_agent(flags: Flags) -> Mapping[AgentID, Any]:
+    return {ALL: flags} if isinstance(flags, bool) else flags
 
 
-def _by_agent(terminateds: Flags, truncateds: Flags) -> tuple[Mapping[AgentID, Any], Mapping[AgentID, Any]]:
-    by_agent: list[Mapping[AgentID, Any]] = []
-    for flags in (terminateds, truncateds):
-        by_agent.append({ALL: flags} if isinstance(flags, bool) else flags)
-    return by_agent[0], by_agent[1]
-
-
-def _check_history(
-    observations: Sequence[Any] | None,
-    infos: Sequence[Any] | None,
-    actions: Sequence[Any] | None,
-    rewards: Sequence[Any] | None,
+def _history(
+    observations: Sequence[Any],
+    infos: Sequence[Any],
+    actions: Sequence[Any],
+    rewards: Sequence[Any],
     extra_model_outputs: Sequence[Any] | None,
-) -> None:
-    steps = max(len(observations or ()) - 1, 0)
-    given = {"actions": actions, "rewards": rewards, "extra_model_outputs": extra_model_outputs}
-    for name, items in given.items():
-        if len(items or ()) != steps:
-            raise ValueError(f"{name} need one dict less than observations, {steps}, got {len(items or ())}")
-    if len(infos or ()) != len(observations or ()):
-        raise ValueError(
-            f"infos need one dict for each of observations, {len(observations or ())}, got {len(infos or ())}"
-        )
+) -> list[tuple[Any, ...]]:
+    """Return the arguments of each env step after the reset; `ValueError` if the lengths do not fit together."""
+    steps = max(len(observations) - 1, 0)
+    extra = extra_model_outputs or [{}] * steps
+    for name, items in {"actions": actions, "rewards": rewards, "extra_model_outputs": extra}.items():
+        if len(items) != steps:
+            raise ValueError(f"{name} need one dict less than observations, {steps}, got {len(items)}")
+    if len(infos) != len(observations):
+        raise ValueError(f"infos need one dict for each of observations, {len(observations)}, got {len(infos)}")
+    return list(zip(observations[1:], actions, rewards, infos[1:], extra, strict=True))
+
+
+def _checked_env_t(
+    agent_id: AgentID,
+    episode: SingleAgentEpisode,
+    env_t_of_obs: Mapping[AgentID, Sequence[int] | Array],
+    env_t: int,
+) -> list[int]:
+    given = env_t_of_obs.get(agent_id, ())
+    times = given.tolist() if isinstance(given, np.ndarray) else list(given)
+    rows = episode.observations.len_incl_lookback()
+    if len(times) != rows or not rows:
+        raise ValueError(f"agent {agent_id!r} has {rows} observations, but env_t_of_obs has {len(times)} for it")
+    if times[-1] > env_t:
+        raise ValueError(f"env_t_of_obs of agent {agent_id!r} goes to {times[-1]}, beyond env_t={env_t}")
+    return times

@@ -393,7 +393,7 @@ class SingleAgentEpisode:
         if self.is_done:
             raise ValueError(f"cut: episode {self.id_} is done (t={self.t}); there is nothing to continue")
         end = self.rewards.len_incl_lookback()
-        lookback = min(_checked_lookback(len_lookback_buffer), end)
+        lookback = min(checked_lookback(len_lookback_buffer), end)
         chunk = self._chunk(end - lookback, end, lookback)
         if self.is_numpy:
             for buffer in chunk._buffers():
@@ -412,12 +412,9 @@ class SingleAgentEpisode:
         kept only if the slice reaches the last step. Numpy mode: views, not copies. Raises `ValueError` for a
         step other than 1.
         """
-        if slice_.step not in (None, 1):
-            raise ValueError(f"slice: an episode can only be sliced with step 1, got {slice_.step}")
-        start, stop, _ = slice_.indices(len(self))
-        stop = max(start, stop)
+        start, stop = slice_bounds(slice_, len(self))
         known = self.rewards.lookback
-        lookback = min(known if len_lookback_buffer is None else _checked_lookback(len_lookback_buffer), known + start)
+        lookback = min(known if len_lookback_buffer is None else checked_lookback(len_lookback_buffer), known + start)
         chunk = self._chunk(known + start - lookback, known + stop, lookback)
         chunk.t_started, chunk.t = self.t_started + start, self.t_started + stop
         if stop == len(self):
@@ -686,7 +683,7 @@ class SingleAgentEpisode:
         episode.t_started, episode.t = _read_timesteps(state, len(episode.rewards))
         custom_data = read_key(state, "custom_data", (dict,), "episode", default=None)
         episode._custom_data = None if custom_data is None else from_plain(custom_data, "episode.custom_data")
-        episode._start_time, episode._last_step_time = _read_clock(state)
+        episode._start_time, episode._last_step_time = read_clock(state)
         try:
             if any(buffer.finalized for buffer in episode._buffers()):
                 episode.to_numpy()
@@ -699,7 +696,16 @@ class SingleAgentEpisode:
 # --- arguments ------------------------------------------------------------------------------------
 
 
-def _checked_lookback(length: Any) -> int:
+def slice_bounds(slice_: Slice, length: int) -> tuple[int, int]:
+    """Return the first step of a slice and the end of it, clipped to `length`; `ValueError` for a step other than 1."""
+    if slice_.step not in (None, 1):
+        raise ValueError(f"slice: an episode can only be sliced with step 1, got {slice_.step}")
+    start, stop, _ = slice_.indices(length)
+    return start, max(start, stop)
+
+
+def checked_lookback(length: Any) -> int:
+    """Return a `len_lookback_buffer`; `ValueError` unless it is a non-negative int."""
     if not isinstance(length, int) or length < 0:
         raise ValueError(f"len_lookback_buffer must be a non-negative int, got {length!r}")
     return length
@@ -709,7 +715,7 @@ def _lookback_of(rewards: Any, length: int | Literal["auto"]) -> int:
     if isinstance(rewards, LookbackBuffer):
         return rewards.lookback
     given = 0 if rewards is None else LookbackBuffer(rewards).len_incl_lookback()
-    return given if length == "auto" else min(_checked_lookback(length), given)
+    return given if length == "auto" else min(checked_lookback(length), given)
 
 
 def _as_buffer(data: Any, lookback: int, space: Space[Any] | None) -> LookbackBuffer:
@@ -782,8 +788,8 @@ def _read_timesteps(state: dict[str, Any], num_steps: int) -> tuple[int, int]:
     return t_started, read_key(state, "t", (int,), "episode", default=t_started + num_steps)
 
 
-def _read_clock(state: dict[str, Any]) -> tuple[float | None, float | None]:
-    """Start and last step on this process's clock, as far apart as they were on the writer's."""
+def read_clock(state: dict[str, Any]) -> tuple[float | None, float | None]:
+    """Return start and last step on this process's clock, as far apart as they were on the writer's."""
     start = read_key(state, "_start_time", (int, float), "episode", default=None)
     last = read_key(state, "_last_step_time", (int, float), "episode", default=None)
     if start is None or last is None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from runner.episodes import MultiAgentEpisode, SingleAgentEpisode, StateError
-from runner.episodes.multi_agent_fields import DEFAULT_MODULE_ID
+from runner.episodes.columns import DEFAULT_MODULE_ID
 
 
 def turns(**kwargs):
@@ -429,6 +429,9 @@ class TestGetters:
             {"b": {"w": -4}, "c": {"w": -5}},
         ]
         assert started().get_extra_model_outputs(return_list=True) == []
+        without_outputs = started()
+        without_outputs.add_env_step({"a": "a1"}, {"a": 0}, {"a": 1})
+        assert without_outputs.get_extra_model_outputs(indices=-1, return_list=True) == [{}]
 
     def test_agent_steps(self):
         episode = turns()
@@ -614,7 +617,7 @@ class TestFromAgentEpisodes:
         assert episode.get_observations(1) == {"a": 2.0, "b": 0.0}
 
     def test_misfits(self):
-        def make(times, env_t=9):
+        def make(times, env_t=9, **hanging):
             return MultiAgentEpisode.from_agent_episodes(
                 None,
                 agent_episodes={"a": self.own(2)},
@@ -623,6 +626,7 @@ class TestFromAgentEpisodes:
                 env_t=env_t,
                 terminateds=False,
                 truncateds=False,
+                **hanging,
             )
 
         with pytest.raises(ValueError, match="agent 'a' has 3 observations, but env_t_of_obs has 2 for it"):
@@ -633,6 +637,12 @@ class TestFromAgentEpisodes:
             make({"a": [0, 1, 2]}, env_t=1)
         with pytest.raises(ValueError, match="agent 'a': env steps of observations must ascend"):
             make({"a": [0, 2, 2]}).validate()
+        with pytest.raises(ValueError, match=r"actions or rewards hang of agents that are not in it: \['z'\]"):
+            make({"a": [0, 1, 2]}, hanging_rewards={"z": 1.0})
+        replaced = make({"a": [0, 1, 2]})
+        replaced.agent_episodes["a"] = self.own(2)
+        with pytest.raises(ValueError, match=r"agent_episodes\['a'\] was added, removed or replaced"):
+            replaced.validate()
 
 
 class TestState:
