@@ -34,7 +34,13 @@ from runner.episodes.multi_agent_state import (
     tracks_to_state,
 )
 from runner.episodes.nested import StateError, read_key, to_plain
-from runner.episodes.single_agent_episode import SingleAgentEpisode, checked_lookback, read_clock, slice_bounds
+from runner.episodes.single_agent_episode import (
+    SingleAgentEpisode,
+    check_keys,
+    checked_lookback,
+    read_clock,
+    slice_bounds,
+)
 from runner.episodes.spaces import space_from_dict, space_to_dict
 
 if TYPE_CHECKING:
@@ -845,11 +851,7 @@ class MultiAgentEpisode:
 
         Raises `StateError` (a `ValueError`) for anything that is wrong with the state.
         """
-        if not isinstance(state, dict):
-            raise StateError(f"episode: expected a dict, got {type(state).__name__}")
-        allowed = MultiAgentEpisode("").get_state()
-        if unknown := [str(key)[:40] for key in state if key not in allowed]:
-            raise StateError(f"episode: unknown keys {unknown[:8]}; allowed: {', '.join(sorted(allowed))}")
+        check_keys(state, _STATE_KEYS)
         id_ = read_key(state, "id_", (str,), "episode")
         episode = MultiAgentEpisode(id_, agent_to_module_mapping_fn=agent_to_module_mapping_fn)
         episode.env_t_started, episode.env_t = read_env_t(state, "env_t_started"), read_env_t(state, "env_t")
@@ -914,3 +916,6 @@ def _checked_env_t(
     if times[-1] > env_t:
         raise ValueError(f"env_t_of_obs of agent {agent_id!r} goes to {times[-1]}, beyond env_t={env_t}")
     return times
+
+
+_STATE_KEYS = frozenset(MultiAgentEpisode().get_state())

@@ -28,29 +28,6 @@ if TYPE_CHECKING:
 
 Slice = slice  # the class has a method of this name
 
-_STATE_KEYS = frozenset(
-    {
-        "id_",
-        "agent_id",
-        "module_id",
-        "multi_agent_episode_id",
-        "observations",
-        "actions",
-        "rewards",
-        "infos",
-        "extra_model_outputs",
-        "is_terminated",
-        "is_truncated",
-        "t_started",
-        "t",
-        "_observation_space",
-        "_action_space",
-        "_start_time",
-        "_last_step_time",
-        "custom_data",
-    }
-)
-
 
 class SingleAgentEpisode:
     """An episode, or a chunk of one, of T = `len(episode)` steps with H lookback rows from before it.
@@ -662,7 +639,7 @@ class SingleAgentEpisode:
         `t_started`; each of the buffers needs `data` only. Raises `StateError` (a `ValueError`) for anything
         else that is wrong.
         """
-        _check_keys(state)
+        check_keys(state, _STATE_KEYS)
         episode = SingleAgentEpisode.__new__(SingleAgentEpisode)
         episode.id_ = read_key(state, "id_", (str,), "episode")
         episode.agent_id = read_key(state, "agent_id", (str, int), "episode", default=None)
@@ -745,12 +722,12 @@ def _buffer_state(buffer: LookbackBuffer, where: str, episode_space: Space[Any] 
     return {"data": data, "lookback": buffer.lookback, "finalized": buffer.finalized, "space": space}
 
 
-def _check_keys(state: Any) -> None:
+def check_keys(state: Any, allowed: frozenset[str]) -> None:
+    """Raise `StateError` unless `state` is a dict without other keys than the allowed ones."""
     if not isinstance(state, dict):
         raise StateError(f"episode: expected a dict, got {type(state).__name__}")
-    unknown = [str(key)[:40] for key in state if key not in _STATE_KEYS]
-    if unknown:
-        raise StateError(f"episode: unknown keys {unknown[:8]}; allowed: {', '.join(sorted(_STATE_KEYS))}")
+    if unknown := [str(key)[:40] for key in state if key not in allowed]:
+        raise StateError(f"episode: unknown keys {unknown[:8]}; allowed: {', '.join(sorted(allowed))}")
 
 
 def _read_buffer(
@@ -796,3 +773,6 @@ def read_clock(state: dict[str, Any]) -> tuple[float | None, float | None]:
         return None, None
     now = time.perf_counter()
     return now - (last - start), now
+
+
+_STATE_KEYS = frozenset(SingleAgentEpisode().get_state())
