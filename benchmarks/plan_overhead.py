@@ -1,4 +1,4 @@
-"""Microseconds that a plan adds to an iteration: operators, items and metrics around resources that do nothing."""
+"""Microseconds that a plan adds to an iteration: operators, items and metrics around context that do nothing."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 import bench_common as bc
 
+from runner.callbacks import Callbacks
 from runner.config.compose import compose_experiment
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner_group import EnvRunnerGroup
@@ -18,7 +19,8 @@ from runner.env_runners.sample import Sample
 from runner.experiment.trainer import Trainer
 from runner.learners.gradients import GroupGradients
 from runner.learners.learner_group import UpdateResult
-from runner.plans import Resources, RunMetrics, make_plan
+from runner.plans import PlanContext, RunMetrics, make_plan
+from runner.plans.run_parts import RunParts
 
 PLANS = {
     "ppo": ("ppo_cartpole", []),
@@ -89,9 +91,9 @@ def results_of(experiment: str, overrides: list[str]) -> tuple[Callable[[], Any]
         max_restarts=0,
     )
     metrics = RunMetrics(100)
-    resources = Resources(config, learners, metrics, group)  # type: ignore[arg-type]
-    results = make_plan(resources)
-    return lambda: next(results), metrics
+    context = PlanContext(config, RunParts(learners, metrics, Callbacks(), group))  # type: ignore[arg-type]
+    plan = make_plan(context)
+    return lambda: (next(plan), metrics.finish_iteration()), metrics
 
 
 def microseconds(experiment: str, overrides: list[str], iterations: int) -> list[float]:

@@ -29,8 +29,8 @@ class Interrupted(Exception):
     """A long wait was given up because somebody asked for an end."""
 
 
-class BrokenOff(Interrupted):
-    """An iteration was given up between two steps of its plan; a checkpoint has the part that is done."""
+class PartialIteration(Interrupted):
+    """An iteration was stopped between two steps of its plan; a checkpoint contains the part that is done."""
 
 
 class Budget:

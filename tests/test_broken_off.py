@@ -13,7 +13,7 @@ import pytest
 
 from runner import interrupts
 from runner.checkpoints import read_manifest
-from runner.plans import resources
+from runner.experiment import trainer as trainer_module
 from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, marked_but, progress_of, result_of, without_times
 
 Run = Callable[..., Outcome]
@@ -49,7 +49,7 @@ def _end_at(call: int, monkeypatch: pytest.MonkeyPatch) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
         return len(calls) >= call
 
-    monkeypatch.setattr(resources, "is_overdue", is_overdue)
+    monkeypatch.setattr(trainer_module, "is_overdue", is_overdue)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +98,7 @@ def _digests(run_dir: Path) -> dict[str, str]:
 
 def test_a_short_iteration_ends(run_main: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The signal comes in the middle of an iteration, which has five seconds."""
-    monkeypatch.setattr(resources, "is_overdue", _after_a_signal(interrupts.is_overdue))
+    monkeypatch.setattr(trainer_module, "is_overdue", _after_a_signal(interrupts.is_overdue))
     outcome = run_main(*STARTS["ppo"], "hydra.run.dir=run", "stop.training_iteration=4")
     assert outcome.code == 130
     assert result_of(tmp_path / "run")["stop_reason"] == "SIGTERM after iteration 1"

@@ -14,8 +14,6 @@ import pytest
 ROOT = Path(__file__).parents[1]
 # Imports for type checking that still close a cycle: (module, imported module).
 OPEN = (
-    ("runner.plans.flow", "runner.plans.resources"),
-    ("runner.plans.item_state", "runner.plans.resources"),
     ("runner.experiment.fit", "runner.experiment.trainer"),
     ("runner.experiment.run", "runner.experiment.trainer"),
     ("runner.experiment.run_records", "runner.experiment.trainer"),

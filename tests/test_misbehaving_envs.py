@@ -57,7 +57,7 @@ def test_a_plan_of_whole_episodes_holds_no_steps_of_ones_that_broke_off() -> Non
     ) as run:
         for _ in range(3):
             result = run.train()
-        held = run.resources.operators["CompleteEpisodes"].get_state()["episodes"]
+        held = run.context.operators["CompleteEpisodes"].get_state()["episodes"]
         ids = [id_ for block in held["running"].values() for id_ in block["episode_ids"]]
         num_envs = run.config.env_runners.num_envs_per_env_runner
     assert result[NUM_ENV_RESTARTS] > num_envs

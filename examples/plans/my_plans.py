@@ -13,8 +13,8 @@ from runner.plans import (
     Experiences,
     Operator,
     ParallelRollouts,
+    PlanContext,
     Replay,
-    Resources,
     StandardMetricsReporting,
     StoreToReplayBuffer,
     TrainOneStep,
@@ -22,18 +22,18 @@ from runner.plans import (
 from runner.streams import random_stream, restore_stream, stream_state
 
 
-def a2c(resources: Resources) -> Iterator[Any]:
+def a2c(context: PlanContext) -> Iterator[Any]:
     """Sample, join, train: the plan of A2C and PPO."""
-    rollouts = ParallelRollouts(resources, mode="bulk_sync")
-    train_op = rollouts.combine(ConcatBatches(resources)).for_each(TrainOneStep(resources))
-    return StandardMetricsReporting(resources)(train_op)
+    rollouts = ParallelRollouts(context, mode="bulk_sync")
+    train_op = rollouts.combine(ConcatBatches(context)).for_each(TrainOneStep(context))
+    return StandardMetricsReporting(context)(train_op)
 
 
-def a3c(resources: Resources) -> Iterator[Any]:
+def a3c(context: PlanContext) -> Iterator[Any]:
     """Apply each gradient as soon as its env runner has computed it."""
-    grads = AsyncGradients(resources)
-    train_op = grads.for_each(ApplyGradients(resources, update_all=False))
-    return StandardMetricsReporting(resources)(train_op)
+    grads = AsyncGradients(context)
+    train_op = grads.for_each(ApplyGradients(context, update_all=False))
+    return StandardMetricsReporting(context)(train_op)
 
 
 def debug_print(item: Any) -> Any:
@@ -42,26 +42,26 @@ def debug_print(item: Any) -> Any:
     return item
 
 
-def a2c_with_prints(resources: Resources) -> Iterator[Any]:
+def a2c_with_prints(context: PlanContext) -> Iterator[Any]:
     """Print what comes before the update."""
-    rollouts = ParallelRollouts(resources, mode="bulk_sync")
-    batches = rollouts.combine(ConcatBatches(resources)).for_each(debug_print)
-    return StandardMetricsReporting(resources)(batches.for_each(TrainOneStep(resources)))
+    rollouts = ParallelRollouts(context, mode="bulk_sync")
+    batches = rollouts.combine(ConcatBatches(context)).for_each(debug_print)
+    return StandardMetricsReporting(context)(batches.for_each(TrainOneStep(context)))
 
 
-def a2c_with_replay(resources: Resources) -> Iterator[Any]:
+def a2c_with_replay(context: PlanContext) -> Iterator[Any]:
     """Store what is sampled, and learn from what is replayed; `algorithm=a2c_replay` has the buffer."""
-    store_op = ParallelRollouts(resources, mode="bulk_sync").for_each(StoreToReplayBuffer(resources))
-    replay_op = Replay(resources).for_each(TrainOneStep(resources))
+    store_op = ParallelRollouts(context, mode="bulk_sync").for_each(StoreToReplayBuffer(context))
+    replay_op = Replay(context).for_each(TrainOneStep(context))
     train_op = Concurrently([store_op, replay_op], mode="round_robin", output_indexes=[1])
-    return StandardMetricsReporting(resources)(train_op)
+    return StandardMetricsReporting(context)(train_op)
 
 
 class RandomShare(Operator):
     """Give a random share of the items on, and drop the others.
 
     Args:
-        resources: of the run.
+        context: of the run.
         share: of the items, in (0, 1].
     """
 
@@ -69,10 +69,10 @@ class RandomShare(Operator):
     gives = ("Experiences",)
     reports: ClassVar = {"given_share": ("mean", "share of the items that are given on")}
 
-    def __init__(self, resources: Resources, share: float = 0.5) -> None:
-        super().__init__(resources)
+    def __init__(self, context: PlanContext, share: float = 0.5) -> None:
+        super().__init__(context)
         self._share = share
-        self._stream = random_stream(resources.config.seed, "random_share")
+        self._stream = random_stream(context.config.seed, "random_share")
 
     def transform(self, item: Experiences) -> Iterator[Experiences]:
         """Give the item, or nothing."""

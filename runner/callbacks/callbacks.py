@@ -18,26 +18,27 @@ from runner.config.piece_reports import meaning_of
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import place_of
+from runner.parts import Part
 from runner.pipelines.piece_metrics import ConnectorMetrics, PieceMetrics, ReducedValue
 from runner.pipelines.pipeline_metrics import joined_reports
 
 
-class Callbacks:
+class Callbacks(Part):
     """Several callbacks, in order.
 
     Args:
         callbacks: instances.
-
-    Attributes:
         context: arguments that every event has besides its own.
 
     Raises:
         ConfigError: a callback declares metrics that cannot be, or has a hook that no event calls.
     """
 
-    def __init__(self, callbacks: Sequence[Callback] = ()) -> None:
+    name = "callbacks"
+
+    def __init__(self, callbacks: Sequence[Callback] = (), **context: Any) -> None:
         self._callbacks = list(callbacks)
-        self.context: dict[str, Any] = {}
+        self.context = context
         problems = [problem for index, one in enumerate(callbacks) for problem in _faults(one, f"callbacks.{index}")]
         if problems:
             raise ConfigError(problems)
@@ -105,8 +106,12 @@ class Callbacks:
                 states.append({"class": _path(one), "state": one.get_state()})
         return states
 
-    def set_state(self, state: Sequence[Mapping[str, Any]]) -> list[int | None]:
-        """Go on from a state of `get_state`; callbacks that it does not have begin anew.
+    def set_state(self, state: Sequence[Mapping[str, Any]]) -> None:
+        """Restore a state of `get_state`; callbacks that it does not have start afresh."""
+        self.restore(state)
+
+    def restore(self, state: Sequence[Mapping[str, Any]]) -> list[int | None]:
+        """Restore a state of `get_state`, and return from where each callback was restored.
 
         Returns:
             For each callback the place that it had in the state; None: it had none.
@@ -122,8 +127,8 @@ class Callbacks:
         return places
 
 
-def build_callbacks(config: ExperimentConfig) -> Callbacks:
-    """Make the callbacks of a configuration.
+def build_callbacks(config: ExperimentConfig, **context: Any) -> Callbacks:
+    """Make the callbacks of a configuration, whose events all have the arguments `context`.
 
     Raises:
         ConfigError: a path names no callback, its constructor fails, or the run has no episodes that it could hear of.
@@ -137,7 +142,7 @@ def build_callbacks(config: ExperimentConfig) -> Callbacks:
             made.append(target(*positional, **arguments))
         except Exception as error:  # the user's code may raise anything
             raise ConfigError([Problem(f"{path} cannot be made: {error}", key, repr(arguments))]) from error
-    callbacks = Callbacks(made)
+    callbacks = Callbacks(made, **context)
     is_evaluated = config.evaluation.evaluation_interval is not None
     if ENV_RUNNERS not in needs_of(config) and not is_evaluated:
         _refuse(callbacks, EPISODE_HOOKS, "recorded data alone, without evaluation")

@@ -138,7 +138,7 @@ class EpisodeCallbacks:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`; callbacks that it does not have hear of the next episodes only."""
-        places = self._callbacks.set_state(state["callbacks"])
+        places = self._callbacks.restore(state["callbacks"])
         self._own = [
             [None if place is None or own[place] is None else copy.deepcopy(dict(own[place])) for place in places]
             for own in state["own"]

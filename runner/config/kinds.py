@@ -45,7 +45,7 @@ AGENT_MAPPINGS = Kinds(("runner.env_runners.multi_agent_env.AgentMapping",), "Ag
 PACKAGES = ("runner", "gymnasium", "torch")
 
 _SCHEMA = ("runner.config.algorithms.AlgorithmConfig",)
-_OPERATOR = ("runner.plans.flow.Operator",)
+_OPERATOR = ("runner.plans.operator.Operator",)
 _ENV_RUNNERS = (
     "runner.env_runners.env_runner.SingleAgentEnvRunner",
     "runner.env_runners.multi_agent_env_runner.MultiAgentEnvRunner",

@@ -11,7 +11,7 @@ from runner.config.source_definitions import find_ancestors
 from runner.config.source_modules import UnknowableError
 
 PREFIX = "plan/"
-_OPERATOR = "runner.plans.flow.Operator"
+_OPERATOR = "runner.plans.operator.Operator"
 
 
 def operator_metric(operator: str, name: str) -> str:

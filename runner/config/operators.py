@@ -19,7 +19,7 @@ GRADIENTS = "Gradients"
 TRAIN_RESULT = "TrainResult"
 ITEMS = (EXPERIENCES, RECORDED_BATCHES, GRADIENTS, TRAIN_RESULT)
 
-# Resources that operators work with; see `runner/plans/resources.py`.
+# Parts that operators work with.
 ENV_RUNNERS = "env_runners"
 RECORDED_DATA = "recorded_data"
 LEARNERS = "learners"

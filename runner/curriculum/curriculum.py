@@ -9,24 +9,26 @@ from typing import Any
 from runner.config.curriculum import PROMOTE, CurriculumConfig, evaluated_tasks, task_names
 from runner.curriculum.progress import Progress, TaskRecord
 from runner.curriculum.rules import ODDS
-from runner.env_runners.env_runner_group import EnvRunnerGroup
-from runner.rows.task_outcomes import TaskOutcome
+from runner.parts import Announces, Metrics, Part, RunView
+from runner.rows.task_outcomes import CURRICULUM, TaskOutcome
 
 
-class Curriculum:
+class Curriculum(Part):
     """Keeps the outcomes of a run's tasks, and tells env runners how likely each is drawn.
 
     Args:
         config: the block.
     """
 
+    name = CURRICULUM
+
     def __init__(self, config: CurriculumConfig) -> None:
         self._config = config
         self._names = task_names(config)
         self._progress = Progress({name: TaskRecord(deque(maxlen=config.window)) for name in self._names})
 
-    def announce(self, env_runners: EnvRunnerGroup, is_evaluation: bool = False) -> None:
-        """Tell env runners what to draw the tasks of new episodes from."""
+    def announce_to(self, env_runners: Announces, is_evaluation: bool) -> None:
+        """Announce the probabilities with which the tasks of new episodes are drawn."""
         evaluated = evaluated_tasks(self._config)
         odds = dict.fromkeys(evaluated, 1 / len(evaluated)) if is_evaluation else self.odds()
         env_runners.announce("tasks", "use_tasks", odds)
@@ -62,8 +64,13 @@ class Curriculum:
             return False
         return record.mean >= least
 
-    def metrics(self) -> dict[str, float | int | None]:
-        """Return what the tasks have come to."""
+    def end_iteration(self, run: RunView) -> Metrics:
+        """Add the outcomes of the iteration's episodes, and return the metrics of all tasks."""
+        self.add([TaskOutcome(*outcome) for outcome in run.outcomes(self.name)])
+        return self.task_metrics()
+
+    def task_metrics(self) -> dict[str, float | int | None]:
+        """Return mean value, number of episodes and probability of each task."""
         metrics: dict[str, float | int | None] = {}
         if self._config.rule == PROMOTE:
             metrics["curriculum/task"] = self._progress.promoted
@@ -74,11 +81,11 @@ class Curriculum:
             metrics[f"curriculum/{name}/probability"] = odds[name]
         return metrics
 
-    def evaluation_metrics(self, outcomes: Sequence[TaskOutcome]) -> dict[str, float | None]:
+    def evaluation_metrics(self, outcomes: Sequence[Any]) -> Metrics:
         """Return the mean value of each evaluated task in an evaluation."""
         metrics: dict[str, float | None] = {}
         for name in evaluated_tasks(self._config):
-            values = [outcome.value for outcome in outcomes if outcome.task == name]
+            values = [value for task, value in outcomes if task == name]
             metrics[f"evaluation/curriculum/{name}/value_mean"] = sum(values) / len(values) if values else None
         return metrics
 

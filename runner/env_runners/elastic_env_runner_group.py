@@ -163,10 +163,24 @@ class ElasticEnvRunnerGroup(EnvRunnerGroup):
                 self._make(index, self.generations[index])
         self._handles = {index: self._handles[index] for index in places}
 
-    def start_anew(self, state: Mapping[str, Any]) -> None:
-        """Replace all runners by ones with seeds that `state` has not used; they start new episodes."""
+    def reset(self, old_state: Mapping[str, Any]) -> None:
+        """Replace all runners by ones with seeds that `old_state` has not used; they start new episodes."""
         self._close_starting()
-        super().start_anew(state)
+        super().reset(old_state)
+
+    def restore_notes(self, old_state: Mapping[str, Any], is_reset: bool) -> list[str]:
+        """Return also how many env runners there are now, if the checkpoint has another number."""
+        notes = super().restore_notes(old_state, is_reset)
+        num_before, num_now = len(old_state.get("runners", ())), self.num_runners
+        if is_reset or num_now == num_before or not num_before:
+            return notes
+        rest = (
+            f"{num_before} go on, {num_now - num_before} begin new episodes"
+            if num_now > num_before
+            else f"episodes of {num_before - num_now} are broken off"
+        )
+        runners = f"{num_before} env runner{'' if num_before == 1 else 's'}"
+        return [*notes, f"the checkpoint has {runners}, and the cluster has room for {num_now}: {rest}"]
 
     def _close_starting(self) -> None:
         handles = [starting.handle for starting in self._starting.values()]

@@ -30,6 +30,7 @@ from runner.pipelines.piece import ACTIONS_FOR_ENV, DEFAULT_MODULE_ID
 from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline, taken_metrics
 from runner.rows.finished_episodes import NONE_OUTSIDE, FinishedEpisodes
 from runner.rows.lock_step_rows import EnvFragment, LockStepRows
+from runner.rows.task_outcomes import CURRICULUM
 from runner.streams import random_stream
 
 if TYPE_CHECKING:
@@ -195,7 +196,8 @@ class SingleAgentEnvRunner:
         fragment = self._buffer.cut(complete)
         outside = check_fragment(fragment.block, fragment.raw_obs, self._checks)
         if self.tasks is not None:
-            finished = replace(fragment.finished, tasks=self.tasks.take(fragment.finished.returns))
+            outcomes = {CURRICULUM: self.tasks.take(fragment.finished.returns)}
+            finished = replace(fragment.finished, outcomes=outcomes)
             fragment = replace(fragment, finished=finished)
         if outside is NONE_OUTSIDE and self.infos is None:
             return fragment
@@ -359,14 +361,14 @@ def raw_block(fragment: EnvFragment) -> ColumnBlock:
     With a curriculum, it has the tasks of the episodes that ended.
     """
     block = fragment.block.with_columns({OBS: fragment.raw_obs})
-    return replace(block, tasks=_tasks_of(fragment)) if fragment.finished.tasks else block
+    return replace(block, tasks=_tasks_of(fragment)) if fragment.finished.outcomes.get(CURRICULUM) else block
 
 
 def _tasks_of(fragment: EnvFragment) -> list[str | None]:
     """Return the task of each chunk that ends an episode; None: it goes on."""
     finished, block = fragment.finished, fragment.block
     ended: dict[int, list[str]] = {}  # sub-environment -> tasks of its episodes, the newest first
-    for n, outcome in zip(finished.env_of.tolist()[::-1], finished.tasks[::-1], strict=True):
+    for n, outcome in zip(finished.env_of.tolist()[::-1], finished.outcomes[CURRICULUM][::-1], strict=True):
         ended.setdefault(n, []).append(outcome.task)
     is_done = (block.is_terminated | block.is_truncated).tolist()
     return [ended[n].pop() if done else None for n, done in zip(fragment.env_of.tolist(), is_done, strict=True)]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.closing import close_each
 from runner.config.metrics import NUM_HEALTHY, NUM_RESTARTS, SAMPLE_BYTES
+from runner.config.operators import ENV_RUNNERS
 from runner.config.schemas import EPISODES
 from runner.env_runners.evaluation_watch import EvaluationWatch
 from runner.env_runners.handles import RemoteHandle, RunnerHandle, RunnerLost
@@ -18,6 +19,7 @@ from runner.env_runners.runner_ticket import RunnerTicket
 from runner.env_runners.sample import Sample, Weights
 from runner.env_runners.sample_recording import SampleRecording
 from runner.env_runners.tickets import Ticket, wait_a_moment, wait_any
+from runner.parts import Part
 from runner.pipelines.pipeline import EnvToModulePipeline
 from runner.restarts import Restarts
 from runner.rows.finished_episodes import FinishedEpisodes
@@ -37,7 +39,7 @@ _RESTART_KEYS = (
 _REPORT_AFTER_S = 30.0
 
 
-class EnvRunnerGroup:
+class EnvRunnerGroup(Part):
     """W env runners behind the calls of one.
 
     Weights and the merged state of pieces travel with each call, so that a runner that had to be replaced in the
@@ -61,6 +63,8 @@ class EnvRunnerGroup:
         awaited: those of them that plans have found not ready since the last wait.
     """
 
+    name = ENV_RUNNERS
+
     def __init__(
         self,
         make_handle: MakeHandle,
@@ -80,7 +84,7 @@ class EnvRunnerGroup:
         self.role = role
         self._share = share
         self._recording = recording
-        self.settings = dict(settings)
+        self._settings = dict(settings)
         self._newest = _SentWeights(0, {}, share)
         self._sent = dict.fromkeys(self._handles, self._newest)
         self._announced: dict[str, tuple[Any, ...]] = {}
@@ -92,6 +96,11 @@ class EnvRunnerGroup:
         self.in_flight: list[RunnerTicket] = []
         self.awaited: dict[RunnerTicket, None] = {}
         self._num_bytes, self._num_env_steps = 0.0, 0  # of samples since the last metrics
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What the state of the runners depends on."""
+        return self._settings
 
     @property
     def num_runners(self) -> int:
@@ -396,16 +405,29 @@ class EnvRunnerGroup:
         acted_with = dict(zip(indexes, state.get("weights_seq_nos", ()), strict=False))
         self._sent = {index: older.get(int(acted_with.get(index, newest.seq_no)), newest) for index in self.indexes}
 
-    def start_anew(self, state: Mapping[str, Any]) -> None:
-        """Replace all runners by ones with seeds that `state` has not used; they start new episodes."""
+    def reset(self, old_state: Mapping[str, Any]) -> None:
+        """Replace all runners by ones with seeds that `old_state` has not used; they start new episodes."""
         if self._recording is not None:
-            self._recording.set_state(state.get("recording", {}))
-        self._set_sent({"weights_seq_no": state.get("weights_seq_no", self.weights_seq_no)})
-        generation = 1 + max(state.get("generations", [0]))  # recorded data have none
+            self._recording.set_state(old_state.get("recording", {}))
+        self._set_sent({"weights_seq_no": old_state.get("weights_seq_no", self.weights_seq_no)})
+        generation = 1 + max(old_state.get("generations", [0]))  # recorded data have none
         self.generations = [generation] * len(self.generations)
         for index, handle in list(self._handles.items()):
             handle.close()
             self._make(index, generation)
+
+    def restore_notes(self, old_state: Mapping[str, Any], is_reset: bool) -> list[str]:
+        """Return how many sub-environments start new episodes because theirs were too long to be replayed."""
+        num_too_long = 0 if is_reset else _count_too_long(old_state)
+        if not num_too_long:
+            return []
+        begins = (
+            "1 sub-environment begins a new episode"
+            if num_too_long == 1
+            else f"{num_too_long} sub-environments begin new episodes"
+        )
+        why = "the running one had more env steps than env.max_replayed_steps, so it cannot be stepped again"
+        return [f"{begins}: {why}; to continue it, give the environment `get_state` and `set_state`"]
 
     def abandon(self) -> None:
         """Close all runners without waiting for calls that they have not answered."""
@@ -445,6 +467,12 @@ class _SentWeights:
 def _writable(sample: Sample, ticket: Ticket) -> Sample:
     """Return the sample with arrays that may be written to; ones out of Ray's object store may not."""
     return sample if ticket.reference is None else sample.with_writable_rows()
+
+
+def _count_too_long(state: Mapping[str, Any]) -> int:
+    """Return the number of sub-environments whose running episodes are too long to be stepped again."""
+    runners = [of_runner.get("runner", of_runner) for of_runner in state.get("runners", {}).values()]
+    return sum(name.startswith("too_long_") for runner in runners for name in runner.get("env", {}))
 
 
 def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:

@@ -90,7 +90,7 @@ class EvaluationQuotas:
             lengths=finished.lengths[chosen],
             env_of=finished.env_of[chosen],
             infos=infos,
-            tasks=tuple(finished.tasks[place] for place in chosen) if finished.tasks else (),
+            outcomes={name: tuple(of_each[place] for place in chosen) for name, of_each in finished.outcomes.items()},
         )
 
     def chosen(self, env_of: Sequence[int] | IntArray) -> IntArray:

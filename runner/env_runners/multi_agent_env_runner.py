@@ -31,6 +31,8 @@ from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline, 
 from runner.rows.agent_rows import env_episode_id
 from runner.rows.finished_episodes import EndedEpisode, FinishedEpisodes, OutsideObservations
 from runner.rows.fragments import Fragment
+from runner.rows.matches import LEAGUE
+from runner.rows.task_outcomes import CURRICULUM
 from runner.streams import random_stream
 
 if TYPE_CHECKING:
@@ -241,8 +243,10 @@ class MultiAgentEnvRunner:
             {module_id: np.array(returns) for module_id, returns in by_module.items()},
             outside,
             {} if self.infos is None else self.infos.numbers_of(finished),
-            matches=tuple(match for episode in finished for match in episode.matches),
-            tasks=tuple(episode.task for episode in finished if episode.task is not None),
+            outcomes={
+                LEAGUE: tuple(match for episode in finished for match in episode.matches),
+                CURRICULUM: tuple(episode.task for episode in finished if episode.task is not None),
+            },
         )
 
     def _start_if_needed(self, explore: bool) -> None:

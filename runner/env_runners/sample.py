@@ -15,8 +15,6 @@ from runner.episodes.columns import Rollout
 from runner.episodes.lean_pickle import LeanPickle
 from runner.pipelines.piece_metrics import ConnectorMetrics, metrics_from_state, metrics_to_state
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
-from runner.rows.matches import Match
-from runner.rows.task_outcomes import TaskOutcome
 from runner.rows.to_record import ToRecord
 
 # Module id -> (P,) parameters.
@@ -107,13 +105,12 @@ class Sample(LeanPickle):
 def _finished_to_state(finished: FinishedEpisodes) -> dict[str, Any]:
     first = finished.outside.first
     outside = {"count": finished.outside.count, "first": None if first is None else asdict(first)}
-    told = {name: [list(one) for one in getattr(finished, name)] for name in ("matches", "tasks")}
-    return {**vars(finished), "outside": outside, **told}
+    outcomes = {name: [list(one) for one in reported] for name, reported in finished.outcomes.items()}
+    return {**vars(finished), "outside": outside, "outcomes": outcomes}
 
 
 def _finished_from_state(state: Mapping[str, Any]) -> FinishedEpisodes:
     first = state["outside"]["first"]
     outside = OutsideObservations(int(state["outside"]["count"]), None if first is None else Problem(**first))
-    matches = tuple(Match(*match) for match in state["matches"])
-    tasks = tuple(TaskOutcome(*outcome) for outcome in state["tasks"])
-    return FinishedEpisodes(**{**state, "outside": outside, "matches": matches, "tasks": tasks})
+    outcomes = {name: tuple(map(tuple, reported)) for name, reported in state["outcomes"].items()}
+    return FinishedEpisodes(**{**state, "outside": outside, "outcomes": outcomes})

@@ -23,8 +23,9 @@ from runner.experiment.missing_infos import MissingInfos
 from runner.interrupts import Interrupted
 from runner.module_parts import ModuleParts
 from runner.pipelines.piece_metrics import merged_metrics
-from runner.plans import Resources, Result
+from runner.plans import Result
 from runner.plans.run_metrics import episode_metrics, mean_returns_by_id, reduced_infos, returns_by_kind
+from runner.plans.run_parts import RunParts
 from runner.rows.finished_episodes import FinishedEpisodes
 
 if TYPE_CHECKING:
@@ -47,18 +48,17 @@ class EvaluatedPolicy:
     num_env_steps_sampled: int
 
     @classmethod
-    def of(cls, resources: Resources) -> EvaluatedPolicy:
+    def of(cls, parts: RunParts) -> EvaluatedPolicy:
         """Return the policy as it is now."""
-        num_sampled = resources.metrics.num_env_steps_sampled_lifetime
-        return cls(resources.learners.get_weights(), resources.shared_state, num_sampled)
+        return cls(parts.get_weights(), parts.shared_state, parts.num_env_steps)
 
 
 class Evaluator:
-    """Evaluates the policy that a run's resources hold. Its env runners are built when they are first asked for.
+    """Evaluates the policy that a run holds. Its env runners are built when they are first asked for.
 
     Args:
         config: of the run.
-        parts: of its modules.
+        module_parts: parts of its modules.
         held_out: evaluates on recorded data; None: there are none.
         is_recording: whether evaluated episodes are recorded.
         of_infos: metrics out of infos.
@@ -73,7 +73,7 @@ class Evaluator:
     def __init__(
         self,
         config: ExperimentConfig,
-        parts: Mapping[str, ModuleParts],
+        module_parts: Mapping[str, ModuleParts],
         held_out: HeldOut | None,
         is_recording: bool,
         of_infos: Sequence[InfoMetric],
@@ -82,7 +82,7 @@ class Evaluator:
     ) -> None:
         self.env_runners: EnvRunnerGroup | None = None
         self.held_out = held_out
-        self._config, self._parts = _with_limited_episodes(config), parts
+        self._config, self._module_parts = _with_limited_episodes(config), module_parts
         self._is_recording = is_recording
         self._of_infos, self._missing_infos = of_infos, missing_infos
         self._warn = warn
@@ -92,24 +92,24 @@ class Evaluator:
     def build_env_runners(self) -> EnvRunnerGroup:
         """Return the env runners, which are built if there are none yet."""
         if self.env_runners is None:
-            self.env_runners = build_env_runner_group(self._config, EVALUATION, self._parts, self._is_recording)
+            self.env_runners = build_env_runner_group(self._config, EVALUATION, self._module_parts, self._is_recording)
         return self.env_runners
 
     def evaluate(
         self,
-        resources: Resources,
+        parts: RunParts,
         num_episodes: int | None = None,
         wait: Callable[[], FinishedEpisodes] | None = None,
     ) -> Result:
         """Evaluate exactly `num_episodes` whole episodes, always with the same seeds, and return their metrics.
 
         Args:
-            resources: with the policy.
+            parts: parts of the run, which hold the policy.
             num_episodes: None: the configured duration, in episodes or env steps.
             wait: collects an evaluation that was submitted before; None: one is submitted.
         """
-        with resources.metrics.clocked() as clock, reporting(self._report_once), self._abandoned_if_interrupted():
-            episodes = self._run(resources, num_episodes) if wait is None else wait()
+        with parts.metrics.clocked() as clock, reporting(self._report_once), self._abandoned_if_interrupted():
+            episodes = self._run(parts, num_episodes) if wait is None else wait()
         settings = self._config.evaluation
         num_env_steps = int(episodes.lengths.sum())
         if num_episodes is None and settings.evaluation_duration_unit == ENV_STEPS:
@@ -123,25 +123,22 @@ class Evaluator:
             num_env_steps,
             episodes.outside.count,
         )
-        resources.metrics.warn_of(episodes.outside)
+        parts.metrics.warn_of(episodes.outside)
         self._missing_infos.warn_once(episodes.infos, episodes.info_keys)
         result |= reduced_infos("evaluation/env_runners", self._of_infos, episodes.infos)
         result |= {f"evaluation/{name}": reduced.result for name, reduced in merged_metrics(episodes.reported).items()}
         result |= mean_returns_by_id("evaluation/env_runners", dict(returns_by_kind(episodes)))
-        if resources.league is not None:
-            result |= resources.league.evaluation_metrics(episodes.matches)
-        if resources.curriculum is not None:
-            result |= resources.curriculum.evaluation_metrics(episodes.tasks)
-        result |= {"timers/evaluation": clock.seconds, "time_total_s": resources.metrics.time_total_s}
-        resources.callbacks.call("on_evaluate_end", result=result)
+        result |= parts.evaluation_metrics(episodes.outcomes)
+        result |= {"timers/evaluation": clock.seconds, "time_total_s": parts.metrics.time_total_s}
+        parts.callbacks.call("on_evaluate_end", result=result)
         return result
 
-    def _run(self, resources: Resources, num_episodes: int | None) -> FinishedEpisodes:
+    def _run(self, parts: RunParts, num_episodes: int | None) -> FinishedEpisodes:
         """Run an evaluation now; after an interrupt, callbacks have the state that they had before."""
-        callbacks = resources.callbacks
+        callbacks = parts.callbacks
         before = copy.deepcopy(callbacks.get_state()) if callbacks.hears("on_evaluate_start") else []
         try:
-            return self.submit(resources, num_episodes)()
+            return self.submit(parts, num_episodes)()
         except Interrupted:
             callbacks.set_state(before)
             raise
@@ -152,25 +149,23 @@ class Evaluator:
             self._warn(text)
 
     def submit(
-        self, resources: Resources, num_episodes: int | None = None, repeated: EvaluatedPolicy | None = None
+        self, parts: RunParts, num_episodes: int | None = None, repeated: EvaluatedPolicy | None = None
     ) -> Callable[[], FinishedEpisodes]:
         """Begin an evaluation, and return what waits for its episodes.
 
         Args:
-            resources: with the policy.
+            parts: parts of the run, which hold the policy.
             num_episodes: see `evaluate`.
             repeated: the policy of an evaluation that was interrupted; None: the policy as it is now.
         """
         if repeated is None:
-            resources.callbacks.call("on_evaluate_start")
-        policy = repeated or EvaluatedPolicy.of(resources)
+            parts.callbacks.call("on_evaluate_start")
+        policy = repeated or EvaluatedPolicy.of(parts)
         runners, settings = self.build_env_runners(), self._config.evaluation
         runners.set_weights(policy.weights)
         runners.use_shared_state(policy.shared_state)
-        if resources.league is not None:
-            resources.league.announce_lineup(runners, is_evaluation=True)
-        if resources.curriculum is not None:
-            resources.curriculum.announce(runners, is_evaluation=True)
+        for part in parts:
+            part.announce_to(runners, is_evaluation=True)
         num_sampled = policy.num_env_steps_sampled
         if num_episodes is not None:
             return runners.submit_evaluation(num_episodes, settings.explore, num_sampled)
@@ -185,24 +180,24 @@ class Evaluator:
         hint = "an evaluation has no return then; raise evaluation.evaluation_duration"
         self._warn(f"{self._config.evaluation.no_end_text}: {hint}")
 
-    def evaluate_offline(self, resources: Resources, num_env_steps: int | None = None) -> Result:
+    def evaluate_offline(self, parts: RunParts, num_env_steps: int | None = None) -> Result:
         """Evaluate the policy on held-out recorded data; see `Trainer.evaluate_offline`."""
         if self.held_out is None:
             raise ValueError("there are no held-out data: evaluation.offline_evaluation_input_ is null")
-        metrics = resources.metrics
+        metrics = parts.metrics
         if num_env_steps is None:
             num_env_steps = metrics.num_env_steps_sampled_lifetime
         with metrics.clocked() as clock:
-            state = resources.learners.get_state()
-            result: Result = dict(self.held_out.evaluate(state, resources.shared_state, num_env_steps))
+            state = parts.learners.get_state()
+            result: Result = dict(self.held_out.evaluate(state, parts.shared_state, num_env_steps))
         return result | {"timers/offline_evaluation": clock.seconds, "time_total_s": metrics.time_total_s}
 
-    def film(self, resources: Resources, paths: Sequence[Path], num_episodes: int) -> FinishedEpisodes:
+    def film(self, parts: RunParts, paths: Sequence[Path], num_episodes: int) -> FinishedEpisodes:
         """Film whole episodes of the policy; see `Trainer.film`."""
-        filmer, metrics = self.make_filmer(is_window=not paths), resources.metrics
-        weights, num_sampled = resources.learners.get_weights(), metrics.num_env_steps_sampled_lifetime
+        filmer, metrics = self.make_filmer(is_window=not paths), parts.metrics
+        weights, num_sampled = parts.get_weights(), metrics.num_env_steps_sampled_lifetime
         with metrics.clocked(), reporting(self._report_once):
-            return filmer.film(paths, num_episodes, weights, resources.shared_state, num_sampled)
+            return filmer.film(paths, num_episodes, weights, parts.shared_state, num_sampled)
 
     def make_filmer(self, is_window: bool = False) -> Filmer:
         """Return what films or shows episodes, which is made if there is none yet.
@@ -211,7 +206,7 @@ class Evaluator:
             ConfigError: the environment cannot be filmed.
         """
         if self._filmer is None:
-            plans = {module_id: parts.plan for module_id, parts in self._parts.items()}
+            plans = {module_id: of_module.plan for module_id, of_module in self._module_parts.items()}
             self._filmer = Filmer(self._config, plans, is_window)
         return self._filmer
 

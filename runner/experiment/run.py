@@ -17,11 +17,9 @@ from runner.experiment.rehearsed_checkpoint import check_storable
 from runner.experiment.run_records import RunRecords, Status
 from runner.experiment.stop_criteria import met_criteria
 from runner.interrupts import Interrupted, reason_to_end
-from runner.league.standings import standings_text
 from runner.locks import FolderLost
 from runner.rllink.announcement import external_text
 from runner.tracking.headline import EVALUATION_RETURN
-from runner.tracking.summary import report_command
 
 if TYPE_CHECKING:
     from runner.experiment.trainer import Trainer
@@ -44,7 +42,6 @@ class Run:
         self._config = config
         self._trainer = trainer
         self._records = records
-        self._num_players = 0  # of a league, when it was last written
 
     def train_until_stopped(self) -> int:
         """Train and return the exit code. Ctrl-C, SIGTERM or the end of a budget ends the loop after the iteration."""
@@ -71,7 +68,7 @@ class Run:
         records, trainer = self._records, self._trainer
         memory = {buffer.name: str(buffer) for buffer in trainer.replay_memory}
         records.start(trainer.training_iteration, trainer.loaded_modules, trainer.data_sets(), memory)
-        self._write_league()
+        records.write_files(trainer.parts)
         if trainer.addresses:
             records.announce(trainer.addresses, external_text(self._config, trainer.addresses, trainer.plans))
 
@@ -86,8 +83,7 @@ class Run:
                 result |= trainer.evaluate_offline()
         trainer.add_reported(result)
         records.add(result)
-        if trainer.resources.league is not None and trainer.resources.league.num_players != self._num_players:
-            self._write_league()
+        records.write_files(trainer.parts)
         if self._is_checkpoint_due():
             records.save_checkpoint(trainer)
         elif trainer.training_iteration == 1 and not self._config.env.is_external:
@@ -95,18 +91,14 @@ class Run:
         if self._is_filmed(result):
             records.film(trainer)
 
-    def _write_league(self) -> None:
-        league = self._trainer.resources.league
-        if league is not None:
-            self._records.write_league(league)
-            self._num_players = league.num_players
-
     @property
     def _place(self) -> str:
         iteration = self._trainer.training_iteration
         if self._trainer.is_evaluation_due:
             return f"in the evaluation of iteration {iteration}"
-        return f"within iteration {iteration + 1}" if self._trainer.is_broken_off else f"after iteration {iteration}"
+        if self._trainer.is_partial_iteration:
+            return f"within iteration {iteration + 1}"
+        return f"after iteration {iteration}"
 
     @property
     def stop_reason(self) -> str | None:
@@ -123,10 +115,9 @@ class Run:
             goes_on = status == "interrupted" and recorded.num_unfinished and self._config.env.is_external
             hint = "; `resume` goes on with them" if goes_on else ""
             records.note(f"recorded {recorded}{hint} in {self._config.offline.output}")
-        if trainer.resources.league is not None:
-            self._write_league()
-            records.note(standings_text(trainer.resources.league.standings()))
-            records.note(f"  who beats whom: {report_command(records.run_dir)}")
+        records.write_files(trainer.parts, is_final=True)
+        for line in trainer.parts.summary(records.run_dir):
+            records.note(line)
         trainer.callbacks.call("on_stop", status=status, reason=reason)
         records.finish(status, reason)
 

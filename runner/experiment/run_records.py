@@ -21,7 +21,6 @@ from runner.checkpoints.module_source import module_sources
 from runner.config.algorithms import algorithm_name
 from runner.config.composed import Composed
 from runner.config.errors import RunFailure, RunnerError, UserError
-from runner.config.league import LEAGUE_FOLDER
 from runner.config.metrics import COMPILE_S, NUM_ENV_RESTARTS, NUM_HEALTHY, NUM_RESTARTS
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.plans import describe_updates, find_few_updates, needs_of
@@ -57,8 +56,8 @@ from runner.videos import SUFFIXES
 if TYPE_CHECKING:  # a sweep's own process does without torch
     from runner.experiment.loaded_modules import LoadedModule
     from runner.experiment.trainer import Trainer
-    from runner.league.league import League
     from runner.plans import Result
+    from runner.plans.run_parts import RunParts
     from runner.storage.uploads import Uploads
 
 Status = Literal["finished", "failed", "interrupted"]
@@ -249,10 +248,10 @@ class RunRecords:
             numbers = {name: number for name, number in result.items() if number is not None}
             self._tracker.log_metrics(int(result[ENV_STEPS] or 0), numbers)
 
-    def write_league(self, league: League) -> None:
-        """Write the standings of a league, and the policies of its players that are new."""
+    def write_files(self, parts: RunParts, is_final: bool = False) -> None:
+        """Write the files of parts that have new content."""
         with self._folder.writing():
-            league.write_to(self.run_dir / LEAGUE_FOLDER)
+            parts.write_files(self.run_dir, is_final)
 
     def _tell_restarts(self, result: Result) -> None:
         """Show a line about restarts since the last iteration."""
@@ -276,7 +275,7 @@ class RunRecords:
         """
         iteration = trainer.training_iteration
         has_one = self._checkpoint is not None and self._checkpoint.name == f"iteration_{iteration:06d}"
-        if not trainer.is_broken_off and (iteration == 0 or has_one):
+        if not trainer.is_partial_iteration and (iteration == 0 or has_one):
             return
         manifest = {
             "config": dict(self._composed.unresolved),

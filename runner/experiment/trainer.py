@@ -13,7 +13,6 @@ import torch
 
 from runner.callbacks import build_callbacks
 from runner.checkpoints import load_checkpoint
-from runner.checkpoints.policy_state import shared_state_in
 from runner.checkpoints.trust import StoredValues
 from runner.closing import close_each
 from runner.config.callback_checks import with_evaluation
@@ -28,6 +27,8 @@ from runner.config.references import Digests
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.experiment.build import build_context, build_run_parts
+from runner.experiment.checkpointing import restore, restore_policy, state_of
 from runner.experiment.curriculum_builder import check_tasks
 from runner.experiment.env_runner_builder import EVALUATION, TRAINING
 from runner.experiment.evaluator import EvaluatedPolicy, Evaluator
@@ -38,14 +39,12 @@ from runner.experiment.ray_resources import is_held_out_read_by_ray, ray_cluster
 from runner.experiment.recorded_data_builder import build_held_out_evaluation, check_recorded_data
 from runner.experiment.recorded_replay import open_recorded_replay
 from runner.experiment.replay_memory import measure_replay
-from runner.experiment.resource_builder import build_resources
-from runner.experiment.restored_state import what_differs
-from runner.interrupts import Interrupted
+from runner.interrupts import Interrupted, PartialIteration, is_overdue
 from runner.learners.remote_learner_group import Learners
 from runner.module_parts import ModuleParts, ModuleSpec, build_parts, encoding_doubts, reported_metrics
 from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.pipelines.shown_pipelines import ShownPipelines
-from runner.plans import Result, RunMetrics, make_plan
+from runner.plans import IterationEnd, NotReady, PlanEnded, Result, RunMetrics, make_plan
 from runner.plans.shown_plan import ShownPlan
 from runner.rows.finished_episodes import FinishedEpisodes
 from runner.tracking.headline import EVALUATION_RETURN
@@ -90,7 +89,7 @@ class Trainer:
         origin: what the configuration was made of, which `fit` records.
 
     Attributes:
-        resources: of the plan: env runners, recorded data, learners, metrics.
+        parts: everything with state: learners, env runners, recorded data, replay buffers, and more.
         addresses: where simulators connect, `host:port`; empty where environments are stepped here.
         last_result: of the newest iteration, also when its evaluation failed.
         loaded_modules: modules that were taken over from other runs.
@@ -118,26 +117,25 @@ class Trainer:
         self._recorded_role = recorded_role if config.offline.output is not None else None
         torch.set_num_threads(config.learners.torch_num_threads)
         check_local_gpus(config)
-        self._parts = build_parts(config)
-        self.loaded_modules = load_modules(config, self._parts) if loads_modules else []
-        self.callbacks = build_callbacks(config)
-        self.callbacks.context["trainer"] = self
+        self._module_parts = build_parts(config)
+        self.loaded_modules = load_modules(config, self._module_parts) if loads_modules else []
+        self.callbacks = build_callbacks(config, trainer=self)
         self._check_parts(trains=recorded_role == TRAINING)
-        self.replay_memory = measure_replay(config, self._parts) if recorded_role == TRAINING else []
+        self.replay_memory = measure_replay(config, self._module_parts) if recorded_role == TRAINING else []
         needs = needs_of(config)
-        recorded = check_recorded_data(config, self._parts) if RECORDED_DATA in needs else {}
-        self._recorded_replay = open_recorded_replay(config, self._parts)
+        recorded = check_recorded_data(config, self._module_parts) if RECORDED_DATA in needs else {}
+        self._recorded_replay = open_recorded_replay(config, self._module_parts)
         # Mistakes are told before Ray is started, where it is not needed to find them.
         reads_by_ray = is_held_out_read_by_ray(config)
-        held_out = None if reads_by_ray else build_held_out_evaluation(config, self._parts)
-        _check_other_processes(config, self._parts)
+        held_out = None if reads_by_ray else build_held_out_evaluation(config, self._module_parts)
+        _check_other_processes(config, self._module_parts)
         if RECORDED_DATA in needs and note is not None:
             _tell_what_is_read(config, recorded, note)
         self._cluster = ExitStack()
         try:
             self._cluster.enter_context(ray_cluster(config, note or _log.info))
             if reads_by_ray:
-                held_out = build_held_out_evaluation(config, self._parts)
+                held_out = build_held_out_evaluation(config, self._module_parts)
             self._build(config, recorded, held_out)
         except BaseException:
             self.close()
@@ -148,9 +146,9 @@ class Trainer:
         agents = {plan.module_id: plan.agents for plan in self.plans if plan.agents}
         self._of_infos = read_info_metrics(self.config, agents)
         if trains:
-            for doubt in encoding_doubts(self._parts):
+            for doubt in encoding_doubts(self._module_parts):
                 self._tell(doubt)
-            of_pieces = reported_metrics(self.config, self._parts)
+            of_pieces = reported_metrics(self.config, self._module_parts)
             of_callbacks = with_evaluation(self.callbacks.reported_metrics, self.config)
             check_metric_names(self.config, agents, of_pieces, of_callbacks)
 
@@ -162,7 +160,7 @@ class Trainer:
         records_evaluations = self._recorded_role == EVALUATION
         self._missing_infos = MissingInfos(self._of_infos, self._tell)
         self._evaluator = Evaluator(
-            config, self._parts, held_out, records_evaluations, self._of_infos, self._missing_infos, self._tell
+            config, self._module_parts, held_out, records_evaluations, self._of_infos, self._missing_infos, self._tell
         )
         takes_all_room = RECORDED_DATA in needs or config.env_runners.is_elastic  # Ray Data, for reading, or runners
         if takes_all_room and evaluation.evaluation_interval and evaluation.evaluation_num_env_runners:
@@ -170,22 +168,24 @@ class Trainer:
         smoothing = config.env_runners.metrics_num_episodes_for_smoothing
         self._metrics = RunMetrics(smoothing, ENV_RUNNERS in needs, self._warn_of_outside, self._of_infos)
         is_recording = self._recorded_role == TRAINING
-        self.resources = build_resources(config, self._parts, self._metrics, is_recording, self._run_dir, recorded)
-        self.resources.callbacks = self.callbacks
-        if self._origin is not None:
-            self.resources.digests = Digests(self._origin.composed.references, self._origin.composed.values)
+        self.parts = build_run_parts(
+            config, self._module_parts, self._metrics, self.callbacks, is_recording, self._run_dir, recorded
+        )
+        self.context = build_context(config, self._module_parts, self.parts)
+        composed = None if self._origin is None else self._origin.composed
+        self._digests = Digests({}, {}) if composed is None else Digests(composed.references, composed.values)
         if self._recorded_replay is not None:
-            self._recorded_replay.fill(self.resources.replay_buffers, self._parts[DEFAULT_MODULE_ID])
+            self._recorded_replay.fill(self.context.replay_buffers, self._module_parts[DEFAULT_MODULE_ID])
         self.addresses = self.env_runners.addresses() if ENV_RUNNERS in needs else []
-        self.resources.set_policy(shared_states(self.loaded_modules) if self.loaded_modules else {})
-        self.resources.begin_episodes()
+        self.parts.broadcast_policy(shared_states(self.loaded_modules) if self.loaded_modules else {})
+        self.parts.begin()
         self.last_result: Result = {}
         self._unfinished: UnfinishedIteration | None = None
         self._parallel_policy: EvaluatedPolicy | None = None
         self._num_restarts = 0
         if config.evaluation.video:  # what cannot be filmed is told before anything is trained
             self._evaluator.make_filmer()
-        self._results = make_plan(self.resources)
+        self._plan = make_plan(self.context)
 
     def _tell(self, text: str) -> None:
         """Show a line as it is shown now: `noting` changes that."""
@@ -256,9 +256,9 @@ class Trainer:
         return self._metrics.training_iteration
 
     @property
-    def is_broken_off(self) -> bool:
+    def is_partial_iteration(self) -> bool:
         """Whether an iteration has begun that a resumed run ends."""
-        return self._metrics.is_broken_off
+        return self._metrics.is_partial_iteration
 
     @property
     def is_evaluation_due(self) -> bool:
@@ -268,7 +268,7 @@ class Trainer:
     @property
     def plans(self) -> list[ModuleSpec]:
         """The plan of each module: its agents and its spaces."""
-        return [module_parts.plan for module_parts in self._parts.values()]
+        return [module_parts.plan for module_parts in self._module_parts.values()]
 
     @property
     def plan(self) -> ShownPlan:
@@ -281,13 +281,13 @@ class Trainer:
         Raises:
             UserError: there is no such module.
         """
-        if module_id not in self._parts:
-            nearest = nearest_match(module_id, list(self._parts))
+        if module_id not in self._module_parts:
+            nearest = nearest_match(module_id, list(self._module_parts))
             problem = Problem(
-                "there is no such module", "Trainer.pipelines", module_id, ", ".join(self._parts), nearest
+                "there is no such module", "Trainer.pipelines", module_id, ", ".join(self._module_parts), nearest
             )
             raise UserError(problem.render_alone())
-        parts = self._parts[module_id]
+        parts = self._module_parts[module_id]
         return ShownPipelines(parts.env_to_module, parts.module_to_env, parts.learner)
 
     def train(self) -> Result:
@@ -299,7 +299,7 @@ class Trainer:
         Raises:
             RunFailure: an environment, a loss or a runner failed; earlier iterations stand.
             Interrupted: an end was asked for while simulators were waited for, or during an evaluation.
-            BrokenOff: an end was asked for, and the iteration takes longer than `PATIENCE_S` from then on.
+            PartialIteration: an end was requested more than `PATIENCE_S` ago, in the middle of an iteration.
         """
         try:
             return self._trained_iteration()
@@ -357,7 +357,7 @@ class Trainer:
         iteration = self.training_iteration
         with self.kept_if_interrupted(result, unfinished.is_told):
             if _is_due(evaluation.evaluation_interval, iteration) and EVALUATION_RETURN not in result:
-                result |= self._evaluator.evaluate(self.resources, wait=wait)
+                result |= self._evaluator.evaluate(self.parts, wait=wait)
             self._parallel_policy = None
             if _is_due(evaluation.offline_evaluation_interval, iteration) and NUM_EPISODES not in result:
                 result |= self.evaluate_offline()
@@ -376,16 +376,23 @@ class Trainer:
         if not (evaluation.evaluation_parallel_to_training and _is_due(evaluation.evaluation_interval, iteration)):
             return None
         repeated = self._parallel_policy
-        self._parallel_policy = repeated or EvaluatedPolicy.of(self.resources)
-        return self._evaluator.submit(self.resources, repeated=repeated)
+        self._parallel_policy = repeated or EvaluatedPolicy.of(self.parts)
+        return self._evaluator.submit(self.parts, repeated=repeated)
 
     def _follow_plan(self) -> UnfinishedIteration:
         """Train one iteration."""
         self._metrics.begin_iteration()
-        result: Result | None = next(self._results, None)
-        if result is None:
-            raise RunFailure(Problem("the plan has ended: it gives no more items", "algorithm.plan"))
-        return UnfinishedIteration(result)
+        try:
+            while not isinstance(found := self._plan.step(), IterationEnd):
+                if isinstance(found, NotReady):
+                    self.context.wait(found)
+                if is_overdue() and self._plan.can_be_saved:
+                    self._metrics.stop_midway()
+                    raise PartialIteration
+        except PlanEnded:
+            problem = Problem("the plan has ended: it gives no more items", "algorithm.plan")
+            raise RunFailure(problem) from None
+        return UnfinishedIteration(self.parts.end_iteration(self.context.plan_metrics()))
 
     @contextmanager
     def kept_if_interrupted(self, result: Result, is_told: bool = True) -> Iterator[None]:
@@ -422,7 +429,7 @@ class Trainer:
         Args:
             num_episodes: None: the configured duration, in episodes or env steps.
         """
-        return self._evaluator.evaluate(self.resources, num_episodes)
+        return self._evaluator.evaluate(self.parts, num_episodes)
 
     @property
     def has_held_out_data(self) -> bool:
@@ -435,7 +442,7 @@ class Trainer:
         Args:
             num_env_steps: env steps for schedules of the loss; None: all env steps sampled so far.
         """
-        return self._evaluator.evaluate_offline(self.resources, num_env_steps)
+        return self._evaluator.evaluate_offline(self.parts, num_env_steps)
 
     def film(self, paths: Sequence[Path], num_episodes: int) -> FinishedEpisodes:
         """Film whole episodes of the policy as it is.
@@ -448,15 +455,15 @@ class Trainer:
             ConfigError: the environment cannot be filmed.
             UserError: a file cannot be written.
         """
-        return self._evaluator.film(self.resources, paths, num_episodes)
+        return self._evaluator.film(self.parts, paths, num_episodes)
 
     def data_sets(self) -> list[DataSet]:
         """Return the recorded data that the run learns from, and the held-out data."""
         from runner.offline.reading.data_sets import recorded_data_set
 
         found = []
-        if RECORDED_DATA in self.resources.sources:
-            found.append(recorded_data_set(self.resources.recorded_data.source, self.config.offline, "training"))
+        if self.parts.recorded_data is not None:
+            found.append(recorded_data_set(self.parts.recorded_data.source, self.config.offline, "training"))
         if self._recorded_replay is not None:
             found.append(recorded_data_set(self._recorded_replay.source, self.config.offline, "training"))
         if self._evaluator.held_out is not None:
@@ -474,13 +481,13 @@ class Trainer:
             return None
         if self._recorded_role == EVALUATION:
             return self._evaluator.finish_recording()
-        return self.env_runners.finish_recording() if ENV_RUNNERS in self.resources.sources else None
+        return None if self.parts.env_runners is None else self.parts.env_runners.finish_recording()
 
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
         """Return everything that the next iteration depends on: nested dicts of arrays, plain values and segments."""
-        return self.resources.get_state() | self._evaluation_state()
+        return state_of(self.parts, self._plan, self._digests) | self._evaluation_state()
 
     def _evaluation_state(self) -> dict[str, Any]:
         """Return what an interrupted evaluation is repeated with; empty if there is none."""
@@ -505,11 +512,10 @@ class Trainer:
         Raises:
             ConfigError: the state is of another network.
         """
-        self.set_policy_state(state)
-        emptied = self.resources.set_state(state)
-        self._num_restarts = self.env_runners.num_restarts if ENV_RUNNERS in self.resources.sources else 0
+        notes = restore(self.parts, self._plan, self._digests, state)
+        self._num_restarts = 0 if self.parts.env_runners is None else self.parts.env_runners.num_restarts
         self._set_evaluation_state(state.get(_EVALUATION, {}))
-        for text in what_differs(state, self.resources, emptied):
+        for text in notes:
             self._warn(text)
         self.callbacks.call("on_checkpoint_loaded")
 
@@ -519,18 +525,17 @@ class Trainer:
         Raises:
             ConfigError: the state is of another network.
         """
-        self.learners.set_state(state["learners"])
-        self.resources.set_policy(shared_state_in(state))
+        restore_policy(self.parts, state)
 
     @property
     def learners(self) -> Learners:
         """The learners of all modules."""
-        return self.resources.learners
+        return self.parts.learners
 
     @property
     def env_runners(self) -> EnvRunnerGroup:
         """The runners that sample; runs that learn from recorded data alone have none."""
-        return self.resources.env_runners
+        return self.context.env_runners
 
     @property
     def evaluation_runners(self) -> EnvRunnerGroup | None:
@@ -539,7 +544,7 @@ class Trainer:
 
     def close(self) -> None:
         """Close environments and runners, and leave the Ray cluster if this trainer joined or started it."""
-        built = (getattr(self, name, None) for name in ("resources", "_evaluator"))  # None where building it failed
+        built = (getattr(self, name, None) for name in ("parts", "_evaluator"))  # None where building it failed
         close_each([*built, self._cluster])
 
     def __enter__(self) -> Trainer:

@@ -17,20 +17,23 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.league import (
     FIXED,
     LATEST,
+    LEAGUE_FOLDER,
     PRIORITISED,
     STANDINGS_FILE,
     UNIFORM,
     LeagueConfig,
     evaluated_players,
 )
-from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.sample import Weights
 from runner.league.lineup import ITSELF, Lineup
 from runner.league.ratings import Rating, elo_ratings
+from runner.league.standings import standings_text
+from runner.parts import Announces, Metrics, Part, RunView
 from runner.policy import OnnxPolicy
-from runner.rows.matches import DRAW, LOSS, WIN, Match
+from runner.rows.matches import DRAW, LEAGUE, LOSS, WIN, Match
 from runner.segments import Segment, SegmentFile
 from runner.tracking.result_file import write_atomically
+from runner.tracking.summary import report_command
 
 # A module changes: each of its games against a player counts so much less than the next one.
 _DECAY_PER_GAME = 0.99
@@ -69,7 +72,7 @@ class Skill(NamedTuple):
     sigma: float
 
 
-class League:
+class League(Part):
     """Keeps the players of a run and the games of its modules against them, and says who plays next.
 
     Args:
@@ -78,6 +81,8 @@ class League:
         fixed: fixed player -> module id -> content of the policy file that plays for it; empty: its `_target_` plays.
         split_weights: returns the weights of each module by itself, out of the ones of a run.
     """
+
+    name = LEAGUE
 
     def __init__(
         self,
@@ -96,24 +101,35 @@ class League:
         self._since_snapshot: dict[str, list[int]] = {module_id: [0, 0] for module_id in policies}  # games, wins
         self._skills: dict[str, Skill] = {}
         self._num_lineups = 0
+        self._num_written: int | None = None  # players whose files were written
         self._model: Any = ThurstoneMostellerFull()
 
     # -- players ---------------------------------------------------------------------------------------------------
 
-    def begin(self, weights: Weights, shared_state: Mapping[str, Any]) -> None:
-        """Take the modules' first parameters as the first snapshots."""
-        own_weights = self._split_weights(weights)
-        for module_id in self._policies:
-            if not self._snapshots_of(module_id):
-                self._snapshot(module_id, 0, own_weights, shared_state)
+    def begin(self, run: RunView) -> None:
+        """Take the first parameters of modules that have no snapshot yet as their first snapshots."""
+        new = [module_id for module_id in self._policies if not self._snapshots_of(module_id)]
+        if new:
+            weights = self._split_weights(run.get_weights())
+            for module_id in new:
+                self._snapshot(module_id, 0, weights, run.shared_state)
 
     @property
     def num_players(self) -> int:
         """Number of fixed players and snapshots."""
         return len(self._players)
 
-    def write_to(self, folder: Path) -> None:
-        """Write the standings, and the policy files of snapshots that are not there yet."""
+    def write_files(self, run_dir: Path, is_final: bool) -> None:
+        """Write the standings and the policies of new snapshots to the folder `league`, when there is a new player."""
+        if is_final or self.num_players != self._num_written:
+            self._num_written = self.num_players
+            self._write_to(run_dir / LEAGUE_FOLDER)
+
+    def summary(self, run_dir: Path) -> list[str]:
+        """Return the standings, and the command that shows all games."""
+        return [standings_text(self.standings()), f"  who beats whom: {report_command(run_dir)}"]
+
+    def _write_to(self, folder: Path) -> None:
         for player_id, player in self._players.items():
             file = folder / f"{player_id}-{player.digest}.onnx"
             if player.module_id is not None and not file.exists():
@@ -137,8 +153,8 @@ class League:
 
     # -- who plays -------------------------------------------------------------------------------------------------
 
-    def announce_lineup(self, env_runners: EnvRunnerGroup, is_evaluation: bool = False) -> None:
-        """Tell env runners who plays in the episodes that they begin from now on."""
+    def announce_to(self, env_runners: Announces, is_evaluation: bool) -> None:
+        """Announce who plays in the next episodes."""
         named = evaluated_players(self._config) if is_evaluation else self._players
         for player_id in named:
             player = self._players[player_id]
@@ -224,16 +240,18 @@ class League:
             follows |= dict(zip(versions[1:], versions[:-1], strict=True))
         return elo_ratings(self._games, [*players, *self._policies], follows)
 
-    def end_iteration(
-        self, num_env_steps: int, get_weights: Callable[[], Weights], shared_state: Mapping[str, Any]
-    ) -> None:
-        """Snapshot the modules whose time has come; the next lineup is a new one."""
-        due = [module_id for module_id in self._policies if self._is_due(module_id, num_env_steps)]
+    def end_iteration(self, run: RunView) -> Metrics:
+        """Count the iteration's games and take snapshots that are due; return the standings before them."""
+        matches = [Match(*outcome) for outcome in run.outcomes(self.name)]
+        self.add_matches(matches)
+        metrics = self._metrics_of(matches)
+        due = [module_id for module_id in self._policies if self._is_due(module_id, run.num_env_steps)]
         if due:
-            weights = self._split_weights(get_weights())
+            weights = self._split_weights(run.get_weights())
             for module_id in due:
-                self._snapshot(module_id, num_env_steps, weights, shared_state)
+                self._snapshot(module_id, run.num_env_steps, weights, run.shared_state)
         self._num_lineups += 1
+        return metrics
 
     def _is_due(self, module_id: str, num_env_steps: int) -> bool:
         config = self._config
@@ -245,7 +263,7 @@ class League:
             return False
         return num_wins / num_games >= config.snapshot_win_rate
 
-    def metrics(self, matches: Sequence[Match]) -> dict[str, float | int | None]:
+    def _metrics_of(self, matches: Sequence[Match]) -> dict[str, float | int | None]:
         """Return the standing of each module, and its shares of these games."""
         elo = self.elo()
         metrics: dict[str, float | int | None] = {"league/num_players": self.num_players}
@@ -261,8 +279,9 @@ class League:
             metrics |= {f"league/{module_id}/{name}": value for name, value in rates.items()}
         return metrics
 
-    def evaluation_metrics(self, matches: Sequence[Match]) -> dict[str, float | None]:
+    def evaluation_metrics(self, outcomes: Sequence[Any]) -> Metrics:
         """Return the shares of an evaluation's games against each player."""
+        matches = [Match(*outcome) for outcome in outcomes]
         metrics: dict[str, float | None] = {}
         for player_id in evaluated_players(self._config):
             shares = shares_of([match.score for match in matches if match.player_id == player_id])

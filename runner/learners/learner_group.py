@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from runner.config.operators import LEARNERS
 from runner.episodes.columns import Rollout
 from runner.learners.collective import Collective, SingleProcess
 from runner.learners.gradients import GroupGradients, ModuleGradient
@@ -21,6 +22,7 @@ from runner.learners.on_policy_check import OnPolicyConsistencyCheck
 from runner.learners.train_batch import BatchReader, TrainBatch
 from runner.modules.default_settings import default_settings
 from runner.modules.rl_module import RLModule
+from runner.parts import Part
 from runner.pipelines.piece_metrics import ConnectorMetrics, merge_metrics
 from runner.pipelines.pipeline import LearnerConnectorPipeline, taken_metrics
 
@@ -72,7 +74,7 @@ class RecordedUpdates:
 MakeReaders = Callable[[], Sequence[BatchReader]]
 
 
-class LearnerGroup:
+class LearnerGroup(Part):
     """Turns episode chunks into a train batch and updates the modules on it.
 
     Args:
@@ -86,6 +88,7 @@ class LearnerGroup:
         num_restarts: restarts of lost learners; 0 in this process.
     """
 
+    name = LEARNERS
     num_restarts = 0
     _batches: Generator[TrainBatch, None, None] | None = None
 

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from runner.config.operators import LEARNERS
 from runner.config.schemas import LearnersConfig
 from runner.episodes import nested
 from runner.episodes.columns import Rollout
@@ -21,6 +22,7 @@ from runner.learners.learner_group import LearnerGroup, MakeReaders, RecordedUpd
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import MultiRLModule, modules_in
 from runner.modules.rl_module import RLModule
+from runner.parts import Part
 from runner.pipelines.piece_metrics import merged_metrics
 from runner.pipelines.pipeline import STREAMS
 from runner.restarts import Restarts
@@ -28,7 +30,7 @@ from runner.restarts import Restarts
 _log = logging.getLogger(__name__)
 
 
-class RemoteLearnerGroup:
+class RemoteLearnerGroup(Part):
     """A `LearnerGroup` whose learners are Ray actors; gradients are averaged before each step.
 
     Each learner gets an equal part of a rollout's rows and makes its train batch itself, with its learner pipelines; it
@@ -49,6 +51,8 @@ class RemoteLearnerGroup:
     Raises:
         RunFailure: a learner cannot be made.
     """
+
+    name = LEARNERS
 
     def __init__(
         self,

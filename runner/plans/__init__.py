@@ -1,7 +1,8 @@
-"""Execution plans: a training loop as operators on flows of items, and the resources that they work with."""
+"""Execution plans: a training loop as operators on flows of items, and the context that they work with."""
 
-from runner.plans.flow import Flow, Operator, Source, Waiting
-from runner.plans.items import Experiences, Gradients, Item, Origin, TrainResult
+from runner.plans.context import NotReady, PlanContext
+from runner.plans.items import Experiences, Gradients, Item, IterationEnd, Origin, TrainResult
+from runner.plans.operator import Branch, Node, Operator, PlanEnded, Source
 from runner.plans.operators.concurrency import Concurrently, Dequeue, Duplicate, Enqueue
 from runner.plans.operators.experiences import CompleteEpisodes, ConcatBatches, SelectExperiences, StandardizeFields
 from runner.plans.operators.recorded import ReadRecorded
@@ -15,15 +16,16 @@ from runner.plans.operators.training import (
     TrainOneStep,
     UpdateTargetNetwork,
 )
+from runner.plans.plan import Plan
 from runner.plans.reading import make_plan
 from runner.plans.recorded_batches import RecordedBatches
-from runner.plans.resources import Resources
 from runner.plans.run_metrics import Result, RunMetrics
 
 __all__ = [
     "ApplyGradients",
     "AsyncGradients",
     "AverageGradients",
+    "Branch",
     "CompleteEpisodes",
     "ComputeGradients",
     "ConcatBatches",
@@ -33,17 +35,21 @@ __all__ = [
     "Duplicate",
     "Enqueue",
     "Experiences",
-    "Flow",
     "Gradients",
     "Item",
+    "IterationEnd",
     "MixInReplay",
+    "Node",
+    "NotReady",
     "Operator",
     "Origin",
     "ParallelRollouts",
+    "Plan",
+    "PlanContext",
+    "PlanEnded",
     "ReadRecorded",
     "RecordedBatches",
     "Replay",
-    "Resources",
     "Result",
     "RunMetrics",
     "SelectExperiences",
@@ -55,6 +61,5 @@ __all__ = [
     "TrainResult",
     "UpdatePriorities",
     "UpdateTargetNetwork",
-    "Waiting",
     "make_plan",
 ]

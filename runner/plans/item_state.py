@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner.config.operators import EXPERIENCES, GRADIENTS, RECORDED_BATCHES, TRAIN_RESULT
 from runner.episodes.block_state import rollout_from_state, rollout_to_state
-from runner.plans.items import Experiences, Gradients, Item, Origin, ReplayRows, TrainResult
+from runner.plans.context import PlanContext
+from runner.plans.items import Experiences, Gradients, Item, IterationEnd, Origin, ReplayRows, TrainResult
 from runner.plans.recorded_batches import RecordedBatches
 
-if TYPE_CHECKING:
-    from runner.plans.resources import Resources
+_TRAIN_RESULT = ("updates", "num_env_steps_trained", "num_env_steps_read", "rows", "replay_rows", "ends_iteration")
+_ITERATION_END = "IterationEnd"
+_KINDS = (Experiences, Gradients, TrainResult, RecordedBatches, IterationEnd)
 
 
-def item_to_state(item: Item) -> dict[str, Any]:
+def can_be_saved(item: object) -> bool:
+    """Return whether an item is the same after a checkpoint; items of custom classes are not."""
+    return type(item) in _KINDS
+
+
+def item_to_state(item: Item | IterationEnd) -> dict[str, Any]:
     """Return an item that has been counted as nested dicts and lists of arrays and plain values."""
     if isinstance(item, Experiences):
         return {
@@ -33,19 +40,16 @@ def item_to_state(item: Item) -> dict[str, Any]:
         return {"kind": TRAIN_RESULT, **{name: getattr(item, name) for name in _TRAIN_RESULT}}
     if isinstance(item, RecordedBatches):
         return {"kind": RECORDED_BATCHES, "left": item.left}
+    if isinstance(item, IterationEnd):
+        return {"kind": _ITERATION_END}
     raise TypeError(f"a {type(item).__name__} cannot be kept in a checkpoint")
 
 
-# Kinds that are the same after a checkpoint, wherever they are; batches of recorded data are counted by their reader.
-KEPT = (Experiences, Gradients, TrainResult)
-_TRAIN_RESULT = ("updates", "num_env_steps_trained", "num_env_steps_read", "rows", "replay_rows", "ends_iteration")
-
-
-def item_from_state(state: Mapping[str, Any], resources: Resources) -> Item:
+def item_from_state(state: Mapping[str, Any], context: PlanContext) -> Any:
     """Invert `item_to_state`."""
     kind = state["kind"]
     if kind == EXPERIENCES:
-        rollout, replay_rows = rollout_from_state(state["rollout"]), _known_rows(state, resources)
+        rollout, replay_rows = rollout_from_state(state["rollout"]), _known_rows(state, context)
         return Experiences(rollout, _origins_from_state(state), replay_rows, tuple(state["broken_off"]))
     if kind == GRADIENTS:
         from runner.learners.gradients import GroupGradients
@@ -53,14 +57,16 @@ def item_from_state(state: Mapping[str, Any], resources: Resources) -> Item:
         gradients = GroupGradients.from_state(state["gradients"])
         return Gradients(gradients, int(state["num_env_steps"]), _origins_from_state(state))
     if kind == RECORDED_BATCHES:
-        return RecordedBatches(resources.recorded_data, state["left"])
+        return RecordedBatches(context.recorded_data, state["left"])
+    if kind == _ITERATION_END:
+        return IterationEnd()
     known = {name: state[name] for name in _TRAIN_RESULT if name in state}
-    return TrainResult(**known | {"replay_rows": _known_rows(state, resources)})
+    return TrainResult(**known | {"replay_rows": _known_rows(state, context)})
 
 
-def _known_rows(state: Mapping[str, Any], resources: Resources) -> ReplayRows:
+def _known_rows(state: Mapping[str, Any], context: PlanContext) -> ReplayRows:
     """Return the rows of buffers that have not begun anew."""
-    held = {name for name, buffer in resources.replay_buffers.items() if len(buffer)}
+    held = {name for name, buffer in context.replay_buffers.items() if len(buffer)}
     return {name: rows for name, rows in state.get("replay_rows", {}).items() if name in held}
 
 

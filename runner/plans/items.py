@@ -95,6 +95,11 @@ class Gradients(Item):
 
 
 @dataclass(frozen=True)
+class IterationEnd:
+    """The end of an iteration: the run reports its metrics and may evaluate, save and stop."""
+
+
+@dataclass(frozen=True)
 class TrainResult(Item):
     """What one or several updates did.
 

@@ -1,4 +1,4 @@
-"""From the plan of a configuration to the flow of its results."""
+"""From the plan of a configuration to its operators."""
 
 from __future__ import annotations
 
@@ -10,82 +10,83 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.metrics import check_operator_metrics
 from runner.config.operators import BranchesConfig, DuplicateConfig, options_of
-from runner.config.plans import KEY, Plan, PlanStep, read_plan
+from runner.config.plans import KEY, PlanStep, read_plan
+from runner.config.plans import Plan as Steps
 from runner.config.user_code import place_of
-from runner.plans.flow import Flow, Operator
+from runner.plans.context import PlanContext
+from runner.plans.operator import IteratorSource, Node, Operator, Source
 from runner.plans.operators.concurrency import Concurrently, Duplicate
 from runner.plans.operators.reporting import StandardMetricsReporting
-from runner.plans.resources import Resources
-from runner.plans.run_metrics import Result
+from runner.plans.plan import Plan
 
 
-def make_plan(resources: Resources) -> Iterator[Result]:
-    """Make the operators of `algorithm.plan`, and return the results of its iterations.
+def make_plan(context: PlanContext) -> Plan:
+    """Make the operators of `algorithm.plan`.
 
     Raises:
-        ConfigError: an operator or function of one's own cannot be made, or gives no items; or no operator reports a
-            metric that is named. A generator of one's own makes operators later; their metrics are not checked.
+        ConfigError: a custom operator or function cannot be made, or gives no items; or no operator reports a metric
+            that is named. A custom generator makes operators later; their metrics are not checked.
     """
-    plan = read_plan(resources.config.algorithm.plan)
-    flow = _flow_of_function(plan[0], resources) if plan[0].is_function else _flow_of(plan, None, resources)
-    if resources.operators:
-        check_operator_metrics(resources.config, resources.reported_metrics)
-    ends = [isinstance(operator, StandardMetricsReporting) for operator in resources.operators.values()]
-    return flow if any(ends) else StandardMetricsReporting(resources)(flow)
+    steps = read_plan(context.config.algorithm.plan)
+    node = _node_of_function(steps[0], context) if steps[0].is_function else _node_of(steps, None, context)
+    if context.operators:
+        check_operator_metrics(context.config, context.reported_metrics)
+    ends = [isinstance(operator, StandardMetricsReporting) for operator in context.operators.values()]
+    return Plan(node if any(ends) else StandardMetricsReporting(context)(node), context)
 
 
-def _flow_of(plan: Plan, flow: Flow | None, resources: Resources) -> Flow:
-    """Return the flow of a plan's last operator; `flow` comes into the plan."""
-    for step in plan:
-        flow = _after(step, flow, resources)
-    assert flow is not None, "a plan has at least one operator"
-    return flow
+def _node_of(steps: Steps, node: Node | None, context: PlanContext) -> Node:
+    """Return the node of the last step; `node` gives items to the first one."""
+    for step in steps:
+        node = _after(step, node, context)
+    assert node is not None, "a plan has at least one operator"
+    return node
 
 
-def _after(step: PlanStep, flow: Flow | None, resources: Resources) -> Flow:
+def _after(step: PlanStep, node: Node | None, context: PlanContext) -> Node:
     if isinstance(step.config, BranchesConfig):
-        return _branches(step, step.config, flow, resources)
-    operator = _made(step, resources)
-    if flow is None:
-        if isinstance(operator, Flow):
+        return _branches(step, step.config, node, context)
+    operator = _made(step, context)
+    if node is None:
+        if isinstance(operator, Source):
             return operator
         what = f"{step.name} takes items, and no operator before it gives any"
         raise ConfigError([Problem(what, step.key, step.name, "a plan that begins with ParallelRollouts, for example")])
-    return operator(flow)
+    return operator(node)
 
 
-def _made(step: PlanStep, resources: Resources) -> Operator:
+def _made(step: PlanStep, context: PlanContext) -> Operator:
     if step.config is not None:
-        operator: Operator = import_target(f"runner.plans.{step.name}", step.key)(resources, **options_of(step.config))
+        operator: Operator = import_target(f"runner.plans.{step.name}", step.key)(context, **options_of(step.config))
         return operator
     operator_class = import_target(step.name, step.key, Operator)
     try:
-        operator = operator_class(resources, **with_callables(dict(step.arguments), step.key))
+        operator = operator_class(context, **with_callables(dict(step.arguments), step.key))
     except (TypeError, ValueError) as error:
         raise ConfigError([Problem(f"{step.name} cannot be made: {error}", step.key, str(step.arguments))]) from error
-    if not hasattr(operator, "resources"):
-        what, allowed = f"the __init__ of {step.name} does not call Operator's", "super().__init__(resources)"
+    if not hasattr(operator, "key"):
+        what, allowed = f"the __init__ of {step.name} does not call Operator's", "super().__init__(context)"
         raise ConfigError([Problem(what, f"{step.key}, {place_of(operator_class, '__init__')}", allowed=allowed)])
     return operator
 
 
-def _branches(step: PlanStep, config: BranchesConfig, flow: Flow | None, resources: Resources) -> Flow:
-    incoming: list[Flow | None] = [None] * len(step.plans)
+def _branches(step: PlanStep, config: BranchesConfig, node: Node | None, context: PlanContext) -> Node:
+    incoming: list[Node | None] = [None] * len(step.plans)
     if isinstance(config, DuplicateConfig):
-        assert flow is not None
-        incoming = [*Duplicate(flow, len(step.plans)).copies]
-    flows = [_flow_of(plan, into, resources) for plan, into in zip(step.plans, incoming, strict=True)]
-    return Concurrently(flows, **options_of(config))
+        assert node is not None
+        incoming = [*Duplicate(node, len(step.plans)).copies]
+    branches = [_node_of(steps, into, context) for steps, into in zip(step.plans, incoming, strict=True)]
+    return Concurrently(branches, **options_of(config))
 
 
-def _flow_of_function(step: PlanStep, resources: Resources) -> Flow:
-    """Call a function of one's own that makes a whole plan."""
+def _node_of_function(step: PlanStep, context: PlanContext) -> Node:
+    """Call a custom function that makes a whole plan."""
     make: Any = import_target(step.name, KEY)
     try:
-        flow = make(resources, **with_callables(dict(step.arguments), KEY))
+        items = make(context, **with_callables(dict(step.arguments), KEY))
     except TypeError as error:
         raise ConfigError([Problem(f"{step.name} cannot be called: {error}", KEY, str(step.arguments))]) from error
-    if not isinstance(flow, Iterator):
+    if not isinstance(items, Iterator):
         allowed = "an iterator of items: what an operator gives, or a generator"
-        raise ConfigError([Problem(f"{step.name} returns no flow of items", KEY, type(flow).__name__, allowed)])
-    return flow if isinstance(flow, Flow) else Flow(flow, resources)
+        raise ConfigError([Problem(f"{step.name} returns no flow of items", KEY, type(items).__name__, allowed)])
+    return items if isinstance(items, Node) else IteratorSource(context, items)

@@ -17,11 +17,10 @@ from runner.config.errors import Problem
 from runner.config.info_metrics import PREFIX, InfoMetric
 from runner.config.metrics import IDLE_S, LEARNER_IDLE_S, WEIGHTS_LAG_MAX, WEIGHTS_LAG_MEAN
 from runner.config.piece_reports import Reports
+from runner.parts import Part
 from runner.pipelines.piece_metrics import ConnectorMetrics, PieceMetrics, ReducedValue, merge_metrics, reduce_numbers
 from runner.plans.items import Item, TrainResult
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
-from runner.rows.matches import Match
-from runner.rows.task_outcomes import TaskOutcome
 
 _NUM_GRADIENT_STEPS = "num_minibatch_updates"
 _NO_NUMBERS = np.zeros(0)
@@ -36,7 +35,7 @@ class Clock:
     seconds: float = 0.0
 
 
-class RunMetrics:
+class RunMetrics(Part):
     """Counters, timers and running means of a run so far, counted from the items that operators give.
 
     Args:
@@ -50,18 +49,17 @@ class RunMetrics:
         info_keys: keys that the newest infos had where a metric found no number.
         counts_recorded: whether recorded env steps that are read count as sampled, since the plan samples none.
         reports_lag: whether samples may be of older weights, since the plan samples asynchronously.
-        matches: of this iteration's episodes, in a league.
-        is_broken_off: whether an iteration has begun that goes on after a checkpoint.
-        tasks: of this iteration's episodes, in a curriculum.
+        is_partial_iteration: whether an iteration has begun that goes on after a checkpoint.
+        outcomes: name of a part -> what the episodes of this iteration report to it.
     """
 
-    matches: list[Match]
-    tasks: list[TaskOutcome]
+    name = "metrics"
+    outcomes: dict[str, list[Any]]
 
     counts_recorded = True
     reports_lag = False
-    is_broken_off = False
-    _broken_off_s = 0.0  # seconds of an iteration that was broken off
+    is_partial_iteration = False
+    _partial_s = 0.0  # seconds of an iteration that was broken off
 
     def __init__(
         self,
@@ -92,8 +90,8 @@ class RunMetrics:
 
     def begin_iteration(self) -> None:
         """Count time and steps of an iteration from now on; one that was broken off goes on."""
-        if self.is_broken_off:
-            self.is_broken_off, self._started = False, time.perf_counter() - self._broken_off_s
+        if self.is_partial_iteration:
+            self.is_partial_iteration, self._started = False, time.perf_counter() - self._partial_s
             return
         self._started = time.perf_counter()
         self._timers: defaultdict[str, float] = defaultdict(float)
@@ -104,8 +102,7 @@ class RunMetrics:
         self.num_env_steps_sampled = 0
         self._num_episodes = 0
         self._num_outside = 0
-        self.matches = []
-        self.tasks = []
+        self.outcomes = {}
         self._report_anew({name: reduced.reduction for name, reduced in self._reported.items()})
 
     def _report_anew(self, reductions: Mapping[str, str]) -> None:
@@ -131,9 +128,9 @@ class RunMetrics:
         """Return metric -> value so far in this iteration, from pieces, callbacks of env runners and operators."""
         return {name: reduced.result for name, reduced in self._reported.items()}
 
-    def break_off(self) -> None:
+    def stop_midway(self) -> None:
         """Stop the iteration, which goes on with the next `begin_iteration`."""
-        self.is_broken_off, self._broken_off_s = True, time.perf_counter() - self._started
+        self.is_partial_iteration, self._partial_s = True, time.perf_counter() - self._started
 
     @contextmanager
     def clocked(self) -> Iterator[Clock]:
@@ -188,8 +185,8 @@ class RunMetrics:
             for id_, values in returns.items():
                 recent_returns = self._returns_by_id[kind].setdefault(id_, deque(maxlen=self._smoothing))
                 recent_returns.extend(values.tolist())
-        self.matches += finished.matches
-        self.tasks += finished.tasks
+        for name, outcomes in finished.outcomes.items():
+            self.outcomes.setdefault(name, []).extend(outcomes)
         self.info_keys = finished.info_keys or self.info_keys
         for name, recent_numbers in self.infos.items():
             numbers = finished.infos.get(name, _NO_NUMBERS)
@@ -203,7 +200,7 @@ class RunMetrics:
             self._has_warned = True
             self._warn(outside.first)
 
-    def end_iteration(self, more: Mapping[str, float | int | None] = MappingProxyType({})) -> Result:
+    def finish_iteration(self, more: Mapping[str, float | int | None] = MappingProxyType({})) -> Result:
         """End this iteration and return its result, with the metrics of `more`."""
         seconds = time.perf_counter() - self._started
         self.training_iteration += 1
@@ -262,19 +259,18 @@ class RunMetrics:
                 kind: {id_: list(values) for id_, values in returns.items()}
                 for kind, returns in self._returns_by_id.items()
             },
-            **({"iteration": self._state_of_iteration()} if self.is_broken_off else {}),
+            **({"iteration": self._state_of_iteration()} if self.is_partial_iteration else {}),
         }
 
     def _state_of_iteration(self) -> dict[str, Any]:
         return {
-            "seconds": self._broken_off_s,
+            "seconds": self._partial_s,
             "timers": dict(self._timers),
             "updates": list(self._updates),
             "lags": [list(lag) for lag in self._lags],
             "lags_when_taken": [list(lag) for lag in self._lags_when_taken],
             "idle_s": self._idle_s,
-            "matches": [list(match) for match in self.matches],
-            "tasks": [list(outcome) for outcome in self.tasks],
+            "outcomes": {name: [list(one) for one in outcomes] for name, outcomes in self.outcomes.items()},
             "counts": [self.num_env_steps_sampled, self._num_episodes, self._num_outside],
             "reported": {
                 name: [one.reduction, one.value, one.weight, list(one.values)] for name, one in self._reported.items()
@@ -282,15 +278,14 @@ class RunMetrics:
         }
 
     def _set_state_of_iteration(self, state: Mapping[str, Any]) -> None:
-        self.is_broken_off, self._broken_off_s = True, float(state["seconds"])
+        self.is_partial_iteration, self._partial_s = True, float(state["seconds"])
         self._timers = defaultdict(float, state["timers"])
         self._updates, self._idle_s = list(state["updates"]), float(state["idle_s"])
         self._lags, self._lags_when_taken = (
             [(int(lag), int(num_env_steps)) for lag, num_env_steps in state[name]]
             for name in ("lags", "lags_when_taken")
         )
-        self.matches = [Match(*match) for match in state["matches"]]
-        self.tasks = [TaskOutcome(*outcome) for outcome in state["tasks"]]
+        self.outcomes = {name: list(outcomes) for name, outcomes in state["outcomes"].items()}
         self.num_env_steps_sampled, self._num_episodes, self._num_outside = map(int, state["counts"])
         for name, reduced in state["reported"].items():
             if reduced[0] == self._reported[name].reduction:

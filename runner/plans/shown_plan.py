@@ -29,7 +29,7 @@ class ShownPlan:
         return str(self)
 
     def _repr_svg_(self) -> str:
-        """Return what a notebook shows: operators with their options and the resources that they work with."""
+        """Return what a notebook shows: operators with their options and the context that they work with."""
         whole = completed(self.steps)
         return draw(_flow(whole, items_after(whole)), str(self))
 

@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import Any
 
 from runner.config.errors import Problem, RunFailure, UserError
-from runner.config.operators import ENV_RUNNERS
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.trainer import Trainer
 from runner.learners.remote_learner_group import RemoteLearnerGroup
@@ -169,7 +168,7 @@ def _train(trainer: Trainer, num_iterations: int) -> None:
 def _actors_of(trainer: Trainer) -> Mapping[str, Callable[[Callable[[Any], Any]], list[Any]]]:
     """Return what calls a function in the processes of a role, by role; a process-local role gives no answers."""
     actors: dict[str, Callable[[Callable[[Any], Any]], list[Any]]] = {}
-    groups = [trainer.env_runners] if ENV_RUNNERS in trainer.resources.sources else []
+    groups = [] if trainer.parts.env_runners is None else [trainer.parts.env_runners]
     for group in (*groups, trainer.evaluation_runners):
         if group is not None:
             actors[group.role] = group.call_processes

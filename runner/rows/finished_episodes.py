@@ -12,8 +12,6 @@ import numpy.typing as npt
 from runner.config.errors import Problem
 from runner.episodes.columns import REWARDS, ColumnBlock
 from runner.episodes.lean_pickle import LeanPickle
-from runner.rows.matches import Match
-from runner.rows.task_outcomes import TaskOutcome
 
 
 @dataclass(frozen=True)
@@ -41,8 +39,8 @@ class FinishedEpisodes(LeanPickle):
     `infos`: metric -> (F,) numbers out of infos, NaN where an episode has none; with several agents there is one for
     each agent's episode. `info_keys`: keys of the newest last infos where a metric found no number.
     `reported`: of each evaluation, what callbacks have reported in it, metric -> `ReducedValue`.
-    `matches`: of the episodes in which players of a league took part.
-    `tasks`: of each episode, where there is a curriculum; else empty.
+    `outcomes`: name of a part of the run -> what the episodes report to it. With a single agent there is one for each
+    episode, in the same order.
     """
 
     VECTOR_DTYPES: ClassVar[Mapping[str, Any]] = {"returns": np.float64, "lengths": np.int64, "env_of": np.int64}
@@ -56,8 +54,7 @@ class FinishedEpisodes(LeanPickle):
     infos: Mapping[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     reported: tuple[Mapping[str, Any], ...] = ()
     info_keys: tuple[str, ...] = ()
-    matches: tuple[Match, ...] = ()
-    tasks: tuple[TaskOutcome, ...] = ()
+    outcomes: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     @classmethod
     def concatenated(cls, parts: Sequence[FinishedEpisodes]) -> FinishedEpisodes:
@@ -72,8 +69,7 @@ class FinishedEpisodes(LeanPickle):
             _joined([part.infos for part in parts]),
             tuple(reported for part in parts for reported in part.reported),
             next((part.info_keys for part in reversed(parts) if part.info_keys), ()),
-            tuple(match for part in parts for match in part.matches),
-            tuple(outcome for part in parts for outcome in part.tasks),
+            _joined_outcomes([part.outcomes for part in parts]),
         )
 
 
@@ -132,6 +128,11 @@ class RunningReturns:
 def _joined(parts: Sequence[Mapping[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
     keys = dict.fromkeys(key for part in parts for key in part)
     return {key: np.concatenate([part[key] for part in parts if key in part]) for key in keys}
+
+
+def _joined_outcomes(parts: Sequence[Mapping[str, tuple[Any, ...]]]) -> dict[str, tuple[Any, ...]]:
+    names = dict.fromkeys(name for part in parts for name in part)
+    return {name: tuple(one for part in parts for one in part.get(name, ())) for name in names}
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+LEAGUE = "league"  # name of the part that matches are reported to
 WIN, DRAW, LOSS = 1.0, 0.5, 0.0
 
 

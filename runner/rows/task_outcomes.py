@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+CURRICULUM = "curriculum"  # name of the part that outcomes are reported to
+
 
 class TaskOutcome(NamedTuple):
     """What one episode says of its task.

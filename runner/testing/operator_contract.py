@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from runner.callbacks import Callbacks
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import EXPERIENCES, ITEMS, LEARNERS, TRAIN_RESULT
@@ -18,42 +18,54 @@ from runner.config.validation import build_experiment_config
 from runner.episodes.columns import DEFAULT_MODULE_ID, ColumnBlock, Rollout
 from runner.experiment.learner_builder import build_learner_group
 from runner.module_parts import build_parts
-from runner.plans import Experiences, Flow, Item, Operator, Origin, Resources, RunMetrics, Source, TrainResult, Waiting
+from runner.plans import (
+    Experiences,
+    Item,
+    Operator,
+    Origin,
+    PlanContext,
+    PlanEnded,
+    RunMetrics,
+    Source,
+    TrainResult,
+)
 from runner.plans.item_state import item_to_state
+from runner.plans.plan import Plan
 from runner.plans.run_metrics import Result
+from runner.plans.run_parts import RunParts
 from runner.testing.rules import Rule, are_equal, check_rules, find_difference, through_checkpoint
 
-Make = Callable[[Resources], Operator]
+Make = Callable[[PlanContext], Operator]
 # Items that are made by hand were acted on by no module.
 _SMALL = (
     *("+experiment=a2c_cartpole", "module.fcnet_hiddens=[4]", "evaluation=none", "tracking=none"),
     "learners.check_on_policy_outputs=false",
 )
-_MOST_ITEMS = 1000  # that an operator may give for a few
 
 
 def check_operator(
-    make: Make, items: Sequence[Item] | None = None, resources: Callable[[], Resources] | None = None
+    make: Make, items: Sequence[Item] | None = None, context: Callable[[], PlanContext] | None = None
 ) -> None:
     """Check an operator on items that are made by hand.
 
     Args:
-        make: makes the operator with its resources: its class, or a function.
+        make: makes the operator with its context: its class, or a function.
         items: that it takes; None: experiences of two runners, or train results. A `Source` takes none.
-        resources: makes what it works with; None: learners and metrics of A2C on CartPole, without env runners.
+        context: makes what it works with; None: learners and metrics of A2C on CartPole, without env runners.
 
     Raises:
         BrokenContract: the operator breaks rules; it lists all of them.
         ConfigError: it takes items that have to be given, or declares metrics that cannot be.
     """
-    contract = _OperatorContract(make, items, resources or small_resources)
+    contract = _OperatorContract(make, items, context or small_context)
     check_rules(contract.name, contract.rules())
 
 
-def small_resources() -> Resources:
-    """Return resources of A2C on CartPole that have learners, and no env runners."""
+def small_context() -> PlanContext:
+    """Return context of A2C on CartPole that have learners, and no env runners."""
     config = _small_config()
-    return Resources(config, build_learner_group(config, build_parts(config)), RunMetrics(10))
+    learners = build_learner_group(config, build_parts(config))
+    return PlanContext(config, RunParts(learners, RunMetrics(10), Callbacks()))
 
 
 @cache
@@ -93,23 +105,24 @@ def _experiences(number: int, lengths: Sequence[int]) -> Experiences:
 class _Given(Source):
     """Gives these items, and counts how many were asked for."""
 
-    def __init__(self, resources: Resources, items: Iterable[Any]) -> None:
+    def __init__(self, context: PlanContext, items: Iterable[Any]) -> None:
+        super().__init__(context)
         self._given, self.num_asked = list(items), 0
-        super().__init__(resources)
 
-    def make_items(self) -> Iterator[Any]:
-        """Yield the items."""
-        for item in self._given:
-            self.num_asked += 1
-            yield item
+    def poll(self) -> Any:
+        """Return the next item."""
+        if self.num_asked == len(self._given):
+            raise PlanEnded
+        self.num_asked += 1
+        return self._given[self.num_asked - 1]
 
 
 class _OperatorContract:
     """The rules of one operator."""
 
-    def __init__(self, make: Make, items: Sequence[Item] | None, make_resources: Callable[[], Resources]) -> None:
-        self._make, self._make_resources = make, make_resources
-        operator = make(make_resources())
+    def __init__(self, make: Make, items: Sequence[Item] | None, make_context: Callable[[], PlanContext]) -> None:
+        self._make, self._make_context = make, make_context
+        operator = make(make_context())
         self.name, self._is_source = type(operator).__name__, isinstance(operator, Source)
         takes = operator.takes if operator.options is None else operator.options.takes
         self._takes: tuple[str, ...] = (EXPERIENCES,) if not isinstance(takes, tuple) else takes
@@ -130,22 +143,21 @@ class _OperatorContract:
         yield self.declares_items
         yield self.has_a_plain_state
         if not self._is_source:
-            yield from (self.waits_to_be_asked, self.ends_with_its_items, self.lets_waiting_pass)
             yield from (self.gives_what_it_declares, self.leaves_items_alone, self.repeats_itself)
             yield from (self.reports_what_it_declares, self.goes_on_from_its_state)
 
-    def _run(self, items: Iterable[Any], resources: Resources | None = None) -> tuple[_Given, Operator, Flow]:
-        resources = resources or self._make_resources()
-        source, operator = _Given(resources, items), self._make(resources)
-        return source, operator, operator(source)
+    def _run(self, items: Iterable[Any], context: PlanContext | None = None) -> tuple[_Given, Plan]:
+        context = context or self._make_context()
+        source = _Given(context, items)
+        return source, Plan(self._make(context)(source), context)
 
     def _all(self, items: Iterable[Any]) -> list[Any]:
-        """Return all that it gives, `Waiting` too."""
-        return list(islice(self._run(items)[2].items, _MOST_ITEMS + 1))
+        """Return all items that it gives."""
+        return list(self._run(items)[1])
 
     def declares_items(self) -> Iterator[Problem]:
         """`takes` and `gives` are tuples of names of items; a source takes none."""
-        operator = self._make(self._make_resources())
+        operator = self._make(self._make_context())
         if operator.options is not None:  # one of runner's, or made from one
             return
         for attribute in ("takes", "gives"):
@@ -159,11 +171,11 @@ class _OperatorContract:
                 yield Problem(f"{attribute} names no item", attribute, name, ", ".join(ITEMS))
         if operator.takes == () and not self._is_source:
             what = "an operator that takes no items is no Source"
-            yield Problem(what, "takes", allowed="runner.plans.Source, with make_items")
+            yield Problem(what, "takes", allowed="runner.plans.Source, with poll")
 
     def has_a_plain_state(self) -> Iterator[Problem]:
         """Its state is plain, and a new operator with this state has it, too."""
-        first, second = (self._make(self._make_resources()) for _ in range(2))
+        first, second = (self._make(self._make_context()) for _ in range(2))
         state = through_checkpoint(first.get_state(), self.name)
         if state:
             second.set_state(copy.deepcopy(state))
@@ -171,36 +183,9 @@ class _OperatorContract:
             what = "get_state after set_state gives another state"
             yield Problem(what, "set_state", str(second.get_state()), str(state))
 
-    def waits_to_be_asked(self) -> Iterator[Problem]:
-        """Nothing is done before its first item is asked for."""
-        source, _, _ = self._run(self._items)
-        if source.num_asked:
-            what = "the operator takes items before anybody asks for one"
-            yield Problem(what, "__call__", f"{source.num_asked} items", "a generator: a flow is lazy")
-
-    def ends_with_its_items(self) -> Iterator[Problem]:
-        """Its flow ends when the items do."""
-        for items in (self._items, []):
-            if len(self._all(items)) > _MOST_ITEMS:
-                what = "the flow does not end when its items do"
-                yield Problem(what, "transform", f"{_MOST_ITEMS:,} items of {len(items)}", "an end")
-
-    def lets_waiting_pass(self) -> Iterator[Problem]:
-        """`Waiting` is given on, and changes nothing."""
-        items = self._items
-        mixed = [one for item in items for one in (Waiting.FOR_RUNNERS, item)]
-        given = self._all(mixed)
-        num_waiting = sum(isinstance(one, Waiting) for one in given)
-        if num_waiting != len(items):
-            what = "the operator does not give on each Waiting"
-            yield Problem(what, "flow", f"{num_waiting} of {len(items)}", "each one, so that other plans go on")
-        others = [_comparable_fields(one) for one in given if not isinstance(one, Waiting)]
-        if not are_equal(others, [_comparable_fields(one) for one in self._all(self._items)]):
-            yield Problem("the operator gives other items when some are waited for", "flow", allowed="the same items")
-
     def gives_what_it_declares(self) -> Iterator[Problem]:
         """Items are of the kinds that `gives` names; without it, of the kinds that come."""
-        operator = self._make(self._make_resources())
+        operator = self._make(self._make_context())
         gives = operator.gives if operator.options is None else operator.options.gives
         allowed = gives if isinstance(gives, tuple) else tuple({type(item).__name__ for item in self._items})
         for kind in sorted({type(item).__name__ for item in self._all(self._items)} - set(allowed)):
@@ -234,30 +219,27 @@ class _OperatorContract:
 
     def _straight(self) -> tuple[list[dict[str, Any]], Result]:
         """Return what it gives without a checkpoint, and what it has reported."""
-        source, _, flow = self._run(self._items)
-        given = [_comparable_fields(item) for item in islice(flow.items, _MOST_ITEMS)]
-        return given, _reported_to(source.resources)
+        source, plan = self._run(self._items)
+        return [_comparable_fields(item) for item in plan], _reported_to(source.context)
 
     def goes_on_from_its_state(self) -> Iterator[Problem]:
         """After each of its items, a new operator with its state gives what would have come, and reports the same."""
         expected, expected_metrics = self._straight()
         for number in range(1, len(expected)):
             items = self._items
-            source, _, flow = self._run(items)
-            given = [_comparable_fields(next(flow.items)) for _ in range(number)]
-            source.resources.metrics.break_off()  # the state has what was reported so far
-            state = through_checkpoint(source.resources.get_state(), self.name)
-            resources = self._make_resources()
-            _, _, others = self._run(items[source.num_asked :], resources)
-            resources.learners.set_state(state[LEARNERS])
-            resources.set_state(state)
-            given += [_comparable_fields(item) for item in islice(others.items, _MOST_ITEMS)]
+            source, plan = self._run(items)
+            given = [_comparable_fields(next(plan)) for _ in range(number)]
+            state = through_checkpoint(_state_of(source.context, plan), self.name)
+            context = self._make_context()
+            _, resumed = self._run(items[source.num_asked :], context)
+            _restore(context, resumed, state)
+            given += [_comparable_fields(item) for item in resumed]
             if not are_equal(given, expected):
                 what = f"an operator with the state after {number} items does not go on as the one it is of"
                 allowed = "a get_state of all that later items depend on, counters and random streams"
                 yield Problem(what, "get_state, set_state", f"{len(given)} items", f"{len(expected)} items; {allowed}")
                 return
-            reported = _reported_to(resources)
+            reported = _reported_to(context)
             if not are_equal(reported, expected_metrics):
                 what = f"an operator with the state after {number} items reports other values than the one it is of"
                 allowed = f"{expected_metrics}; a get_state of all that later values depend on"
@@ -265,10 +247,22 @@ class _OperatorContract:
                 return
 
 
-def _reported_to(resources: Resources) -> Result:
+def _state_of(context: PlanContext, plan: Plan) -> dict[str, Any]:
+    """Return the state within an iteration, with what was reported so far."""
+    context.metrics.stop_midway()
+    return {"plan": plan.get_state(), LEARNERS: context.learners.get_state(), "metrics": context.metrics.get_state()}
+
+
+def _restore(context: PlanContext, plan: Plan, state: Mapping[str, Any]) -> None:
+    context.learners.set_state(state[LEARNERS])
+    context.metrics.set_state(state["metrics"])
+    plan.set_state(state["plan"])
+
+
+def _reported_to(context: PlanContext) -> Result:
     """Return what operators have reported so far."""
-    reported = resources.metrics.reported
-    return {metric: reported[metric] for metric in resources.reported_metrics}
+    reported = context.metrics.reported
+    return {metric: reported[metric] for metric in context.reported_metrics}
 
 
 def _comparable_fields(item: Any) -> dict[str, Any]:

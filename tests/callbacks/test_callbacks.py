@@ -183,7 +183,7 @@ def test_hooks_see_what_pieces_make_of_the_newest_observation() -> None:
     """Normalised: neither what another step left there nor zeros."""
     filtered = "connectors.env_to_module=[{prepend: {_target_: runner.pipelines.MeanStdFilter}}]"
     with trainer_of(*PPO, filtered, f"callbacks=[{{_target_: {OWN}.Seen}}]") as trainer:
-        [handle] = trainer.resources.env_runners.handles
+        [handle] = trainer.context.env_runners.handles
         rows = handle.runner._buffer
         seen = []
         hook = handle.runner.callbacks.after_step

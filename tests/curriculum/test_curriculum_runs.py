@@ -159,7 +159,7 @@ def test_evaluations_record_the_tasks_of_the_episodes_that_count(overrides: list
     runner.finish_recording()
     runner.close()
     tasks = pq.read_table(tmp_path)["task"].to_pylist()
-    assert sorted(tasks) == sorted(outcome.task for outcome in counted.tasks)
+    assert sorted(tasks) == sorted(outcome.task for outcome in counted.outcomes["curriculum"])
 
 
 def test_a_league_plays_the_tasks_of_a_curriculum() -> None:

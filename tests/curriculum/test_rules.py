@@ -27,13 +27,13 @@ def test_the_next_task_is_promoted_once_the_newest_values_suffice() -> None:
     assert curriculum.odds() == {"a": 1.0, "b": 0.0, "c": 0.0, "d": 0.0}
     add(curriculum, "a", 1.0, 1.0, 1.0)
     add(curriculum, "b", 1.0, 1.0, 1.0, 1.0)
-    assert curriculum.metrics()["curriculum/task"] == 0, "three of window 4"
+    assert curriculum.task_metrics()["curriculum/task"] == 0, "three of window 4"
     add(curriculum, "a", 0.0)
-    assert curriculum.metrics()["curriculum/task"] == 2, "mean 0.75; b had what it needs already"
+    assert curriculum.task_metrics()["curriculum/task"] == 2, "mean 0.75; b had what it needs already"
     assert curriculum.odds() == pytest.approx({"a": 0.1, "b": 0.1, "c": 0.8, "d": 0.0})
     add(curriculum, "c", *[1.0] * 4)
     add(curriculum, "d", *[1.0] * 9)
-    assert curriculum.metrics()["curriculum/task"] == 3
+    assert curriculum.task_metrics()["curriculum/task"] == 3
 
 
 def test_exploration_is_of_any_task() -> None:
@@ -71,7 +71,7 @@ def test_regret_ranks_by_the_best_minus_the_mean_and_mixes_in_staleness() -> Non
 def test_only_the_newest_values_of_the_window_count() -> None:
     curriculum = curriculum_of("uniform", window=2)
     add(curriculum, "a", 5.0, 1.0, 2.0)
-    metrics = curriculum.metrics()
+    metrics = curriculum.task_metrics()
     assert metrics["curriculum/a/value_mean"] == 1.5
     assert metrics["curriculum/a/num_episodes"] == 3
     assert metrics["curriculum/b/value_mean"] is None
@@ -85,11 +85,11 @@ def test_a_state_goes_on(rule: str) -> None:
     outcomes = [TaskOutcome("abcd"[rng.integers(4)], float(rng.random())) for _ in range(60)]
     straight.add(outcomes[:30])
     resumed.set_state(straight.get_state())
-    assert resumed.metrics() == straight.metrics()
+    assert resumed.task_metrics() == straight.task_metrics()
     for curriculum in (straight, resumed):
         curriculum.add(outcomes[30:])
         assert sum(curriculum.odds().values()) == pytest.approx(1.0)
-    assert resumed.metrics() == straight.metrics()
+    assert resumed.task_metrics() == straight.task_metrics()
     assert resumed.get_state() == straight.get_state()
 
 
@@ -98,7 +98,7 @@ def test_tasks_that_a_state_does_not_know_begin_anew() -> None:
     before.add([TaskOutcome("level_0", 1.0)])
     after = Curriculum(CurriculumConfig(num_levels=4, promote_at=0.5, window=1))
     after.set_state(before.get_state())
-    metrics = after.metrics()
+    metrics = after.task_metrics()
     assert metrics["curriculum/task"] == 1
     assert metrics["curriculum/level_0/num_episodes"] == 1
     assert metrics["curriculum/level_3/num_episodes"] == 0

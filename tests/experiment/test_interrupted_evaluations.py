@@ -14,8 +14,8 @@ import pytest
 from runner import interrupts
 from runner.checkpoints import read_manifest
 from runner.env_runners import evaluation_watch
+from runner.experiment import trainer as trainer_module
 from runner.experiment.trainer import Trainer
-from runner.plans import resources
 from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, result_of, without_times
 
 Run = Callable[..., Outcome]
@@ -136,7 +136,7 @@ EVERY = "evaluation.evaluation_interval=1"
             2,
             marks=[pytest.mark.slow, pytest.mark.ray],
         ),
-        pytest.param((EVERY, *PARALLEL), resources, 3, marks=[pytest.mark.slow, pytest.mark.ray]),
+        pytest.param((EVERY, *PARALLEL), trainer_module, 3, marks=[pytest.mark.slow, pytest.mark.ray]),
     ],
 )
 def test_a_resumed_run_repeats_the_evaluation_and_has_the_same_numbers(
@@ -151,7 +151,7 @@ def test_a_resumed_run_repeats_the_evaluation_and_has_the_same_numbers(
     assert (outcome.code, outcome.err) == (130, "")
     run_dir = tmp_path / "run"
     done = len(progress_of(run_dir)) if (run_dir / "progress.jsonl").exists() else 0
-    place = "within" if module is resources else "in the evaluation of"
+    place = "within" if module is trainer_module else "in the evaluation of"
     assert result_of(run_dir)["stop_reason"] == f"SIGTERM {place} iteration {done + 1}"
     resumed = run_main("resume", "run")
     assert resumed.code == 0, resumed.err

@@ -43,7 +43,7 @@ def recorded_steps() -> list[Any]:
 def test_a_buffer_begins_with_all_recorded_steps() -> None:
     blocks = recorded_steps()
     with trainer_of(*FILLED) as trainer:
-        buffer = trainer.resources.replay_buffers["replay"]
+        buffer = trainer.context.replay_buffers["replay"]
         assert len(buffer) == sum(block.num_rows for block in blocks)
         ring = buffer._rings[ID]
         for name in ("obs", "actions", "rewards"):
@@ -65,9 +65,9 @@ def test_a_batch_is_half_recorded() -> None:
         batches: list[Any] = []
         update = trainer.learners.update
         trainer.learners.update = lambda rollout, *rest: batches.append(rollout) or update(rollout, *rest)  # type: ignore[method-assign,func-returns-value]
-        num_recorded = len(trainer.resources.replay_buffers["recorded"])
+        num_recorded = len(trainer.context.replay_buffers["recorded"])
         trainer.train()
-        assert len(trainer.resources.replay_buffers["recorded"]) == num_recorded, "nothing is stored there"
+        assert len(trainer.context.replay_buffers["recorded"]) == num_recorded, "nothing is stored there"
     assert len(batches) > 5
     for rollout in batches:
         obs = rollout.blocks[ID].columns["obs"][::2]  # before each step

@@ -24,6 +24,7 @@ from runner.rllink.client.local_policy import LocalPolicy
 from tests.conftest import Outcome, marked_but, without_times
 from tests.league.test_league_runs import SMALL
 from tests.league.test_teams import BLUE, RED, SETTINGS, TugOfWar
+from tests.support.run_views import RunAt, feature_of
 
 MAPPO = "algorithm=mappo"
 STATE = (
@@ -124,10 +125,10 @@ def test_ray_actors_give_the_numbers_of_one_process(ray_cluster: None, name: str
 def test_a_snapshot_acts_as_its_module_does(run: Run) -> None:
     with trainer_of(run) as trainer:
         train(trainer, 1)
-        league, config = trainer.resources.league, trainer.config
+        league, config = feature_of(trainer, "league"), trainer.config
         assert league is not None
         weights = trainer.learners.get_weights()
-        league.end_iteration(10**6, lambda: weights, trainer.resources.shared_state)
+        league.end_iteration(RunAt(10**6, weights, trainer.parts.shared_state))
         files = {module_id: league.policy_files(f"{module_id}-1")[module_id] for module_id in config.league.modules}
     parts = build_parts(config)
     together = next(iter(parts.values())).together

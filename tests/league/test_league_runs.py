@@ -29,6 +29,7 @@ from runner.league.players import RandomPlayer, Seat
 from runner.league.policy_spaces import find_misfits
 from runner.rows.matches import Match
 from tests.conftest import Outcome, marked_but, without_times
+from tests.support.run_views import RunAt, feature_of
 from tests.test_multi_agent_training import assert_same_weights
 
 SMALL = [
@@ -164,13 +165,13 @@ def test_several_modules_meet_the_ones_of_another_run_and_policy_files_of_theirs
 @pytest.mark.slow
 def test_a_policy_file_plays_the_seats_of_its_module_alone(tmp_path: Path) -> None:
     with Trainer.from_experiment("ppo_league_pursuit", PURSUIT[1:]) as trainer:
-        league = trainer.resources.league
+        league = feature_of(trainer, "league")
         assert league is not None
         path = tmp_path / "old.onnx"
         path.write_bytes(league.policy_files("chaser-0")["chaser"])
     fixed = [f"league.fixed.old={{chaser: {path}}}", "league.opponents={fixed: 1}", "league.train_against=[old]"]
     with Trainer.from_experiment("ppo_league_pursuit", [*PURSUIT[1:], *fixed]) as trainer:
-        league = trainer.resources.league
+        league = feature_of(trainer, "league")
         assert league is not None
         odds = league.lineup().odds
         assert "old" in odds["evader"]["chaser"]
@@ -200,9 +201,9 @@ def test_a_restored_league_plays_the_snapshots_that_it_had(tmp_path: Path) -> No
     with trainer_of() as trainer:
         train(trainer, 3)
         save_checkpoint(tmp_path / "one", trainer.get_state(), {})
-        expected = trainer.resources.league.policy_files("main-0")  # type: ignore[union-attr]
+        expected = feature_of(trainer, "league").policy_files("main-0")
     with trainer_of("seed=7", "league.opponents={latest: 0, prioritised: 0, uniform: 1, fixed: 0}") as trainer:
-        assert trainer.resources.league.policy_files("main-0") != expected  # type: ignore[union-attr]
+        assert feature_of(trainer, "league").policy_files("main-0") != expected
         trainer.set_state(load_checkpoint(tmp_path / "one")[0])
         trainer.train()
         [handle] = trainer.env_runners.handles
@@ -214,10 +215,10 @@ def test_a_restored_league_plays_the_snapshots_that_it_had(tmp_path: Path) -> No
 @pytest.mark.slow
 def test_a_changed_policy_file_of_a_fixed_player_is_refused(tmp_path: Path) -> None:
     with trainer_of() as trainer:
-        league = trainer.resources.league
+        league = feature_of(trainer, "league")
         assert league is not None
         train(trainer, 1)
-        league.end_iteration(10**6, trainer.learners.get_weights, trainer.resources.shared_state)
+        league.end_iteration(RunAt(10**6, trainer.learners.get_weights(), trainer.parts.shared_state))
         files = [league.policy_files("main-0"), league.policy_files("main-1")]
     path = tmp_path / "old.onnx"
     path.write_bytes(files[0]["main"])
@@ -353,7 +354,7 @@ def league_of(**fields: Any) -> League:
     config = LeagueConfig(modules=["main"], **fields)
     fixed: dict[str, Any] = {one: {} for one in config.fixed}
     league = League(config, {"main": _Template()}, fixed, lambda weights: weights)  # type: ignore[dict-item]
-    league.begin({"main": np.zeros(1)}, {})  # type: ignore[dict-item, return-value]
+    league.begin(RunAt(0, {"main": np.zeros(1)}))  # type: ignore[dict-item, return-value]
     return league
 
 
@@ -392,7 +393,7 @@ def test_skills_are_those_of_the_closed_form(score: float) -> None:
 def test_opponents_that_are_hard_to_beat_are_drawn_more_often() -> None:
     league = league_of(opponents={"prioritised": 1.0}, snapshot_every=10)
     for steps in (10, 20):
-        league.end_iteration(steps, lambda: {"main": np.zeros(1)}, {})  # type: ignore[dict-item, return-value]
+        league.end_iteration(RunAt(steps, {"main": np.zeros(1)}))
     league.add_matches([Match("main", "main-0", 1.0)] * 40 + [Match("main", "main-1", 0.0)] * 40)
     odds = league.lineup().odds["main"]["main"]
     assert odds["main-1"] > odds["main-2"] > odds["main-0"] > 0
@@ -414,8 +415,8 @@ def test_a_snapshot_is_made_by_wins_once_there_are_enough_games() -> None:
     league = league_of(snapshot_win_rate=0.7, snapshot_min_games=10)
 
     def num_players() -> float | int | None:
-        league.end_iteration(1, lambda: {"main": np.zeros(1)}, {})  # type: ignore[dict-item, return-value]
-        return league.metrics([])["league/num_players"]
+        league.end_iteration(RunAt(1, {"main": np.zeros(1)}))
+        return league.num_players
 
     league.add_matches([Match("main", "main-0", 1.0)] * 9)
     assert num_players() == 1

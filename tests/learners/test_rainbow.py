@@ -200,8 +200,8 @@ def test_a_checkpoint_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
 
 def noise_of(trainer: Trainer, explore: bool) -> Any:
     """The noise of the next forward pass of the only env runner."""
-    trainer.resources.env_runners.sample(1, explore)
-    [handle] = trainer.resources.env_runners.handles
+    trainer.context.env_runners.sample(1, explore)
+    [handle] = trainer.context.env_runners.handles
     return handle.runner._to_module.get("noise")
 
 

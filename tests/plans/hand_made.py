@@ -1,13 +1,15 @@
-"""Items and resources that are made by hand, without environments."""
+"""Items and context that are made by hand, without environments."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
+from runner.callbacks import Callbacks
 from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
@@ -15,7 +17,10 @@ from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.episodes.columns import ColumnBlock, Rollout
 from runner.experiment.learner_builder import build_learner_group
 from runner.module_parts import build_parts
-from runner.plans import Experiences, Flow, Origin, Resources, RunMetrics, Source, TrainResult, Waiting
+from runner.plans import Experiences, Node, NotReady, Origin, PlanContext, PlanEnded, RunMetrics, Source, TrainResult
+from runner.plans.run_parts import RunParts
+from runner.replay import ReplayBuffer
+from runner.replay.replay_part import ReplayPart
 
 ID = "default_policy"
 
@@ -27,9 +32,15 @@ def config_of(*overrides: str) -> ExperimentConfig:
     return build_experiment_config(compose_experiment(["+experiment=a2c_cartpole", *small, *overrides]))
 
 
-def resources_of(config: ExperimentConfig | None = None, learners: Any = None, env_runners: Any = None) -> Resources:
-    """Resources with these parts; operators that are tested with them use no others."""
-    return Resources(config or config_of(), learners, RunMetrics(10), env_runners)
+def parts_of(learners: Any = None, env_runners: Any = None, buffer: ReplayBuffer | None = None) -> RunParts:
+    """Parts of a run whose replay buffer, if there is one, is called replay."""
+    buffers = [] if buffer is None else [ReplayPart("replay", buffer, {})]
+    return RunParts(learners, RunMetrics(10), Callbacks(), env_runners, None, buffers)
+
+
+def context_of(config: ExperimentConfig | None = None, learners: Any = None, env_runners: Any = None) -> PlanContext:
+    """PlanContext with these parts; operators that are tested with them use no others."""
+    return PlanContext(config or config_of(), parts_of(learners, env_runners))
 
 
 def learners_of(config: ExperimentConfig) -> Any:
@@ -53,9 +64,9 @@ class Sent:
         self.runners.append(runners if runners is None else set(runners))
 
 
-def sent_of(resources: Resources) -> list[Any]:
+def sent_of(context: PlanContext) -> list[Any]:
     """To which runners weights were sent."""
-    env_runners: Any = resources.env_runners
+    env_runners: Any = context.env_runners
     assert not isinstance(env_runners, EnvRunnerGroup)
     sent: list[Any] = env_runners.runners
     return sent
@@ -96,28 +107,31 @@ def results_of(num: int, first: int = 0) -> list[TrainResult]:
 
 
 class Given(Source):
-    """Gives these items, and keeps count of how many were asked for."""
+    """Gives these items, `NotReady` as one of them, and keeps count of how many were asked for."""
 
-    def __init__(self, resources: Resources, items: Iterable[Any]) -> None:
+    def __init__(self, context: PlanContext, items: Iterable[Any]) -> None:
+        super().__init__(context)
         self._given = iter(items)
         self.num_asked = 0
-        super().__init__(resources)
 
-    def make_items(self) -> Iterator[Any]:
-        """Yield the items, one by one."""
-        for item in self._given:
-            self.num_asked += 1
-            yield item
-
-
-def flow_of(resources: Resources, items: Iterable[Any]) -> Flow:
-    """A flow of these items."""
-    return Given(resources, items)
+    def poll(self) -> Any:
+        """Return the next item."""
+        try:
+            item = next(self._given)
+        except StopIteration:
+            raise PlanEnded from None
+        self.num_asked += 1
+        return item
 
 
-def raw(flow: Flow, num: int) -> list[Any]:
-    """The next items of a flow, `Waiting` as one of them."""
-    return [next(flow.items) for _ in range(num)]
+def node_of(context: PlanContext, items: Iterable[Any]) -> Node:
+    """A node that gives these items."""
+    return Given(context, items)
 
 
-WAITING = Waiting.FOR_RUNNERS
+def raw(node: Node, num: int) -> list[Any]:
+    """What the next steps of a node give, `NotReady` included."""
+    return list(islice((found for found in iter(node.step, object()) if found is not None), num))
+
+
+WAITING = NotReady.FOR_RUNNERS

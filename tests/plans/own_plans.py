@@ -12,7 +12,8 @@ from runner.plans import (
     Experiences,
     Operator,
     ParallelRollouts,
-    Resources,
+    PlanContext,
+    PlanEnded,
     Source,
     StandardMetricsReporting,
     TrainOneStep,
@@ -31,8 +32,8 @@ class EverySecond(Operator):
         "episodes_p90": ("p90", "90th percentile of the chunks of episodes in an item"),
     }
 
-    def __init__(self, resources: Resources, first: int = 0) -> None:
-        super().__init__(resources)
+    def __init__(self, context: PlanContext, first: int = 0) -> None:
+        super().__init__(context)
         self.num_seen = first
 
     def transform(self, item: Experiences) -> Iterator[Experiences]:
@@ -59,10 +60,16 @@ class ThreeResults(Source):
     gives = ("TrainResult",)
     needs = ("env_runners",)
 
-    def make_items(self) -> Iterator[TrainResult]:
-        """Yield them."""
-        for _ in range(3):
-            yield TrainResult([], 0)
+    def __init__(self, context: PlanContext) -> None:
+        super().__init__(context)
+        self._num_left = 3
+
+    def poll(self) -> TrainResult:
+        """Return the next one."""
+        if not self._num_left:
+            raise PlanEnded
+        self._num_left -= 1
+        return TrainResult([], 0)
 
 
 class OddSteps(Operator):
@@ -106,27 +113,27 @@ class NoReduction(Unknown):
     reports = {"num_items": ("summ", "items")}  # noqa: RUF012
 
 
-def two_batches(resources: Resources, every: int = 1) -> Iterator[Any]:
+def two_batches(context: PlanContext, every: int = 1) -> Iterator[Any]:
     """The plan of PPO, on experiences of which one of two is dropped, in Python."""
-    rollouts = ParallelRollouts(resources).for_each(EverySecond(resources, every))
-    return rollouts.combine(ConcatBatches(resources, min_env_steps=40)).for_each(TrainOneStep(resources))
+    rollouts = ParallelRollouts(context).for_each(EverySecond(context, every))
+    return rollouts.combine(ConcatBatches(context, min_env_steps=40)).for_each(TrainOneStep(context))
 
 
-def gradients(resources: Resources) -> Iterator[Any]:
+def gradients(context: PlanContext) -> Iterator[Any]:
     """The plan of A3C in Python."""
-    return ApplyGradients(resources, update_all=False)(AsyncGradients(resources))
+    return ApplyGradients(context, update_all=False)(AsyncGradients(context))
 
 
-def reported(resources: Resources) -> Iterator[Any]:
+def reported(context: PlanContext) -> Iterator[Any]:
     """A plan that reports by itself."""
-    return StandardMetricsReporting(resources)(TrainOneStep(resources)(ParallelRollouts(resources)))
+    return StandardMetricsReporting(context)(TrainOneStep(context)(ParallelRollouts(context)))
 
 
-def made_late(resources: Resources) -> Iterator[Any]:
+def made_late(context: PlanContext) -> Iterator[Any]:
     """A plan whose operators are made when its first result is asked for."""
-    yield from TrainOneStep(resources)(EverySecond(resources)(ParallelRollouts(resources)))
+    yield from TrainOneStep(context)(EverySecond(context)(ParallelRollouts(context)))
 
 
-def no_flow(resources: Resources) -> list[int]:
+def no_flow(context: PlanContext) -> list[int]:
     """No plan."""
     return [1]

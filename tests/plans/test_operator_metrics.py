@@ -15,7 +15,7 @@ from runner.experiment.trainer import Trainer
 from runner.plans import RunMetrics
 from tests.conftest import without_times
 from tests.plans import own_plans
-from tests.plans.hand_made import config_of, resources_of
+from tests.plans.hand_made import config_of, context_of
 
 OWN = "tests.plans.own_plans"
 SHARE, P90 = "plan/EverySecond/given_share", "plan/EverySecond/episodes_p90"
@@ -64,17 +64,17 @@ def test_each_operator_reports_under_its_own_name() -> None:
 
 
 def test_an_iteration_without_a_value_has_the_name() -> None:
-    resources = resources_of()
-    operator = own_plans.EverySecond(resources)
-    assert of_plan(resources.metrics.end_iteration()) == NOTHING
-    resources.metrics.begin_iteration()
+    context = context_of()
+    operator = own_plans.EverySecond(context)
+    assert of_plan(context.metrics.finish_iteration()) == NOTHING
+    context.metrics.begin_iteration()
     operator.metrics.report("given_share", 1.0)
     operator.metrics.report("given_share", 0.0, 3)
     for value in (1, 2, 4):
         operator.metrics.report("episodes_p90", value)
-    assert of_plan(resources.metrics.end_iteration()) == {**NOTHING, SHARE: 0.25, P90: pytest.approx(3.6)}
-    resources.metrics.begin_iteration()
-    assert of_plan(resources.metrics.end_iteration()) == NOTHING
+    assert of_plan(context.metrics.finish_iteration()) == {**NOTHING, SHARE: 0.25, P90: pytest.approx(3.6)}
+    context.metrics.begin_iteration()
+    assert of_plan(context.metrics.finish_iteration()) == NOTHING
 
 
 def test_a_resumed_run_reports_the_same() -> None:
@@ -89,15 +89,15 @@ def test_a_resumed_run_reports_the_same() -> None:
 
 
 def test_an_iteration_that_was_broken_off_keeps_what_was_reported() -> None:
-    first, second = resources_of(), resources_of()
-    for resources in (first, second):
-        operator = own_plans.EverySecond(resources)
-        if resources is second:
+    first, second = context_of(), context_of()
+    for context in (first, second):
+        operator = own_plans.EverySecond(context)
+        if context is second:
             second.metrics.set_state(first.metrics.get_state())
             second.metrics.begin_iteration()
         for value in (3.0, 1.0):
             operator.metrics.report("episodes_p90", value)
-        first.metrics.break_off()
+        first.metrics.stop_midway()
     assert second.metrics.reported[P90] == pytest.approx(3.0)
     other = RunMetrics(10)
     metrics = other.reporter("EverySecond", "", {"episodes_p90": ("max", "largest")}, "plan/EverySecond/")

@@ -27,18 +27,19 @@ from runner.plans import (
     Duplicate,
     Enqueue,
     Experiences,
-    Flow,
     Gradients,
+    IterationEnd,
+    Node,
+    NotReady,
     Operator,
     Origin,
-    Resources,
+    PlanContext,
     SelectExperiences,
     StandardizeFields,
     StandardMetricsReporting,
     TrainOneStep,
     TrainResult,
     UpdateTargetNetwork,
-    Waiting,
 )
 from tests.plans.hand_made import (
     ID,
@@ -47,11 +48,11 @@ from tests.plans.hand_made import (
     Sent,
     block_of,
     config_of,
+    context_of,
     experiences_of,
-    flow_of,
     learners_of,
+    node_of,
     raw,
-    resources_of,
     results_of,
     sent_of,
 )
@@ -79,9 +80,9 @@ def test_concat_batches_neither_loses_nor_doubles_rows(lengths: list[list[int]],
     for number, one in enumerate(lengths):
         items.append(experiences_of(row, one, runner=number))
         row += sum(one)
-    resources = resources_of()
-    source = Given(resources, items)
-    batches = source.combine(ConcatBatches(resources, min_env_steps=min_env_steps))
+    context = context_of()
+    source = Given(context, items)
+    batches = source.combine(ConcatBatches(context, min_env_steps=min_env_steps))
     assert source.num_asked == 0, "nothing runs before a batch is asked for"
     seen: list[float] = []
     for expected in _joined(items, min_env_steps):
@@ -99,9 +100,9 @@ def test_concat_batches_neither_loses_nor_doubles_rows(lengths: list[list[int]],
 
 @pytest.mark.parametrize(("learners", "least"), [(0, 40), (2, 80)])
 def test_concat_batches_of_all_learners(learners: int, least: int) -> None:
-    resources = resources_of(config_of(f"learners.num_learners={learners}"))
+    context = context_of(config_of(f"learners.num_learners={learners}"))
     items = (experiences_of(10 * number, [10]) for number in count())
-    assert next(ConcatBatches(resources)(items)).num_env_steps == least
+    assert next(ConcatBatches(context)(items)).num_env_steps == least
 
 
 def _part(id_: str, is_done: bool) -> Rollout:
@@ -111,11 +112,11 @@ def _part(id_: str, is_done: bool) -> Rollout:
 
 
 def test_complete_episodes_are_given_when_they_end() -> None:
-    resources = resources_of(env_runners=Sent())
+    context = context_of(env_runners=Sent())
     parts = [("a", False), ("b", True), ("a", False), ("a", True)]
     items = [Experiences(_part(*one), (Origin(0, number, 2),)) for number, one in enumerate(parts)]
-    source = Given(resources, items)
-    given_on = CompleteEpisodes(resources)(source)
+    source = Given(context, items)
+    given_on = CompleteEpisodes(context)(source)
     first = next(given_on)
     assert (source.num_asked, first.rollout.blocks[ID].episode_ids, first.num_env_steps) == (2, ["b"], 2)
     second = next(given_on)
@@ -134,7 +135,7 @@ def test_episodes_of_a_runner_that_was_lost_are_dropped() -> None:
         for id_, is_done in ((new, True), (first, True), (other, True)):
             yield Experiences(_part(id_, is_done))
 
-    operator = CompleteEpisodes(resources_of(env_runners=runners))
+    operator = CompleteEpisodes(context_of(env_runners=runners))
     given_on = [(item.rollout.blocks[ID].episode_ids, item.num_env_steps) for item in operator(items())]
     assert given_on == [([new], 2), ([first], 4), ([other], 4)], "steps that are dropped count nowhere"
     state = operator.get_state()["episodes"]
@@ -148,16 +149,16 @@ def test_select_experiences_keeps_modules_and_drops_what_has_none() -> None:
         Experiences(Rollout({"right": blocks["right"]}, 3)),
         Experiences(Rollout({"left": blocks["left"]}, 3)),
     ]
-    resources = resources_of(learners=_Targets())
-    kept = list(SelectExperiences(resources, modules=["left"])(items))
+    context = context_of(learners=_Targets())
+    kept = list(SelectExperiences(context, modules=["left"])(items))
     assert [list(item.rollout.blocks) for item in kept] == [["left"], ["left"]]
     assert [item.num_env_steps for item in kept] == [3, 3]
 
 
 def test_standardize_fields_leaves_the_item_before_as_it_is() -> None:
-    resources = resources_of()
+    context = context_of()
     item = experiences_of(5, [3, 4])
-    (standardised,) = StandardizeFields(resources, fields=["rewards", "action_dist_inputs"])([item])
+    (standardised,) = StandardizeFields(context, fields=["rewards", "action_dist_inputs"])([item])
     columns = standardised.rollout.blocks[ID].columns
     for name in ("rewards", "action_dist_inputs"):
         np.testing.assert_allclose(columns[name].mean(0), 0, atol=1e-6)
@@ -165,13 +166,13 @@ def test_standardize_fields_leaves_the_item_before_as_it_is() -> None:
         assert columns[name].dtype == np.float32
     assert item.rollout.blocks[ID].columns["rewards"].tolist() == [5, 6, 7, 8, 9, 10, 11]
     equal = replace(item.rollout.blocks[ID], columns={"rewards": np.full(7, 3.0, np.float32)})
-    (standardised,) = StandardizeFields(resources)([Experiences(Rollout({ID: equal}, 7))])
+    (standardised,) = StandardizeFields(context)([Experiences(Rollout({ID: equal}, 7))])
     assert standardised.rollout.blocks[ID].columns["rewards"].tolist() == [0] * 7
 
 
 @pytest.mark.parametrize("name", ["reward", "obs", "actions"])
 def test_standardize_fields_of_another_kind(name: str) -> None:
-    operator = StandardizeFields(resources_of(), fields=[name])
+    operator = StandardizeFields(context_of(), fields=[name])
     with pytest.raises(RunFailure, match=f"no float step column {name}[\\s\\S]*allowed +rewards, action_dist_inputs"):
         list(operator([experiences_of(0, [3])]))
 
@@ -181,19 +182,19 @@ def test_standardize_fields_of_another_kind(name: str) -> None:
 UNCHECKED = "learners.check_on_policy_outputs=false"
 
 
-def _trained(*operators: type[Operator]) -> tuple[np.ndarray[Any, Any], list[TrainResult], Resources]:
-    """The parameters after two items, the results, and the resources."""
+def _trained(*operators: type[Operator]) -> tuple[np.ndarray[Any, Any], list[TrainResult], PlanContext]:
+    """The parameters after two items, the results, and the context."""
     config = config_of(UNCHECKED)
-    resources = resources_of(config, learners_of(config), Sent())
+    context = context_of(config, learners_of(config), Sent())
     flow: Any = iter([experiences_of(0, [5, 3]), experiences_of(8, [4])])
     for operator in operators:
-        flow = operator(resources)(flow)
+        flow = operator(context)(flow)
     results = list(flow)
-    return resources.learners.get_weights()[ID], results, resources
+    return context.learners.get_weights()[ID], results, context
 
 
 def test_gradients_computed_and_applied_are_one_step_of_training() -> None:
-    expected, by_training, resources = _trained(TrainOneStep)
+    expected, by_training, context = _trained(TrainOneStep)
     weights, by_gradients, other = _trained(ComputeGradients, ApplyGradients)
     np.testing.assert_allclose(weights, expected, rtol=1e-6)  # an update shuffles its rows, a gradient does not
     assert [result.num_env_steps_trained for result in by_gradients] == [8, 4]
@@ -202,14 +203,14 @@ def test_gradients_computed_and_applied_are_one_step_of_training() -> None:
         for name in ("total_loss", "entropy"):
             assert others[ID][name] == pytest.approx(metrics[ID][name])
     for name in ("num_env_steps_trained_lifetime",):
-        assert getattr(resources.metrics, name) == getattr(other.metrics, name) == 12
-    assert sent_of(resources) == sent_of(other) == [None, None], "all runners get the weights of each update"
+        assert getattr(context.metrics, name) == getattr(other.metrics, name) == 12
+    assert sent_of(context) == sent_of(other) == [None, None], "all runners get the weights of each update"
 
 
 def test_computing_gradients_changes_nothing() -> None:
-    weights, items, resources = _trained(ComputeGradients)
+    weights, items, context = _trained(ComputeGradients)
     np.testing.assert_array_equal(weights, learners_of(config_of(UNCHECKED)).get_weights()[ID])
-    assert sent_of(resources) == []
+    assert sent_of(context) == []
     assert [item.gradients.modules[ID].num_rows for item in items] == [8, 4]  # type: ignore[attr-defined]
 
 
@@ -220,11 +221,11 @@ def _gradient(value: float, num_rows: int, runner: int) -> Gradients:
 
 @pytest.mark.parametrize(("asked", "expected"), [({"num_gradients": 3}, [20 / 7]), ({}, [2.5, 5.0])])
 def test_gradients_are_averaged_by_their_rows(asked: dict[str, int], expected: list[float]) -> None:
-    resources = resources_of(env_runners=Sent())  # of two runners
+    context = context_of(env_runners=Sent())  # of two runners
     items = [_gradient(1.0, 2, 0), _gradient(3.0, 6, 1), _gradient(5.0, 2, 0), _gradient(5.0, 1, 1)]
     if asked:
         items = [_gradient(1.0, 2, 0), _gradient(3.0, 4, 1), _gradient(6.0, 1, 0), _gradient(5.0, 1, 1)]
-    averages = list(AverageGradients(resources, **asked)(items))
+    averages = list(AverageGradients(context, **asked)(items))
     assert [float(item.gradients.modules[ID].vector[0]) for item in averages] == pytest.approx(expected)
     assert [origin.runner for origin in averages[0].origins] == [0, 1, 0][: len(averages[0].origins)]
     assert averages[0].num_env_steps == sum(origin.num_env_steps for origin in averages[0].origins)
@@ -233,11 +234,11 @@ def test_gradients_are_averaged_by_their_rows(asked: dict[str, int], expected: l
 @pytest.mark.parametrize(("update_all", "expected"), [(True, [None]), (False, [{0, 1}])])
 def test_weights_go_to_the_runners_of_the_gradient_once(update_all: bool, expected: list[Any]) -> None:
     config = config_of(UNCHECKED)
-    resources = resources_of(config, learners_of(config), Sent())
-    (item,) = ComputeGradients(resources)([experiences_of(0, [4])])
+    context = context_of(config, learners_of(config), Sent())
+    (item,) = ComputeGradients(context)([experiences_of(0, [4])])
     origins = (Origin(0, 1, 2), Origin(1, 1, 1), Origin(0, 1, 1))
-    list(ApplyGradients(resources, update_all=update_all)([replace(item, origins=origins)]))
-    assert sent_of(resources) == expected
+    list(ApplyGradients(context, update_all=update_all)([replace(item, origins=origins)]))
+    assert sent_of(context) == expected
 
 
 class _ModuleWithTarget:
@@ -268,16 +269,16 @@ class _Targets:
 def test_targets_follow_by_what_is_counted(by: str, every: int, expected: list[int]) -> None:
     """Four results of two updates each, 10 env steps and 7 trained steps apart."""
     targets = _Targets()
-    resources = resources_of(learners=targets)
+    context = context_of(learners=targets)
     given_on = []
 
     def results() -> Iterator[TrainResult]:
         for _ in range(4):
-            resources.metrics.num_env_steps_sampled_lifetime += 10
-            resources.metrics.num_env_steps_trained_lifetime += 7
+            context.metrics.num_env_steps_sampled_lifetime += 10
+            context.metrics.num_env_steps_trained_lifetime += 7
             yield TrainResult([{}, {}], 7)
 
-    for number, _ in enumerate(UpdateTargetNetwork(resources, by=by, every=every, tau=0.5)(results()), start=1):
+    for number, _ in enumerate(UpdateTargetNetwork(context, by=by, every=every, tau=0.5)(results()), start=1):
         given_on += [number] * (len(targets.taus) - len(given_on))
     assert given_on == expected
     assert set(targets.taus) == {0.5}
@@ -286,12 +287,12 @@ def test_targets_follow_by_what_is_counted(by: str, every: int, expected: list[i
 # -- several plans ---------------------------------------------------------------------------------------------------
 
 
-def _numbers(flow: Flow, num: int) -> list[int]:
+def _numbers(flow: Node, num: int) -> list[int]:
     return [item.num_env_steps_trained for item in islice(flow, num)]
 
 
-def _tens(resources: Resources, start: int) -> Flow:
-    return flow_of(resources, (TrainResult([], number) for number in count(start)))
+def _tens(context: PlanContext, start: int) -> Node:
+    return node_of(context, (TrainResult([], number) for number in count(start)))
 
 
 @pytest.mark.parametrize(
@@ -305,16 +306,16 @@ def _tens(resources: Resources, start: int) -> Flow:
     ],
 )
 def test_plans_in_turn(options: dict[str, Any], expected: list[int]) -> None:
-    resources = resources_of()
-    flow = Concurrently([_tens(resources, 0), _tens(resources, 100)], **options)
+    context = context_of()
+    flow = Concurrently([_tens(context, 0), _tens(context, 100)], **options)
     assert _numbers(flow, 6) == expected
 
 
 def test_as_many_as_are_ready() -> None:
     """'*' takes until a plan waits; a plan with a number holds its turn while it waits for runners."""
-    resources = resources_of()
-    ready = flow_of(resources, [*results_of(3), WAITING, *results_of(1, 3), WAITING, WAITING, *results_of(9, 4)])
-    other = flow_of(resources, [*results_of(1, 100), WAITING, *results_of(9, 101)])
+    context = context_of()
+    ready = node_of(context, [*results_of(3), WAITING, *results_of(1, 3), WAITING, WAITING, *results_of(9, 4)])
+    other = node_of(context, [*results_of(1, 100), WAITING, *results_of(9, 101)])
     got = raw(Concurrently([ready, other], round_robin_weights=["*", 1]), 8)
     assert [item if item is WAITING else item.num_env_steps_trained for item in got] == [
         *(0, 1, 2),
@@ -327,57 +328,57 @@ def test_as_many_as_are_ready() -> None:
 
 
 def test_whichever_is_ready() -> None:
-    resources = resources_of()
-    slow = flow_of(resources, [WAITING, WAITING, *results_of(1), WAITING, WAITING, WAITING])
-    fast = flow_of(resources, [*results_of(2, 100), WAITING, WAITING, WAITING])
+    context = context_of()
+    slow = node_of(context, [WAITING, WAITING, *results_of(1), WAITING, WAITING, WAITING])
+    fast = node_of(context, [*results_of(2, 100), WAITING, WAITING, WAITING])
     got = raw(Concurrently([slow, fast], mode="async"), 4)
     assert [item if item is WAITING else item.num_env_steps_trained for item in got] == [100, 101, 0, WAITING]
 
 
 def test_a_plan_that_waits_for_runners_and_one_that_waits_for_a_queue_wait_for_runners() -> None:
-    resources = resources_of()
+    context = context_of()
     for mode in ("round_robin", "async"):
-        flows = [flow_of(resources, [Waiting.FOR_QUEUE] * 9), flow_of(resources, [WAITING] * 9)]
+        flows = [node_of(context, [NotReady.FOR_QUEUE] * 9), node_of(context, [WAITING] * 9)]
         assert raw(Concurrently(flows, mode=mode), 2) == [WAITING, WAITING]
 
 
 @pytest.mark.parametrize("indexes", [[], [2], [0, 7]])
 def test_outputs_that_are_not_there(indexes: list[int]) -> None:
-    resources = resources_of()
-    flows = [flow_of(resources, results_of(1)) for _ in range(2)]
+    context = context_of()
+    flows = [node_of(context, results_of(1)) for _ in range(2)]
     with pytest.raises(ConfigError, match="output_indexes of Concurrently"):
         Concurrently(flows, output_indexes=indexes)
 
 
 def test_a_queue_is_filled_up_to_its_capacity_and_emptied() -> None:
-    resources = resources_of()
-    source = Given(resources, results_of(9))
-    filled = Enqueue(resources, queue="q", capacity=2)(source)
-    emptied = Dequeue(resources, queue="q")
-    assert raw(emptied, 1) == [Waiting.FOR_QUEUE]
+    context = context_of()
+    source = Given(context, results_of(9))
+    filled = Enqueue(context, queue="q", capacity=2)(source)
+    emptied = Dequeue(context, queue="q")
+    assert raw(emptied, 1) == [NotReady.FOR_QUEUE]
     assert _numbers(filled, 2) == [0, 1]
-    assert raw(filled, 2) == [Waiting.FOR_QUEUE] * 2
+    assert raw(filled, 2) == [NotReady.FOR_QUEUE] * 2
     assert source.num_asked == 3, "the item that waits, and none after it"
     assert _numbers(emptied, 1) == [0]
     assert _numbers(filled, 1) == [2]
     assert _numbers(emptied, 2) == [1, 2]
-    assert raw(emptied, 1) == [Waiting.FOR_QUEUE]
+    assert raw(emptied, 1) == [NotReady.FOR_QUEUE]
 
 
 def test_plans_that_all_wait_for_a_queue_stand_still() -> None:
-    resources = resources_of()
-    filled = Enqueue(resources, queue="q", capacity=1)(flow_of(resources, results_of(9)))
+    context = context_of()
+    filled = Enqueue(context, queue="q", capacity=1)(node_of(context, results_of(9)))
     assert next(filled)
     with pytest.raises(RunFailure, match="the plan stands still"):
         next(filled)
     with pytest.raises(RunFailure, match="the plan stands still"):
-        next(Concurrently([Dequeue(resources, queue="empty"), filled]))
+        next(Concurrently([Dequeue(context, queue="empty"), filled]))
 
 
 @pytest.mark.parametrize("order", [[0, 1, 1, 0, 0, 1], [1, 0, 1, 0, 1, 0], [0, 1, 0, 1, 0, 1]])
 def test_each_copy_has_all_items(order: list[int]) -> None:
-    resources = resources_of()
-    source = Given(resources, [WAITING, *results_of(3)])
+    context = context_of()
+    source = Given(context, [WAITING, *results_of(3)])
     copies = Duplicate(source, 2).copies
     assert source.num_asked == 0
     assert raw(copies[order[0]], 1) == [WAITING]
@@ -389,21 +390,21 @@ def test_each_copy_has_all_items(order: list[int]) -> None:
 
 
 def test_a_copy_that_is_ahead_waits_for_the_others() -> None:
-    resources = resources_of()
-    source = Given(resources, results_of(3))
+    context = context_of()
+    source = Given(context, results_of(3))
     ahead, behind = Duplicate(source, 2).copies
     assert _numbers(ahead, 1) == [0]
-    assert raw(ahead, 2) == [Waiting.FOR_QUEUE, Waiting.FOR_QUEUE]
+    assert raw(ahead, 2) == [NotReady.FOR_QUEUE, NotReady.FOR_QUEUE]
     assert source.num_asked == 1
     assert _numbers(behind, 1) == [0]
     assert _numbers(ahead, 1) == [1]
 
 
 def test_copies_with_batches_of_other_sizes_keep_step() -> None:
-    resources = resources_of()
-    source = Given(resources, [experiences_of(10 * number, [10]) for number in range(8)])
+    context = context_of()
+    source = Given(context, [experiences_of(10 * number, [10]) for number in range(8)])
     joined, single = Duplicate(source, 2).copies
-    flow = Concurrently([joined.for_each(ConcatBatches(resources, min_env_steps=40)), single])
+    flow = Concurrently([joined.for_each(ConcatBatches(context, min_env_steps=40)), single])
     given = [item.num_env_steps for item in islice(flow, 10)]
     assert sorted(given) == [10] * 8 + [40] * 2
     assert given.index(40) <= 4  # after four or five single ones
@@ -423,24 +424,24 @@ OPTIONS: dict[type[Operator], dict[str, Any]] = {SelectExperiences: {"modules": 
     ],
 )
 def test_waiting_passes_and_nothing_runs_before_it_is_asked_for(operator_class: type[Operator]) -> None:
-    resources = resources_of(learners=_Targets())
-    source = Given(resources, [WAITING, Waiting.FOR_QUEUE])
-    flow = operator_class(resources, **OPTIONS.get(operator_class, {}))(source)
+    context = context_of(learners=_Targets())
+    source = Given(context, [WAITING, NotReady.FOR_QUEUE])
+    flow = operator_class(context, **OPTIONS.get(operator_class, {}))(source)
     assert source.num_asked == 0
-    assert raw(flow, 2) == [WAITING, Waiting.FOR_QUEUE]
+    assert raw(flow, 2) == [WAITING, NotReady.FOR_QUEUE]
 
 
 def test_functions_in_the_place_of_operators() -> None:
-    resources = resources_of()
-    flow = flow_of(resources, [WAITING, *results_of(2)]).for_each(lambda item: item.num_env_steps_trained)
+    context = context_of()
+    flow = node_of(context, [WAITING, *results_of(2)]).for_each(lambda item: item.num_env_steps_trained)
     assert raw(flow, 3) == [WAITING, 0, 1]
-    flow = flow_of(resources, [WAITING, *results_of(2)]).combine(lambda item: [item.num_env_steps_trained] * 2)
+    flow = node_of(context, [WAITING, *results_of(2)]).combine(lambda item: [item.num_env_steps_trained] * 2)
     assert raw(flow, 5) == [WAITING, 0, 0, 1, 1]
 
 
 def test_debug_print_says_what_it_saw(capsys: pytest.CaptureFixture[str]) -> None:
     items = [experiences_of(0, [2, 3]), _gradient(1.0, 2, 0), *results_of(1, 7)]
-    assert list(DebugPrint(resources_of())(items)) == items
+    assert list(DebugPrint(context_of())(items)) == items
     assert capsys.readouterr().out.splitlines() == [
         "I saw Experiences of 5 env steps: default_policy 5 rows in 2 chunks",
         "I saw Gradients of 2 env steps",
@@ -448,39 +449,33 @@ def test_debug_print_says_what_it_saw(capsys: pytest.CaptureFixture[str]) -> Non
     ]
 
 
-class _Nothing:
-    def metrics(self) -> dict[str, float]:
-        return {"of_learners": 1.0}
-
-
 @pytest.mark.parametrize(("least", "num_items"), [(0, 1), (25, 3), (None, 4)])
 def test_an_iteration_ends_after_so_many_env_steps(least: int | None, num_items: int) -> None:
     config = config_of("algorithm.min_sample_timesteps_per_iteration=40")
-    resources = resources_of(config, _Nothing())
+    context = context_of(config)
 
     def results() -> Iterator[TrainResult]:
         for _ in range(9):
             item = TrainResult([], 0, num_env_steps_read=10)
-            resources.metrics.count(item)
+            context.metrics.count(item)
             yield item
 
-    source = Given(resources, results())
+    source = Given(context, results())
     options = {} if least is None else {"min_env_steps": least}
-    result = next(StandardMetricsReporting(resources, **options)(source))
+    assert next(StandardMetricsReporting(context, **options)(source)) == IterationEnd()
     assert source.num_asked == num_items
-    assert result["num_env_steps_sampled"] == 10 * num_items
-    assert result["of_learners"] == 1.0
+    assert context.metrics.num_env_steps_sampled == 10 * num_items
 
 
 def test_an_iteration_does_not_end_in_the_middle_of_a_pass() -> None:
-    resources = resources_of(config_of("algorithm.min_sample_timesteps_per_iteration=0"), _Nothing())
-    source = Given(resources, [TrainResult([], 0, ends_iteration=False), TrainResult([], 0)])
-    assert next(StandardMetricsReporting(resources)(source))["training_iteration"] == 1
+    context = context_of(config_of("algorithm.min_sample_timesteps_per_iteration=0"))
+    source = Given(context, [TrainResult([], 0, ends_iteration=False), TrainResult([], 0)])
+    assert next(StandardMetricsReporting(context)(source)) == IterationEnd()
     assert source.num_asked == 2
 
 
 def test_options_are_checked_in_python_too() -> None:
     with pytest.raises(ConfigError, match=r"unknown option ConcatBatches.min_env_step\b[\s\S]*nearest +min_env_steps"):
-        ConcatBatches(resources_of(), min_env_step=3)
+        ConcatBatches(context_of(), min_env_step=3)
     with pytest.raises(ConfigError, match=r"UpdateTargetNetwork.tau"):
-        UpdateTargetNetwork(resources_of(), tau=2.0)
+        UpdateTargetNetwork(context_of(), tau=2.0)

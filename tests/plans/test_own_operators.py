@@ -39,7 +39,7 @@ class NoTransform(Operator):
 
 
 class NoSuper(Operator):
-    def __init__(self, resources: Any) -> None:
+    def __init__(self, context: Any) -> None:
         self.count = 0
 
 
@@ -65,7 +65,7 @@ def train(name: str) -> None:
         ("BareItem", ["BareItem.transform returns no items", "got Experiences", "return [item]"]),
         ("OtherItem", ["gives another item than its `gives` names", "got Rollout for", "allowed Experiences"]),
         ("NoTransform", ["NoTransform has no transform"]),
-        ("NoSuper", ["does not call Operator's", "super().__init__(resources)", "algorithm.plan.2"]),
+        ("NoSuper", ["does not call Operator's", "super().__init__(context)", "algorithm.plan.2"]),
     ],
 )
 def test_a_mistake_is_told(name: str, messages: list[str]) -> None:

@@ -182,7 +182,7 @@ def test_the_next_batch_is_made_and_sent_while_learners_update(tmp_path: Path, m
 def test_nothing_else_changes_learners_that_have_begun_an_update() -> None:
     with trainer_of("appo", *AHEAD) as trainer:
         results_of(trainer, 1)
-        learners, operator = trainer.learners, cast(Any, trainer.resources.operators["TrainOneStep"])
+        learners, operator = trainer.learners, cast(Any, trainer.context.operators["TrainOneStep"])
         rollout = operator._ahead.item.rollout
         end = learners.begin_update(learners.send(rollout), 0)
         for change in (lambda: learners.update(rollout, 0), lambda: learners.update_targets(0.5)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ from runner import plans
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.operators import OPERATORS
 from runner.experiment.trainer import Trainer
-from runner.plans import ConcatBatches, Flow, Operator, Resources, TrainOneStep, make_plan
+from runner.plans import ConcatBatches, IterationEnd, Operator, PlanContext, TrainOneStep, make_plan
 from runner.plans.operators.recorded import ReadRecorded
 from tests.conftest import without_times
-from tests.plans.hand_made import config_of, experiences_of, resources_of
+from tests.plans.hand_made import config_of, context_of, experiences_of, parts_of
 
 OWN = "tests.plans.own_plans"
 SMALL = (
@@ -82,27 +83,29 @@ class Mine:
     class TrainOneStep(Operator):
         """Has an argument that the other one does not have."""
 
-        def __init__(self, resources: Resources, factor: int) -> None:
-            super().__init__(resources)
+        def __init__(self, context: PlanContext, factor: int) -> None:
+            super().__init__(context)
             self.factor = factor
 
 
 def test_operators_made_from_those_of_runner_and_named_like_them() -> None:
-    resources = resources_of(config_of())
-    larger = Larger(resources, min_env_steps=5)
+    context = context_of(config_of())
+    larger = Larger(context, min_env_steps=5)
     assert [item.num_env_steps for item in larger([experiences_of(0, [3]), experiences_of(3, [3])])] == [6]
-    assert Mine.TrainOneStep(resources, factor=3).options is None
-    assert list(resources.operators) == ["Larger", "TrainOneStep"]
-    TrainOneStep(resources)
-    assert list(resources.operators) == ["Larger", "TrainOneStep", "TrainOneStep#2"]
+    assert Mine.TrainOneStep(context, factor=3).options is None
+    assert list(context.operators) == ["Larger", "TrainOneStep"]
+    TrainOneStep(context)
+    assert list(context.operators) == ["Larger", "TrainOneStep", "TrainOneStep#2"]
 
 
-def test_a_result_is_the_flow_of_the_last_operator() -> None:
+def test_nothing_runs_before_it_is_asked_for() -> None:
     config = config_of("algorithm.plan=[ParallelRollouts,TrainOneStep]")
     with Trainer(config) as trainer:
-        resources = Resources(config, trainer.learners, trainer.resources.metrics, trainer.env_runners)
-        assert isinstance(make_plan(resources), Flow)
-        assert resources.metrics.num_env_steps_sampled_lifetime == 0, "nothing runs before it is asked for"
+        context = PlanContext(config, trainer.parts)
+        plan = make_plan(context)
+        assert context.metrics.num_env_steps_sampled_lifetime == 0
+        assert next(plan) == IterationEnd()
+        assert context.metrics.num_env_steps_sampled_lifetime > 0
 
 
 class _Data:
@@ -120,21 +123,22 @@ class _Learners:
 
 def _read_recorded() -> ReadRecorded:
     config = config_of("offline.dataset_num_iters_per_learner=5")
-    return ReadRecorded(Resources(config, _Learners(), resources_of().metrics, None, _Data()))  # type: ignore[arg-type]
+    return ReadRecorded(PlanContext(config, replace(parts_of(_Learners()), recorded_data=_Data())))  # type: ignore[arg-type]
 
 
 def test_updates_that_an_iteration_has_left_are_kept() -> None:
     """Also where another plan ends the iteration in the middle of them."""
     read = _read_recorded()
-    data: Any = read.resources.recorded_data
+    data: Any = read.context.recorded_data
     lefts = []
     for num_done in (2, 2, 1, 3):
         lefts.append(next(read).left)
         data.num_batches += num_done
     assert lefts == [5, 3, 1, 5]
-    assert read.get_state() == {"left": 2}
+    assert read.get_state() == {"left": 5, "num_before": 5}
     other = _read_recorded()
     other.set_state(read.get_state())
+    other.context.recorded_data.num_batches = data.num_batches
     assert next(other).left == next(read).left == 2
 
 

@@ -16,7 +16,7 @@ from runner.rows.finished_episodes import FinishedEpisodes
 from runner.rows.matches import Match
 from runner.rows.task_outcomes import TaskOutcome
 from tests.conftest import QUICK
-from tests.plans.hand_made import Sent, resources_of
+from tests.plans.hand_made import Sent, context_of
 
 
 def _sampled(finished: FinishedEpisodes, num_env_steps: int = 0) -> Experiences:
@@ -39,11 +39,11 @@ def _add(metrics: RunMetrics, returns: list[float]) -> None:
 def test_running_means_are_over_the_last_episodes() -> None:
     metrics = RunMetrics(smoothing=3)
     _add(metrics, [1.0, 2.0])
-    first = metrics.end_iteration()
+    first = metrics.finish_iteration()
     assert first["env_runners/episode_return_mean"] == 1.5
     metrics.begin_iteration()
     _add(metrics, [6.0, 10.0])
-    second = metrics.end_iteration()
+    second = metrics.finish_iteration()
     assert second["env_runners/episode_return_mean"] == 6.0  # of 2, 6 and 10
     assert (second["env_runners/episode_return_min"], second["env_runners/episode_return_max"]) == (2.0, 10.0)
     assert (second["env_runners/num_episodes"], second["num_episodes_lifetime"]) == (2, 4)
@@ -61,7 +61,7 @@ def test_timers_add_up_and_start_anew_each_iteration() -> None:
         metrics.begin_iteration()
         for _ in range(3):
             metrics.count(TrainResult([], 0, timers={"work": 0.5}))
-        result: dict[str, Any] = metrics.end_iteration()
+        result: dict[str, Any] = metrics.finish_iteration()
         assert result["timers/work"] == 1.5
         assert 0 <= result["time_this_iter_s"] <= result["time_total_s"]
     assert result["time_total_s"] > result["time_this_iter_s"]
@@ -71,7 +71,7 @@ def test_metrics_go_on_from_a_state() -> None:
     metrics = RunMetrics(smoothing=3)
     metrics.count(_sampled(FinishedEpisodes(*[np.zeros(0)] * 3), 7))
     _add(metrics, [1.0, 2.0, 3.0, 4.0])
-    metrics.end_iteration()
+    metrics.finish_iteration()
     other = RunMetrics(smoothing=3)
     other.set_state(metrics.get_state())
     assert other.get_state() == metrics.get_state()
@@ -79,7 +79,7 @@ def test_metrics_go_on_from_a_state() -> None:
     other.begin_iteration()
     _add(metrics, [9.0])
     _add(other, [9.0])
-    ours, theirs = metrics.end_iteration(), other.end_iteration()
+    ours, theirs = metrics.finish_iteration(), other.finish_iteration()
     for name in ("env_runners/episode_return_mean", "num_env_steps_sampled_lifetime", "training_iteration"):
         assert ours[name] == theirs[name]
     assert ours["env_runners/episode_return_mean"] == pytest.approx(16 / 3)
@@ -97,7 +97,7 @@ def test_means_of_agents_and_modules_are_over_the_last_episodes_also_after_a_res
     resumed.set_state(metrics.get_state())
     for one in (metrics, resumed):
         add(one, [6.0, 9.0])
-        result = one.end_iteration()
+        result = one.finish_iteration()
         assert result["env_runners/agent_episode_return_mean/left"] == 6.0  # of 3, 6 and 9
         assert result["env_runners/module_episode_return_mean/p0"] == 6.0
 
@@ -107,7 +107,7 @@ def test_gradient_steps_of_all_updates_are_summed_and_other_metrics_averaged() -
     metrics.count(TrainResult([{"p0": {"num_minibatch_updates": 4.0, "total_loss": 1.0}}], 8))
     both = {"num_minibatch_updates": 6.0, "total_loss": 2.0}
     metrics.count(TrainResult([{"p0": both, "p1": both}], 8))
-    result = metrics.end_iteration()
+    result = metrics.finish_iteration()
     assert (result["learners/p0/num_minibatch_updates"], result["learners/p0/total_loss"]) == (10.0, 1.5)
     assert (result["learners/p1/num_minibatch_updates"], result["learners/p1/total_loss"]) == (6.0, 2.0)
     assert result["num_env_steps_trained_lifetime"] == 16
@@ -116,13 +116,13 @@ def test_gradient_steps_of_all_updates_are_summed_and_other_metrics_averaged() -
 def test_recorded_env_steps_count_as_sampled_only_where_a_plan_samples_none() -> None:
     read = TrainResult([], 8, num_env_steps_read=8)
     for operators, num_sampled in (([ReadingOperator], 8), ([ReadingOperator, CompleteEpisodes], 5)):
-        resources = resources_of(env_runners=Sent())
+        context = context_of(env_runners=Sent())
         for operator in operators:
-            operator(resources)
-        resources.metrics.count(read)
+            operator(context)
+        context.metrics.count(read)
         if num_sampled == 5:
-            resources.metrics.count(_sampled(FinishedEpisodes(*[np.zeros(0)] * 3), 5))
-        result = resources.metrics.end_iteration()
+            context.metrics.count(_sampled(FinishedEpisodes(*[np.zeros(0)] * 3), 5))
+        result = context.metrics.finish_iteration()
         assert result["num_env_steps_sampled"] == result["num_env_steps_sampled_lifetime"] == num_sampled
         assert result["num_env_steps_trained_lifetime"] == 8
 
@@ -137,14 +137,14 @@ def test_every_reported_metric_is_producible_and_the_other_way_round() -> None:
 
 def test_the_lag_of_samples_when_they_are_taken_counts_where_none_is_known_at_training() -> None:
     def lags(metrics: RunMetrics) -> tuple[Any, Any]:
-        result = metrics.end_iteration()
+        result = metrics.finish_iteration()
         return result["env_runners/weights_lag_mean"], result["env_runners/weights_lag_max"]
 
     metrics, resumed = RunMetrics(10), RunMetrics(10)
     metrics.reports_lag = resumed.reports_lag = True
     metrics.add_lag_when_taken(1, 30)
     metrics.add_lag_when_taken(3, 10)
-    metrics.break_off()
+    metrics.stop_midway()
     resumed.set_state(metrics.get_state())
     for of_one in (metrics, resumed):
         of_one.begin_iteration()
@@ -159,11 +159,10 @@ def test_the_lag_of_samples_when_they_are_taken_counts_where_none_is_known_at_tr
 
 def test_a_broken_off_iteration_keeps_what_leagues_and_curricula_conclude_from() -> None:
     metrics, restored = RunMetrics(10), RunMetrics(10)
-    metrics.matches = [Match("main", "main-0", 0.5)]
-    metrics.tasks = [TaskOutcome("near", 1.0)]
-    metrics.break_off()
+    metrics.outcomes = {"league": [Match("main", "main-0", 0.5)], "curriculum": [TaskOutcome("near", 1.0)]}
+    metrics.stop_midway()
     restored.set_state(metrics.get_state())
     restored.begin_iteration()
-    assert (restored.matches, restored.tasks) == ([Match("main", "main-0", 0.5)], [TaskOutcome("near", 1.0)])
+    assert restored.outcomes == {"league": [["main", "main-0", 0.5]], "curriculum": [["near", 1.0]]}
     restored.begin_iteration()
-    assert (restored.matches, restored.tasks) == ([], [])
+    assert restored.outcomes == {}

@@ -1,7 +1,7 @@
-"""A run that stops when an operator is offered an item, at each possible moment, equals a straight run when resumed.
+"""A run that stops after any step of its plan equals a straight run when it is resumed.
 
-The tests count the moments: a run stops at each offered item in turn and continues. From each of the states that it had
-then, another run makes the rest of the results.
+A run stops after each of its steps in turn and continues. From each of the states that it had then, another run makes
+the rest of the results.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,15 +17,16 @@ import pytest
 from runner.config.paths import conf_dir, list_options
 from runner.env_runners.sample import Sample
 from runner.episodes.columns import Rollout
+from runner.experiment import trainer as trainer_module
 from runner.experiment.trainer import Trainer
-from runner.interrupts import BrokenOff
-from runner.plans import Concurrently, Operator, Replay, Resources, Source, StoreToReplayBuffer, TrainResult
-from runner.plans.item_state import KEPT
+from runner.interrupts import PartialIteration
+from runner.plans import Concurrently, Operator, PlanContext, Replay, Source, StoreToReplayBuffer, TrainResult
+from runner.plans.plan import Plan
 from runner.replay import ReplayBuffer
 from runner.rows.finished_episodes import FinishedEpisodes
 from runner.streams import random_stream
 from tests.conftest import without_times
-from tests.plans.hand_made import ID, config_of, experiences_of, resources_of
+from tests.plans.hand_made import ID, config_of, experiences_of, parts_of
 
 _SMALL = (
     "evaluation=none",
@@ -73,31 +73,22 @@ _READS_RECORDED = {"bc", "cql", "cql_discrete", "iql", "marwil"}
 _NUM_ITERATIONS = 2
 
 
-class Offers:
-    """Counts the items that are offered to operators, and stops the run at the ones that `stops_at` chooses."""
+class Stops:
+    """Counts the steps of plans, and stops a run after the ones that `stops_after` chooses."""
 
     def __init__(self) -> None:
         self.number = 0
-        self.stops_at: Callable[[int], bool] = lambda number: False
-        self._newest: object = None
+        self.stops_after: Callable[[int], bool] = lambda number: False
 
-    def __call__(self, _resources: Resources, item: object) -> bool:
-        if type(item) not in KEPT:
-            return False
-        if item is self._newest:  # it was held, and the run continues
-            self._newest = None
-            return False
+    def __call__(self) -> bool:
         self.number += 1
-        if self.stops_at(self.number):
-            self._newest = item
-            return True
-        return False
+        return self.stops_after(self.number)
 
 
 @pytest.fixture
-def offers(monkeypatch: pytest.MonkeyPatch) -> Offers:
-    found = Offers()
-    monkeypatch.setattr(Resources, "breaks_off", lambda resources, item: found(resources, item))
+def stops(monkeypatch: pytest.MonkeyPatch) -> Stops:
+    found = Stops()
+    monkeypatch.setattr(trainer_module, "is_overdue", found)
     return found
 
 
@@ -112,7 +103,7 @@ def _results(trainer: Trainer, note_state: Callable[[dict[str, Any]], None] = la
     while trainer.training_iteration < _NUM_ITERATIONS:
         try:
             results.append(without_times(trainer.train()))
-        except BrokenOff:
+        except PartialIteration:
             note_state(copy.deepcopy(trainer.get_state()))
     return results
 
@@ -125,25 +116,25 @@ def test_each_plan_is_here() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_a_stop_at_each_moment_changes_nothing(name: str, offers: Offers) -> None:
+def test_a_stop_after_each_step_changes_nothing(name: str, stops: Stops) -> None:
     with _made(name) as trainer:
         straight = _results(trainer)
         weights = trainer.learners.get_weights()
-    num_offers, offers.number = offers.number, 0
-    assert num_offers >= 2 * _NUM_ITERATIONS
+    num_steps, stops.number = stops.number, 0
+    assert num_steps >= 2 * _NUM_ITERATIONS
     states: list[dict[str, Any]] = []
-    offers.stops_at = lambda number: True
+    stops.stops_after = lambda number: True
     with _made(name) as trainer:
         assert _results(trainer, states.append) == straight, "the run stops and continues without a checkpoint"
-    assert len(states) == num_offers
-    offers.stops_at = lambda number: False
+    assert len(states) == num_steps
+    stops.stops_after = lambda number: False
     for number, state in enumerate(states, 1):
         with _made(name) as trainer:
             trainer.set_state(state)
             rest = _results(trainer)
-            assert rest == straight[_NUM_ITERATIONS - len(rest) :], f"stopped at offer {number} of {num_offers}"
+            assert rest == straight[_NUM_ITERATIONS - len(rest) :], f"stopped after step {number} of {num_steps}"
             for module_id, expected in weights.items():
-                assert np.array_equal(trainer.learners.get_weights()[module_id], expected), f"offer {number}"
+                assert np.array_equal(trainer.learners.get_weights()[module_id], expected), f"step {number}"
 
 
 _NO_EPISODES = FinishedEpisodes(np.zeros(0), np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -154,11 +145,10 @@ class _Sampled(Source):
 
     is_counted = True
 
-    def make_items(self) -> Iterator[Any]:
-        while True:
-            first_row = self.resources.metrics.num_env_steps_sampled_lifetime
-            sample = Sample(Rollout({}, 4), _NO_EPISODES, {})
-            yield replace(experiences_of(first_row, [4]), samples=(sample,))
+    def poll(self) -> Any:
+        first_row = self.context.metrics.num_env_steps_sampled_lifetime
+        sample = Sample(Rollout({}, 4), _NO_EPISODES, {})
+        return replace(experiences_of(first_row, [4]), samples=(sample,))
 
 
 class _Train(Operator):
@@ -167,34 +157,46 @@ class _Train(Operator):
     is_counted = True
 
     def transform(self, item: Any) -> Iterator[TrainResult]:
-        size = len(self.resources.replay_buffers["replay"])
+        size = len(self.context.replay_buffers["replay"])
         drawn = float(item.rollout.blocks[ID].columns["rewards"].sum())
         yield TrainResult([{ID: {"size": size, "drawn": drawn}}], item.num_env_steps)
 
 
-def _small_plan(resources: Resources, options: dict[str, Any]) -> Concurrently:
-    store = _Sampled(resources).for_each(StoreToReplayBuffer(resources))
-    train = Replay(resources, num_env_steps=4, learning_starts=8).for_each(_Train(resources))
-    return Concurrently([store, train], output_indexes=[1], **options)
+def _small_plan(context: PlanContext, options: dict[str, Any]) -> Plan:
+    store = _Sampled(context).for_each(StoreToReplayBuffer(context))
+    train = Replay(context, num_env_steps=4, learning_starts=8).for_each(_Train(context))
+    return Plan(Concurrently([store, train], output_indexes=[1], **options), context)
 
 
-def _small_resources(intensity: float | None) -> Resources:
+def _small_context(intensity: float | None) -> PlanContext:
     config = config_of()
     algorithm = replace(config.algorithm, training_intensity=intensity, replay_buffers={"replay": {}})
-    resources = resources_of(replace(config, algorithm=algorithm), SimpleNamespace(get_state=dict))
-    buffer = resources.replay_buffers["replay"] = ReplayBuffer(1000)
+    buffer = ReplayBuffer(1000)
     buffer.use_stream(random_stream(0, "test"))
-    return resources
+    return PlanContext(replace(config, algorithm=algorithm), parts_of(buffer=buffer))
 
 
-def _updates(plan: Concurrently, num: int, note_state: Callable[[], None] = lambda: None) -> list[Any]:
+def _updates(plan: Plan, num: int) -> list[Any]:
     updates: list[Any] = []
     while len(updates) < num:
-        try:
-            updates.append(next(plan).updates)
-        except BrokenOff:
-            note_state()
+        found = plan.step()
+        updates += [found.updates] if isinstance(found, TrainResult) else []
     return updates
+
+
+def _state_of(context: PlanContext, plan: Plan) -> dict[str, Any]:
+    buffer = context.replay_buffers["replay"]
+    return {
+        "plan": plan.get_state(),
+        "metrics": context.metrics.get_state(),
+        "buffer": buffer.get_state(),
+    }
+
+
+def _restore(context: PlanContext, plan: Plan, state: dict[str, Any]) -> None:
+    context.metrics.set_state(state["metrics"])
+    context.replay_buffers["replay"].set_state(state["buffer"])
+    plan.set_state(state["plan"])
 
 
 @pytest.mark.parametrize(
@@ -205,19 +207,17 @@ def _updates(plan: Concurrently, num: int, note_state: Callable[[], None] = lamb
         ({"mode": "async"}, None),
     ],
 )
-def test_turns_are_kept_by_branches_that_stop(options: dict[str, Any], intensity: float | None, offers: Offers) -> None:
-    straight = _updates(_small_plan(_small_resources(intensity), options), 6)
-    num_offers, offers.number = offers.number, 0
-    states: list[dict[str, Any]] = []
-    offers.stops_at = lambda number: number <= num_offers
-    resources = _small_resources(intensity)
-    plan = _small_plan(resources, options)
-    assert _updates(plan, 6, lambda: states.append(copy.deepcopy(resources.get_state()))) == straight
-    assert len(states) == num_offers
-    offers.stops_at = lambda number: False
-    for number, state in enumerate(states, 1):
-        resources = _small_resources(intensity)
-        plan = _small_plan(resources, options)
-        resources.set_state(state)
-        num_done = len(state["metrics"]["iteration"]["updates"])
-        assert _updates(plan, 6 - num_done) == straight[num_done:], f"stopped at offer {number} of {num_offers}"
+def test_turns_are_kept_after_each_step(options: dict[str, Any], intensity: float | None) -> None:
+    states: list[tuple[int, dict[str, Any]]] = []
+    context = _small_context(intensity)
+    plan = _small_plan(context, options)
+    straight: list[Any] = []
+    while len(straight) < 6:
+        found = plan.step()
+        straight += [found.updates] if isinstance(found, TrainResult) else []
+        states.append((len(straight), copy.deepcopy(_state_of(context, plan))))
+    for number, (num_done, state) in enumerate(states, 1):
+        context = _small_context(intensity)
+        plan = _small_plan(context, options)
+        _restore(context, plan, state)
+        assert _updates(plan, 6 - num_done) == straight[num_done:], f"stopped after step {number} of {len(states)}"

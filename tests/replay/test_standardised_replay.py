@@ -50,7 +50,7 @@ def test_rows_are_stored_raw_and_standardised_when_they_are_replayed() -> None:
     with trainer_of(FILTER) as trainer:
         for _ in range(2):
             trainer.train()
-        buffer = trainer.resources.replay_buffers["replay"]
+        buffer = trainer.context.replay_buffers["replay"]
         ring = buffer._rings[ID]
         raw = np.asarray(ring.columns["obs"])[: len(ring)]
         np.testing.assert_allclose(np.square(raw[:, :2]).sum(-1), 1.0, rtol=1e-5)  # cosine and sine
@@ -61,7 +61,7 @@ def test_rows_are_stored_raw_and_standardised_when_they_are_replayed() -> None:
         stream = buffer._stream.bit_generator.state
         expected = buffer.sample(64).rollout.blocks[ID]
         buffer._stream.bit_generator.state = stream
-        item = replayed(trainer.resources, "replay", 64)
+        item = replayed(trainer.context, "replay", 64)
         found = item.rollout.blocks[ID]
     standardised = ((expected.columns["obs"] - seen.mean) / seen.std()).clip(-10, 10)
     np.testing.assert_allclose(found.columns["obs"], standardised, rtol=1e-5, atol=1e-6)
@@ -73,7 +73,7 @@ def test_rows_are_stored_raw_and_standardised_when_they_are_replayed() -> None:
 def test_the_newest_statistics_count() -> None:
     with trainer_of(FILTER) as trainer:
         trainer.train()
-        resources = trainer.resources
+        resources = trainer.context
         rollout = resources.replay_buffers["replay"].sample(8).rollout
         before = resources.standardised(rollout).blocks[ID].columns["obs"]
         trainer.train()
@@ -88,8 +88,8 @@ def test_the_newest_statistics_count() -> None:
 def test_other_runs_replay_what_they_hold() -> None:
     with trainer_of() as trainer:
         trainer.train()
-        rollout = trainer.resources.replay_buffers["replay"].sample(8).rollout
-        assert trainer.resources.standardised(rollout) is rollout
+        rollout = trainer.context.replay_buffers["replay"].sample(8).rollout
+        assert trainer.context.standardised(rollout) is rollout
 
 
 @pytest.mark.parametrize("pieces", [AFTER, BEFORE], ids=["written after", "changed before"])
@@ -97,7 +97,7 @@ def test_a_filter_whose_input_is_not_held_goes_on_writing(pieces: str) -> None:
     with trainer_of(pieces) as trainer:
         trainer.train()
         assert not raw_filters(trainer._parts[ID].env_to_module)
-        ring = trainer.resources.replay_buffers["replay"]._rings[ID]
+        ring = trainer.context.replay_buffers["replay"]._rings[ID]
         sums = np.square(np.asarray(ring.columns["obs"])[: len(ring), :2]).sum(-1)
         assert not np.allclose(sums, 1.0)
 
@@ -138,7 +138,7 @@ def test_agents_have_statistics_of_their_own() -> None:
     )
     with trainer_of(*overrides, experiment="dqn_cartpole") as trainer:
         trainer.train()
-        resources = trainer.resources
+        resources = trainer.context
         rollout = resources.replay_buffers["replay"].sample(8).rollout
         swapped = Rollout({"left": rollout.blocks["right"], "right": rollout.blocks["left"]}, rollout.num_env_steps)
         found, other = resources.standardised(rollout), resources.standardised(swapped)

@@ -36,7 +36,7 @@ def test_a_client_draws_what_it_is_told_and_its_episodes_are_of_tasks(serve: Cal
         first, second = episode(4, id="x", task="hard"), episode(2, 1, task="easy")
         first["is_terminated"], second["is_terminated"] = False, True
         client.send_episodes([first, second])
-        assert sampling.result(30).finished.tasks == (TaskOutcome("easy", sum(second["rewards"])),)
+        assert sampling.result(30).finished.outcomes["curriculum"] == (TaskOutcome("easy", sum(second["rewards"])),)
         state = served.runner.get_state()
         (saved,) = state["episodes"].values()
         assert saved["task"] == "hard"
@@ -53,7 +53,7 @@ def test_the_server_acts_in_tasks(serve: Callable[..., Served]) -> None:
         assert client.task_odds == ODDS
         sampler.step("a", obs, 1.0, False, False)
         sampler.step("a", obs, 1.0, True, False)
-        assert sampling.result(30).finished.tasks == (TaskOutcome("hard", 2.0),)
+        assert sampling.result(30).finished.outcomes["curriculum"] == (TaskOutcome("hard", 2.0),)
 
 
 def test_a_task_that_is_not_there_is_refused(serve: Callable[..., Served]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,19 +17,18 @@ from runner.plans import (
     DebugPrint,
     Experiences,
     Operator,
-    Resources,
+    PlanContext,
     SelectExperiences,
     StandardizeFields,
     TrainOneStep,
-    Waiting,
 )
 from runner.testing import BrokenContract, check_operator
 from tests.plans.own_plans import EverySecond, OddSteps, ThreeResults, Unknown
 
-OURS: dict[str, Callable[[Resources], Operator]] = {
-    "ConcatBatches": lambda resources: ConcatBatches(resources, min_env_steps=10),
-    "SelectExperiences": lambda resources: SelectExperiences(resources, modules=["default_policy"]),
-    "StandardizeFields": lambda resources: StandardizeFields(resources, fields=["rewards"]),
+OURS: dict[str, Callable[[PlanContext], Operator]] = {
+    "ConcatBatches": lambda context: ConcatBatches(context, min_env_steps=10),
+    "SelectExperiences": lambda context: SelectExperiences(context, modules=["default_policy"]),
+    "StandardizeFields": lambda context: StandardizeFields(context, fields=["rewards"]),
     "ComputeGradients": ComputeGradients,
     "TrainOneStep": TrainOneStep,
     "DebugPrint": DebugPrint,
@@ -55,8 +54,8 @@ class Own(Operator):
     takes = ("Experiences",)
     gives = ("Experiences",)
 
-    def __init__(self, resources: Resources) -> None:
-        super().__init__(resources)
+    def __init__(self, context: PlanContext) -> None:
+        super().__init__(context)
         self.num_seen = 0
 
     def transform(self, item: Any) -> Iterable[Any]:
@@ -102,30 +101,6 @@ class ForgetsItsState(Own):
         return {"seen": np.random.default_rng().random()}
 
 
-class AsksAtOnce(Own):
-    def flow(self, items: Iterable[Any]) -> Iterator[Any]:
-        return iter([item for one in items for item in self.transform(one)])
-
-
-class NeverEnds(Own):
-    def flow(self, items: Iterable[Any]) -> Iterator[Any]:
-        for item in items:
-            while True:
-                yield item
-
-
-class DropsWaiting(Own):
-    def flow(self, items: Iterable[Any]) -> Iterator[Any]:
-        return (item for item in items if not isinstance(item, Waiting))
-
-
-class CountsWaiting(Own):
-    def flow(self, items: Iterable[Any]) -> Iterator[Any]:
-        for number, item in enumerate(items):
-            if isinstance(item, Waiting) or number % 3:
-                yield item
-
-
 class GivesNumbers(Own):
     def transform(self, item: Any) -> Iterable[Any]:
         return [item.num_env_steps]
@@ -162,10 +137,6 @@ class Fails(Own):
         (TakesNothing, "an operator that takes no items is no Source"),
         (HasAStateOfObjects, "state/seen: HasAStateOfObjects cannot be part of a checkpoint"),
         (ForgetsItsState, "get_state after set_state gives another state"),
-        (AsksAtOnce, "the operator takes items before anybody asks for one"),
-        (NeverEnds, "the flow does not end when its items do"),
-        (DropsWaiting, "the operator does not give on each Waiting"),
-        (CountsWaiting, "the operator gives other items when some are waited for"),
         (GivesNumbers, "gives another item than its `gives` names"),
         (WritesIntoItems, "the operator writes into its items: rollout of item 0 is another one afterwards"),
         (DrawsFromElsewhere, "two new operators give different items for the same ones"),

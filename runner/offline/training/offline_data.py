@@ -16,6 +16,7 @@ from runner.config.callables import with_callables
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.offline import settings_of_reading
+from runner.config.operators import RECORDED_DATA
 from runner.config.schemas import ExperimentConfig
 from runner.episodes import nested
 from runner.episodes.columns import EPISODE_COLUMNS
@@ -37,6 +38,7 @@ from runner.offline.training.workers import (
     pool_options,
     remote_args_allowed,
 )
+from runner.parts import Part
 from runner.pipelines.piece import DEFAULT_MODULE_ID
 from runner.pipelines.train_batch_pieces import AddInfosFromEpisodesToTrainBatch
 
@@ -48,7 +50,7 @@ _BATCHES_OF_BLOCK = 8
 _SMALLEST_BLOCK = 2**16
 
 
-class OfflineData:
+class OfflineData(Part):
     """The data set of an experiment; subclass it for a pipeline of your own (`offline.offline_data_class`).
 
     A subclass sets `data` in its constructor, a Ray data set of raw rows for the pre-learners, and leaves the rest
@@ -83,6 +85,8 @@ class OfflineData:
     _pass_over_rows: Iterator[tuple[Rows, bool]] | None = None
     _sampled: SampledBatches | None = None
     _beginning: str | None = None  # digest of the first rows, before an interruption
+
+    name, settings_key = RECORDED_DATA, "offline"
 
     def __init__(
         self,
@@ -284,7 +288,7 @@ class OfflineData:
         kind."""
         return {} if self._monitor is None else self._monitor.progress()
 
-    # -- as a resource of a plan -----------------------------------------------------------------------------------
+    # -- as a part of a run ----------------------------------------------------------------------------------------
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -334,9 +338,6 @@ class OfflineData:
         self.num_batches = int(state["num_batches"])
         if self._board is not None and "module" in state:  # newer parameters of the learner follow when they are due
             self._board.post(np.asarray(state["module"], np.float32))
-
-    def start_anew(self, state: Mapping[str, Any]) -> None:
-        """Read from the start, as it is."""
 
     def close(self) -> None:
         """Let go of the data; Ray frees them with the last reference."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -13,10 +13,10 @@ from runner.config.operators import ConcatBatchesConfig, SelectExperiencesConfig
 from runner.config.plans import train_batch_size
 from runner.env_runners.loss_failure import runner_of
 from runner.episodes.columns import OBS, ColumnBlock, Rollout, concat_rollouts
-from runner.plans.flow import Operator, Waiting
+from runner.plans.context import PlanContext
 from runner.plans.item_state import item_from_state, item_to_state
 from runner.plans.items import Experiences, Origin, ReplayRows
-from runner.plans.resources import Resources
+from runner.plans.operator import Operator
 from runner.plans.whole_episodes import WholeEpisodes
 
 _SMALLEST_STD = 1e-4
@@ -27,18 +27,19 @@ class ConcatBatches(Operator):
 
     options: ConcatBatchesConfig
 
-    def __init__(self, resources: Resources, **options: Any) -> None:
-        super().__init__(resources, **options)
+    def __init__(self, context: PlanContext, **options: Any) -> None:
+        super().__init__(context, **options)
         least = self.options.min_env_steps
-        self._least = train_batch_size(resources.config) if isinstance(least, str) else least  # auto
+        self._least = train_batch_size(context.config) if isinstance(least, str) else least  # auto
         self._parts: list[Experiences] = []
 
-    def transform(self, item: Experiences) -> Iterator[Experiences]:
-        """Give all parts as one item once they are enough."""
+    def transform(self, item: Experiences) -> list[Experiences]:
+        """Return all parts as one item once they are enough."""
         self._parts.append(item)
-        if sum(part.num_env_steps for part in self._parts) >= self._least:
-            parts, self._parts = self._parts, []
-            yield joined(parts)
+        if sum(part.num_env_steps for part in self._parts) < self._least:
+            return []
+        parts, self._parts = self._parts, []
+        return [joined(parts)]
 
     def get_state(self) -> dict[str, Any]:
         """Return the parts so far."""
@@ -46,7 +47,7 @@ class ConcatBatches(Operator):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
-        self._parts = [item_from_state(part, self.resources) for part in state["parts"]]  # type: ignore[misc]
+        self._parts = [item_from_state(part, self.context) for part in state["parts"]]
 
 
 class CompleteEpisodes(Operator):
@@ -56,27 +57,28 @@ class CompleteEpisodes(Operator):
     place.
     """
 
-    def __init__(self, resources: Resources, **options: Any) -> None:
-        super().__init__(resources, **options)
+    def __init__(self, context: PlanContext, **options: Any) -> None:
+        super().__init__(context, **options)
         self._episodes = WholeEpisodes()
         self._origins: dict[Origin, None] = {}  # of steps that were held back, too
 
-    def transform(self, item: Experiences) -> Iterator[Experiences]:
-        """Give the episodes that have ended, if any have."""
+    def transform(self, item: Experiences) -> list[Experiences]:
+        """Return the episodes that have ended, if any have."""
         self._origins |= dict.fromkeys(item.origins)
         rollout = self._episodes.add(item.rollout)
         if item.broken_off:
             self._episodes.drop(frozenset(item.broken_off).__contains__)
-        if any(self.resources.env_runners.generations):
+        if any(self.context.env_runners.generations):
             self._episodes.drop(self._is_lost)
-        if rollout.blocks:
-            origins, self._origins = tuple(self._origins), dict.fromkeys(item.origins)
-            yield Experiences(rollout, origins)
+        if not rollout.blocks:
+            return []
+        origins, self._origins = tuple(self._origins), dict.fromkeys(item.origins)
+        return [Experiences(rollout, origins)]
 
     def _is_lost(self, episode_id: str) -> bool:
         """Whether the runner of an episode was lost; simulators that connect go on with theirs at the next runner."""
         runner = runner_of(episode_id)
-        return runner is not None and self.resources.env_runners.generations[runner[0]] != runner[1]
+        return runner is not None and self.context.env_runners.generations[runner[0]] != runner[1]
 
     def get_state(self) -> dict[str, Any]:
         """Return the steps of the episodes that go on."""
@@ -93,32 +95,28 @@ class SelectExperiences(Operator):
 
     options: SelectExperiencesConfig
 
-    def __init__(self, resources: Resources, **options: Any) -> None:
-        super().__init__(resources, **options)
-        known = list(resources.learners.modules)
+    def __init__(self, context: PlanContext, **options: Any) -> None:
+        super().__init__(context, **options)
+        known = list(context.learners.modules)
         for module_id in self.options.modules:
             if module_id not in known:
                 what = f"SelectExperiences keeps module {module_id}, and this run has none of that name"
                 nearest = nearest_match(module_id, known)
                 raise ConfigError([Problem(what, "algorithm.plan", module_id, ", ".join(known), nearest)])
 
-    def flow(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Yield the items with these modules alone, and `Waiting` for what a buffer without any of them has given.
+    def accepts(self, item: Experiences) -> bool:
+        """Return whether a replayed item comes from a buffer that has one of these modules.
 
-        Such a buffer gives the same again and again, until another plan stores experiences of these modules.
+        Until another branch stores experiences of these modules, the buffer would give the same ones again and again.
         """
-        return super().flow(map(self._or_waiting, items))
-
-    def _or_waiting(self, item: Any) -> Any:
-        buffers = [self.resources.replay_buffers[name] for name in getattr(item, "replay_rows", ())]
+        buffers = [self.context.replay_buffers[name] for name in item.replay_rows]
         is_there = any(module_id in buffer.module_ids for buffer in buffers for module_id in self.options.modules)
-        return Waiting.FOR_QUEUE if buffers and not is_there else item
+        return is_there or not buffers
 
-    def transform(self, item: Experiences) -> Iterator[Experiences]:
-        """Give an item with these modules alone, if it has any of them."""
+    def transform(self, item: Experiences) -> list[Experiences]:
+        """Return the item with only these modules, if it has any of them."""
         blocks = {name: block for name, block in item.rollout.blocks.items() if name in self.options.modules}
-        if blocks:
-            yield replace(item, rollout=replace(item.rollout, blocks=blocks))
+        return [replace(item, rollout=replace(item.rollout, blocks=blocks))] if blocks else []
 
 
 class StandardizeFields(Operator):
@@ -126,10 +124,10 @@ class StandardizeFields(Operator):
 
     options: StandardizeFieldsConfig
 
-    def transform(self, item: Experiences) -> Iterator[Experiences]:
-        """Give the item with these columns standardised; a standard deviation counts as 1e-4 at least."""
+    def transform(self, item: Experiences) -> list[Experiences]:
+        """Return the item with these columns standardised; a standard deviation counts as 1e-4 at least."""
         blocks = {module_id: self._standardised(block) for module_id, block in item.rollout.blocks.items()}
-        yield replace(item, rollout=replace(item.rollout, blocks=blocks))
+        return [replace(item, rollout=replace(item.rollout, blocks=blocks))]
 
     def _standardised(self, block: ColumnBlock) -> ColumnBlock:
         columns = dict(block.columns)

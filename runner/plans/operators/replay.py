@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from runner.config.errors import Problem, RunFailure
 from runner.config.operators import BufferConfig, MixInReplayConfig, ReplayConfig, UpdatePrioritiesConfig
 from runner.config.plans import train_batch_size
-from runner.plans.flow import Operator, Source, Waiting
+from runner.plans.context import NotReady, PlanContext
 from runner.plans.items import Experiences, TrainResult
-from runner.plans.resources import Resources
+from runner.plans.operator import Operator, Source
 from runner.replay import BufferEmpty, PrioritizedReplayBuffer
 
 
 class StoreToReplayBuffer(Operator):
-    """Write experiences to a replay buffer, and give them on."""
+    """Store experiences in a replay buffer, and pass them through."""
 
     options: BufferConfig
 
-    def transform(self, item: Experiences) -> Iterator[Experiences]:
-        """Give the item."""
-        self.resources.replay_buffers[self.options.buffer].add(item.rollout)
-        yield item
+    def transform(self, item: Experiences) -> list[Experiences]:
+        """Store the item."""
+        self.context.replay_buffers[self.options.buffer].add(item.rollout)
+        return [item]
 
 
 class Replay(Source):
@@ -30,24 +30,23 @@ class Replay(Source):
 
     options: ReplayConfig
 
-    def __init__(self, resources: Resources, **options: Any) -> None:
+    def __init__(self, context: PlanContext, **options: Any) -> None:
+        super().__init__(context, **options)
         self._has_started = False
-        super().__init__(resources, **options)
-
-    def make_items(self) -> Iterator[Experiences | Waiting]:
-        """Yield experiences, and `Waiting` until the buffer holds enough."""
         asked = self.options.num_env_steps
-        num_env_steps = train_batch_size(self.resources.config) if isinstance(asked, str) else asked  # auto
-        while not self._has_started:
-            buffer = self.resources.replay_buffers[self.options.buffer]
+        self._num_env_steps = train_batch_size(context.config) if isinstance(asked, str) else asked  # auto
+
+    def poll(self) -> Experiences | NotReady:
+        """Return experiences once the buffer holds enough."""
+        if not self._has_started:
+            buffer = self.context.replay_buffers[self.options.buffer]
             self._has_started = len(buffer) >= max(1, self.options.learning_starts) or buffer.is_full
             if not self._has_started:
-                yield Waiting.FOR_QUEUE
-        while True:
-            try:
-                yield replayed(self.resources, self.options.buffer, num_env_steps)
-            except BufferEmpty:  # all of its processes were lost
-                yield Waiting.FOR_QUEUE
+                return NotReady.FOR_QUEUE
+        try:
+            return replayed(self.context, self.options.buffer, self._num_env_steps)
+        except BufferEmpty:  # all of its processes were lost
+            return NotReady.FOR_QUEUE
 
     def get_state(self) -> dict[str, Any]:
         """Return whether the buffer has held enough."""
@@ -55,30 +54,31 @@ class Replay(Source):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`; a buffer that begins empty is waited for again."""
-        self._has_started = bool(state["has_started"]) and len(self.resources.replay_buffers[self.options.buffer]) > 0
+        self._has_started = bool(state["has_started"]) and len(self.context.replay_buffers[self.options.buffer]) > 0
 
 
 class MixInReplay(Operator):
-    """Write experiences to a replay buffer, give them on, and after them replayed ones of as many env steps.
+    """Store experiences, then return them followed by an equal number of replayed steps.
 
     Without `store` the buffer stays as it is: experiences of one buffer with some of another one.
     """
 
     options: MixInReplayConfig
 
-    def __init__(self, resources: Resources, **options: Any) -> None:
-        super().__init__(resources, **options)
+    def __init__(self, context: PlanContext, **options: Any) -> None:
+        super().__init__(context, **options)
         self._owed = 0.0  # replayed items that are still to be given
 
-    def transform(self, item: Experiences) -> Iterator[Experiences]:
-        """Give the item and replayed ones."""
+    def transform(self, item: Experiences) -> list[Experiences]:
+        """Return the item and replayed ones."""
         if self.options.store:
-            self.resources.replay_buffers[self.options.buffer].add(item.rollout)
-        yield item
+            self.context.replay_buffers[self.options.buffer].add(item.rollout)
+        items = [item]
         self._owed += self.options.replay_proportion
         while self._owed >= 1:
             self._owed -= 1
-            yield replayed(self.resources, self.options.buffer, item.num_env_steps)
+            items.append(replayed(self.context, self.options.buffer, item.num_env_steps))
+        return items
 
     def get_state(self) -> dict[str, Any]:
         """Return the share of an item that is owed."""
@@ -94,18 +94,18 @@ class UpdatePriorities(Operator):
 
     options: UpdatePrioritiesConfig
 
-    def transform(self, item: TrainResult) -> Iterator[TrainResult]:
-        """Give the item on.
+    def transform(self, item: TrainResult) -> list[TrainResult]:
+        """Update the priorities.
 
         Raises:
             RunFailure: the loss gives no such value for each row.
         """
-        buffer = self.resources.replay_buffers[self.options.buffer]
+        buffer = self.context.replay_buffers[self.options.buffer]
         updated = {module_id for update in item.updates for module_id in update}
         for module_id, rows in item.replay_rows.get(self.options.buffer, {}).items():
             if module_id in updated and isinstance(buffer, PrioritizedReplayBuffer):
                 buffer.update_priorities(module_id, rows, self._errors(item, module_id))
-        yield item
+        return [item]
 
     def _errors(self, item: TrainResult, module_id: str) -> Any:
         given = item.rows.get(module_id, {})
@@ -116,8 +116,8 @@ class UpdatePriorities(Operator):
         return given[self.options.column]
 
 
-def replayed(resources: Resources, name: str, num_env_steps: int) -> Experiences:
+def replayed(context: PlanContext, name: str, num_env_steps: int) -> Experiences:
     """Return experiences that are sampled from a buffer, as an item."""
-    sampled = resources.replay_buffers[name].sample(num_env_steps, resources.metrics.num_env_steps_sampled_lifetime)
-    rollout = resources.standardised(sampled.rollout)
+    sampled = context.replay_buffers[name].sample(num_env_steps, context.metrics.num_env_steps_sampled_lifetime)
+    rollout = context.standardised(sampled.rollout)
     return Experiences(rollout, replay_rows={name: sampled.rows})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from runner.config.errors import ConfigError, Problem
@@ -15,9 +15,9 @@ from runner.env_runners.gradient_runner import GradientSample
 from runner.env_runners.sample import Sample
 from runner.episodes.columns import concat_rollouts
 from runner.plans.async_requests import AsyncRequests
-from runner.plans.flow import Source, Waiting
+from runner.plans.context import NotReady, PlanContext
 from runner.plans.items import Experiences, Gradients, Origin
-from runner.plans.resources import Resources
+from runner.plans.operator import Source
 
 
 class ParallelRollouts(Source):
@@ -26,57 +26,47 @@ class ParallelRollouts(Source):
     is_counted = True
     options: ParallelRolloutsConfig
 
-    def __init__(self, resources: Resources, **options: Any) -> None:
-        super().__init__(resources, **options)
+    def __init__(self, context: PlanContext, **options: Any) -> None:
+        super().__init__(context, **options)
         self._rest: deque[Sample] = deque()  # of a raw round
         if self.options.mode == ASYNC:
             self.requests = AsyncRequests(
-                resources.env_runners,
-                resources.metrics,
+                context.env_runners,
+                context.metrics,
                 self.options,
                 "sample",
-                env_steps_per_request(resources.config),
-                resources.config.env_runners.explore,
+                env_steps_per_request(context.config),
+                context.config.env_runners.explore,
             )
 
-    def make_items(self) -> Iterator[Experiences | Waiting]:
-        """Yield experiences without end."""
-        return {"bulk_sync": self._rounds, "raw": self._raw_rounds, "async": self._as_they_come}[self.options.mode]()
-
-    def _rounds(self) -> Iterator[Experiences]:
-        while True:
-            started = time.perf_counter()
-            yield _experiences(self._sample(), started)
-
-    def _raw_rounds(self) -> Iterator[Experiences]:
-        while True:
-            started = time.perf_counter()
-            if not self._rest:
-                self._rest.extend(self._sample())
-            yield _experiences([self._rest.popleft()], started)
-
-    def _as_they_come(self) -> Iterator[Experiences | Waiting]:
-        while True:
-            started = time.perf_counter()
+    def poll(self) -> Experiences | NotReady:
+        """Return the next experiences."""
+        started = time.perf_counter()
+        if self.requests is not None:
             sample = self.requests.next_ready()
-            yield Waiting.FOR_RUNNERS if sample is None else _experiences([sample], started)
+            return NotReady.FOR_RUNNERS if sample is None else _experiences([sample], started)
+        if self.options.mode == "bulk_sync":
+            return _experiences(self._sample(), started)
+        if not self._rest:
+            self._rest.extend(self._sample())
+        return _experiences([self._rest.popleft()], started)
 
     def _sample(self) -> list[Sample]:
-        config, num_sampled = self.resources.config, self.resources.metrics.num_env_steps_sampled_lifetime
-        runners = self.resources.env_runners
+        config, num_sampled = self.context.config, self.context.metrics.num_env_steps_sampled_lifetime
+        runners = self.context.env_runners
         runners.follow_room()  # before their number is counted
         num_env_steps = env_steps_per_round(config, runners.num_runners)
         return runners.sample(num_env_steps, config.env_runners.explore, num_sampled)
 
     def get_state(self) -> dict[str, Any]:
         """Return what runners have answered and no other operator has taken."""
-        if self.options.mode == ASYNC:
+        if self.requests is not None:
             return {"requests": self.requests.get_state()}
         return {"rest": [sample.get_state() for sample in self._rest]} if self._rest else {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
-        if "requests" in state:
+        if self.requests is not None:
             self.requests.set_state(state["requests"])
         self._rest = deque(Sample.from_state(sample) for sample in state.get("rest", ()))
 
@@ -91,48 +81,44 @@ class AsyncGradients(Source):
     is_counted = True
     options: AsyncGradientsConfig
 
-    def __init__(self, resources: Resources, **options: Any) -> None:
-        super().__init__(resources, **options)
-        for loss in resources.adapting_losses:
+    def __init__(self, context: PlanContext, **options: Any) -> None:
+        super().__init__(context, **options)
+        for loss in context.adapting_losses:
             what = f"AsyncGradients: {loss} adapts to updates, and env runners see none"
             allowed = "a loss without state that adapts, for example A2C's, or PPO's with algorithm.use_kl_loss=false"
             raise ConfigError([Problem(what, "algorithm.plan", loss, allowed)])
-        self.requests = AsyncRequests(
-            resources.env_runners,
-            resources.metrics,
+        self.requests = self._asked = AsyncRequests(
+            context.env_runners,
+            context.metrics,
             self.options,
             "sample_gradients",
-            env_steps_per_request(resources.config),
-            resources.config.env_runners.explore,
+            env_steps_per_request(context.config),
+            context.config.env_runners.explore,
             GradientSample,
         )
 
-    def make_items(self) -> Iterator[Gradients | Waiting]:
-        """Yield gradients without end."""
-        while True:
-            started = time.perf_counter()
-            sample = self.requests.next_ready()
-            if isinstance(sample, GradientSample):
-                timers = {"env_runner_sampling": time.perf_counter() - started}
-                num_env_steps = sample.rollout.num_env_steps
-                yield Gradients(
-                    sample.gradients,
-                    num_env_steps,
-                    (origin_of(sample),),
-                    timers=timers,
-                    samples=(sample,),
-                    connector_metrics=sample.gradients.connector_metrics,
-                )
-            else:
-                yield Waiting.FOR_RUNNERS
+    def poll(self) -> Gradients | NotReady:
+        """Return the next gradients that are ready."""
+        started = time.perf_counter()
+        sample = self._asked.next_ready()
+        if not isinstance(sample, GradientSample):
+            return NotReady.FOR_RUNNERS
+        return Gradients(
+            sample.gradients,
+            sample.rollout.num_env_steps,
+            (origin_of(sample),),
+            timers={"env_runner_sampling": time.perf_counter() - started},
+            samples=(sample,),
+            connector_metrics=sample.gradients.connector_metrics,
+        )
 
     def get_state(self) -> dict[str, Any]:
         """Return the gradients that runners have computed and no other operator has taken."""
-        return {"requests": self.requests.get_state()}
+        return {"requests": self._asked.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
-        self.requests.set_state(state["requests"])
+        """Restore a state of `get_state`."""
+        self._asked.set_state(state["requests"])
 
 
 def env_steps_per_request(config: ExperimentConfig) -> int:

@@ -3,110 +3,60 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import ApplyGradientsConfig, AverageGradientsConfig, UpdateTargetNetworkConfig
 from runner.learners.gradients import average_gradients
-from runner.learners.learner_group import UpdateResult
-from runner.plans.flow import Operator
+from runner.plans.context import PlanContext
 from runner.plans.item_state import item_from_state, item_to_state
 from runner.plans.items import Experiences, Gradients, TrainResult
+from runner.plans.operator import IteratorSource, Node, Operator
+from runner.plans.prefetched_updates import UpdatesWithPrefetch, naming_rows_of, result_of
 from runner.plans.recorded_batches import RecordedBatches
-from runner.plans.update_ahead import UpdateAhead, naming_rows_of
-
-if TYPE_CHECKING:
-    from runner.plans.resources import Resources
 
 
 class TrainOneStep(Operator):
-    """Update the modules on each item, and give env runners the new weights.
-
-    With `learners.prefetch` the learners update on an item while the next one is made and sent to them. Only then the
-    result is given and env runners get the weights; the next update begins when the plan asks for more.
-    """
+    """Update the modules on each item, and give env runners the new weights."""
 
     is_counted = True
+    _prefetching: UpdatesWithPrefetch | None = None
 
-    def __init__(self, resources: Resources, **options: Any) -> None:
-        super().__init__(resources, **options)
-        self._ahead: UpdateAhead | None = None  # the newest item's, with `learners.prefetch`
+    def transform(self, item: Experiences | RecordedBatches) -> list[TrainResult]:
+        """Return what the update did."""
+        context = self.context
+        num_env_steps = context.metrics.num_env_steps_sampled_lifetime
+        context.callbacks.call("on_update_start")
+        if isinstance(item, RecordedBatches):
+            return [self._trained_on_recorded(item, num_env_steps)]
+        lags = context.lags_of(item.origins)  # before the weights get a new number
+        with naming_rows_of(item):
+            update = context.learners.update(item.rollout, num_env_steps)
+        return [result_of(context, item, lags, update)]
 
-    def transform(self, item: Experiences | RecordedBatches) -> Iterator[TrainResult]:
-        """Give what the update did; with `learners.prefetch`, what the one before did."""
-        before, self._ahead = self._ahead, None
-        if self.resources.config.learners.prefetch and isinstance(item, Experiences):
-            self._ahead = UpdateAhead(self.resources, item, self._num_env_steps)
-        if before is not None:  # also without `prefetch`, of a checkpoint with it
-            yield self._ended(before)
-        if self._ahead is None:
-            self.resources.callbacks.call("on_update_start")
-            yield self._trained_on_recorded(item) if isinstance(item, RecordedBatches) else self._trained(item)
-
-    def flow(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Yield what the updates did."""
-        yield from super().flow(self._begin_between(items))
-        if self._ahead is not None:
-            last, self._ahead = self._ahead, None
-            yield self._ended(last)
-
-    def _begin_between(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Let the update ahead begin before the next item is asked for."""
-        if self._ahead is not None:
-            self._ahead.begin()
-        for item in items:
-            yield item
-            if self._ahead is not None:
-                self._ahead.begin()
-
-    @property
-    def _num_env_steps(self) -> int:
-        return self.resources.metrics.num_env_steps_sampled_lifetime
-
-    def _trained_on_recorded(self, item: RecordedBatches) -> TrainResult:
-        result = item.train(self.resources.learners, self._num_env_steps)
-        self.resources.send_weights()
-        self.resources.callbacks.call("on_update_end", updates=result.updates)
+    def _trained_on_recorded(self, item: RecordedBatches, num_env_steps: int) -> TrainResult:
+        result = item.train(self.context.learners, num_env_steps)
+        self.context.broadcast_weights()
+        self.context.callbacks.call("on_update_end", updates=result.updates)
         return result
 
-    def _trained(self, item: Experiences) -> TrainResult:
-        lags = self.resources.lags_of(item.origins)
-        with naming_rows_of(item):
-            return self._result(item, lags, self.resources.learners.update(item.rollout, self._num_env_steps))
-
-    def _ended(self, ahead: UpdateAhead) -> TrainResult:
-        update = ahead.end()
-        return self._result(ahead.item, ahead.lags, update)
-
-    def _result(self, item: Experiences, lags: Sequence[tuple[int, int]], update: UpdateResult) -> TrainResult:
-        updated = time.perf_counter()
-        self.resources.send_weights()
-        timers = {
-            "learner_update": update.update_s,
-            "learner_connector": update.connector_s,
-            "synch_weights": time.perf_counter() - updated,
-        }
-        if update.compile_s:
-            timers["learner_compile"] = update.compile_s
-        self.resources.callbacks.call("on_update_end", updates=[update.metrics])
-        return TrainResult(
-            [update.metrics],
-            item.num_env_steps,
-            rows=update.rows,
-            replay_rows=item.replay_rows,
-            lags=lags,
-            timers=timers,
-            connector_metrics=update.connector_metrics,
-        )
+    def __call__(self, items: Iterable[Any]) -> Node:
+        """Return the node that gives the results; with `learners.prefetch` the next item is made during an update."""
+        if not self.context.config.learners.prefetch:
+            return super().__call__(items)
+        source = items if isinstance(items, Node) else IteratorSource(self.context, items)
+        self._prefetching = UpdatesWithPrefetch(self, source)
+        return self._prefetching
 
     def get_state(self) -> dict[str, Any]:
-        """Return the update whose result has not been given."""
-        return {} if self._ahead is None else self._ahead.get_state()
+        """Return what is known of the update ahead, if there is one."""
+        return {} if self._prefetching is None else self._prefetching.get_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
-        self._ahead = UpdateAhead.from_state(state, self.resources)
+        """Restore a state of `get_state`; without `learners.prefetch` the item ahead is an ordinary one."""
+        if self._prefetching is not None:
+            self._prefetching.set_state(state)
 
 
 class ComputeGradients(Operator):
@@ -114,36 +64,37 @@ class ComputeGradients(Operator):
 
     is_counted = True
 
-    def transform(self, item: Experiences) -> Iterator[Gradients]:
-        """Give the gradients of all modules."""
+    def transform(self, item: Experiences) -> list[Gradients]:
+        """Return the gradients of all modules."""
         started = time.perf_counter()
-        num_env_steps = self.resources.metrics.num_env_steps_sampled_lifetime
+        num_env_steps = self.context.metrics.num_env_steps_sampled_lifetime
         with naming_rows_of(item):
-            gradients = self.resources.learners.gradients(item.rollout, num_env_steps)
+            gradients = self.context.learners.gradients(item.rollout, num_env_steps)
         timers = {"learner_update": time.perf_counter() - started}
         reported = gradients.connector_metrics
-        yield Gradients(gradients, item.num_env_steps, item.origins, timers=timers, connector_metrics=reported)
+        return [Gradients(gradients, item.num_env_steps, item.origins, timers=timers, connector_metrics=reported)]
 
 
 class AverageGradients(Operator):
-    """Average so many gradients, weighted by the rows that they were computed on."""
+    """Average a number of gradients, weighted by the rows that they were computed on."""
 
     options: AverageGradientsConfig
 
-    def __init__(self, resources: Any, **options: Any) -> None:
-        super().__init__(resources, **options)
+    def __init__(self, context: PlanContext, **options: Any) -> None:
+        super().__init__(context, **options)
         self._parts: list[Gradients] = []
 
-    def transform(self, item: Gradients) -> Iterator[Gradients]:
-        """Give the average once there are enough."""
+    def transform(self, item: Gradients) -> list[Gradients]:
+        """Return the average once there are enough."""
         self._parts.append(item)
         asked = self.options.num_gradients
-        enough = self.resources.env_runners.num_runners if isinstance(asked, str) else asked  # auto
-        if len(self._parts) >= enough:
-            parts, self._parts = self._parts, []
-            origins = tuple(origin for part in parts for origin in part.origins)
-            num_env_steps = sum(part.num_env_steps for part in parts)
-            yield Gradients(average_gradients([part.gradients for part in parts]), num_env_steps, origins)
+        enough = self.context.env_runners.num_runners if isinstance(asked, str) else asked  # auto
+        if len(self._parts) < enough:
+            return []
+        parts, self._parts = self._parts, []
+        origins = tuple(origin for part in parts for origin in part.origins)
+        num_env_steps = sum(part.num_env_steps for part in parts)
+        return [Gradients(average_gradients([part.gradients for part in parts]), num_env_steps, origins)]
 
     def get_state(self) -> dict[str, Any]:
         """Return the gradients so far."""
@@ -151,7 +102,7 @@ class AverageGradients(Operator):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`."""
-        self._parts = [item_from_state(part, self.resources) for part in state["parts"]]  # type: ignore[misc]
+        self._parts = [item_from_state(part, self.context) for part in state["parts"]]
 
 
 class ApplyGradients(Operator):
@@ -160,19 +111,19 @@ class ApplyGradients(Operator):
     is_counted = True
     options: ApplyGradientsConfig
 
-    def transform(self, item: Gradients) -> Iterator[TrainResult]:
-        """Give what the step did."""
-        self.resources.callbacks.call("on_update_start")
+    def transform(self, item: Gradients) -> list[TrainResult]:
+        """Return what the step did."""
+        self.context.callbacks.call("on_update_start")
         started = time.perf_counter()
-        num_env_steps = self.resources.metrics.num_env_steps_sampled_lifetime
-        lags = self.resources.lags_of(item.origins)
-        metrics = self.resources.learners.apply(item.gradients, num_env_steps)
+        num_env_steps = self.context.metrics.num_env_steps_sampled_lifetime
+        lags = self.context.lags_of(item.origins)
+        metrics = self.context.learners.apply(item.gradients, num_env_steps)
         applied = time.perf_counter()
         runners = {origin.runner for origin in item.origins}
-        self.resources.send_weights(None if self.options.update_all or not runners else runners)
+        self.context.broadcast_weights(None if self.options.update_all or not runners else runners)
         timers = {"learner_update": applied - started, "synch_weights": time.perf_counter() - applied}
-        self.resources.callbacks.call("on_update_end", updates=[metrics])
-        yield TrainResult([metrics], item.num_env_steps, lags=lags, timers=timers)
+        self.context.callbacks.call("on_update_end", updates=[metrics])
+        return [TrainResult([metrics], item.num_env_steps, lags=lags, timers=timers)]
 
 
 class UpdateTargetNetwork(Operator):
@@ -180,10 +131,10 @@ class UpdateTargetNetwork(Operator):
 
     options: UpdateTargetNetworkConfig
 
-    def __init__(self, resources: Any, **options: Any) -> None:
-        super().__init__(resources, **options)
-        if not any(module.target_networks() for module in resources.learners.modules.values()):
-            classes = ", ".join(dict.fromkeys(one.__class__.__name__ for one in resources.learners.modules.values()))
+    def __init__(self, context: PlanContext, **options: Any) -> None:
+        super().__init__(context, **options)
+        if not any(module.target_networks() for module in context.learners.modules.values()):
+            classes = ", ".join(dict.fromkeys(one.__class__.__name__ for one in context.learners.modules.values()))
             what = "UpdateTargetNetwork finds no target network in this run's modules"
             raise ConfigError(
                 [Problem(what, "algorithm.plan", classes, "a module with target_networks, such as double_q")]
@@ -191,17 +142,17 @@ class UpdateTargetNetwork(Operator):
         self._num_updates = 0
         self._at_last = 0
 
-    def transform(self, item: TrainResult) -> Iterator[TrainResult]:
-        """Give the item on, after an update of the targets if one is due."""
+    def transform(self, item: TrainResult) -> list[TrainResult]:
+        """Update the targets if an update is due, and pass the item through."""
         self._num_updates += len(item.updates)
         count = self._count()
         if count - self._at_last >= self.options.every:
             self._at_last = count
-            self.resources.learners.update_targets(self.options.tau)
-        yield item
+            self.context.learners.update_targets(self.options.tau)
+        return [item]
 
     def _count(self) -> int:
-        metrics = self.resources.metrics
+        metrics = self.context.metrics
         counts = {
             "env_steps": metrics.num_env_steps_sampled_lifetime,
             "trained_steps": metrics.num_env_steps_trained_lifetime,

@@ -73,7 +73,7 @@ def test_batches_have_the_rows_of_a_modules_agents(
 
 def assert_rows_of_agents(trainer: Trainer, agents: dict[str, int]) -> None:
     """Each module has rows of its agent, and none of the other one."""
-    [reader] = trainer.resources.recorded_data.readers(0)
+    [reader] = trainer.context.recorded_data.readers(0)
     stream = reader.batches(torch.device("cpu"))
     batch = next(stream)
     stream.close()

@@ -125,7 +125,7 @@ def test_a_buffer_gives_whole_batches_of_fragments(ray_cluster: None) -> None:
 def first_observations(trainer: Trainer) -> torch.Tensor:
     """(B, ...) of the first train batch."""
     device = trainer.learners._learners["default_policy"].device
-    with closing(trainer.resources.recorded_data.readers(1)[0].batches(device)) as reader:
+    with closing(trainer.context.recorded_data.readers(1)[0].batches(device)) as reader:
         observations: torch.Tensor = next(reader).columns["default_policy"]["obs"]
     return observations
 
@@ -162,7 +162,7 @@ def test_a_filter_knows_all_recorded_observations_before_training(ray_cluster: N
         plain = first_observations(trainer)
     with Trainer.from_experiment("bc_cartpole", [*SMALL, FILTER]) as trainer:
         filtered = first_observations(trainer)
-        (state,) = trainer.resources.shared_state["default_policy"].values()
+        (state,) = trainer.parts.shared_state["default_policy"].values()
     expected = recorded_observations()
     assert state["merged_count"] == len(expected) == 3624  # the last observation of each of ten episodes, too
     np.testing.assert_allclose(state["merged_mean"], expected.mean(0), rtol=1e-9)
@@ -190,9 +190,9 @@ def test_a_run_with_a_filter_goes_on_and_acts_with_the_same_statistics(ray_clust
 def test_statistics_of_a_checkpoint_win_over_the_ones_of_the_data(ray_cluster: None) -> None:
     with Trainer.from_experiment("bc_cartpole", [*SMALL, FILTER]) as trainer:
         plain = first_observations(trainer)
-        (state,) = trainer.resources.shared_state["default_policy"].values()
+        (state,) = trainer.parts.shared_state["default_policy"].values()
         shifted = {**state, "merged_mean": state["merged_mean"] + 0.01}
-        trainer.resources.set_policy({"default_policy": {"MeanStdFilter": shifted}})
+        trainer.parts.broadcast_policy({"default_policy": {"MeanStdFilter": shifted}})
         moved = first_observations(trainer)
     deviation = np.sqrt(state["merged_m2"] / (state["merged_count"] - 1))
     torch.testing.assert_close(moved, (plain - torch.from_numpy(0.01 / deviation)).float(), rtol=1e-4, atol=1e-5)

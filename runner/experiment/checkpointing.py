@@ -1,0 +1,105 @@
+"""The state of a run, saved and restored part by part without knowing any feature."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from runner.checkpoints.policy_state import shared_state_in
+from runner.config.references import Digests, with_references
+from runner.parts import Part
+from runner.plans.plan import Plan
+from runner.plans.run_parts import RunParts
+
+
+def state_of(parts: RunParts, plan: Plan, digests: Digests) -> dict[str, Any]:
+    """Return everything that the next iteration depends on: nested dicts of arrays, plain values and segments.
+
+    The plan comes first, because it waits for the answers of env runners.
+    """
+    of_plan = plan.get_state()
+    settings = _settings(parts, plan, digests.of_each())
+    state: dict[str, Any] = {"plan": {**of_plan, "settings": settings, **digests.get_state()}}
+    for part in parts:
+        if of_part := part.get_state():
+            _put(state, part.name, of_part)
+    return state
+
+
+def restore_policy(parts: RunParts, state: Mapping[str, Any]) -> None:
+    """Restore what the policy consists of: the learners, and the state of connectors that env runners share.
+
+    Raises:
+        ConfigError: the state belongs to another network.
+    """
+    parts.learners.set_state(state[parts.learners.name])
+    parts.broadcast_policy(shared_state_in(state))
+
+
+def restore(parts: RunParts, plan: Plan, digests: Digests, state: Mapping[str, Any]) -> list[str]:
+    """Restore a state of `state_of`.
+
+    A part whose settings differ is reset, and so are the operators that need it. The state of another plan is dropped.
+
+    Returns:
+        Lines for the user about what differs from the checkpoint.
+
+    Raises:
+        ConfigError: the state belongs to another network.
+    """
+    of_plan = state["plan"]
+    digests = digests.with_salt(of_plan["salt"]) if "salt" in of_plan else Digests({}, {})
+    saved, settings = of_plan["settings"], _settings(parts, plan, digests.of_each())
+    restore_policy(parts, state)
+    reset = set()
+    for part in parts:
+        if part is parts.learners:
+            continue
+        old_state = _get(state, part.name)
+        if old_state is not None and _get(saved, part.name, {}) == _get(settings, part.name, {}):
+            part.set_state(old_state)
+        else:
+            part.reset(old_state or {})
+            reset.add(part.name)
+    parts.begin()
+    if all(saved.get(name) == settings[name] for name in plan.settings):
+        plan.set_state(of_plan, reset)
+    notes = list(_changed_values(digests, of_plan))
+    for part in parts:
+        notes += part.restore_notes(_get(state, part.name) or {}, part.name in reset and _has(saved, part))
+    return notes
+
+
+def _changed_values(digests: Digests, of_plan: Mapping[str, Any]) -> list[str]:
+    changed = list(digests.changed(of_plan.get("references", {})))
+    what = "other values than in the checkpoint, and what depends on them begins again"
+    return [f"{what}: {', '.join(changed)}"] if changed else []
+
+
+def _has(saved: Mapping[str, Any], part: Part) -> bool:
+    return _get(saved, part.name) is not None
+
+
+def _settings(parts: RunParts, plan: Plan, references: Mapping[str, str]) -> dict[str, Any]:
+    """Return the settings of the plan and of each part, with references in place of the values of resolvers."""
+    settings: dict[str, Any] = {
+        name: with_references(value, references, f"algorithm.{name}") for name, value in plan.settings.items()
+    }
+    for part in parts:
+        if part.settings:
+            _put(settings, part.name, with_references(part.settings, references, part.settings_key))
+    return settings
+
+
+def _put(nested: dict[str, Any], name: str, value: Any) -> None:
+    *folders, last = name.split("/")
+    for folder in folders:
+        nested = nested.setdefault(folder, {})
+    nested[last] = value
+
+
+def _get(nested: Mapping[str, Any], name: str, default: Any = None) -> Any:
+    *folders, last = name.split("/")
+    for folder in folders:
+        nested = nested.get(folder, {})
+    return nested.get(last, default)

@@ -1,0 +1,188 @@
+"""What an operator of a plan may ask of its run."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from runner.config.errors import Problem, RunFailure
+from runner.config.metrics import NUM_READY
+from runner.config.operator_metrics import free_name, operator_metric
+from runner.config.operators import ENV_RUNNERS, QUEUES
+from runner.config.piece_reports import Reports, meaning_of
+from runner.config.schemas import ExperimentConfig
+from runner.config.user_code import place_of
+from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.episodes.columns import Rollout
+from runner.pipelines.piece_metrics import PieceMetrics
+from runner.pipelines.pipeline_metrics import joined_reports
+from runner.pipelines.raw_observations import Standardisation
+from runner.plans.async_requests import AsyncRequests
+from runner.plans.items import Item, Origin
+from runner.plans.run_metrics import Result
+from runner.plans.run_parts import RunParts
+
+if TYPE_CHECKING:  # env runners, which import this, do without the libraries of recorded data
+    from runner.offline.training.offline_data import OfflineData
+
+
+class NotReady(Enum):
+    """Returned by a step of a plan that can do nothing now, so that other branches can proceed."""
+
+    FOR_RUNNERS = "an env runner has to answer"
+    FOR_QUEUE = "another branch has to fill or empty a queue"
+
+
+class Registered(Protocol):
+    """An operator, as far as its plan has to know it."""
+
+    reports: ClassVar[Reports]
+    metrics: PieceMetrics
+    requests: AsyncRequests | None
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Parts that it works with."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what the next items depend on."""
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore a state of `get_state`."""
+
+
+@dataclass
+class Queue:
+    """Items between two branches, at most `capacity`."""
+
+    capacity: int
+    items: deque[Item] = field(default_factory=deque)
+
+
+class PlanContext:
+    """The parts that operators work with, the queues between branches, and the operators of the plan.
+
+    Args:
+        config: configuration of the run.
+        parts: parts of the run.
+        adapting_losses: names of losses that adapt to updates, which env runners cannot compute.
+        standardisation: shows replayed observations as the modules see them now, or None to replay them as sampled.
+
+    Attributes:
+        learners: learners of all modules.
+        metrics: counters, timers and running means of the run.
+        callbacks: callbacks of the driver.
+        replay_buffers: replay buffers by name.
+        operators: operators by name, in the order in which the plan makes them; the second one of a class is `Name#2`.
+        queues: queues by name.
+    """
+
+    def __init__(
+        self,
+        config: ExperimentConfig,
+        parts: RunParts,
+        adapting_losses: Iterable[str] = (),
+        standardisation: Standardisation | None = None,
+    ) -> None:
+        self.config, self._parts = config, parts
+        self.learners, self.metrics, self.callbacks = parts.learners, parts.metrics, parts.callbacks
+        self.replay_buffers = {part.buffer_name: part.buffer for part in parts.replay_buffers}
+        self.adapting_losses, self._standardisation = tuple(adapting_losses), standardisation
+        self.operators: dict[str, Registered] = {}
+        self.queues: dict[str, Queue] = {}
+        self._num_unnamed = 0
+
+    @property
+    def env_runners(self) -> EnvRunnerGroup:
+        """The env runners that sample."""
+        if self._parts.env_runners is None:
+            raise AttributeError("this run has no env runners: no operator of its plan names them in `needs`")
+        return self._parts.env_runners
+
+    @property
+    def recorded_data(self) -> OfflineData:
+        """The recorded data."""
+        if self._parts.recorded_data is None:
+            raise AttributeError("this run has no recorded data: no operator of its plan names them in `needs`")
+        return self._parts.recorded_data
+
+    # -- weights and replayed experiences --------------------------------------------------------------------------
+
+    def broadcast_weights(self, runners: Iterable[int] | None = None) -> None:
+        """Let all env runners, or some of them, act with the newest weights from their next call on."""
+        if self._parts.env_runners is not None:
+            self._parts.env_runners.set_weights(self.learners.get_weights(), runners)
+
+    def lags_of(self, origins: Iterable[Origin]) -> list[tuple[int, int]]:
+        """Return for each origin how many updates its weights are behind the newest ones, and its env steps."""
+        newest = 0 if self._parts.env_runners is None else self._parts.env_runners.weights_seq_no
+        return [(newest - origin.weights_seq_no, origin.num_env_steps) for origin in origins]
+
+    def standardised(self, rollout: Rollout) -> Rollout:
+        """Return replayed experiences with observations as the modules see them now."""
+        if self._standardisation is None:
+            return rollout
+        return self._standardisation(rollout, self._parts.shared_state)
+
+    # -- operators and queues --------------------------------------------------------------------------------------
+
+    def register(self, operator: Registered) -> str:
+        """Add an operator to the plan, give it the `metrics` that it reports to, and return its key.
+
+        Raises:
+            ConfigError: it declares metrics that are not valid.
+        """
+        kind = type(operator)
+        key = free_name(kind.__name__, self.operators)
+        self.operators[key] = operator
+        reports = joined_reports([operator], "algorithm.plan")
+        where = f"algorithm.plan, {place_of(kind, 'transform', 'poll')}"
+        operator.metrics = self.metrics.reporter(kind.__name__, where, reports, operator_metric(key, ""))
+        if ENV_RUNNERS in operator.needed:
+            self.metrics.counts_recorded = False
+        return key
+
+    def unnamed_key(self) -> str:
+        """Return a new key for a function or an iterator in a plan, which has no state."""
+        self._num_unnamed += 1
+        return f"unnamed#{self._num_unnamed}"
+
+    @property
+    def reported_metrics(self) -> dict[str, str]:
+        """Return metric of the run -> meaning, for metrics that operators report."""
+        return {
+            operator_metric(key, name): meaning_of(operator.reports, name)
+            for key, operator in self.operators.items()
+            for name in operator.reports
+        }
+
+    def queue(self, name: str, capacity: int | None = None) -> Queue:
+        """Return the queue of this name, with this capacity from now on."""
+        queue = self.queues.setdefault(name, Queue(capacity or 1))
+        queue.capacity = capacity or queue.capacity
+        return queue
+
+    def wait(self, reason: NotReady) -> None:
+        """Wait until an env runner has answered, and add the seconds to the ones of sampling.
+
+        Raises:
+            RunFailure: branches wait for each other.
+        """
+        if reason is NotReady.FOR_QUEUE:
+            problem = Problem("the plan stands still: each of its plans waits for a queue", "algorithm.plan")
+            raise RunFailure(problem)
+        started = time.perf_counter()
+        self.env_runners.wait_for_any()
+        self.metrics.add_seconds("env_runner_sampling", time.perf_counter() - started)
+
+    def plan_metrics(self) -> Result:
+        """Return the items that wait in queues, and the answers of env runners that no operator has taken."""
+        metrics: Result = {f"{QUEUES}/{name}/num_items": len(queue.items) for name, queue in self.queues.items()}
+        asynchronous = [one.requests for one in self.operators.values() if one.requests is not None]
+        if asynchronous:
+            metrics[NUM_READY] = sum(requests.num_ready for requests in asynchronous)
+        return metrics

@@ -1,0 +1,314 @@
+"""Operators, of which a plan consists, and the nodes that do their work one unit at a time.
+
+Whatever has state is in an operator, or in a list of items between two operators. So each boundary between two steps is
+a place at which a run can stop, save, and resume exactly.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+from runner.config.errors import Problem, RunFailure
+from runner.config.operators import OPERATORS
+from runner.config.piece_reports import Reports
+from runner.config.plans import read_options
+from runner.config.user_code import is_user_defined, place_of
+from runner.pipelines.piece_metrics import PieceMetrics
+from runner.plans.async_requests import AsyncRequests
+from runner.plans.context import NotReady, PlanContext
+from runner.plans.items import Item
+
+_OPERATORS = "runner.plans.operators."
+Pending = Mapping[str, Sequence[Any]]
+
+
+class PlanEnded(Exception):
+    """A source has no more items."""
+
+
+class Node:
+    """Something that items come from: a source, or a branch of operators behind one.
+
+    Iterating over a node waits where a step returns `NotReady`.
+
+    Args:
+        context: context of the plan.
+        key: name of the items that it gives, in checkpoints.
+    """
+
+    def __init__(self, context: PlanContext, key: str) -> None:
+        self.context, self.key = context, key
+
+    def step(self) -> Any:
+        """Do one unit of work.
+
+        Returns:
+            An item, None if something was done and there is no item yet, or `NotReady` if nothing could be done.
+
+        Raises:
+            PlanEnded: there are no more items.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no step")
+
+    def pending(self) -> dict[str, list[Any]]:
+        """Return the items that wait, by the name of what produced them."""
+        return {}
+
+    def set_pending(self, pending: Pending) -> None:
+        """Replace the items that wait."""
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        while True:
+            try:
+                found = self.step()
+            except PlanEnded:
+                raise StopIteration from None
+            if isinstance(found, NotReady):
+                self.context.wait(found)
+            elif found is not None:
+                return found
+
+    def for_each(self, operator: Operator | Callable[[Any], Any]) -> Node:
+        """Return the node that gives what an operator makes of these items, or a function returns for each of them."""
+        return operator(self) if isinstance(operator, Operator) else FunctionOperator(self.context, operator)(self)
+
+    def combine(self, operator: Operator | Callable[[Any], Iterable[Any]]) -> Node:
+        """Return the node that gives what an operator makes of these items, or all items that a function returns."""
+        if isinstance(operator, Operator):
+            return operator(self)
+        return FunctionOperator(self.context, operator, returns_many=True)(self)
+
+
+@dataclass(slots=True)
+class _Stage:
+    """An operator of a branch, with the items before and after it."""
+
+    operator: Operator
+    inputs: deque[Any]
+    outputs: deque[Any]
+    has_begun: bool = False
+
+
+class Branch(Node):
+    """A source and the operators behind it.
+
+    Args:
+        source: where the items come from.
+        operators: operators that the items pass, in order; at least one.
+    """
+
+    def __init__(self, source: Node, operators: Sequence[Operator]) -> None:
+        super().__init__(source.context, operators[-1].key)
+        self.source, self.operators = source, list(operators)
+        lists: list[deque[Any]] = [deque() for _ in range(len(self.operators) + 1)]
+        self._lists = dict(zip([source.key, *(operator.key for operator in self.operators)], lists, strict=True))
+        self._first, self._outputs = lists[0], lists[-1]
+        stages = [_Stage(operator, lists[at], lists[at + 1]) for at, operator in enumerate(self.operators)]
+        self._stages = stages[::-1]  # the last operator first: the item that is furthest along is handled first
+
+    def step(self) -> Any:
+        """Give the next output, or hand the item that is furthest along to its operator, or ask the source."""
+        if self._outputs:
+            return self._outputs.popleft()
+        for stage in self._stages:
+            if stage.inputs:
+                return self._transform(stage)
+        found = self.source.step()
+        if found is None or isinstance(found, NotReady):
+            return found
+        self._first.append(found)
+        return None
+
+    def _transform(self, stage: _Stage) -> NotReady | None:
+        operator = stage.operator
+        if not operator.accepts(stage.inputs[0]):
+            return NotReady.FOR_QUEUE
+        is_checked = not stage.has_begun and is_user_defined(type(operator))
+        made = (operator.first_transform if is_checked else operator.transform)(stage.inputs.popleft())
+        stage.has_begun = True
+        stage.outputs.extend(operator.counted(made) if operator.is_counted else made)
+        return None
+
+    def pending(self) -> dict[str, list[Any]]:
+        """Return the items between the operators."""
+        return self.source.pending() | {name: list(items) for name, items in self._lists.items() if items}
+
+    def set_pending(self, pending: Pending) -> None:
+        """Replace the items between the operators."""
+        self.source.set_pending(pending)
+        for name, items in self._lists.items():
+            items.clear()
+            items.extend(pending.get(name, ()))
+
+
+class Operator:
+    """One operator of a plan: maps an item to a list of items. A subclass overrides `transform`.
+
+    Custom operators name the items that they take and give, and the parts that they need. They are made with the
+    context of the plan and their arguments in it. `metrics.report(name, value, weight=1.0)` reports a value of a metric
+    that `reports` declares; its name in the run is `plan/<class>/<name>`, and `plan/<class>_2/<name>` for the second
+    operator of a class.
+
+    Args:
+        context: parts of the run that the operator works with.
+        options: options of `runner.config.operators`.
+
+    Attributes:
+        takes, gives, needs: see `runner.config.operators.OperatorConfig`.
+        is_counted: whether the metrics of the run count the items that it returns.
+        reports: metric -> (reduction, meaning), as for connectors, over an iteration.
+        metrics: what it reports to.
+        key: name of the operator in the plan and in checkpoints.
+        requests: requests to env runners that are in flight, or None.
+    """
+
+    takes: ClassVar[tuple[str, ...] | None] = None
+    gives: ClassVar[tuple[str, ...] | None] = None
+    needs: ClassVar[tuple[str, ...]] = ()
+    is_counted: ClassVar[bool] = False
+    reports: ClassVar[Reports] = {}
+
+    options: Any
+    metrics: PieceMetrics
+    requests: AsyncRequests | None = None
+
+    def __init__(self, context: PlanContext, **options: Any) -> None:
+        self.context = context
+        name = self._name_of_options()
+        self.options = None if name is None else read_options(name, options)
+        self.key = context.register(self)
+
+    @classmethod
+    def _name_of_options(cls) -> str | None:
+        """Return the name of the operator of runner that this class is, or derives from."""
+        names = [one.__name__ for one in cls.__mro__ if one.__module__.startswith(_OPERATORS)]
+        return next((name for name in names if name in OPERATORS), None)
+
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """Parts that it works with, according to its options or its class."""
+        needs: tuple[str, ...] = self.needs if self.options is None else self.options.needs
+        return needs
+
+    def __call__(self, items: Iterable[Any]) -> Node:
+        """Return the node that gives what this operator makes of the items; nothing is done before it is asked."""
+        node = items if isinstance(items, Node) else IteratorSource(self.context, items)
+        if isinstance(node, Branch):
+            return Branch(node.source, [*node.operators, self])
+        return Branch(node, [self])
+
+    def accepts(self, item: Any) -> bool:
+        """Return whether `transform` can take an item now; if not, the plan offers it again later."""
+        return True
+
+    def transform(self, item: Any) -> Iterable[Any]:
+        """Return the items that are made of an item: none, one or several.
+
+        What is kept for later items belongs to `get_state`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no transform")
+
+    def first_transform(self, item: Any) -> list[Any]:
+        """Return what is made of the first item, checked.
+
+        Raises:
+            RunFailure: it is not a list of items, or an item has another kind than `gives` names.
+        """
+        name, where = type(self).__name__, place_of(type(self), "transform")
+        try:
+            made = self.transform(item)
+        except NotImplementedError as error:
+            raise RunFailure(Problem(str(error), where)) from error
+        if not isinstance(made, Iterable):
+            got = "None" if made is None else type(made).__name__
+            allowed = "a list of items, or a generator: return [item], or yield item; return [] for none"
+            raise RunFailure(Problem(f"{name}.transform returns no items", where, got, allowed))
+        items = list(made)
+        for one in items:
+            kinds = [kind.__name__ for kind in type(one).__mro__]
+            if self.gives is not None and not set(kinds) & set(self.gives):
+                what = f"{name}.transform gives another item than its `gives` names"
+                got = f"{type(one).__name__} for {type(item).__name__}"
+                raise RunFailure(Problem(what, where, got, ", ".join(self.gives) or "none"))
+        return items
+
+    def counted(self, items: Iterable[Any]) -> list[Any]:
+        """Return the items as a list, after the metrics of the run have counted them."""
+        listed = list(items)
+        for item in listed:
+            if isinstance(item, Item):
+                self.context.metrics.count(item)
+        return listed
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what the next items depend on, as plain values and arrays; empty if nothing is kept."""
+        return {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore a state of `get_state`."""
+
+
+class FunctionOperator(Operator):
+    """Gives what a function returns for each item.
+
+    Args:
+        context: context of the plan.
+        function: function of an item.
+        returns_many: whether it returns several items instead of one.
+    """
+
+    def __init__(self, context: PlanContext, function: Callable[[Any], Any], returns_many: bool = False) -> None:
+        self.context, self.options, self.key = context, None, context.unnamed_key()
+        self._function, self._returns_many = function, returns_many
+
+    def transform(self, item: Any) -> Iterable[Any]:
+        """Call the function."""
+        made: Any = self._function(item)
+        return made if self._returns_many else [made]
+
+
+class Source(Operator, Node):
+    """An operator that takes no items: a subclass overrides `poll`."""
+
+    takes = ()
+
+    def poll(self) -> Any:
+        """Return an item, or `NotReady` if there is none yet.
+
+        Raises:
+            PlanEnded: there are no more items.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no poll")
+
+    def step(self) -> Any:
+        """Return the next item, counted, or `NotReady`."""
+        found = self.poll()
+        if self.is_counted and isinstance(found, Item):
+            self.context.metrics.count(found)
+        return found
+
+
+class IteratorSource(Source):
+    """Gives the items of an iterator, such as a generator that is written as a plan; it is not in checkpoints.
+
+    Args:
+        context: context of the plan.
+        items: items, which may contain `NotReady`.
+    """
+
+    def __init__(self, context: PlanContext, items: Iterable[Any]) -> None:
+        self.context, self.options, self.key = context, None, context.unnamed_key()
+        self._items = iter(items)
+
+    def poll(self) -> Any:
+        """Return the next item."""
+        try:
+            return next(self._items)
+        except StopIteration:
+            raise PlanEnded from None

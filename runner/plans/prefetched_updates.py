@@ -1,0 +1,166 @@
+"""Updates of remote learners during which the plan makes the next train batch."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from runner.env_runners.loss_failure import with_rollout
+from runner.learners.learner_group import UpdateResult
+from runner.learners.loss_failure import LossNotFinite
+from runner.plans.context import NotReady, PlanContext
+from runner.plans.items import Experiences, TrainResult
+from runner.plans.operator import Node, Operator, Pending, PlanEnded
+
+
+class UpdatesWithPrefetch(Node):
+    """Updates of remote learners, during which the plan makes the next item and sends it to them.
+
+    A result is returned, and env runners get the weights, only when the next item has been sent. The next update begins
+    when the plan asks for more.
+
+    Args:
+        operator: operator of the plan that the updates belong to.
+        source: node with the items to train on.
+    """
+
+    def __init__(self, operator: Operator, source: Node) -> None:
+        super().__init__(operator.context, operator.key)
+        self._operator, self._source = operator, source
+        self._ahead: PrefetchedUpdate | None = None
+        self._restored: Mapping[str, Any] = {}  # what a checkpoint says of its first item
+
+    def step(self) -> Any:
+        """Let the update ahead begin, do one unit of work for the next item, and end the update once that was sent."""
+        if self._ahead is not None:
+            self._ahead.begin()
+        try:
+            item = self._source.step()
+        except PlanEnded:
+            if self._ahead is None:
+                raise
+            last, self._ahead = self._ahead, None
+            return self._result(last)
+        if item is None or isinstance(item, NotReady):
+            return item
+        before, self._ahead = self._ahead, self._update(item)
+        return None if before is None else self._result(before)
+
+    def _update(self, item: Experiences) -> PrefetchedUpdate:
+        restored, self._restored = self._restored, {}
+        num_env_steps = restored.get("num_env_steps", self.context.metrics.num_env_steps_sampled_lifetime)
+        return PrefetchedUpdate(self.context, item, num_env_steps, restored.get("is_announced", False))
+
+    def _result(self, ahead: PrefetchedUpdate) -> TrainResult:
+        update = ahead.end()
+        (result,) = self._operator.counted([result_of(self.context, ahead.item, ahead.lags, update)])
+        return result  # type: ignore[no-any-return]
+
+    def pending(self) -> dict[str, list[Any]]:
+        """Return the items of the source, of which the item ahead is the first."""
+        pending = self._source.pending()
+        if self._ahead is not None:
+            pending[self._source.key] = [self._ahead.item, *pending.get(self._source.key, ())]
+        return pending
+
+    def set_pending(self, pending: Pending) -> None:
+        """Replace the items of the source; the first one is sent again."""
+        self._ahead = None
+        self._source.set_pending(pending)
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what is known of the update ahead besides its item, which is one of the pending items."""
+        ahead = self._ahead
+        return {} if ahead is None else {"num_env_steps": ahead.num_env_steps, "is_announced": ahead.is_announced}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore a state of `get_state`."""
+        self._restored = dict(state)
+
+
+class PrefetchedUpdate:
+    """An item that is sent to the learners immediately; they update on it once the update before has ended.
+
+    Args:
+        context: context of the plan; its learners work meanwhile if they are remote.
+        item: item to update on.
+        num_env_steps: env steps that had been sampled when the item reached `TrainOneStep`.
+        is_announced: whether `on_update_start` was already called, before the checkpoint.
+
+    Attributes:
+        lags: see `TrainResult`; known once the update has begun.
+    """
+
+    lags: Sequence[tuple[int, int]] = ()
+
+    def __init__(self, context: PlanContext, item: Experiences, num_env_steps: int, is_announced: bool) -> None:
+        self.item, self.num_env_steps, self.is_announced = item, num_env_steps, is_announced
+        self._context = context
+        self._sent: Any = context.learners.send(item.rollout)
+        self._end: Callable[[], UpdateResult] | None = None  # None: it has not begun
+
+    def begin(self) -> None:
+        """Let the learners begin, unless they have."""
+        self._begun()
+
+    def end(self) -> UpdateResult:
+        """Wait for the end of the update.
+
+        Raises:
+            LossNotFinite: a loss is not finite.
+        """
+        with naming_rows_of(self.item):
+            return self._begun()()
+
+    def _begun(self) -> Callable[[], UpdateResult]:
+        """Return what waits for the end of the update, which has begun."""
+        if self._end is None:
+            if not self.is_announced:
+                self._context.callbacks.call("on_update_start")
+                self.is_announced = True
+            self.lags = self._context.lags_of(self.item.origins)
+            self._end = self._context.learners.begin_update(self._sent, self.num_env_steps)
+        return self._end
+
+
+def result_of(
+    context: PlanContext, item: Experiences, lags: Sequence[tuple[int, int]], update: UpdateResult
+) -> TrainResult:
+    """Give env runners the new weights, call `on_update_end`, and return the result of an update on an item.
+
+    Args:
+        context: context of the plan.
+        item: item that was trained on.
+        lags: lags of its origins before the update.
+        update: what the learners return.
+    """
+    updated = time.perf_counter()
+    context.broadcast_weights()
+    timers = {
+        "learner_update": update.update_s,
+        "learner_connector": update.connector_s,
+        "synch_weights": time.perf_counter() - updated,
+    }
+    if update.compile_s:
+        timers["learner_compile"] = update.compile_s
+    context.callbacks.call("on_update_end", updates=[update.metrics])
+    return TrainResult(
+        [update.metrics],
+        item.num_env_steps,
+        rows=update.rows,
+        replay_rows=item.replay_rows,
+        lags=lags,
+        timers=timers,
+        connector_metrics=update.connector_metrics,
+    )
+
+
+@contextmanager
+def naming_rows_of(item: Experiences) -> Iterator[None]:
+    """Add the rows of an item on which a loss is not finite to the error."""
+    try:
+        yield
+    except LossNotFinite as failure:
+        raise with_rollout(failure, item.rollout) from failure
