@@ -43,9 +43,10 @@ def with_new_name(key: str) -> str:
 
 def rename_keys(config: DictConfig) -> None:
     """Rename the old keys of a configuration, whose values replace those of the new keys."""
+    names = set(config)
     for old, new in renamed_keys().items():
         (block, old_name), (_, new_name) = old.split("."), new.split(".")
-        node = child_of(config, block)
+        node = child_of(config, block) if block in names else None
         if not isinstance(node, DictConfig) or old_name not in node.keys():  # noqa: SIM118 - `in` resolves its value
             continue
         values: Any = OmegaConf.to_container(node, resolve=False)
