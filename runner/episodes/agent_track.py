@@ -197,16 +197,16 @@ class AgentTrack:
         newest = self.env_t[-1]
         return self.episode.is_done and (newest < env_t or (newest == env_t and self.reward is None))
 
-    def slice(self, env_ts: range, lookback: int, whole: range) -> AgentTrack | None:
-        """Return the share of the env steps `env_ts` of the chunk `whole`, or None if the agent has none.
+    def slice(self, env_ts: range, lookback: int, chunk: range) -> AgentTrack | None:
+        """Return the share of the env steps `env_ts` of the chunk, or None if the agent has none.
 
         Args:
             env_ts: from the first env step of the slice to its last one; the observation after the last one is
                 at `env_ts.stop`.
             lookback: number of env steps before it.
-            whole: env steps of the chunk that this track belongs to.
+            chunk: env steps of the chunk that this track belongs to.
         """
-        first = self._first_row(env_ts, whole)
+        first = self._first_row(env_ts, chunk)
         if first is None:
             return None
         last = max(first, bisect_right(self.env_t, env_ts.stop) - 1)
@@ -215,19 +215,19 @@ class AgentTrack:
         part = AgentTrack(self.episode.slice(steps, len_lookback_buffer=before), self.env_t[first - before : last + 1])
         if self.env_t[last] < env_ts.stop:
             part.begun, part.reward = self._begun_at(last)
-        if env_ts.start == whole.start:
+        if env_ts.start == chunk.start:
             part.carried = self.carried
         elif self.env_t[first] < env_ts.start:
             part.carried = 0.0 if part.reward is None else part.reward
         return part
 
-    def _first_row(self, env_ts: range, whole: range) -> int | None:
+    def _first_row(self, env_ts: range, chunk: range) -> int | None:
         """Return the row of the first observation in the slice, counted with the lookback."""
         newest = len(self.env_t) - 1
-        if env_ts.start == whole.start:
+        if env_ts.start == chunk.start:
             first = self.lookback
         elif self.env_t[newest] < env_ts.start:  # it waits: needed only where the episode can continue
-            return newest if env_ts.stop == whole.stop else None
+            return newest if env_ts.stop == chunk.stop else None
         else:
             first = bisect_left(self.env_t, env_ts.start, lo=self.lookback)
         return first if self.env_t[first] <= env_ts.stop else None

@@ -62,9 +62,9 @@ def map_to_default_module(agent_id: AgentID, episode: Any) -> str:
 class MultiAgentEpisode:
     """An episode of several agents, or a chunk of one: T = `len(episode)` env steps after H of lookback.
 
-    `agent_episodes` has one `SingleAgentEpisode` for each agent that has been observed. Agents come, skip env
-    steps, and leave; `env_t_to_agent_t` says at which env steps each of them was observed. An env step gives each
-    agent one of:
+    `agent_episodes` has one `SingleAgentEpisode` for each agent that has been observed. Change the data of these
+    episodes, not the dict. Agents come, skip env steps, and leave; `env_t_to_agent_t` has the env steps at which each
+    of them was observed. An env step gives each agent one of:
 
     * an action and the observation after it: a complete step of the agent;
     * an action only: it *hangs*, with its extra model outputs, until the agent's next observation completes the
@@ -440,7 +440,7 @@ class MultiAgentEpisode:
         start, stop = slice_bounds(slice_, len(self))
         known = self._len_lookback_buffer
         lookback = min(known if len_lookback_buffer is None else checked_lookback(len_lookback_buffer), known + start)
-        whole, env_ts = self._env_ts, self._env_ts[start:stop]
+        env_ts = self._env_ts[start:stop]
         chunk = self._chunk(env_ts.start, env_ts.stop, lookback)
         chunk._ended_agents = dict(self._ended_agents)
         if start == 0:
@@ -450,7 +450,7 @@ class MultiAgentEpisode:
         for agent_id, track in self._tracks.items():
             if start > 0 and track.has_ended_by(env_ts.start):
                 chunk._ended_agents[agent_id] = track.flags
-            elif (part := track.slice(env_ts, lookback, whole)) is not None:
+            elif (part := track.slice(env_ts, lookback, self._env_ts)) is not None:
                 chunk._put(agent_id, part)
         return chunk
 
@@ -748,7 +748,7 @@ class MultiAgentEpisode:
 
     @property
     def env_t_to_agent_t(self) -> dict[AgentID, LookbackBuffer]:
-        """For each agent, its own time step at each env step (H of lookback, then 0 to T), "S" where it has none.
+        """For each agent, its own time step at each env step (H of lookback, then 0 to T), "S" if it has none.
 
         Computed at each access.
         """
@@ -781,7 +781,7 @@ class MultiAgentEpisode:
 
     @property
     def is_done(self) -> bool:
-        """Whether the episode is terminated or truncated, as a whole."""
+        """Whether the episode is terminated or truncated, for all agents."""
         return self.is_terminated or self.is_truncated
 
     def __repr__(self) -> str:
@@ -790,7 +790,7 @@ class MultiAgentEpisode:
         return f"MultiAgentEpisode(id_={self.id_!r}, len={len(self)}, env_t={span}, agents={agents!r:.120}, {done})"
 
     def print(self) -> None:
-        """Print a line of env steps, and for each agent one with an x where it was observed."""
+        """Print a line of env steps and one line per agent with an x at each env step with an observation."""
         first = self.env_t_started - self._len_lookback_buffer
         heads = [str(env_t) for env_t in range(first, self.env_t + 1)]
         width = max(len("env_t"), *(len(str(agent_id)) for agent_id in self.agent_episodes), 0)
