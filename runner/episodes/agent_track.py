@@ -209,15 +209,16 @@ class AgentTrack:
         first = self._first_row(env_ts, chunk)
         if first is None:
             return None
-        last = max(first, bisect_right(self.env_t, env_ts.stop) - 1)
-        before = first - bisect_left(self.env_t, env_ts.start - lookback, hi=first)
-        steps = Slice(first - self.lookback, last - self.lookback)
-        part = AgentTrack(self.episode.slice(steps, len_lookback_buffer=before), self.env_t[first - before : last + 1])
-        if self.env_t[last] < env_ts.stop:
+        times, num_past = self.env_t, self.lookback
+        last = max(first, bisect_right(times, env_ts.stop) - 1)
+        before = first - bisect_left(times, env_ts.start - lookback, hi=first)
+        episode = self.episode.slice(Slice(first - num_past, last - num_past), len_lookback_buffer=before)
+        part = AgentTrack(episode, times[first - before : last + 1])
+        if times[last] < env_ts.stop:
             part.begun, part.reward = self._begun_at(last)
         if env_ts.start == chunk.start:
             part.carried = self.carried
-        elif self.env_t[first] < env_ts.start:
+        elif times[first] < env_ts.start:
             part.carried = 0.0 if part.reward is None else part.reward
         return part
 

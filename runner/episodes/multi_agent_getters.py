@@ -121,7 +121,7 @@ def _position(index: Any, known: range, lookback: int, query: Query) -> int:
 
 def _at_env_step(tracks: Mapping[AgentID, AgentTrack], known: range, lookback: int, query: Query) -> AgentDict:
     env_t, buffer_of, found = known.start + _position(query.indices, known, lookback, query), query.field.buffer, {}
-    is_known, is_encoded = env_t in known, query.one_hot
+    is_known, is_encoded = query.fill is None or env_t in known, query.one_hot
     for agent_id, track in tracks.items():
         times = track.env_t
         row = len(times) - 1 if times[-1] == env_t else bisect_left(times, env_t)
