@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -52,6 +51,8 @@ class Library:
         )
 
     def _installed(self) -> str:
+        import importlib.metadata  # takes longer to import than this module
+
         try:
             return importlib.metadata.version(self.name)
         except importlib.metadata.PackageNotFoundError:
