@@ -72,7 +72,7 @@ learning-curves: setup
 # CHAOS_SEED=... kills at the same moments again.
 chaos: setup
 	CHAOS_TABLE=docs/reliability.md $(BIN)/python -m pytest tests/chaos
-	$(BIN)/python -m pytest -m chaos tests/rllink/test_recording.py tests/test_lost_learners.py
+	$(BIN)/python -m pytest -m chaos tests/rllink/test_recording.py tests/system/test_lost_learners.py
 
 # sdists and wheels of runner and of the simulators' client, in dist/.
 dist: setup
@@ -81,7 +81,7 @@ dist: setup
 
 # Both installed from the network into empty environments and run there; three gigabytes for a while, minutes.
 dist-check: setup
-	$(BIN)/python -m pytest tests/test_distributions.py
+	$(BIN)/python -m pytest tests/system/test_distributions.py
 
 # Mistakes of one line, made in copies of the tree, each of which the tests must notice: `make mutants MUTANTS="14 15"`.
 mutants: setup

@@ -41,7 +41,7 @@ hypothesis.settings.load_profile("suite")
 
 ROOT = Path(__file__).parent.parent
 GOLDEN_DIR = Path(__file__).parent / "golden"
-if str(ROOT) not in sys.path:  # `tests.environments` must be importable, here and in Ray's workers
+if str(ROOT) not in sys.path:  # `tests.support.environments` must be importable, here and in Ray's workers
     sys.path.insert(0, str(ROOT))
 
 # Seconds for what a process must do at some time: only one that hangs takes longer, also on a slow and busy machine.

@@ -14,8 +14,8 @@ from runner.config.errors import RunFailure
 from runner.config.info_metrics import OF_EPISODE, InfoMetric
 from runner.env_runners.agent_infos import AgentInfos
 from tests.conftest import without_times
-from tests.env_runners.coded_agents import CodedAgentsEnv, code_of, make_coded_run, module_of, plan_of
 from tests.env_runners.test_multi_agent_rows import runs, some_runs
+from tests.support.coded_agents import CodedAgentsEnv, code_of, make_coded_run, module_of, plan_of
 
 OWN = "tests.callbacks.own_callbacks"
 MULTI_AGENT = (

@@ -16,7 +16,7 @@ from runner.checkpoints import CheckpointError, load_checkpoint, read_manifest, 
 from runner.checkpoints.folder import check_intact, naming_older
 from runner.config.errors import Problem
 from runner.segments import Segment, SegmentFile, find_segments
-from tests.checkpoints.forging import rewrite_manifest
+from tests.support.forging import rewrite_manifest
 
 VALUES: dict[str, Any] = {
     "columns": {"obs": {"x": np.arange(6.0).reshape(3, 2), "y/z": (np.arange(3), np.zeros(3, np.bool_))}},

@@ -23,7 +23,7 @@ from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, 
 
 Run = Callable[..., Outcome]
 TRAIN = ("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run")
-FAULTY = ("env.env=null", "env._target_=tests.environments.Faulty")
+FAULTY = ("env.env=null", "env._target_=tests.support.environments.Faulty")
 RETURN = "env_runners/episode_return_mean"
 COUNTED = {"failures": "failure", "errors": "error", "skipped": "skipped"}
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from tests.checkpoints.forging import rewrite_manifest
 from tests.cli.test_trust import START
 from tests.conftest import Outcome
 from tests.report.folders import write_sweep
+from tests.support.forging import rewrite_manifest
 
 Run = Callable[..., Outcome]
 DEEP = "[" * 100_000

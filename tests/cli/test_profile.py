@@ -105,7 +105,7 @@ def test_a_run_is_not_written_over(run_main: RunMain, copy_of_run: Callable[...,
 def test_a_failure_is_told_and_nothing_samples_on(run_main: RunMain) -> None:
     faulty = (
         "env.env=null",
-        "env._target_=tests.environments.Faulty",
+        "env._target_=tests.support.environments.Faulty",
         "env.env_config={fault: raise_in_step, fault_step: 3}",
     )
     ended = run_main("profile", CARTPOLE, *QUICK, *faulty, "--warmup", "0")

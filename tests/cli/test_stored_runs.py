@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from runner.config.errors import ConfigError, Problem
-from tests.checkpoints.forging import rewrite_manifest
 from tests.cli.conftest import HEAVY_IMPORTS, RunCli
 from tests.conftest import QUICK, Outcome
+from tests.support.forging import rewrite_manifest
 from tests.support.problems import assert_error, shown_problems
 
 RunMain = Callable[..., Outcome]

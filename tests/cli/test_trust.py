@@ -17,8 +17,8 @@ from runner.checkpoints.trust import UntrustedError
 from runner.experiment.run_records import known_run
 from runner.experiment.trainer import Trainer
 from runner.tracking.known_run import write_known_run
-from tests.checkpoints.forging import forge
 from tests.conftest import QUICK, Outcome, checkpoints_of
+from tests.support.forging import forge
 
 Run = Callable[..., Outcome]
 START = ("+experiment=ppo_cartpole", *QUICK)
@@ -282,7 +282,7 @@ def no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def test_runs_of_ones_own_need_no_flag(run_main: Run, no_key: Path, tmp_path: Path, monkeypatch: Any) -> None:
-    mine = ("env._target_=tests.environments.Faulty", "env.env=null", "env.env_config={fault: none}")
+    mine = ("env._target_=tests.support.environments.Faulty", "env.env=null", "env.env_config={fault: none}")
     assert run_main(*TRAIN, *mine, "stop.training_iteration=1").code == 0
     assert (no_key / "runner" / "key").stat().st_mode & 0o777 == 0o600
     assert run_main(*VERBS["evaluate"]).code == 0

@@ -15,7 +15,7 @@ from runner.config.errors import ConfigError
 from runner.config.experiment_file import experiment_text
 from runner.config.stored import compose_stored
 from runner.config.variants import compose_variant
-from tests.reporting_pieces import RewardSum
+from tests.support.reporting_pieces import RewardSum
 
 WriteConfig = Callable[[str, str], Path]
 ReportOf = Callable[..., str]
@@ -162,7 +162,7 @@ def test_a_single_agent_has_one_module(report_of: ReportOf) -> None:
 
 
 def test_metrics_of_a_piece_of_one_module() -> None:
-    piece = "{prepend: {_target_: tests.reporting_pieces.RewardSum}}"
+    piece = "{prepend: {_target_: tests.support.reporting_pieces.RewardSum}}"
     plain, config = (
         build_experiment_config(compose_experiment([AGENTS, *more])) for more in ([], [f"{OF_P0}.learner=[{piece}]"])
     )

@@ -9,7 +9,7 @@ import pytest
 ReportOf = Callable[..., str]
 
 AGENTS = "ppo_multi_agent_cartpole"
-MODULES = "tests.modules.joint_modules"
+MODULES = "tests.support.joint_modules"
 KEY = "multi_agent.multi_rl_module"
 ENCODER = (f"{KEY}={{_target_: {MODULES}.SharedEncoder}}",)
 

@@ -119,7 +119,7 @@ def test_metrics_are_of_the_modules_algorithm() -> None:
         (["multi_agent.modules.p0.noisy=true"], ["multi_agent.modules.p0.noisy: PPOLoss does not learn with it"]),
         (["stop={learners/p1/vf_loss: 1}"], ["no part of this run produces the metric learners/p1/vf_loss"]),
         (
-            ["multi_agent.multi_rl_module={_target_: tests.modules.joint_modules.SharedEncoder}"],
+            ["multi_agent.multi_rl_module={_target_: tests.support.joint_modules.SharedEncoder}"],
             [f"{OWN}: one optimiser steps all modules"],
         ),
         (["+algorithm@multi_agent.modules.p0.algorithm=a2cc"], ["group algorithm has no option a2cc", "nearest  a2c"]),

@@ -30,7 +30,7 @@ from tests.conftest import ROOT, WAIT_S, Outcome
 from tests.support.problems import not_a_choice, out_of_range
 
 AssertGolden = Callable[[str, str], None]
-OWN = "tests.plans.own_plans"
+OWN = "tests.support.own_plans"
 ROLLOUTS, CONCAT, TRAIN, READ = "ParallelRollouts", "ConcatBatches", "TrainOneStep", "ReadRecorded"
 
 
@@ -472,9 +472,9 @@ MISTAKES = [
         [ROLLOUTS, {"_target_": f"{OWN}.EverySecnd"}, TRAIN],
         [
             Problem(
-                "algorithm.plan.1._target_: tests.plans.own_plans has no EverySecnd",
+                "algorithm.plan.1._target_: tests.support.own_plans has no EverySecnd",
                 where="algorithm.plan.1",
-                got="tests.plans.own_plans.EverySecnd",
+                got="tests.support.own_plans.EverySecnd",
                 allowed=(
                     "Computed, EverySecond, Misspelt, NoReduction, OddSteps, ThreeResults, Unknown, "
                     "gradients, made_late, no_flow, reported, two_batches"
@@ -490,7 +490,7 @@ MISTAKES = [
             Problem(
                 "algorithm.plan.1._target_: EverySecond takes no argument last",
                 where="algorithm.plan.1",
-                got="tests.plans.own_plans.EverySecond",
+                got="tests.support.own_plans.EverySecond",
                 allowed="first",
             )
         ],
@@ -498,7 +498,7 @@ MISTAKES = [
     ),
     pytest.param(
         [{"_target_": f"{OWN}.EverySecond"}, TRAIN],
-        [takes_items("algorithm.plan.0", "tests.plans.own_plans.EverySecond")],
+        [takes_items("algorithm.plan.0", "tests.support.own_plans.EverySecond")],
         id="one's own operator that begins no plan",
     ),
     pytest.param(
@@ -506,7 +506,7 @@ MISTAKES = [
         [
             misfit(
                 "algorithm.plan.2",
-                ("tests.plans.own_plans.OddSteps", "Numbers"),
+                ("tests.support.own_plans.OddSteps", "Numbers"),
                 ("TrainOneStep", "Experiences or RecordedBatches"),
                 "no operator of runner",
             )
@@ -518,11 +518,11 @@ MISTAKES = [
         [
             Problem(
                 (
-                    "tests.plans.own_plans.two_batches is a function that makes a whole plan, it cannot "
+                    "tests.support.own_plans.two_batches is a function that makes a whole plan, it cannot "
                     "be one step of a plan"
                 ),
                 where="algorithm.plan",
-                allowed="algorithm.plan: {_target_: tests.plans.own_plans.two_batches}, or an operator class",
+                allowed="algorithm.plan: {_target_: tests.support.own_plans.two_batches}, or an operator class",
             )
         ],
         id="a function for an operator",

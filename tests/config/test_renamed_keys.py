@@ -16,8 +16,8 @@ from runner.config.paths import search_dirs
 from runner.config.renamed_keys import renamed_keys
 from runner.config.stored import compose_stored
 from runner.sweep.space import read_search_space
-from tests.checkpoints.forging import rewrite_manifest
 from tests.conftest import Outcome
+from tests.support.forging import rewrite_manifest
 
 CARTPOLE = "+experiment=ppo_cartpole"
 TINY = ("env_runners.num_env_runners=0", "stop.training_iteration=1", "hydra.run.dir=run", "tracking.mlflow=false")

@@ -22,7 +22,7 @@ from runner.module_parts import build_parts, weights_of
 from runner.offline.reading.inspection import inspect_data
 from runner.offline.reading.inspection_report import plain_report
 from tests.conftest import Outcome, without_times
-from tests.test_multi_agent_training import assert_same_weights
+from tests.system.test_multi_agent_training import assert_same_weights
 
 SMALL = [
     "tracking=none",

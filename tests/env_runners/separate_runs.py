@@ -19,8 +19,8 @@ NAME = ("env_runner", 0, 0)
 CONFIGS = {
     "cartpole": EnvConfig(env="CartPole-v1"),
     "dict": EnvConfig(_target_="runner.environments.DictCartPole"),
-    "discrete": EnvConfig(_target_="tests.environments.MatchDiscrete"),
-    "continuous": EnvConfig(_target_="tests.environments.MatchContinuous"),
+    "discrete": EnvConfig(_target_="tests.support.environments.MatchDiscrete"),
+    "continuous": EnvConfig(_target_="tests.support.environments.MatchContinuous"),
     "image": EnvConfig(_target_="runner.environments.Catch", env_config={"rows": 5, "columns": 4, "balls": 2}),
     "wrapped": EnvConfig(
         env="CartPole-v1",
@@ -41,7 +41,7 @@ def seed_of(n: int, k: int) -> int:
 def failing(fault: str, at: Mapping[tuple[int, int], int]) -> EnvConfig:
     """CartPole that fails in episodes k of sub-environments n at these steps."""
     steps = {str(seed_of(*episode)): step for episode, step in at.items()}
-    wrapper = {"_target_": "tests.environments.FailsAt", "fault": fault, "steps": steps}
+    wrapper = {"_target_": "tests.support.environments.FailsAt", "fault": fault, "steps": steps}
     return EnvConfig(env="CartPole-v1", wrappers=[wrapper])
 
 

@@ -13,7 +13,7 @@ from runner.config.schemas import EnvConfig
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.environments import AgentsAsOne, InvestmentGame, MultiAgentCartPole, TwoStepGame
 from runner.testing import check_environment
-from tests.env_runners.coded_agents import FLAT, CodedAgentsEnv, _naive_episode, plan_of
+from tests.support.coded_agents import FLAT, CodedAgentsEnv, _naive_episode, plan_of
 
 NUM_AGENTS = 4
 

@@ -17,7 +17,7 @@ from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import ColumnBlock, concat_blocks
 from runner.module_parts import make_piece
 from runner.pipelines.defaults import learner_pipeline
-from tests.env_runners.coded_runs import (
+from tests.support.coded_runs import (
     CPU,
     coded_action,
     coded_envs,
@@ -27,7 +27,7 @@ from tests.env_runners.coded_runs import (
     naive_episodes,
     weights_of,
 )
-from tests.environments import CodedEnv, coded_ends, coded_length, coded_reward
+from tests.support.environments import CodedEnv, coded_ends, coded_length, coded_reward
 
 GAMMA, LAMBDA = 0.9, 0.8
 LEARNER_EDITS = [

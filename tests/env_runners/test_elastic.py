@@ -15,7 +15,7 @@ from runner.env_runners.tickets import LocalTicket, Ticket
 from runner.episodes.columns import Rollout
 from runner.experiment.trainer import Trainer
 from tests.conftest import WAIT_S, without_times
-from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
+from tests.support.coded_runs import coded_envs, coded_module, make_runner, weights_of
 
 
 class Runner(LocalHandle):

@@ -134,7 +134,7 @@ ORPHANS = """
 from runner.config.schemas import EnvConfig
 from runner.env_runners.env_makers import make_vector_env
 import numpy as np, time
-wrapper = {"_target_": "tests.environments.FailsAt", "fault": "sleep", "steps": {"%d": 1}}
+wrapper = {"_target_": "tests.support.environments.FailsAt", "fault": "sleep", "steps": {"%d": 1}}
 env = make_vector_env(EnvConfig(env="CartPole-v1", wrappers=[wrapper]), 2, "async", 4)
 env.reset(("env_runner", 0, 0))
 print(*[one._process.pid for one in env.environments], flush=True)

@@ -17,9 +17,9 @@ from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import LocalHandle
 from runner.env_runners.vector_envs import SyncEnvironments
 from runner.modules import ActorCriticModule
-from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
-from tests.environments import coded_length, coded_reward
 from tests.modules.test_actor_critic_module import SMALL
+from tests.support.coded_runs import coded_envs, coded_module, make_runner, weights_of
+from tests.support.environments import coded_length, coded_reward
 
 
 class LengthBySeed(gym.Env[Any, Any]):

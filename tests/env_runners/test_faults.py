@@ -17,8 +17,8 @@ from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import LocalHandle
 from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
 from runner.modules import ActorCriticModule
-from tests.env_runners.coded_runs import make_runner, weights_of
 from tests.modules.test_actor_critic_module import SMALL
+from tests.support.coded_runs import make_runner, weights_of
 
 FILTER = [
     {

@@ -26,8 +26,8 @@ from runner.pipelines.observation_piece import ObservationPiece
 from runner.rows.agent_rows import AgentRows
 from runner.testing import inspect_environment
 from runner.testing.rules import through_checkpoint
-from tests.env_runners.coded_runs import make_runner
 from tests.modules.test_actor_critic_module import SMALL
+from tests.support.coded_runs import make_runner
 
 Make = Callable[[], gym.Env[Any, Any]]
 SPACES = {

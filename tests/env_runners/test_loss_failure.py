@@ -15,9 +15,9 @@ from runner.env_runners.vector_envs import SyncEnvironments
 from runner.episodes.columns import Rollout, concat_rollouts
 from runner.learners.loss_failure import LossNotFinite, with_batch
 from tests.conftest import QUICK, Outcome
-from tests.env_runners.coded_agents import make_coded_run
-from tests.env_runners.coded_runs import coded_module, make_runner, weights_of
-from tests.environments import CodedEnv
+from tests.support.coded_agents import make_coded_run
+from tests.support.coded_runs import coded_module, make_runner, weights_of
+from tests.support.environments import CodedEnv
 
 FAILURE = LossNotFinite(Problem("the loss is not finite: total_loss is nan", "minibatch 1 of 2", "loss nan", "numbers"))
 
@@ -101,7 +101,7 @@ def test_how_to_go_on_without_the_batch() -> None:
     "plan", [[], ["algorithm.plan=[AsyncGradients,ApplyGradients]", "algorithm.use_kl_loss=false"]]
 )
 def test_a_run_that_ends_so(run_main: Callable[..., Outcome], plan: list[str]) -> None:
-    target = ("env.env=null", "env._target_=tests.environments.Faulty")
+    target = ("env.env=null", "env._target_=tests.support.environments.Faulty")
     fault = "env.env_config={fault: huge_reward, fault_step: 50}"
     outcome = run_main("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run", *target, fault, *plan)
     assert outcome.code == 1

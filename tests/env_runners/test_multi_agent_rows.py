@@ -14,7 +14,7 @@ from runner.env_runners.sample import Sample
 from runner.episodes import SingleAgentEpisode, nested
 from runner.episodes.columns import ColumnBlock, concat_rollouts
 from runner.pipelines.piece import ConnectorPiece
-from tests.env_runners.coded_agents import (
+from tests.support.coded_agents import (
     AgentEpisode,
     CodedAgentsEnv,
     CodedRun,

@@ -16,12 +16,12 @@ from runner.env_runners.observation_checks import ObservationChecks
 from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
 from runner.modules import ActorCriticModule
 from tests.conftest import QUICK, Outcome, progress_of, result_of
-from tests.env_runners.coded_agents import make_coded_run
-from tests.env_runners.coded_runs import make_runner, weights_of
 from tests.env_runners.test_faults import FILTER, VectorFaulty
 from tests.env_runners.test_multi_agent_faults import TwoAgents
-from tests.environments import Leaving
 from tests.modules.test_actor_critic_module import SMALL
+from tests.support.coded_agents import make_coded_run
+from tests.support.coded_runs import make_runner, weights_of
+from tests.support.environments import Leaving
 
 MODES = ("error", "warn", "off")
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -194,7 +194,7 @@ def test_several_agents() -> None:
 
 LEAVING = (
     *("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run", "stop.training_iteration=3"),
-    *("env.env=null", "env._target_=tests.environments.Leaving"),
+    *("env.env=null", "env._target_=tests.support.environments.Leaving"),
 )
 Run = Callable[..., Outcome]
 
@@ -205,7 +205,7 @@ def test_a_run_goes_on_with_one_line_and_a_count(run_main: Run, tmp_path: Path) 
     outcome = run_main(*LEAVING, *several, *evaluation)
     assert outcome.code == 0, outcome.err
     (line,) = [line for line in outcome.out.splitlines() if "leaves" in line]
-    for part in ("tests.environments.Leaving: ", "obs[1] = 1.001", "allowed -1.0 to 1.0", "-0-0, time step 4"):
+    for part in ("tests.support.environments.Leaving: ", "obs[1] = 1.001", "allowed -1.0 to 1.0", "-0-0, time step 4"):
         assert part in line
     lines = progress_of(tmp_path / "run")
     assert [one["env_runners/num_observations_outside_space"] for one in lines] == [

@@ -22,10 +22,10 @@ from runner.episodes import nested
 from runner.modules import ActorCriticModule
 from runner.streams import integer_seed
 from tests.conftest import marked_but
-from tests.env_runners.coded_runs import make_runner, weights_of
 from tests.env_runners.separate_runs import CONFIGS, NAME, SEED, N, actions_for, failing, failure_of, seed_of
 from tests.modules.test_actor_critic_module import SMALL
 from tests.rows.test_lock_step_rows import assert_same_blocks
+from tests.support.coded_runs import make_runner, weights_of
 
 
 def assert_same_steps(got: Any, expected: Any) -> None:
@@ -184,7 +184,7 @@ def test_the_next_episode_has_the_next_seed(made: Any) -> None:
 
 @pytest.mark.parametrize("step", [5, 6, 8])  # the first one of a fragment, one in the middle, the last one
 def test_returns_after_a_failure_somewhere_in_a_fragment(made: Any, step: int) -> None:
-    config = replace(failing("raise", {(1, 0): step}), env=None, _target_="tests.environments.Faulty")
+    config = replace(failing("raise", {(1, 0): step}), env=None, _target_="tests.support.environments.Faulty")
     config = replace(config, env_config={"episode_len": 20})
     sample, _ = runner_of(made(config, "sync", True))
     samples = [sample(4 * N - 1) for _ in range(30)]  # four vector steps, also where one sub-environment takes three
@@ -223,7 +223,7 @@ def test_a_restart_is_in_the_state(made: Any) -> None:
 @pytest.mark.parametrize("seed_name", [("evaluation", 0, 0)])
 def test_an_evaluation_has_all_its_episodes(made: Any, seed_name: tuple[str, int, int]) -> None:
     seeds = {str(integer_seed(SEED, *seed_name, 1, 0)): 3}
-    wrapper = {"_target_": "tests.environments.FailsAt", "fault": "raise", "steps": seeds}
+    wrapper = {"_target_": "tests.support.environments.FailsAt", "fault": "raise", "steps": seeds}
     finished = []
     for config, restarts in ((CONFIGS["cartpole"], False), (EnvConfig(env="CartPole-v1", wrappers=[wrapper]), True)):
         env = made(config, "sync", restarts)

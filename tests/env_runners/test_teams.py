@@ -9,7 +9,7 @@ import pytest
 from runner.config.errors import ConfigError
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.teams import SharedRewards, agents_of_teams
-from tests.env_runners.coded_agents import ALL, CodedAgentsEnv
+from tests.support.coded_agents import ALL, CodedAgentsEnv
 
 TEAMS = {"red": ["a0", "a2"], "blue": ["a[13]"]}
 MEMBERS = {"red": ["a0", "a2"], "blue": ["a1", "a3"]}

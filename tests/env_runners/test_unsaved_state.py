@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from runner.env_runners.vector_envs import BatchedEnvironments
-from tests.environments import CodedVectorEnv
+from tests.support.environments import CodedVectorEnv
 
 
 class Hoarder(CodedVectorEnv):

@@ -14,9 +14,9 @@ from runner.config.schemas import EnvConfig
 from runner.env_runners.env_makers import make_vector_env
 from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
 from runner.modules import ActorCriticModule
-from tests.env_runners.coded_runs import make_runner, weights_of
 from tests.modules.test_actor_critic_module import SMALL
 from tests.rows.test_lock_step_rows import assert_same_blocks
+from tests.support.coded_runs import make_runner, weights_of
 
 
 class OwnState(gym.Env[Any, Any]):

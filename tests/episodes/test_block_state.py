@@ -15,9 +15,9 @@ from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.episodes import nested
 from runner.episodes.block_state import rollout_from_state, rollout_to_state
 from runner.episodes.columns import Rollout, block_from_episodes, concat_rollouts
-from tests.env_runners.coded_agents import make_coded_run
-from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
 from tests.episodes.test_columns import assert_same_chunk, episode_of
+from tests.support.coded_agents import make_coded_run
+from tests.support.coded_runs import coded_envs, coded_module, make_runner, weights_of
 
 ID = "default_policy"
 some = settings(

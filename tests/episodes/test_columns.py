@@ -10,7 +10,7 @@ import pytest
 
 from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import ColumnBlock, block_from_episodes, concat_blocks
-from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
+from tests.support.coded_runs import coded_envs, coded_module, make_runner, weights_of
 
 
 def episode_of(id_: str, num_steps: int, first: int = 0, terminated: bool = True, t_started: int = 0) -> Any:

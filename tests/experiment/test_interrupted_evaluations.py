@@ -31,8 +31,8 @@ PPO = (
     "evaluation.num_envs_per_env_runner=2",
 )
 EVALUATED = ("evaluation.evaluation_interval=1", "evaluation.evaluation_duration=2")
-ENDLESS = (*PPO, "env._target_=tests.endless.Endless", "stop.training_iteration=2")
-AGENTS = (*PPO, "env._target_=tests.endless.EndlessAgents", "stop.training_iteration=2")
+ENDLESS = (*PPO, "env._target_=tests.support.endless.Endless", "stop.training_iteration=2")
+AGENTS = (*PPO, "env._target_=tests.support.endless.EndlessAgents", "stop.training_iteration=2")
 REMOTE = "evaluation.evaluation_num_env_runners=2"
 
 RESPONSE_S = 15.0  # five on a machine that has nothing else to do
@@ -172,12 +172,12 @@ def _digests(run_dir: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     "options",
     [
-        ("env._target_=tests.endless.Endless",),
-        ("env._target_=tests.endless.Endless", "env_runners.gym_env_vectorize_mode=async"),
-        ("env._target_=tests.endless.EndlessVector",),
-        ("env._target_=tests.endless.EndlessAgents",),
-        ("env._target_=tests.endless.Endless", "env.port=0", "env_runners.num_envs_per_env_runner=1"),
-        pytest.param(("env._target_=tests.endless.Endless", REMOTE), marks=[pytest.mark.slow, pytest.mark.ray]),
+        ("env._target_=tests.support.endless.Endless",),
+        ("env._target_=tests.support.endless.Endless", "env_runners.gym_env_vectorize_mode=async"),
+        ("env._target_=tests.support.endless.EndlessVector",),
+        ("env._target_=tests.support.endless.EndlessAgents",),
+        ("env._target_=tests.support.endless.Endless", "env.port=0", "env_runners.num_envs_per_env_runner=1"),
+        pytest.param(("env._target_=tests.support.endless.Endless", REMOTE), marks=[pytest.mark.slow, pytest.mark.ray]),
     ],
 )
 def test_episodes_of_evaluations_are_truncated(options: tuple[str, ...]) -> None:

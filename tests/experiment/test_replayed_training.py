@@ -15,7 +15,7 @@ from tests.support.problems import not_a_choice
 
 MEMORY = ("module.use_lstm=true", "module.fcnet_hiddens=[32]", "module.lstm_cell_size=16")
 RECALL = (
-    "env._target_=tests.environments.Recall",
+    "env._target_=tests.support.environments.Recall",
     "evaluation=none",
     "tracking=none",
     "algorithm.train_batch_size_per_learner=64",
@@ -57,7 +57,7 @@ DISCRETE_SAC = (
     *("algorithm.initial_alpha=0.1", "algorithm.target_entropy=0.1"),
     *_OFF_POLICY,
 )
-_REAL = ("env._target_=tests.environments.RecallReal", "algorithm.actor_lr=3e-3", "algorithm.critic_lr=3e-3")
+_REAL = ("env._target_=tests.support.environments.RecallReal", "algorithm.actor_lr=3e-3", "algorithm.critic_lr=3e-3")
 SAC = ("algorithm=sac", "module=sac", "algorithm.initial_alpha=0.05", *_OFF_POLICY)
 TQC = ("algorithm=tqc", "module=tqc", "algorithm.initial_alpha=0.05", "module.num_atoms=5", *_OFF_POLICY)
 TD3 = ("algorithm=td3", "module=td3", "algorithm.num_random_steps=500", *_OFF_POLICY)

@@ -138,7 +138,7 @@ def test_a_metric_that_does_not_come_in_every_iteration_stops_no_run(run_main: R
     # The first iteration finishes no episode, so there is no mean return yet; the run goes on.
     outcome = run_main(
         *TRAIN,
-        "env._target_=tests.environments.Faulty",
+        "env._target_=tests.support.environments.Faulty",
         "env.env=null",
         "env.env_config={episode_len: 100}",
         "env_runners.metrics_num_episodes_for_smoothing=1",

@@ -77,7 +77,7 @@ def test_other_metrics_do_not_wait(metric: str, overrides: list[str]) -> None:
 def test_one_lucky_episode_does_not_end_a_run(run_main: Any) -> None:
     """Four sub-environments take 64 steps in an iteration; their episodes of 100 steps have a return of 100."""
     outcome = run_main(
-        *("+experiment=ppo_cartpole", *QUICK, "env._target_=tests.environments.Faulty", "env.env=null"),
+        *("+experiment=ppo_cartpole", *QUICK, "env._target_=tests.support.environments.Faulty", "env.env=null"),
         *("env.env_config={episode_len: 100}", "env_runners.metrics_num_episodes_for_smoothing=11"),
         "stop.env_runners.episode_return_mean=100",
     )

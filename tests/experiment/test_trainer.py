@@ -14,7 +14,7 @@ from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, Outcome, progress_of, without_times
-from tests.environments import Faulty
+from tests.support.environments import Faulty
 
 CARTPOLE = "ppo_cartpole"
 IDENTITY = (
@@ -47,7 +47,7 @@ def _mean_reward(trainer: Trainer) -> float:
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("env", ["MatchDiscrete", "MatchContinuous"])
 def test_identity_environment_is_learned(env: str, seed: int) -> None:
-    overrides = [*IDENTITY, f"env._target_=tests.environments.{env}", f"seed={seed}"]
+    overrides = [*IDENTITY, f"env._target_=tests.support.environments.{env}", f"seed={seed}"]
     with Trainer.from_experiment(CARTPOLE, overrides) as trainer:
         assert _mean_reward(trainer) < 0.8, "the untrained policy must not solve it"
         for _ in range(30):
@@ -237,13 +237,13 @@ def test_environments_are_closed_after_one_that_fails_at_it(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Evaluation environments are closed as well, and the errors are warnings."""
-    env = ["env.env=null", "env._target_=tests.environments.Faulty", "env.env_config={fault: raise_in_close}"]
+    env = ["env.env=null", "env._target_=tests.support.environments.Faulty", "env.env_config={fault: raise_in_close}"]
     trainer = Trainer.from_experiment(
         CARTPOLE, [*QUICK, *env, "env_runners.num_envs_per_env_runner=3", "evaluation.num_envs_per_env_runner=2"]
     )
     trainer.train()
     trainer.evaluate(2)
-    monkeypatch.setattr("tests.environments.Faulty.num_closed", 0)
+    monkeypatch.setattr("tests.support.environments.Faulty.num_closed", 0)
     trainer.close()
     assert Faulty.num_closed == 3 + 2
     assert "the simulator does not answer" in caplog.text
@@ -282,6 +282,6 @@ def test_resources_that_are_not_there_are_refused(ray_cluster: None) -> None:
 
 
 def test_an_observation_that_the_filter_cannot_read_is_refused() -> None:
-    overrides = [*IDENTITY, "env._target_=tests.environments.MatchDiscrete", "connectors=mean_std_filter"]
+    overrides = [*IDENTITY, "env._target_=tests.support.environments.MatchDiscrete", "connectors=mean_std_filter"]
     with pytest.raises(ConfigError, match="MeanStdFilter needs float observations"):
         Trainer.from_experiment(CARTPOLE, overrides)

@@ -158,7 +158,7 @@ def test_the_critic_sees_the_agents_that_learn(kind: str) -> None:
 
 
 def test_modules_that_act_together_are_refused() -> None:
-    both = "multi_agent.multi_rl_module={_target_: tests.modules.joint_modules.ActsTogether}"
+    both = "multi_agent.multi_rl_module={_target_: tests.support.joint_modules.ActsTogether}"
     with pytest.raises(ConfigError) as raised:
         Trainer.from_experiment("ppo_league_pursuit", [*ROLES[1][1:], both]).close()
     (problem,) = raised.value.problems
@@ -166,12 +166,12 @@ def test_modules_that_act_together_are_refused() -> None:
         "a module of ActsTogether cannot be a player of a league: ActsTogether.forward_inference computes its actions"
     )
     assert problem.where == "multi_agent.multi_rl_module"
-    assert problem.got == "tests.modules.joint_modules.ActsTogether"
+    assert problem.got == "tests.support.joint_modules.ActsTogether"
     assert "modules that act by themselves" in str(problem.allowed)
 
 
 def test_modules_that_act_together_meet_no_opponent(run_main: Callable[..., Outcome]) -> None:
-    both = "multi_agent.multi_rl_module={_target_: tests.modules.joint_modules.ActsTogether}"
+    both = "multi_agent.multi_rl_module={_target_: tests.support.joint_modules.ActsTogether}"
     settings = ("tracking=none", "evaluation.evaluation_interval=null", "stop.training_iteration=1", both)
     run = run_main("+experiment=ppo_multi_agent_cartpole", *settings, "hydra.run.dir=one")
     assert run.code == 0, run.err

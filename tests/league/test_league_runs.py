@@ -30,7 +30,7 @@ from runner.league.policy_spaces import find_misfits
 from runner.rows.matches import Match
 from tests.conftest import Outcome, marked_but, without_times
 from tests.support.run_views import RunAt, feature_of
-from tests.test_multi_agent_training import assert_same_weights
+from tests.system.test_multi_agent_training import assert_same_weights
 
 SMALL = [
     "tracking=none",

@@ -191,7 +191,7 @@ def test_a_corridor_is_learned() -> None:
 @pytest.mark.parametrize("buffer", ["ReplayBuffer", "PrioritizedReplayBuffer"])
 def test_an_identity_environment_is_learned(buffer: str) -> None:
     with trainer_of(
-        "env._target_=tests.environments.MatchDiscrete",
+        "env._target_=tests.support.environments.MatchDiscrete",
         "env_runners.rollout_fragment_length=4",
         "algorithm.lr=5e-3",
         "algorithm.gamma=0.5",

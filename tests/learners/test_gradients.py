@@ -62,7 +62,8 @@ def test_the_average_of_parts_counts_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    "plan", ["[AsyncGradients, {ApplyGradients: {update_all: false}}]", "[{_target_: tests.plans.own_plans.gradients}]"]
+    "plan",
+    ["[AsyncGradients, {ApplyGradients: {update_all: false}}]", "[{_target_: tests.support.own_plans.gradients}]"],
 )
 @pytest.mark.parametrize(
     ("overrides", "told"),

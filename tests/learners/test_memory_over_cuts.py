@@ -27,8 +27,8 @@ from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.advantages import GeneralAdvantageEstimation, MonteCarloReturns
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.pipelines.piece import Batch, ConnectorPiece
-from tests.env_runners.coded_runs import CPU, coded_envs
-from tests.environments import CodedEnv
+from tests.support.coded_runs import CPU, coded_envs
+from tests.support.environments import CodedEnv
 
 SPACES = CodedEnv.observation_space, CodedEnv.action_space
 GAMMA, LAMBDA = 0.9, 0.8

@@ -290,7 +290,12 @@ def test_the_quantiles_of_a_bandit_are_learned() -> None:
 
 def test_noise_alone_explores_enough_to_learn_an_identity_environment() -> None:
     overrides = (
-        *("env._target_=tests.environments.MatchDiscrete", "module.v_max=3", "module.v_min=0", "algorithm.gamma=0.5"),
+        *(
+            "env._target_=tests.support.environments.MatchDiscrete",
+            "module.v_max=3",
+            "module.v_min=0",
+            "algorithm.gamma=0.5",
+        ),
         *("algorithm.lr=5e-3", "env_runners.metrics_num_episodes_for_smoothing=50", "module.num_atoms=21"),
         *("algorithm.num_steps_sampled_before_learning_starts=50", "algorithm.min_sample_timesteps_per_iteration=1000"),
         *("algorithm.train_batch_size_per_learner=32", "module.fcnet_hiddens=[16]", "algorithm.n_step=1"),

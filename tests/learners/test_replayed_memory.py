@@ -25,8 +25,8 @@ from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, 
 from runner.replay import PrioritizedReplayBuffer, ReplayBuffer
 from runner.replay.replay_buffer import REPLAYED
 from runner.streams import random_stream
-from tests.env_runners.coded_runs import CPU, coded_envs
-from tests.environments import CodedEnv
+from tests.support.coded_runs import CPU, coded_envs
+from tests.support.environments import CodedEnv
 
 ID = "default_policy"
 SPACES = CodedEnv.observation_space, CodedEnv.action_space

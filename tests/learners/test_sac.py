@@ -208,7 +208,7 @@ def test_targets_follow_each_step() -> None:
 @pytest.mark.slow
 def test_it_learns_to_match_what_it_sees() -> None:
     overrides = [
-        *("env.env=null", "env._target_=tests.environments.MatchContinuous"),
+        *("env.env=null", "env._target_=tests.support.environments.MatchContinuous"),
         "seed=100",
         *("algorithm.actor_lr=3e-3", "algorithm.critic_lr=3e-3", "algorithm.alpha_lr=3e-3", "algorithm.gamma=0"),
         *("algorithm.train_batch_size_per_learner=64", "algorithm.training_intensity=64"),

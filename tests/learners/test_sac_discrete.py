@@ -117,7 +117,7 @@ def make_masked(space: gym.Space[Any]) -> Any:
 @pytest.mark.slow
 def test_it_learns_to_match_what_it_sees() -> None:
     overrides = [
-        *("env.env=null", "env._target_=tests.environments.MatchDiscrete", "seed=100", "tracking=none"),
+        *("env.env=null", "env._target_=tests.support.environments.MatchDiscrete", "seed=100", "tracking=none"),
         *("algorithm.actor_lr=3e-3", "algorithm.critic_lr=3e-3", "algorithm.gamma=0", "module.fcnet_hiddens=[32]"),
         "algorithm.num_steps_sampled_before_learning_starts=100",
     ]

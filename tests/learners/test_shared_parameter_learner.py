@@ -17,7 +17,7 @@ from runner.learners.ppo import PPOLoss
 from runner.learners.shared_parameter_learner import ModuleLearning, SharedParameterLearner
 from runner.modules import ActorCriticModule, MultiRLModule, RLModule
 from runner.modules.multi_rl_module import JointPass, member_of
-from tests.modules.joint_modules import SharedCritic, SharedEncoder
+from tests.support.joint_modules import SharedCritic, SharedEncoder
 
 OBS = gym.spaces.Box(-1, 1, (3,), np.float32)
 ACTIONS = gym.spaces.Discrete(4)

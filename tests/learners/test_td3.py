@@ -163,7 +163,7 @@ def test_delayed_and_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 QUICK = (
-    *("env.env=null", "env._target_=tests.environments.MatchContinuous", "seed=100", "tracking=none"),
+    *("env.env=null", "env._target_=tests.support.environments.MatchContinuous", "seed=100", "tracking=none"),
     *("algorithm.actor_lr=3e-3", "algorithm.critic_lr=3e-3", "algorithm.gamma=0", "module.fcnet_hiddens=[32]"),
     *("algorithm.train_batch_size_per_learner=64", "algorithm.training_intensity=64"),
     *("algorithm.num_steps_sampled_before_learning_starts=100", "algorithm.num_random_steps=100"),

@@ -93,7 +93,7 @@ def test_losses_and_gradients(changes: dict[str, Any]) -> None:
 @pytest.mark.slow
 def test_it_learns_to_match_what_it_sees() -> None:
     overrides = [
-        *("env.env=null", "env._target_=tests.environments.MatchContinuous", "seed=100", "tracking=none"),
+        *("env.env=null", "env._target_=tests.support.environments.MatchContinuous", "seed=100", "tracking=none"),
         *("algorithm.actor_lr=3e-3", "algorithm.critic_lr=3e-3", "algorithm.alpha_lr=3e-3", "algorithm.gamma=0"),
         *("algorithm.train_batch_size_per_learner=64", "algorithm.training_intensity=64"),
         *("algorithm.num_steps_sampled_before_learning_starts=100", "module.fcnet_hiddens=[32]"),

@@ -17,8 +17,8 @@ from runner.experiment.rehearsal import rehearse
 from runner.experiment.trainer import Trainer
 from runner.modules.cnn import CNN
 from runner.modules.multi_rl_module import parameters_by_module
-from tests.checkpoints.forging import rewrite_manifest
 from tests.conftest import QUICK, Outcome, progress_of, without_times
+from tests.support.forging import rewrite_manifest
 
 
 class Images(gym.Env[Any, Any]):

@@ -10,8 +10,8 @@ import torch
 from runner.module_parts import make_piece
 from runner.pipelines import ConnectorPiece
 from runner.pipelines.defaults import learner_pipeline
-from tests.environments import CodedEnv
 from tests.episodes.test_columns import episode_of
+from tests.support.environments import CodedEnv
 
 
 def learner_batch(edits: Sequence[Mapping[str, Any]], *pieces: tuple[str, ConnectorPiece]) -> dict[str, Any]:

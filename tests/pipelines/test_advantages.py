@@ -18,7 +18,7 @@ from runner.module_parts import make_piece
 from runner.modules.rl_module import RLModule
 from runner.pipelines.advantages import GeneralAdvantageEstimation, compute_gae, gae_of_rows, standardised, suffix_sums
 from runner.pipelines.defaults import learner_pipeline
-from tests.environments import CodedEnv
+from tests.support.environments import CodedEnv
 
 
 def gae(rewards: list[float], values: list[float], terminated: bool, gamma: float, lambda_: float) -> list[float]:

@@ -24,7 +24,7 @@ from runner.pipelines import (
     EnvToModulePiece,
 )
 from runner.pipelines.cross_agent_pieces import observations_of_agents
-from tests.env_runners.coded_agents import CodedAgentsEnv, CodedRun, code_of, make_coded_run
+from tests.support.coded_agents import CodedAgentsEnv, CodedRun, code_of, make_coded_run
 
 Seen = dict[tuple[str, int, str], Any]
 

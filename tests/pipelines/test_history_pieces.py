@@ -17,10 +17,10 @@ from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock, concat_blocks
 from runner.pipelines import FrameStacking, PrevActionsPrevRewards, WriteObservationsToEpisodes
 from runner.pipelines.piece import Batch, ConnectorPiece
-from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
-from tests.environments import NUM_CODED_ACTIONS, CodedEnv, coded_reward
 from tests.pipelines.fixed_episodes import FixedEpisodes
 from tests.pipelines.piece_contract import PieceCase, check_piece
+from tests.support.coded_runs import coded_envs, coded_module, make_runner, weights_of
+from tests.support.environments import NUM_CODED_ACTIONS, CodedEnv, coded_reward
 
 WITH_MASK = [{"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}}]
 AFTER_OBS = ("insert_after", "AddObservationsFromEpisodesToBatch")

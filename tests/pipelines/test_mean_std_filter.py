@@ -15,10 +15,10 @@ from runner.episodes.columns import block_from_episodes
 from runner.module_parts import make_piece
 from runner.pipelines.mean_std_filter import MeanStdFilter
 from runner.pipelines.recorded_episodes import ObservationRows
-from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
-from tests.environments import CodedEnv
 from tests.episodes.test_columns import episode_of
 from tests.pipelines.fixed_episodes import FixedEpisodes
+from tests.support.coded_runs import coded_envs, coded_module, make_runner, weights_of
+from tests.support.environments import CodedEnv
 
 SPACE = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 EDITS = [

@@ -20,7 +20,7 @@ from runner.pipelines import ConnectorPiece, ConnectorPipeline, MeanStdFilter, P
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.pipelines.pipeline import PipelineError
 from runner.streams import random_stream
-from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
+from tests.support.coded_runs import coded_envs, coded_module, make_runner, weights_of
 
 CPU = torch.device("cpu")
 SPACES = gym.spaces.Box(-1.0, 1.0, (3,), np.float32), gym.spaces.Discrete(5)

@@ -26,11 +26,11 @@ from runner.pipelines.flat_encoding import FlatEncoding, leaf_spaces
 from runner.pipelines.piece import ConnectorPiece
 from runner.pipelines.pipeline import LearnerConnectorPipeline, PipelineError
 from runner.rows.episode_list import EpisodeList
-from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
-from tests.environments import CodedEnv
 from tests.episodes.test_columns import episode_of
 from tests.pipelines.fixed_episodes import FixedEpisodes
 from tests.pipelines.piece_contract import PieceCase, check_piece
+from tests.support.coded_runs import coded_envs, coded_module, make_runner, weights_of
+from tests.support.environments import CodedEnv
 
 ACTION_SPACE = gym.spaces.Discrete(2)
 WITH_MASK = [{"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}}]

@@ -10,7 +10,7 @@ import pytest
 
 from runner.pipelines import ConnectorPiece
 from tests.conftest import ROOT
-from tests.env_runners.coded_agents import NUM_ACTIONS, CodedRun, make_coded_run
+from tests.support.coded_agents import NUM_ACTIONS, CodedRun, make_coded_run
 
 _SPEC = importlib.util.spec_from_file_location("agents_example", ROOT / "examples" / "agents" / "agents.py")
 assert _SPEC is not None

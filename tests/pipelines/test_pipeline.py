@@ -25,8 +25,8 @@ from runner.pipelines.common_pieces import AddObservationsFromEpisodesToBatch, B
 from runner.pipelines.defaults import edited, env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.pipelines.pipeline import PipelineError
 from runner.streams import random_stream
-from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
 from tests.pipelines.fixed_episodes import FixedEpisodes
+from tests.support.coded_runs import coded_envs, coded_module, make_runner, weights_of
 
 OBS_SPACE = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 ACTION_SPACE = gym.spaces.Discrete(3)

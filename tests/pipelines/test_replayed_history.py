@@ -17,8 +17,8 @@ from runner.pipelines.defaults import learner_pipeline
 from runner.pipelines.piece import ConnectorPiece
 from runner.replay import ReplayBuffer
 from runner.streams import random_stream
-from tests.env_runners.coded_runs import CPU, coded_envs, coded_module, make_runner, weights_of
-from tests.environments import NUM_CODED_ACTIONS, CodedEnv, coded_reward
+from tests.support.coded_runs import CPU, coded_envs, coded_module, make_runner, weights_of
+from tests.support.environments import NUM_CODED_ACTIONS, CodedEnv, coded_reward
 
 ID = "default_policy"
 SPACES = CodedEnv.observation_space, CodedEnv.action_space

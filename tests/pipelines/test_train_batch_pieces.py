@@ -20,12 +20,12 @@ from runner.pipelines import (
     ComputeReturnsToGo,
 )
 from runner.pipelines.train_batch_pieces import suffix_sums
-from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, weights_of
-from tests.environments import coded_info
 from tests.episodes.test_columns import episode_of
 from tests.pipelines.learner_batches import learner_batch
 from tests.pipelines.piece_contract import PieceCase, check_piece
 from tests.plans.hand_made import block_of
+from tests.support.coded_runs import coded_envs, coded_module, make_runner, weights_of
+from tests.support.environments import coded_info
 
 WITH_MASK = [{"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}}]
 AFTER_OBS = ("insert_after", "AddObservationsFromEpisodesToBatch")

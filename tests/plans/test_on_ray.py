@@ -71,7 +71,7 @@ DETERMINISTIC_PLANS = {
 @pytest.mark.ray
 @pytest.mark.parametrize("experiment", marked_but(pytest.mark.slow, DETERMINISTIC_PLANS, "impala_cartpole"))
 def test_deterministic_asynchrony_gives_the_same_numbers_whoever_is_slow(experiment: str, ray_cluster: None) -> None:
-    uneven = "env.wrappers=[{_target_: tests.environments.UnevenSteps}]"
+    uneven = "env.wrappers=[{_target_: tests.support.environments.UnevenSteps}]"
     plan = f"algorithm.plan={DETERMINISTIC_PLANS[experiment]}"
     results = []
     for overrides in (("engine=inline",), (), ()):

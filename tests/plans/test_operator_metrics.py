@@ -14,10 +14,10 @@ from runner.config.user_code import line_of
 from runner.experiment.trainer import Trainer
 from runner.plans import RunMetrics
 from tests.conftest import without_times
-from tests.plans import own_plans
 from tests.plans.hand_made import config_of, context_of
+from tests.support import own_plans
 
-OWN = "tests.plans.own_plans"
+OWN = "tests.support.own_plans"
 SHARE, P90 = "plan/EverySecond/given_share", "plan/EverySecond/episodes_p90"
 NOTHING = {"plan/EverySecond/num_items": None, SHARE: None, P90: None}
 SMALL = (

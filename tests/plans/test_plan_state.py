@@ -43,7 +43,7 @@ SEVERAL = (
 )
 STALE = "[AsyncGradients, {AverageGradients: {num_gradients: 2}}, {ApplyGradients: {update_all: false}}]"
 MIXED = "[ParallelRollouts, {MixInReplay: {replay_proportion: 0.7}}, TrainOneStep]"
-OWN = "[ParallelRollouts, {_target_: tests.plans.own_plans.EverySecond, first: 1}, ConcatBatches, TrainOneStep]"
+OWN = "[ParallelRollouts, {_target_: tests.support.own_plans.EverySecond, first: 1}, ConcatBatches, TrainOneStep]"
 
 # Name -> experiment and overrides.
 PLANS: dict[str, tuple[str, list[str]]] = {
@@ -91,9 +91,9 @@ PLANS: dict[str, tuple[str, list[str]]] = {
     ),
     "mixed_in_replay": ("a2c_replay_cartpole", [f"algorithm.plan={MIXED}"]),
     "own_operator": ("ppo_cartpole", [f"algorithm.plan={OWN}"]),
-    "own_function": ("ppo_cartpole", ["algorithm.plan=[{_target_: tests.plans.own_plans.two_batches}]"]),
-    "own_gradients": ("a2c_cartpole", [*TWO, FILTER, "algorithm.plan=[{_target_: tests.plans.own_plans.gradients}]"]),
-    "reported": ("ppo_cartpole", ["algorithm.plan=[{_target_: tests.plans.own_plans.reported}]"]),
+    "own_function": ("ppo_cartpole", ["algorithm.plan=[{_target_: tests.support.own_plans.two_batches}]"]),
+    "own_gradients": ("a2c_cartpole", [*TWO, FILTER, "algorithm.plan=[{_target_: tests.support.own_plans.gradients}]"]),
+    "reported": ("ppo_cartpole", ["algorithm.plan=[{_target_: tests.support.own_plans.reported}]"]),
     "gradients": (
         "a2c_cartpole",
         ["algorithm.plan=[ParallelRollouts, ComputeGradients, {AverageGradients: {num_gradients: 3}}, ApplyGradients]"],

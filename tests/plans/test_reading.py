@@ -16,7 +16,7 @@ from runner.plans.operators.recorded import ReadRecorded
 from tests.conftest import without_times
 from tests.plans.hand_made import config_of, context_of, experiences_of, parts_of
 
-OWN = "tests.plans.own_plans"
+OWN = "tests.support.own_plans"
 SMALL = (
     "algorithm.train_batch_size_per_learner=40",
     "algorithm.minibatch_size=20",

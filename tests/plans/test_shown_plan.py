@@ -55,7 +55,7 @@ def test_a_plan_whose_items_are_dropped_gives_none() -> None:
 
 
 def test_operators_and_functions_of_ones_own_are_drawn() -> None:
-    own = "tests.plans.own_plans."
+    own = "tests.support.own_plans."
     plan = f"[ParallelRollouts,{{_target_: {own}EverySecond, first: 41}},ConcatBatches,TrainOneStep]"
     texts = texts_of(shown("ppo_cartpole", f"algorithm.plan={plan}"))
     assert texts[texts.index(f"{own}EverySecond") + 1 :][:2] == ["first ", "41"]

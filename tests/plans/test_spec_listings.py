@@ -12,7 +12,7 @@ import pytest
 
 from runner.experiment.trainer import Trainer
 from tests.conftest import ROOT, WAIT_S, progress_of, result_of, without_times
-from tests.test_examples import ENVIRONMENT
+from tests.system.test_examples import ENVIRONMENT
 
 EXAMPLE = ROOT / "examples" / "plans"
 SMALL = (

@@ -18,10 +18,10 @@ from runner.env_runners.env_runner import Sample
 from runner.episodes import nested
 from runner.episodes.columns import Rollout, block_from_episodes
 from runner.plans.whole_episodes import WholeEpisodes
-from tests.env_runners.coded_agents import make_coded_run
-from tests.env_runners.coded_runs import coded_envs, coded_module, make_runner, naive_episodes, weights_of
 from tests.env_runners.test_multi_agent_rows import assert_same_episode, joined
 from tests.episodes.test_columns import assert_same_chunk, episode_of
+from tests.support.coded_agents import make_coded_run
+from tests.support.coded_runs import coded_envs, coded_module, make_runner, naive_episodes, weights_of
 
 ID = "default_policy"
 fragments = given(

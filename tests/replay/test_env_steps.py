@@ -16,8 +16,8 @@ from runner.episodes.columns import Rollout
 from runner.pipelines.cross_agent_pieces import observations_of_agents
 from runner.replay import ReplayBuffer
 from runner.streams import random_stream
-from tests.env_runners.coded_agents import code_of, make_coded_run
 from tests.replay.test_replay_buffer import rollout_of
+from tests.support.coded_agents import code_of, make_coded_run
 
 EnvStep = tuple[int, int, int]  # sub-environment, its episode, env step
 

@@ -155,7 +155,7 @@ REPLAYS = {
         "ConcatBatches, TrainOneStep]]",
         True,
     ),
-    "own": ("[[{_target_: tests.plans.own_plans.two_batches}], [Replay, TrainOneStep]]", False),
+    "own": ("[[{_target_: tests.support.own_plans.two_batches}], [Replay, TrainOneStep]]", False),
 }
 
 

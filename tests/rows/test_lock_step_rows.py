@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from runner.rows.lock_step_rows import LockStepRows
-from tests.environments import CodedVectorEnv, coded_reward
+from tests.support.environments import CodedVectorEnv, coded_reward
 
 
 class Driver:

@@ -20,7 +20,7 @@ from tests.conftest import QUICK, WAIT_S, Outcome, progress_of, result_of, wait_
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore")]  # Ray Tune warns about its own future
 
 SWEEP = ("-m", "+experiment=ppo_cartpole", *QUICK[:-1], "tracking.display=plain", "sweep.name=s")
-FAULTY = ("env.env=null", "env._target_=tests.environments.Faulty")
+FAULTY = ("env.env=null", "env._target_=tests.support.environments.Faulty")
 Run = Callable[..., Outcome]
 
 

@@ -23,7 +23,7 @@ from runner.plans import (
     TrainOneStep,
 )
 from runner.testing import BrokenContract, check_operator
-from tests.plans.own_plans import EverySecond, OddSteps, ThreeResults, Unknown
+from tests.support.own_plans import EverySecond, OddSteps, ThreeResults, Unknown
 
 OURS: dict[str, Callable[[PlanContext], Operator]] = {
     "ConcatBatches": lambda context: ConcatBatches(context, min_env_steps=10),

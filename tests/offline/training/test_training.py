@@ -45,7 +45,7 @@ class Doubling(SingleAgentObservationPreprocessor):
 
 REWARDS = (
     "connectors.learner=[{insert_after: AddColumnsFromEpisodesToTrainBatch, "
-    "piece: {_target_: tests.reporting_pieces.RewardSum}}]",
+    "piece: {_target_: tests.support.reporting_pieces.RewardSum}}]",
 )
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")]
@@ -102,7 +102,7 @@ def test_what_pieces_report_on_recorded_data(ray_cluster: None) -> None:
 
 
 def test_env_pieces_report_nothing_on_recorded_data() -> None:
-    piece = "{append: {_target_: tests.reporting_pieces.CartPositions}}"
+    piece = "{append: {_target_: tests.support.reporting_pieces.CartPositions}}"
     named = ["+stop.connectors.env_to_module.left_fraction=1", f"connectors.env_to_module=[{piece}]"]
     with pytest.raises(ConfigError, match="no part of this run produces the metric connectors/env_to_module/left"):
         Trainer.from_experiment("bc_cartpole", [*SMALL, *named])

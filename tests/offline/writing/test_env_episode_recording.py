@@ -23,8 +23,8 @@ from runner.offline.writing.env_episode_recorder import EnvEpisodeRecorder
 from runner.offline.writing.recorder import Recorded
 from runner.offline.writing.writer import EpisodeWriter
 from tests.conftest import QUICK
-from tests.env_runners.coded_agents import AgentEpisode, CodedRun, EnvEpisode, make_coded_run, module_of
 from tests.env_runners.test_multi_agent_rows import StatefulAgentsEnv
+from tests.support.coded_agents import AgentEpisode, CodedRun, EnvEpisode, make_coded_run, module_of
 
 WRITTEN = {"action_dist_inputs", "action_logp", "weights_seq_no"}
 

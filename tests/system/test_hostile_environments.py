@@ -14,11 +14,11 @@ import pytest
 import torch
 
 from tests.conftest import Outcome, progress_of
-from tests.hostile_environments import Images, OddTypes
 from tests.offline.reading.test_column_types import BASE, READABLE, UNREADABLE
+from tests.support.hostile_environments import Images, OddTypes
 
 Run = Callable[..., Outcome]
-ROOM = "tests.hostile_environments"
+ROOM = "tests.support.hostile_environments"
 SMALL = (
     *("algorithm.train_batch_size_per_learner=80", "algorithm.minibatch_size=40", "algorithm.num_epochs=1"),
     *("module.fcnet_hiddens=[8]", "stop.training_iteration=2", "tracking=none", "hydra.run.dir=run"),

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import QUICK, Outcome, progress_of, without_times
 
-HERE = "tests.test_own_environments"
+HERE = "tests.system.test_own_environments"
 
 
 def make_cartpole(max_episode_steps: int = 30) -> gym.Env[Any, Any]:

@@ -18,7 +18,7 @@ from runner.environments import MultiAgentCartPole
 from runner.environments.misbehaving import Crash, CrashAndStall
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, Outcome, result_of, without_times
-from tests.environments import MatchDiscrete
+from tests.support.environments import MatchDiscrete
 
 Run = Callable[..., Outcome]
 RESTARTS, ASYNC = "env_runners.restart_failed_sub_environments=true", "env_runners.gym_env_vectorize_mode=async"

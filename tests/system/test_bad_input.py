@@ -17,7 +17,7 @@ from tests.support.problems import assert_error, shown_problems
 Run = Callable[..., Outcome]
 TRAIN = ("+experiment=ppo_cartpole", *QUICK, "hydra.run.dir=run")
 MOUNTAIN_CAR = ("env._target_=null", "env.env=MountainCar-v0")
-FAULTY = (*TRAIN, "env.env=null", "env._target_=tests.environments.Faulty", "checkpoint.every_iterations=1")
+FAULTY = (*TRAIN, "env.env=null", "env._target_=tests.support.environments.Faulty", "checkpoint.every_iterations=1")
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_debug_shows_the_stack_trace(run_main: Run, fault: str) -> None:
     outcome = run_main(*FAULTY, f"env.env_config={{fault: {fault}, fault_step: 1}}", "debug=true")
     assert outcome.code == 1
     assert "Traceback (most recent call last)" in outcome.err
-    assert "tests/environments.py" in outcome.err
+    assert "tests/support/environments.py" in outcome.err
 
 
 def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) -> None:
@@ -166,9 +166,9 @@ def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) 
         pytest.param(
             ["env.env_config={fault: raise_in_init}"],
             Problem(
-                "the environment tests.environments.Faulty cannot be made: RuntimeError: no display to draw on",
+                "the environment tests.support.environments.Faulty cannot be made: RuntimeError: no display to draw on",
                 where="env._target_",
-                got="tests.environments.Faulty with env_config {'fault': 'raise_in_init'}",
+                got="tests.support.environments.Faulty with env_config {'fault': 'raise_in_init'}",
             ),
             id="env_cannot_be_made",
         ),
@@ -185,7 +185,7 @@ def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) 
             id="no_vector_entry",
         ),
         pytest.param(
-            ["env._target_=tests.environments.MatchDiscrete", "connectors=mean_std_filter"],
+            ["env._target_=tests.support.environments.MatchDiscrete", "connectors=mean_std_filter"],
             Problem(
                 "MeanStdFilter needs float observations (a Box), the space here is Discrete(4)",
                 where="connectors",

@@ -27,7 +27,7 @@ VICTIM = integer_seed(0, "env_runner", 1, 0, 0, 0)
 REMOTE = (
     *QUICK,
     "env.env=null",
-    "env._target_=tests.environments.Faulty",
+    "env._target_=tests.support.environments.Faulty",
     "env_runners.num_env_runners=2",
     f"env_runners.num_envs_per_env_runner={NUM_ENVS}",
     "connectors=mean_std_filter",

@@ -26,10 +26,10 @@ from runner.module_parts import build_parts, make_module_specs
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import ALL_MODULES, MultiRLModule
 from tests.conftest import QUICK, Outcome, without_times
-from tests.env_runners.coded_agents import make_coded_run
+from tests.support.coded_agents import make_coded_run
 
 AGENTS = "ppo_multi_agent_cartpole"
-MODULES = "tests.modules.joint_modules"
+MODULES = "tests.support.joint_modules"
 KEY = "multi_agent.multi_rl_module"
 ENCODER = (f"{KEY}={{_target_: {MODULES}.SharedEncoder}}",)
 CRITIC = (

@@ -15,7 +15,7 @@ from runner.env_runners.replayed_actions import ReplayedActions
 from runner.env_runners.vector_envs import SyncEnvironments
 from runner.episodes import nested
 from tests.conftest import Outcome, checkpoints_of, progress_of
-from tests.endless import Endless, EndlessAgents
+from tests.support.endless import Endless, EndlessAgents
 
 Run = Callable[..., Outcome]
 START = (
@@ -79,12 +79,12 @@ def test_memory_and_state_of_an_endless_episode_are_bounded(kind: str) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ("env._target_=tests.endless.Endless",),
-        ("env._target_=tests.endless.Endless", "env_runners.gym_env_vectorize_mode=async"),
-        ("env._target_=tests.endless.Endless", "env_runners.restart_failed_sub_environments=true"),
-        ("env._target_=tests.endless.EndlessAgents",),
+        ("env._target_=tests.support.endless.Endless",),
+        ("env._target_=tests.support.endless.Endless", "env_runners.gym_env_vectorize_mode=async"),
+        ("env._target_=tests.support.endless.Endless", "env_runners.restart_failed_sub_environments=true"),
+        ("env._target_=tests.support.endless.EndlessAgents",),
         pytest.param(
-            ("env._target_=tests.endless.Endless", "env_runners.num_env_runners=2"),
+            ("env._target_=tests.support.endless.Endless", "env_runners.num_env_runners=2"),
             marks=[pytest.mark.slow, pytest.mark.ray],
         ),
     ],
@@ -107,7 +107,7 @@ def test_a_resumed_run_begins_new_episodes_and_says_so_in_one_line(
 
 
 def test_a_short_episode_is_stepped_again_without_a_line(run_main: Run, tmp_path: Path) -> None:
-    options = ("env._target_=tests.endless.Endless", "env.max_replayed_steps=1000")
+    options = ("env._target_=tests.support.endless.Endless", "env.max_replayed_steps=1000")
     start = [text for text in START if not text.startswith("env.max_replayed")]
     assert run_main(*start, *options, "stop.training_iteration=2").code == 0
     resumed = run_main("resume", "run", "stop.training_iteration=3", "env.max_replayed_steps=10")

@@ -15,7 +15,7 @@ from runner.config.errors import Problem, RunFailure
 from runner.experiment.trainer import Trainer
 from tests.conftest import Outcome, checkpoints_of, progress_of, result_of, without_times
 from tests.support.problems import shown_problems
-from tests.test_several_learners import BC, PPO
+from tests.system.test_several_learners import BC, PPO
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")]
 

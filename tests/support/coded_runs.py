@@ -17,7 +17,7 @@ from runner.module_parts import make_piece
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
 from runner.pipelines.defaults import env_to_module_pipeline, module_to_env_pipeline
-from tests.environments import NUM_CODED_ACTIONS, CodedEnv, CodedVectorEnv
+from tests.support.environments import NUM_CODED_ACTIONS, CodedEnv, CodedVectorEnv
 
 CPU = torch.device("cpu")
 

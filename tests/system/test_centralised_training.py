@@ -79,7 +79,7 @@ def test_two_ray_actors_make_the_numbers_of_two_inline_runners(ray_cluster: None
 
 
 def test_a_team_shares_its_return() -> None:
-    team = (GAME, ("multi_agent.teams={all: ['*']}", "env._target_=tests.test_centralised_training.Unequal"))
+    team = (GAME, ("multi_agent.teams={all: ['*']}", "env._target_=tests.system.test_centralised_training.Unequal"))
     with trainer_of(team) as trainer:
         (result,) = train(trainer, 1)
     agents = [result[f"env_runners/agent_episode_return_mean/agent_{number}"] for number in (0, 1)]

@@ -61,7 +61,7 @@ def straight(run_main: Run, tmp_path: Path) -> Callable[..., list[dict[str, Any]
         ("ppo_cartpole", ["engine=inline", "env_runners.num_env_runners=2", "connectors=mean_std_filter"]),
         ("ppo_cartpole", ["env_runners.rollout_fragment_length=10", "env_runners.episode_lookback_horizon=3"]),
         ("ppo_cartpole", ["algorithm.lr=[[0,1e-3],[1000,0]]", "algorithm.entropy_coeff=[[0,0.1],[1000,0]]"]),
-        ("ppo_cartpole", ["env.env=null", "env._target_=tests.environments.MatchDiscrete"]),
+        ("ppo_cartpole", ["env.env=null", "env._target_=tests.support.environments.MatchDiscrete"]),
         ("ppo_pendulum", []),
         ("ppo_cartpole", CRASHING),
     ],
@@ -323,7 +323,7 @@ OTHER_SEED = Problem(
             id="optimizer",
         ),
         pytest.param(
-            ["+multi_agent.multi_rl_module._target_=tests.modules.joint_modules.SharedEncoder"],
+            ["+multi_agent.multi_rl_module._target_=tests.support.joint_modules.SharedEncoder"],
             [
                 cannot_change(
                     "multi_agent.multi_rl_module",
@@ -336,8 +336,8 @@ OTHER_SEED = Problem(
                 cannot_change(
                     "multi_agent.multi_rl_module._target_",
                     "the parameters and the optimiser of these modules",
-                    "override multi_agent.multi_rl_module._target_=tests.modules.joint_modules.SharedEncoder",
-                    '"tests.modules.joint_modules.SharedEncoder"',
+                    "override multi_agent.multi_rl_module._target_=tests.support.joint_modules.SharedEncoder",
+                    '"tests.support.joint_modules.SharedEncoder"',
                     "not set",
                     is_new_run=True,
                 ),

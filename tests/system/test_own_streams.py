@@ -22,7 +22,7 @@ from runner.pipelines.piece import Batch
 from runner.testing import BrokenContract, check_loss, check_piece
 from tests.conftest import QUICK, without_times
 
-HERE = "tests.test_own_streams"
+HERE = "tests.system.test_own_streams"
 
 
 class Draws(ConnectorPiece):

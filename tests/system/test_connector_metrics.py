@@ -12,7 +12,7 @@ from runner.config.metrics import producible_metrics
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, without_times
 
-PIECES = "tests.reporting_pieces"
+PIECES = "tests.support.reporting_pieces"
 AFTER_OBS = "insert_after: AddObservationsFromEpisodesToBatch"
 POSITIONS = f"connectors.env_to_module=[{{{AFTER_OBS}, piece: {{_target_: {PIECES}.CartPositions}}}}]"
 ACTIONS = f"connectors.module_to_env=[{{insert_after: GetActions, piece: {{_target_: {PIECES}.ActionCount}}}}]"
