@@ -183,7 +183,7 @@ def test_nothing_else_changes_learners_that_have_begun_an_update() -> None:
     with trainer_of("appo", *AHEAD) as trainer:
         results_of(trainer, 1)
         learners, operator = trainer.learners, cast(Any, trainer.context.operators["TrainOneStep"])
-        rollout = operator._ahead.item.rollout
+        rollout = operator._prefetching._ahead.item.rollout
         end = learners.begin_update(learners.send(rollout), 0)
         for change in (lambda: learners.update(rollout, 0), lambda: learners.update_targets(0.5)):
             with pytest.raises(RuntimeError, match="asked for a change before its end"):
