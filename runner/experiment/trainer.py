@@ -17,6 +17,7 @@ from runner.checkpoints.trust import StoredValues
 from runner.closing import close_each
 from runner.config.callback_checks import with_evaluation
 from runner.config.compose import compose_experiment
+from runner.config.composed import Composed
 from runner.config.errors import Problem, RunFailure, UserError, nearest_match
 from runner.config.info_metrics import read_info_metrics
 from runner.config.metrics import NUM_RESTARTS, check_metric_names
@@ -50,17 +51,28 @@ from runner.rows.finished_episodes import FinishedEpisodes
 from runner.tracking.headline import EVALUATION_RETURN
 
 if TYPE_CHECKING:
-    from ray import tune
-
-    from runner.experiment.fit import Origin
     from runner.experiment.recorded_data_builder import HeldOut
     from runner.offline.reading.recorded_source import RecordedSource
     from runner.offline.writing.recorder import Recorded
-    from runner.pages.run_record import RunRecord
     from runner.tracking import DataSet
 
 _log = logging.getLogger(__name__)
 _EVALUATION = "evaluation"  # in checkpoints
+
+
+@dataclass(frozen=True)
+class TrainerProvenance:
+    """What a trainer was made from; `runner.fit` records it.
+
+    Attributes:
+        composed: values and sources of the configuration.
+        checkpoint: checkpoint that the trainer resumes, or None for a new run.
+        is_trusted: whether to follow the files next to the checkpoint, whoever wrote them.
+    """
+
+    composed: Composed
+    checkpoint: Path | None = None
+    is_trusted: bool = False
 
 
 @dataclass(frozen=True)
@@ -77,7 +89,7 @@ class UnfinishedIteration:
 
 
 class Trainer:
-    """Trains a policy as a configuration says. `train` is one iteration; `fit` trains to the end and records a run.
+    """Trains a policy according to a configuration. `train` is one iteration; `runner.fit` trains to the end of a run.
 
     Args:
         config: the experiment, complete and checked.
@@ -86,7 +98,7 @@ class Trainer:
         loads_modules: load the parameters that `module.load_state_path` names; false where a state is set next.
         note: shows a line about waiting, or about an observation outside of its space; None: logs the latter.
         run_dir: folder that runners write to; None: they write nothing.
-        origin: what the configuration was made of, which `fit` records.
+        provenance: what the configuration was made from, or None if it is a dataclass.
 
     Attributes:
         parts: everything with state: learners, env runners, recorded data, replay buffers, and more.
@@ -94,6 +106,7 @@ class Trainer:
         last_result: of the newest iteration, also when its evaluation failed.
         loaded_modules: modules that were taken over from other runs.
         callbacks: the driver's.
+        provenance: what it was made from.
         replay_memory: what each replay buffer takes once it is full; of a trainer that only evaluates, none.
 
     Raises:
@@ -108,10 +121,10 @@ class Trainer:
         loads_modules: bool = True,
         note: Callable[[str], None] | None = None,
         run_dir: Path | None = None,
-        origin: Origin | None = None,
+        provenance: TrainerProvenance | None = None,
     ) -> None:
         self.config = config
-        self._origin = origin
+        self.provenance = provenance
         self._run_dir = run_dir
         self._warn = _log.warning if note is None else note
         self._recorded_role = recorded_role if config.offline.output is not None else None
@@ -172,7 +185,7 @@ class Trainer:
             config, self._module_parts, self._metrics, self.callbacks, is_recording, self._run_dir, recorded
         )
         self.context = build_context(config, self._module_parts, self.parts)
-        composed = None if self._origin is None else self._origin.composed
+        composed = None if self.provenance is None else self.provenance.composed
         self._digests = Digests({}, {}) if composed is None else Digests(composed.references, composed.values)
         if self._recorded_replay is not None:
             self._recorded_replay.fill(self.context.replay_buffers, self._module_parts[DEFAULT_MODULE_ID])
@@ -200,12 +213,10 @@ class Trainer:
     @classmethod
     def from_experiment(cls, name: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None) -> Trainer:
         """Make the trainer of `conf/experiment/<name>.yaml`, or of a file in `config_dir`, with overrides."""
-        from runner.experiment.fit import Origin
-
         composed = compose_experiment(
             [f"+experiment={name}", *overrides], None if config_dir is None else Path(config_dir)
         )
-        return cls(build_experiment_config(composed), origin=Origin(composed))
+        return cls(build_experiment_config(composed), provenance=TrainerProvenance(composed))
 
     @classmethod
     def from_checkpoint(cls, folder: str | Path, overrides: Sequence[str] = (), trust: bool = False) -> Trainer:
@@ -220,13 +231,11 @@ class Trainer:
             CheckpointError: the checkpoint is cut off or altered.
             UntrustedError: somebody else wrote the checkpoint, and it asks for more than computing.
         """
-        from runner.experiment.fit import Origin
-
         checkpoint = Path(folder).absolute()
         state, manifest = load_checkpoint(checkpoint)
         stored = StoredValues.of(checkpoint, manifest, trust).compose(overrides)
-        origin = Origin(stored, checkpoint, trust)
-        trainer = cls(build_experiment_config(stored), loads_modules=False, origin=origin)
+        provenance = TrainerProvenance(stored, checkpoint, trust)
+        trainer = cls(build_experiment_config(stored), loads_modules=False, provenance=provenance)
         try:
             trainer.set_state(state)
             trainer.last_result = dict(manifest.get("result", {}))
@@ -234,19 +243,6 @@ class Trainer:
             trainer.close()
             raise
         return trainer
-
-    @classmethod
-    def as_trainable(
-        cls, name: str, overrides: Sequence[str] = (), config_dir: str | Path | None = None
-    ) -> type[tune.Trainable]:
-        """Make a Ray Tune trainable of an experiment; a trial's config holds further overrides.
-
-        Example:
-            `tune.Tuner(Trainer.as_trainable("ppo_cartpole"), param_space={"algorithm.lr": tune.grid_search([...])})`
-        """
-        from runner.experiment.trainable import make_trainable  # imports Ray Tune
-
-        return make_trainable(cls, name, overrides, config_dir)
 
     # -- training --------------------------------------------------------------------------------------------------
 
@@ -312,28 +308,6 @@ class Trainer:
             except Exception as failure:  # the first error is the one to report
                 _log.warning("%s", failure)
             raise
-
-    def fit(self, run_dir: str | Path | None = None) -> RunRecord:
-        """Train until a criterion of `stop` holds, and leave a run as the command line does.
-
-        The run dir has progress.jsonl, checkpoints, result.json and the configuration, MLflow has its metrics, and
-        `tracking.display` says what is shown. Ctrl-C, or the interruption of a kernel, ends it after the iteration with
-        a checkpoint; another call goes on from there in the same run dir. Afterwards the trainer can be evaluated.
-
-        Args:
-            run_dir: None: `hydra.run.dir`; of a trainer that goes on from a checkpoint, its run's.
-
-        Returns:
-            What the run left.
-
-        Raises:
-            UserError: the run dir holds another run, or the trainer was made of a dataclass.
-            RunFailure: the run failed; files and tracking are closed, the last checkpoint stands.
-        """
-        from runner.experiment.fit import fit  # it is made of trainers
-
-        record, self._origin = fit(self, self._origin, None if run_dir is None else Path(run_dir))
-        return record
 
     @contextmanager
     def noting(self, note: Callable[[str], None]) -> Iterator[None]:
