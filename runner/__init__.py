@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from runner.experiment.env_runner_builder import make_env_runner
+    from runner.experiment.fit import fit
+    from runner.experiment.trainable import as_trainable
     from runner.experiment.trainer import Trainer
     from runner.pages.run_record import RunRecord, read_run
 
-__all__ = ["RunRecord", "Trainer", "make_env_runner", "read_run"]
+__all__ = ["RunRecord", "Trainer", "as_trainable", "fit", "make_env_runner", "read_run"]
 
 _EXPORTS = {  # they import torch or numpy; `runner validate` must not
     "RunRecord": "runner.pages.run_record",
     "Trainer": "runner.experiment.trainer",
+    "as_trainable": "runner.experiment.trainable",
+    "fit": "runner.experiment.fit",
     "make_env_runner": "runner.experiment.env_runner_builder",
     "read_run": "runner.pages.run_record",
 }

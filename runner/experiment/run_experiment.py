@@ -11,12 +11,11 @@ from runner.checkpoints.folder import naming_older
 from runner.config.composed import Composed
 from runner.config.references import hiding_values
 from runner.config.schemas import ExperimentConfig
-from runner.experiment.fit import Origin
 from runner.experiment.rehearsed_checkpoint import check_storable
 from runner.experiment.run import Run, own_errors_told
 from runner.experiment.run_folder import RunFolder
 from runner.experiment.run_records import RunRecords
-from runner.experiment.trainer import Trainer
+from runner.experiment.trainer import Trainer, TrainerProvenance
 from runner.interrupts import interrupts
 
 
@@ -57,7 +56,7 @@ def run_experiment(
                     loads_modules=resume_from is None,
                     note=records.note,
                     run_dir=records.run_dir,
-                    origin=Origin(composed, resume_from, is_trusted),
+                    provenance=TrainerProvenance(composed, resume_from, is_trusted),
                 )
             )
             if resume_from is None and not config.env.is_external:  # their state begins a segment of a journal

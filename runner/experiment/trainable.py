@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ray import tune
 
@@ -14,26 +14,27 @@ from runner.config.errors import show_value
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.experiment.ray_resources import bundles_of, strategy_of
-
-if TYPE_CHECKING:
-    from runner.experiment.trainer import Trainer
+from runner.experiment.trainer import Trainer
 
 _CHECKPOINT = "runner_checkpoint"
 
 
-def make_trainable(
-    trainer_class: type[Trainer],
+def as_trainable(
     experiment: str,
     overrides: Sequence[str] = (),
     config_dir: str | Path | None = None,
+    trainer_class: type[Trainer] = Trainer,
 ) -> type[tune.Trainable]:
     """Return a `ray.tune.Trainable` whose trials train `experiment`; a trial's config holds further overrides.
 
+    Example:
+        `tune.Tuner(as_trainable("ppo_cartpole"), param_space={"algorithm.lr": tune.grid_search([1e-3, 1e-4])})`
+
     Args:
-        trainer_class: trains a trial.
         experiment: name of the experiment file.
-        overrides: of every trial, as on the command line.
-        config_dir: folder with experiments of your own.
+        overrides: overrides of every trial, as on the command line.
+        config_dir: folder with custom experiments.
+        trainer_class: class that trains a trial.
     """
 
     def _overrides_of(config: Mapping[str, Any]) -> list[str]:

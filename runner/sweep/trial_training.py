@@ -11,11 +11,10 @@ from typing import Any
 from runner.checkpoints import load_checkpoint
 from runner.checkpoints.folder import list_checkpoints
 from runner.config.errors import RunnerError
-from runner.experiment.fit import Origin
 from runner.experiment.run import Run
 from runner.experiment.run_folder import opened_run_folder
 from runner.experiment.run_records import RunRecords, Status
-from runner.experiment.trainer import Trainer
+from runner.experiment.trainer import Trainer, TrainerProvenance
 from runner.locks import BEAT_S, STALE_AFTER_S, FolderHeld, FolderLost, owner_of
 from runner.sweep.trial_settings import (
     METRICS,
@@ -84,7 +83,7 @@ class TrialTraining:
                 loads_modules=resume_from is None,
                 note=self._records.note,
                 run_dir=run_dir,
-                origin=Origin(composed, resume_from),
+                provenance=TrainerProvenance(composed, resume_from),
             )
         )
         if stored is not None:

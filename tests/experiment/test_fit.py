@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from runner import Trainer
+from runner import Trainer, fit
 from runner.config.errors import UserError
 from runner.plans import Result
 from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of, without_times
@@ -34,7 +34,7 @@ def test_a_fit_is_a_run_of_the_command_line(
     assert outcome.code == 0, outcome.err
     monkeypatch.chdir(tmp_path)
     with Trainer.from_experiment(CARTPOLE, [*THREE, "hydra.run.dir=fitted"]) as trainer:
-        record = trainer.fit()
+        record = fit(trainer)
         assert trainer.evaluate(2)["evaluation/env_runners/num_episodes"] == 2
     typed, fitted = tmp_path / "typed", tmp_path / "fitted"
     assert list(map(without_times, progress_of(fitted))) == list(map(without_times, progress_of(typed)))
@@ -51,7 +51,7 @@ def test_a_fit_is_a_run_of_the_command_line(
 def test_a_fit_goes_to_the_folder_of_hydra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     with Trainer.from_experiment(CARTPOLE, [*QUICK, "stop.training_iteration=1", "tracking.display=plain"]) as trainer:
-        record = trainer.fit()
+        record = fit(trainer)
     outputs, experiment, date, time = record.path.relative_to(tmp_path).parts
     assert (outputs, experiment) == ("outputs", CARTPOLE)
     assert (len(date), len(time)) == (len("2026-11-21"), len("10-02-11"))
@@ -59,11 +59,11 @@ def test_a_fit_goes_to_the_folder_of_hydra(tmp_path: Path, monkeypatch: pytest.M
 
 def test_an_interrupted_fit_goes_on(tmp_path: Path) -> None:
     with Trainer.from_experiment(CARTPOLE, THREE) as trainer:
-        trainer.fit(tmp_path / "straight")
+        fit(trainer, tmp_path / "straight")
     with _InterruptedTrainer.from_experiment(CARTPOLE, THREE) as trainer:
-        interrupted = trainer.fit(tmp_path / "run")
+        interrupted = fit(trainer, tmp_path / "run")
         assert (interrupted.status, interrupted.stop_reason) == ("interrupted", "SIGINT after iteration 2")
-        record = trainer.fit()
+        record = fit(trainer)
     assert record.path == tmp_path / "run"
     assert record.status == "finished"
     straight = list(map(without_times, progress_of(tmp_path / "straight")))
@@ -72,10 +72,10 @@ def test_an_interrupted_fit_goes_on(tmp_path: Path) -> None:
 
 def test_a_checkpoint_goes_on_in_its_run(tmp_path: Path) -> None:
     with Trainer.from_experiment(CARTPOLE, THREE) as trainer:
-        first = trainer.fit(tmp_path / "run")
+        first = fit(trainer, tmp_path / "run")
     with Trainer.from_checkpoint(first.checkpoint, ["stop.training_iteration=4"]) as trainer:
         assert trainer.last_result["training_iteration"] == 3
-        record = trainer.fit()
+        record = fit(trainer)
     assert record.path == first.path
     assert [line["training_iteration"] for line in progress_of(record.path)] == [1, 2, 3, 4]
     assert result_of(record.path)["stop_reason"] == "training_iteration 4 >= 4"
@@ -83,26 +83,26 @@ def test_a_checkpoint_goes_on_in_its_run(tmp_path: Path) -> None:
 
 def test_a_run_dir_holds_one_run(tmp_path: Path) -> None:
     with Trainer.from_experiment(CARTPOLE, THREE) as trainer:
-        trainer.fit(tmp_path)
+        fit(trainer, tmp_path)
     with Trainer.from_experiment(CARTPOLE, THREE) as trainer, pytest.raises(UserError, match="holds a run already"):
-        trainer.fit(tmp_path)
+        fit(trainer, tmp_path)
 
 
 def test_a_trainer_of_a_dataclass_does_not_fit(tmp_path: Path) -> None:
     with Trainer.from_experiment(CARTPOLE, THREE) as trainer:
         config = trainer.config
     with Trainer(config) as trainer, pytest.raises(UserError, match="made of a dataclass") as caught:
-        trainer.fit(tmp_path)
+        fit(trainer, tmp_path)
     assert "Trainer.from_experiment" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_checkpoint_without_a_run_needs_a_folder(tmp_path: Path) -> None:
     with Trainer.from_experiment(CARTPOLE, THREE) as trainer:
-        record = trainer.fit(tmp_path / "run")
+        record = fit(trainer, tmp_path / "run")
     moved = Path(record.checkpoint).rename(tmp_path / "best")
     with Trainer.from_checkpoint(moved) as trainer:
         with pytest.raises(UserError, match="does not know where to write") as caught:
-            trainer.fit()
+            fit(trainer)
         assert "run_dir" in str(caught.value)
-        assert trainer.fit(tmp_path / "further").status == "finished"
+        assert fit(trainer, tmp_path / "further").status == "finished"

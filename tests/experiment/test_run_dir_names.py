@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from runner import fit
 from runner.config.compose import compose_experiment
 from runner.config.errors import UserError
 from runner.experiment.run_folder import claim_run_dir, make_free_folder
@@ -85,7 +86,7 @@ def test_module_only_and_fit_take_the_next_free_name(
     assert sorted(path.name for path in (tmp_path / "day").iterdir()) == ["second", "second_2"]
     for _ in range(2):
         with Trainer.from_experiment("ppo_cartpole", [*SHORT[1:], SAME_MOMENT]) as trainer:
-            trainer.fit()
+            fit(trainer)
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
 

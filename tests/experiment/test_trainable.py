@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from runner import as_trainable
 from runner.config.errors import ConfigError
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, without_times
@@ -25,7 +26,7 @@ def test_trials_have_their_own_overrides(ray_cluster: None, tmp_path: Path) -> N
     from ray import tune
 
     tuner = tune.Tuner(
-        Trainer.as_trainable("ppo_cartpole", QUICK),
+        as_trainable("ppo_cartpole", QUICK),
         param_space={"algorithm.lr": tune.grid_search([1e-2]), "seed": 3},
         run_config=tune.RunConfig(stop={"training_iteration": 1}, storage_path=str(tmp_path), verbose=0),
     )
@@ -38,7 +39,7 @@ def test_trials_have_their_own_overrides(ray_cluster: None, tmp_path: Path) -> N
 
 
 def test_a_trial_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
-    trainable = Trainer.as_trainable("ppo_cartpole", QUICK)
+    trainable = as_trainable("ppo_cartpole", QUICK)
     first = trainable(config={"seed": 5})
     first.train()
     first.save(str(tmp_path / "checkpoint"))
@@ -53,6 +54,6 @@ def test_a_trial_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
 
 
 def test_a_mistake_in_a_trial_is_told(tmp_path: Path) -> None:
-    trainable = Trainer.as_trainable("ppo_cartpole", QUICK)
+    trainable = as_trainable("ppo_cartpole", QUICK)
     with pytest.raises(ConfigError, match=r"unknown key algorithm\.gama"):
         trainable(config={"algorithm.gama": 0.9})

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from runner import as_trainable
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError
 from runner.experiment.trainer import Trainer
@@ -114,7 +115,7 @@ def test_three_ways_to_train_are_equal(ray_cluster: None, run_main: Any, tmp_pat
     assert from_command_line == from_python
 
     tuner = tune.Tuner(
-        Trainer.as_trainable(CARTPOLE, QUICK),
+        as_trainable(CARTPOLE, QUICK),
         param_space={"seed": 0},
         run_config=tune.RunConfig(
             stop={"training_iteration": 2}, storage_path=str(tmp_path / "tune"), verbose=0, failure_config=None

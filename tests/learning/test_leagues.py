@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from runner import fit
 from runner.experiment.trainer import Trainer
 
 LOSS_RATE = "evaluation/league/perfect/loss_rate"
@@ -20,7 +21,7 @@ def test_a_league_learns_tic_tac_toe(seed: int, tmp_path: Path) -> None:
     """
     overrides = [f"seed={seed}", "tracking=none", f"hydra.run.dir={tmp_path / 'run'}"]
     with Trainer.from_experiment("ppo_league_tictactoe", overrides) as one:
-        one.fit()
+        fit(one)
         assert one.last_result["num_env_steps_sampled_lifetime"] <= 1_001_000  # type: ignore[operator]
         result = one.evaluate(2000)
     assert result[LOSS_RATE] <= 0.05  # type: ignore[operator]
@@ -37,7 +38,7 @@ def test_a_league_beats_fixed_players(experiment: str, seed: int, tmp_path: Path
     """By about 500 greedy games against each of them, on either seat by turns."""
     overrides = [f"seed={seed}", "tracking=none", f"hydra.run.dir={tmp_path / 'run'}"]
     with Trainer.from_experiment(experiment, overrides) as one:
-        one.fit()
+        fit(one)
         result = one.evaluate(500 * len(WINS[experiment]))
     for player, least in WINS[experiment].items():
         assert result[f"evaluation/league/{player}/win_rate"] >= least, player  # type: ignore[operator]

@@ -43,7 +43,7 @@ def test_notebooks_are_stored_without_outputs(path: Path) -> None:
 def test_the_first_run(tmp_path: Path) -> None:
     client = RunNotebook(reduced(FOLDER / "first_run.ipynb", SHORT), tmp_path)
     notebook = client.run()
-    fit = cell_with(notebook, "run = trainer.fit()")
+    fit = cell_with(notebook, "run = fit(trainer)")
     (live,) = outputs_of(fit, "text/html")
     assert "finished: training_iteration 3 &gt;= 3" in live
     assert "data:image/svg+xml;base64," in live
@@ -56,7 +56,7 @@ def test_the_first_run(tmp_path: Path) -> None:
     assert "data:image/svg+xml;base64," in curves
     (counted,) = outputs_of(cell_with(notebook, "len(run.columns"), "text/plain")
     assert counted.startswith("(3, ")
-    (longer,) = outputs_of(cell_with(notebook, "longer = trainer.fit()"), "text/html")
+    (longer,) = outputs_of(cell_with(notebook, "longer = fit(trainer)"), "text/html")
     assert "finished: training_iteration 5 &gt;= 5" in longer
     assert "checked" in printed_by(cell_with(notebook, "-m runner export"))
     (total,) = outputs_of(cell_with(notebook, "LocalPolicy("), "text/plain")
@@ -82,7 +82,7 @@ def test_plans_and_pipelines(tmp_path: Path) -> None:
     assert "CompleteEpisodes" in changed
     (acting,) = outputs_of(cell_with(notebook, "trainer.pipelines().env_to_module"), "image/svg+xml")
     assert "MeanStdFilter" in acting
-    live, record = outputs_of(cell_with(notebook, "run = trainer.fit()"), "text/html")
+    live, record = outputs_of(cell_with(notebook, "run = fit(trainer)"), "text/html")
     assert "finished: training_iteration 3" in live
     assert "Learner" in record
     assert re.search(r"nearest +ParallelRollouts", printed_by(cell_with(notebook, "except ConfigError")))
@@ -95,11 +95,11 @@ def notebook_of(*sources: str) -> nbformat.NotebookNode:
 @pytest.mark.slow
 def test_the_display_is_updated_twice_a_second_and_an_interrupted_run_goes_on(tmp_path: Path) -> None:
     overrides = [*QUICK, "~stop", "+stop.time_total_s=1000"]
-    make = f"from runner import Trainer\ntrainer = Trainer.from_experiment('ppo_cartpole', {overrides})"
+    make = f"from runner import Trainer, fit\ntrainer = Trainer.from_experiment('ppo_cartpole', {overrides})"
     interrupt = (
         "import os, signal, threading\n"
         "threading.Timer(4.0, lambda: os.kill(os.getpid(), signal.SIGINT)).start()\n"
-        "run = trainer.fit('run')\n"
+        "run = fit(trainer, 'run')\n"
     )
     again = interrupt.replace("'run'", "").replace("run =", "again =")
     numbers = [f"len({name}.columns['time_total_s'])" for name in ("again", "run")]
@@ -117,9 +117,9 @@ def test_the_display_is_updated_twice_a_second_and_an_interrupted_run_goes_on(tm
 @pytest.mark.slow
 def test_display_none_shows_nothing(tmp_path: Path) -> None:
     source = (
-        "from runner import Trainer\n"
+        "from runner import Trainer, fit\n"
         f"with Trainer.from_experiment('ppo_cartpole', {[*SHORT, 'tracking.display=none']}) as trainer:\n"
-        "    run = trainer.fit('run')"
+        "    run = fit(trainer, 'run')"
     )
     notebook = RunNotebook(notebook_of(source), tmp_path).run()
     assert notebook.cells[0].outputs == []

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from runner import fit
 from runner.experiment.trainer import Trainer
 from runner.pages.page import render
 from runner.pages.run_page import run_page
@@ -68,7 +69,7 @@ def test_the_matrix_of_a_league_has_a_cell_for_each_pair_that_played(tmp_path: P
         "tracking=none",
     ]
     with Trainer.from_experiment("ppo_league_tictactoe", overrides) as trainer:
-        run_dir = trainer.fit(tmp_path / "run").path
+        run_dir = fit(trainer, tmp_path / "run").path
     standings = json.loads((run_dir / "league" / "standings.json").read_text())
     pairs = [(row["player"], other) for row in standings for other in row["games"]]
     dom, complaints = visit(render(run_page(read_run(run_dir))), tmp_path)

@@ -14,7 +14,7 @@ import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from runner import Trainer
+from runner import Trainer, fit
 from runner.checkpoints import read_manifest, save_checkpoint
 from runner.config.errors import ConfigError, Problem
 from runner.config.stores import local_copy_of
@@ -489,7 +489,7 @@ def test_a_run_dir_at_a_url_from_a_file_and_from_python(
     assert _stored("mine/a b")["progress.jsonl"]
     url = "hydra.run.dir=faulty://runs/run"
     with Trainer.from_experiment("ppo_cartpole", [*QUICK, url, "stop.training_iteration=1"]) as trainer:
-        run = trainer.fit()
+        run = fit(trainer)
     assert run.path == tmp_path / "outputs/faulty/runs/run"
     assert _stored_checkpoints() == ["iteration_000001"]
 

@@ -8,6 +8,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from runner import fit
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.experiment.trainer import Trainer
 
@@ -66,7 +67,7 @@ def test_agents_that_remember_solve_a_game_of_bits(memory: str, least: float, mo
             f"stop={{{RETURN}: 1, num_env_steps_sampled_lifetime: 4000}}",
         ],
     ) as trainer:
-        trainer.fit()
+        fit(trainer)
         value = trainer.last_result[RETURN]
     assert value is not None
     assert least <= value <= most

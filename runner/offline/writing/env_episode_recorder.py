@@ -15,7 +15,7 @@ import numpy as np
 from runner.episodes import nested
 from runner.episodes.columns import REWARDS, Agents, ColumnBlock
 from runner.offline.codecs.env_episode_format import EnvEpisodes
-from runner.offline.writing.recorder import ENV_T, BoolArray, JoinedInfos, Part, Recorded
+from runner.offline.writing.recorder import ENV_T, BoolArray, JoinedInfos, Recorded, RecordedChunk
 from runner.offline.writing.writer import EpisodeWriter
 from runner.rows.finished_episodes import EndedEpisode
 from runner.rows.to_record import ToRecord
@@ -29,13 +29,13 @@ class _AgentEpisode:
     agent: str
     module_id: str
     env_episode_id: str
-    parts: list[Part] = field(default_factory=list)
+    parts: list[RecordedChunk] = field(default_factory=list)
     is_terminated: bool = False
     is_truncated: bool = False
 
     def get_state(self) -> dict[str, Any]:
         """Return it as arrays and plain values, without infos."""
-        self.parts = [Part.joined(self.parts)]
+        self.parts = [RecordedChunk.joined(self.parts)]
         return {
             "agent": self.agent,
             "module_id": self.module_id,
@@ -48,7 +48,7 @@ class _AgentEpisode:
     def from_state(cls, id_: str, env_episode_id: str, state: Mapping[str, Any]) -> _AgentEpisode:
         """Invert `get_state`."""
         columns = state["columns"]
-        parts = [Part(columns, len(columns[REWARDS]))]
+        parts = [RecordedChunk(columns, len(columns[REWARDS]))]
         flags = bool(state["is_terminated"]), bool(state["is_truncated"])
         return cls(id_, str(state["agent"]), str(state["module_id"]), env_episode_id, parts, *flags)
 
@@ -185,7 +185,7 @@ class EnvEpisodeRecorder:
             if id_ not in of_env:
                 of_env[id_] = _AgentEpisode(id_, agents.agent_ids[chunk], block.module_id, env_id)
             episode = of_env[id_]
-            episode.parts.append(Part.of(block, chunk, copies=True))
+            episode.parts.append(RecordedChunk.of(block, chunk, copies=True))
             episode.is_terminated, episode.is_truncated = is_terminated, is_truncated
 
 

@@ -50,7 +50,7 @@ class Recorded:
 
 
 @dataclass(frozen=True)
-class Part:
+class RecordedChunk:
     """A part of an episode of one agent.
 
     Attributes:
@@ -64,7 +64,7 @@ class Part:
     infos: list[dict[str, Any]] | None = None
 
     @classmethod
-    def of(cls, block: ColumnBlock, chunk: int, copies: bool) -> Part:
+    def of(cls, block: ColumnBlock, chunk: int, copies: bool) -> RecordedChunk:
         """Take a chunk of a block, as a copy or as views."""
         length, start = int(block.lengths[chunk]), int(block.offsets[chunk])
         rows, obs_rows = slice(start, start + length), slice(start + chunk, start + chunk + length + 1)
@@ -75,7 +75,7 @@ class Part:
         return cls(columns, length, block.infos.rows_of(chunk, 0, length + 1) if block.infos else None)
 
     @classmethod
-    def joined(cls, parts: Sequence[Part]) -> Part:
+    def joined(cls, parts: Sequence[RecordedChunk]) -> RecordedChunk:
         """Join the parts of one episode, in their order; infos are left out."""
         if len(parts) == 1:
             return parts[0]
@@ -105,7 +105,7 @@ class EpisodeRecorder:
 
     def __init__(self, writer: EpisodeWriter) -> None:
         self._writer = writer
-        self._open: dict[str, list[Part]] = {}
+        self._open: dict[str, list[RecordedChunk]] = {}
         self._num_broken_off = 0
 
     def add(self, block: ColumnBlock, is_recorded: BoolArray | None = None) -> None:
@@ -118,7 +118,7 @@ class EpisodeRecorder:
         Raises:
             RunFailure: what has ended cannot be written.
         """
-        ended: list[tuple[int, list[Part]]] = []
+        ended: list[tuple[int, list[RecordedChunk]]] = []
         has_ended = (block.is_terminated | block.is_truncated).tolist()
         has_begun = (block.t_started > 0).tolist()
         for chunk, id_ in enumerate(block.episode_ids):
@@ -128,7 +128,7 @@ class EpisodeRecorder:
                 self._num_broken_off += has_ended[chunk]
                 continue
             parts = self._open.setdefault(id_, [])
-            parts.append(Part.of(block, chunk, copies=not has_ended[chunk]))
+            parts.append(RecordedChunk.of(block, chunk, copies=not has_ended[chunk]))
             if has_ended[chunk]:
                 ended.append((chunk, self._open.pop(id_)))
         if ended:
@@ -165,12 +165,12 @@ class EpisodeRecorder:
 
     def get_open(self) -> dict[str, dict[str, Column]]:
         """Return what was taken of the episodes that have not ended: id -> columns, without infos."""
-        self._open = {id_: [Part.joined(parts)] for id_, parts in self._open.items()}
+        self._open = {id_: [RecordedChunk.joined(parts)] for id_, parts in self._open.items()}
         return {id_: dict(part.columns) for id_, (part,) in self._open.items()}
 
     def set_open(self, episodes: Mapping[str, Mapping[str, Column]]) -> None:
         """Go on with the episodes that `get_open` returned."""
-        self._open = {id_: [Part(columns, len(columns[REWARDS]))] for id_, columns in episodes.items()}
+        self._open = {id_: [RecordedChunk(columns, len(columns[REWARDS]))] for id_, columns in episodes.items()}
 
     def close(self) -> Recorded:
         """Finish the files."""
@@ -183,7 +183,7 @@ class EpisodeRecorder:
         self._writer.abort()
 
 
-def _joined(block: ColumnBlock, episodes: Sequence[tuple[int, Sequence[Part]]]) -> ColumnBlock:
+def _joined(block: ColumnBlock, episodes: Sequence[tuple[int, Sequence[RecordedChunk]]]) -> ColumnBlock:
     """Make a block with one chunk an episode, of the parts of all episodes that end with these chunks of a block."""
     last = [chunk for chunk, _ in episodes]
     every = [parts for _, parts in episodes]
@@ -208,7 +208,7 @@ def _joined(block: ColumnBlock, episodes: Sequence[tuple[int, Sequence[Part]]]) 
 class JoinedInfos:
     """Infos of joined episodes."""
 
-    def __init__(self, episodes: Sequence[Sequence[Part]]) -> None:
+    def __init__(self, episodes: Sequence[Sequence[RecordedChunk]]) -> None:
         self._episodes = episodes
 
     def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
