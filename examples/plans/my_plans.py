@@ -74,12 +74,11 @@ class RandomShare(Operator):
         self._share = share
         self._stream = random_stream(context.config.seed, "random_share")
 
-    def transform(self, item: Experiences) -> Iterator[Experiences]:
-        """Give the item, or nothing."""
+    def transform(self, item: Experiences) -> list[Experiences]:
+        """Return the item, or nothing."""
         is_given = self._stream.random() < self._share
         self.metrics.report("given_share", is_given)
-        if is_given:
-            yield item
+        return [item] if is_given else []
 
     def get_state(self) -> dict[str, Any]:
         """Return the state of the random stream: a resumed run draws the same numbers."""
