@@ -21,6 +21,7 @@ from runner.config.plans import needs_of, recorded_buffers
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import is_bad_call, is_user_defined, place_of, problem_of
 from runner.learners.collective import Collective, SingleProcess
+from runner.learners.compiled_learner import CompiledLearner
 from runner.learners.learner import Learner
 from runner.learners.learner_group import LearnerGroup
 from runner.learners.loss import Loss
@@ -152,7 +153,8 @@ def _build_learner(config: ExperimentConfig, parts: ModuleParts, collective: Col
         what = f"learners.compile: microbatches (module {parts.plan.module_id}) are not compiled"
         raise ConfigError([Problem(what, "algorithm.microbatch_size", str(of_module.config.microbatch_size), "null")])
     learning = of_module.loss, of_module.config, of_module.stream
-    return Learner(parts.module, *learning, collective, is_compiled, of_module.loss_stream)
+    learner_class = CompiledLearner if is_compiled else Learner
+    return learner_class(parts.module, *learning, collective, of_module.loss_stream)
 
 
 def _build_joint_learner(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from runner.compat.libraries import LibraryChangedError
 from runner.config.algorithms import AlgorithmConfig
-from runner.config.errors import ConfigError, Problem
 from runner.learners.collective import Collective, SingleProcess
 from runner.learners.gradients import ModuleGradient
 from runner.learners.loss import Loss, with_noise
@@ -23,9 +21,6 @@ from runner.learners.parameter_updater import ParameterUpdater
 from runner.learners.per_row_metrics import PerRowMetrics
 from runner.modules.rl_module import RLModule
 
-if TYPE_CHECKING:
-    from runner.learners.compiled_gradient import CompiledGradient
-
 
 class Learner:
     """Updates one module.
@@ -36,11 +31,8 @@ class Learner:
         config: learning rate, epochs, minibatches, clipping.
         stream: shuffles rows.
         collective: learners that update the same module on other rows; None: there are none.
-        is_compiled: compute gradients in one compiled function.
         loss_stream: for the random numbers of the loss, saved with the learner; None: the loss has one already.
 
-    Raises:
-        ConfigError: the module cannot be compiled.
     """
 
     def __init__(
@@ -50,7 +42,6 @@ class Learner:
         config: AlgorithmConfig,
         stream: np.random.Generator,
         collective: Collective | None = None,
-        is_compiled: bool = False,
         loss_stream: np.random.Generator | None = None,
     ) -> None:
         self.module = module
@@ -58,9 +49,7 @@ class Learner:
         self._collective: Collective = collective or SingleProcess()
         self._updater = ParameterUpdater(module, config)
         self._update = MinibatchLoop(module, loss, config, stream, self.device, self._collective, loss_stream)
-        self._compiled = _compiled_gradient(module, loss, self._updater, self._collective) if is_compiled else None
         checked_once(loss, config, self._use)
-        self._cut = [config.train_batch_size_per_learner, config.minibatch_size]
 
     def _use(self, compute_loss: ComputeLoss) -> None:
         """Compute the loss by this from now on."""
@@ -83,13 +72,12 @@ class Learner:
         self.loss.before_update(num_env_steps)
         records: list[Record] = []
         rows = self._update.new_rows()
-        compile_s = self._compile_s
-        for minibatch in self._update.minibatches.of_update(batch):
+        for minibatch in self._update.minibatches.of_update(batch):  # of all epochs
             records.append(self._step(minibatch, lrs, rows))
             self._update.end_step(minibatch.num_rows_of_all)
         means = self._update.means(records, self._updater.lr_fields)
         metrics = self._update.end(means, self._updater.metrics(lrs), len(records))
-        return LearnerUpdate(metrics, rows, self._compile_s - compile_s)
+        return LearnerUpdate(metrics, rows)
 
     def gradients(self, batch: Mapping[str, Any], num_env_steps: int) -> ModuleGradient:
         """Compute the gradient of all rows with a loss at once; no parameter changes.
@@ -129,20 +117,13 @@ class Learner:
         reported = {**gradients.metrics, **self._update.means([norms], self._updater.lr_fields)}
         return self._update.end(reported, self._updater.metrics(lrs), 1)
 
-    @property
-    def _compile_s(self) -> float:
-        return 0.0 if self._compiled is None else self._compiled.compile_s
-
     def update_targets(self, tau: float) -> None:
         """Let the module's targets follow: target <- target + tau (network - target)."""
         self.module.update_targets(tau)
 
     def _step(self, minibatch: Minibatch, lrs: Sequence[float], rows: PerRowMetrics) -> Record:
         """Take a step along the gradient of a minibatch; returns the metrics, with the norms before clipping."""
-        if self._compiled is None or not self._compiled.takes(minibatch):
-            return self._backward(minibatch, rows) | self._updater.step(lrs, self.loss.frozen_groups)
-        record, norms = self._compiled(minibatch)
-        return rows.without_rows(record, minibatch) | self._updater.move(lrs, norms, self.loss.frozen_groups)
+        return self._backward(minibatch, rows) | self._updater.step(lrs, self.loss.frozen_groups)
 
     def _backward(self, minibatch: Minibatch, rows: PerRowMetrics) -> Record:
         """Compute the gradient of a minibatch, the mean over the peers; returns the metrics."""
@@ -185,11 +166,8 @@ class Learner:
         return {**self._updater.get_state(), **self._update.get_state(), **self.get_unshared_state()}
 
     def get_unshared_state(self) -> dict[str, Any]:
-        """Return the state that may differ from the peers: loss, random streams, and sizes that are compiled."""
-        compiled = (
-            {} if self._compiled is None else {"compiled": {"of": self._cut, "sizes": list(self._compiled.sizes)}}
-        )
-        return self._update.get_unshared_state() | compiled
+        """Return the state that may differ from the peers: loss and random streams."""
+        return self._update.get_unshared_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`.
@@ -199,16 +177,3 @@ class Learner:
         """
         self._updater.set_state(state)
         self._update.set_state(state)
-        compiled = state.get("compiled", {})
-        if self._compiled is not None:  # another cut gives other sizes
-            self._compiled.sizes = list(compiled["sizes"]) if compiled and compiled["of"] == self._cut else []
-
-
-def _compiled_gradient(
-    module: RLModule, loss: Loss, updater: ParameterUpdater, collective: Collective
-) -> CompiledGradient:
-    try:
-        from runner.learners.compiled_gradient import CompiledGradient  # imports torch's compilers, which takes seconds
-    except LibraryChangedError as error:
-        raise ConfigError([Problem(str(error), "learners.compile", allowed="learners.compile=false")]) from error
-    return CompiledGradient(module, loss, updater, collective)

@@ -18,6 +18,7 @@ from runner.config.errors import Problem
 from runner.config.metrics import producible_metrics
 from runner.config.schemas import ExperimentConfig
 from runner.episodes import nested
+from runner.learners.compiled_learner import CompiledLearner
 from runner.learners.learner import Learner
 from runner.learners.loss import Loss, find_misfit, with_noise
 from runner.learners.parameter_updater import backward_each, members_of
@@ -344,7 +345,8 @@ class _LossContract:
 
     def _learner(self, is_compiled: bool = False) -> Learner:
         config = dataclasses.replace(self._config, minibatch_size=None, num_epochs=2)
-        return Learner(self._make_module(), self._loss(), config, np.random.default_rng(0), is_compiled=is_compiled)
+        learner_class = CompiledLearner if is_compiled else Learner
+        return learner_class(self._make_module(), self._loss(), config, np.random.default_rng(0))
 
     def ignores_padded_steps(self, make_module: Callable[[], RLModule]) -> Iterator[Problem]:
         """What lies in padded steps of sequences changes no gradient."""

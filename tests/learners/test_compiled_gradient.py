@@ -25,6 +25,7 @@ from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
 from runner.learners.a2c import A2CLoss
 from runner.learners.compiled_gradient import _MOST_FUNCTIONS
+from runner.learners.compiled_learner import CompiledLearner
 from runner.learners.cql import CQLLoss
 from runner.learners.learner import Learner
 from runner.learners.ppo import PPOLoss
@@ -86,10 +87,11 @@ class Scaled(ActorCriticModule):
         return {**outputs, "vf_preds": outputs["vf_preds"] * self.scale}
 
 
-def learner_of(module_class: type[ActorCriticModule] = ActorCriticModule, **options: Any) -> Learner:
+def learner_of(module_class: type[ActorCriticModule] = ActorCriticModule, is_compiled: bool = False) -> Learner:
     torch.manual_seed(0)
     module = module_class(SPACE, DISCRETE, ModuleConfig(fcnet_hiddens=[8]))
-    return Learner(module, A2CLoss(CONFIG), CONFIG, np.random.default_rng(0), **options)
+    learner_class = CompiledLearner if is_compiled else Learner
+    return learner_class(module, A2CLoss(CONFIG), CONFIG, np.random.default_rng(0))
 
 
 def rows_of(num_rows: int, seed: int = 0) -> dict[str, Tensor]:
@@ -107,15 +109,15 @@ def update_often(learner: Learner) -> None:
 def test_compiled_code_computes_what_torch_does() -> None:
     config = PPOConfig(num_epochs=1, minibatch_size=20, entropy_coeff=[[0, 0.1], [100, 0.0]], grad_clip=0.1)
     eager, compiled = (
-        Learner(make_module(DISCRETE), PPOLoss(config), config, np.random.default_rng(0), is_compiled=is_compiled)
-        for is_compiled in (False, True)
+        learner_class(make_module(DISCRETE), PPOLoss(config), config, np.random.default_rng(0))
+        for learner_class in (Learner, CompiledLearner)
     )
     for number in range(4):
         expected, update = (one.update(rows_of(59, number), 50 * number) for one in (eager, compiled))
         assert update.metrics == pytest.approx(expected.metrics, rel=1e-4, abs=1e-6)
         assert (update.compile_s > 0) == (number == 0), "both sizes, 19 and 20, are compiled in the first update"
     np.testing.assert_allclose(compiled.get_weights(), eager.get_weights(), rtol=1e-4, atol=1e-6)
-    again = Learner(make_module(DISCRETE), PPOLoss(config), config, np.random.default_rng(0), is_compiled=True)
+    again = CompiledLearner(make_module(DISCRETE), PPOLoss(config), config, np.random.default_rng(0))
     for number in range(4):
         again.update(rows_of(59, number), 50 * number)
     assert np.array_equal(again.get_weights(), compiled.get_weights())
@@ -137,7 +139,7 @@ def test_it_goes_on_exactly_after_a_resume() -> None:
     assert np.array_equal(resumed.get_weights(), learner.get_weights())
     assert resumed.get_state()["compiled"]["sizes"] == [12, 11]
     learner_of().set_state(state)
-    other = Learner(make_module(DISCRETE), A2CLoss(CONFIG), OTHER_CUT, np.random.default_rng(0), is_compiled=True)
+    other = CompiledLearner(make_module(DISCRETE), A2CLoss(CONFIG), OTHER_CUT, np.random.default_rng(0))
     other.set_state(state)
     assert other.get_state()["compiled"]["sizes"] == []
 
@@ -179,7 +181,7 @@ class CountingLoss(A2CLoss):
 @pytest.mark.usefixtures("traced_only")
 def test_what_a_loss_keeps_is_kept() -> None:
     loss = CountingLoss(CONFIG)
-    learner = Learner(make_module(DISCRETE), loss, CONFIG, np.random.default_rng(0), is_compiled=True)
+    learner = CompiledLearner(make_module(DISCRETE), loss, CONFIG, np.random.default_rng(0))
     update = learner.update(rows_of(12), 500)
     assert float(loss.newest) == pytest.approx(update.metrics["vf_loss"])
     assert loss.entropy_coeff == 0.05
@@ -195,7 +197,7 @@ def test_a_phase_of_a_loss_is_compiled_once_more() -> None:
         loss = CQLLoss(config)
         loss.use_stream(np.random.default_rng(0))
         module = make(SACModule, space)
-        learners.append(Learner(module, loss, config, np.random.default_rng(0), is_compiled=is_compiled))
+        learners.append((CompiledLearner if is_compiled else Learner)(module, loss, config, np.random.default_rng(0)))
     batch = recorded_rows(space)
     compiled = []
     for _ in range(12):
@@ -241,7 +243,7 @@ def test_what_cannot_be_compiled_is_told_with_its_line(module_class: Any, reason
 def test_memory_is_refused() -> None:
     module = ActorCriticModule(SPACE, DISCRETE, ModuleConfig(fcnet_hiddens=[8], use_lstm=True))
     with pytest.raises(ConfigError, match="a module with memory"):
-        Learner(module, A2CLoss(CONFIG), CONFIG, np.random.default_rng(0), is_compiled=True)
+        CompiledLearner(module, A2CLoss(CONFIG), CONFIG, np.random.default_rng(0))
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------

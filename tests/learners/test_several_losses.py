@@ -16,6 +16,7 @@ from runner.config.algorithms import AlgorithmConfig, LossMetrics
 from runner.config.errors import RunFailure
 from runner.config.fields import option
 from runner.config.schemas import ModuleConfig
+from runner.learners.compiled_learner import CompiledLearner
 from runner.learners.learner import Learner
 from runner.learners.loss import Loss
 from runner.learners.shared_parameter_learner import ModuleLearning, SharedParameterLearner
@@ -120,7 +121,7 @@ def make_batch(num_rows: int = 16, seed: int = 0) -> dict[str, Any]:
 
 
 def learner_of(loss: type[Loss], config: Config = Config(), is_compiled: bool = False) -> Learner:
-    return Learner(make_module(), loss(config), config, np.random.default_rng(0), is_compiled=is_compiled)  # type: ignore[call-arg]
+    return (CompiledLearner if is_compiled else Learner)(make_module(), loss(config), config, np.random.default_rng(0))  # type: ignore[call-arg]
 
 
 def expected_gradient(batch: Mapping[str, Any]) -> Any:

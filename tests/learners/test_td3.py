@@ -15,6 +15,7 @@ from torch import Tensor
 from runner import Trainer
 from runner.config.algorithms import TD3Config
 from runner.config.optimizer import OptimizerConfig
+from runner.learners.compiled_learner import CompiledLearner
 from runner.learners.learner import Learner
 from runner.learners.loss import with_noise
 from runner.learners.td3 import TD3Loss
@@ -103,7 +104,8 @@ def test_noise_is_in_units_of_half_the_bounds() -> None:
 
 def learner_of(config: TD3Config, is_compiled: bool = False) -> Learner:
     streams, module = (np.random.default_rng(0), np.random.default_rng(5)), make(TD3Module, CONTINUOUS)
-    return Learner(module, TD3Loss(config), config, streams[0], is_compiled=is_compiled, loss_stream=streams[1])
+    learner_class = CompiledLearner if is_compiled else Learner
+    return learner_class(module, TD3Loss(config), config, streams[0], loss_stream=streams[1])
 
 
 def actor_weights(learner: Learner) -> Tensor:
