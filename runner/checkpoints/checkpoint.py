@@ -34,7 +34,7 @@ from runner.config.documents import parse_json, read_regular
 from runner.config.errors import Problem, show_value
 from runner.config.signatures import foreign_reason, signed
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 KIND = "checkpoint"
 MANIFEST = "manifest.json"
 _MAX_MANIFEST_BYTES = 2**26

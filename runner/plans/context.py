@@ -182,7 +182,7 @@ class PlanContext:
     def plan_metrics(self) -> Result:
         """Return the items that wait in queues, and the answers of env runners that no operator has taken."""
         metrics: Result = {f"{QUEUES}/{name}/num_items": len(queue.items) for name, queue in self.queues.items()}
-        asynchronous = [one.requests for one in self.operators.values() if one.requests is not None]
-        if asynchronous:
-            metrics[NUM_READY] = sum(requests.num_ready for requests in asynchronous)
+        requests = [one.requests for one in self.operators.values() if isinstance(one.requests, AsyncRequests)]
+        if requests:
+            metrics[NUM_READY] = sum(one.num_ready for one in requests)
         return metrics

@@ -154,7 +154,7 @@ def unreadable(got: str) -> Problem:
     return Problem("the checkpoint has no readable manifest", where="TMP/one/manifest.json", got=got)
 
 
-ALTERED = Problem("the checkpoint was altered", where="TMP/one/manifest.json", got="digest ...", allowed="c7a311ccf56b")
+ALTERED = Problem("the checkpoint was altered", where="TMP/one/manifest.json", got="digest ...", allowed="e152178b0314")
 DAMAGES = [
     pytest.param(lambda f: _cut(f / "learners.safetensors"), cut_off("TMP/one/learners.safetensors"), id="tensors_cut"),
     pytest.param(
@@ -194,7 +194,7 @@ DAMAGES = [
             "the checkpoint has another schema version",
             where="TMP/one/manifest.json",
             got="1",
-            allowed="2; read this checkpoint with the version of runner that wrote it, or start a new run",
+            allowed="3; read this checkpoint with the version of runner that wrote it, or start a new run",
         ),
         id="other_version",
     ),

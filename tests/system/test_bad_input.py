@@ -263,7 +263,7 @@ def _flip(path: Path) -> None:
 
 
 def _other_version(path: Path) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 3}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema_version": 1}))
 
 
 @pytest.mark.parametrize("verb", ["resume", "evaluate"])
