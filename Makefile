@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 ARGS ?= +experiment=ppo_cartpole
 STAMP := $(VENV)/.installed
 
-.PHONY: setup run test slow lint docs documented zoo learning learning-table learning-curves mutants chaos dist dist-check bench bench-all peers clean
+.PHONY: setup run test test-fast slow lint docs documented zoo learning learning-table learning-curves mutants chaos dist dist-check bench bench-all peers clean
 
 setup: $(STAMP)
 
@@ -24,6 +24,10 @@ NOT_ELSEWHERE := not learning and not chaos and not dist and not documented
 
 test: setup
 	$(BIN)/python -m pytest -m "not slow and $(NOT_ELSEWHERE)" $(OPTIONS)
+
+# Tests that start neither Ray, nor another process, nor a whole run.
+test-fast: setup
+	$(BIN)/python -m pytest -m fast $(OPTIONS)
 
 # Tests that take five seconds or more each. `make slow PART=2`: the second of four parts.
 PART ?=

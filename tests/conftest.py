@@ -57,6 +57,13 @@ QUICK = (
     "stop.env_runners.episode_return_mean=1000",
     "tracking=none",
 )
+# A test with one of these is not `fast`: it starts Ray, another process, a server or a whole run, or it compiles or
+# exports networks.
+_RUN_FIXTURES = {"run_main", "start_main", "run_cli", "finished_run", "copy_of_run", "ray_cluster"}
+_RUN_MARKS = {"ray", "slow", "learning", "dist", "chaos", "documented"}
+_RUN_IMPORTS = {"Trainer", "steps_to_the_end", "ray", "subprocess", "multiprocessing"}
+_RUN_FOLDERS = {"system", "chaos", "cluster", "mutants", "notebooks", "policy", "rllink", "testing"}
+_RUN_FILES = {"test_rehearsal.py", "test_separate_envs.py"}
 _TIMES = (
     *("timers/", "time_this_iter_s", "time_total_s", "env_steps_per_s", "offline_data/"),
     "env_runners/num_samples_ready",  # a matter of time, too
@@ -207,6 +214,20 @@ def start_main(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add an option that selects a part of the tests."""
     parser.addoption("--part", metavar="K/N", help="of the files that have tests to run, every Nth from the Kth on")
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark a test as `fast` by its fixtures, its markers, the imports of its module, and where it is."""
+    assert isinstance(item, pytest.Function)
+    is_run = (
+        _RUN_FIXTURES.intersection(item.fixturenames)
+        or _RUN_MARKS.intersection(mark.name for mark in item.iter_markers())
+        or _RUN_IMPORTS.intersection(vars(item.module))
+        or item.path.relative_to(GOLDEN_DIR.parent).parts[0] in _RUN_FOLDERS
+        or item.path.name in _RUN_FILES
+    )
+    if not is_run:
+        item.add_marker(pytest.mark.fast)
 
 
 @pytest.hookimpl(trylast=True)  # once markers have selected theirs
