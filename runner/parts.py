@@ -81,7 +81,7 @@ class Part:
         return {}
 
     def begin(self, run: RunView) -> None:
-        """Called before the first iteration of a process, once the weights are known or restored."""
+        """Called when the weights are known: for a new trainer, and again after each restore."""
 
     def end_iteration(self, run: RunView) -> Metrics:
         """Called at the end of an iteration, after `metrics` of all parts; returns further metrics."""

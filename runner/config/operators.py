@@ -1,4 +1,4 @@
-"""Operators of execution plans: for each its options, the items that it takes and gives, and the resources it needs.
+"""Operators of execution plans: for each its options, the items that it takes and gives, and the parts it needs.
 
 The operators themselves, in `runner/plans`, are made from these blocks. Nothing here imports torch or ray, so that a
 plan is checked and drawn before they are.
@@ -37,7 +37,7 @@ class OperatorConfig:
     Attributes:
         takes: items that it can take; empty: it takes none, and begins a plan.
         gives: items that it gives; None: the items that it takes.
-        needs: resources that it works with.
+        needs: parts of the run that it works with.
     """
 
     takes: ClassVar[tuple[str, ...]] = ()

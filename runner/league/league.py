@@ -101,7 +101,7 @@ class League(Part):
         self._since_snapshot: dict[str, list[int]] = {module_id: [0, 0] for module_id in policies}  # games, wins
         self._skills: dict[str, Skill] = {}
         self._num_lineups = 0
-        self._num_written: int | None = None  # players whose files were written
+        self._written: tuple[Path, int] | None = None  # run dir and number of players that were written last
         self._model: Any = ThurstoneMostellerFull()
 
     # -- players ---------------------------------------------------------------------------------------------------
@@ -121,8 +121,9 @@ class League(Part):
 
     def write_files(self, run_dir: Path, is_final: bool) -> None:
         """Write the standings and the policies of new snapshots to the folder `league`, when there is a new player."""
-        if is_final or self.num_players != self._num_written:
-            self._num_written = self.num_players
+        newest = run_dir, self.num_players
+        if is_final or newest != self._written:
+            self._written = newest
             self._write_to(run_dir / LEAGUE_FOLDER)
 
     def summary(self, run_dir: Path) -> list[str]:

@@ -167,13 +167,13 @@ class PlanContext:
         return queue
 
     def wait(self, reason: NotReady) -> None:
-        """Wait until an env runner has answered, and add the seconds to the ones of sampling.
+        """Wait until an env runner has answered, and add the seconds to `timers/env_runner_sampling`.
 
         Raises:
             RunFailure: branches wait for each other.
         """
         if reason is NotReady.FOR_QUEUE:
-            problem = Problem("the plan stands still: each of its plans waits for a queue", "algorithm.plan")
+            problem = Problem("the plan is stuck: each of its branches waits for a queue", "algorithm.plan")
             raise RunFailure(problem)
         started = time.perf_counter()
         self.env_runners.wait_for_any()

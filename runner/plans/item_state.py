@@ -14,11 +14,11 @@ from runner.plans.recorded_batches import RecordedBatches
 
 _TRAIN_RESULT = ("updates", "num_env_steps_trained", "num_env_steps_read", "rows", "replay_rows", "ends_iteration")
 _ITERATION_END = "IterationEnd"
-_KINDS = (Experiences, Gradients, TrainResult, RecordedBatches, IterationEnd)
+_KINDS = (Experiences, Gradients, TrainResult, IterationEnd)
 
 
 def can_be_saved(item: object) -> bool:
-    """Return whether an item is the same after a checkpoint; items of custom classes are not."""
+    """Return whether a run may stop while an item waits: not with recorded batches and items of custom classes."""
     return type(item) in _KINDS
 
 

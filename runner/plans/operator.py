@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Final, Self
 
 from runner.config.errors import Problem, RunFailure
 from runner.config.operators import OPERATORS
@@ -23,6 +23,9 @@ from runner.plans.items import Item
 
 _OPERATORS = "runner.plans.operators."
 Pending = Mapping[str, Sequence[Any]]
+
+
+WORKED: Final = object()  # returned by a step that did something and has no item yet
 
 
 class PlanEnded(Exception):
@@ -46,7 +49,7 @@ class Node:
         """Do one unit of work.
 
         Returns:
-            An item, None if something was done and there is no item yet, or `NotReady` if nothing could be done.
+            An item, `WORKED` if something was done and there is no item yet, or `NotReady` if nothing could be done.
 
         Raises:
             PlanEnded: there are no more items.
@@ -71,7 +74,7 @@ class Node:
                 raise StopIteration from None
             if isinstance(found, NotReady):
                 self.context.wait(found)
-            elif found is not None:
+            elif found is not WORKED:
                 return found
 
     def for_each(self, operator: Operator | Callable[[Any], Any]) -> Node:
@@ -100,14 +103,16 @@ class Branch(Node):
 
     Args:
         source: where the items come from.
-        operators: operators that the items pass, in order; at least one.
+        operators: operators that the items pass, in order.
+        reader: key of the operator that gets the source's items; the first one of `operators`, if there are any.
     """
 
-    def __init__(self, source: Node, operators: Sequence[Operator]) -> None:
-        super().__init__(source.context, operators[-1].key)
+    def __init__(self, source: Node, operators: Sequence[Operator], reader: str = "") -> None:
+        first = f"{source.key}>{operators[0].key if operators else reader}"
+        super().__init__(source.context, operators[-1].key if operators else first)
         self.source, self.operators = source, list(operators)
         lists: list[deque[Any]] = [deque() for _ in range(len(self.operators) + 1)]
-        self._lists = dict(zip([source.key, *(operator.key for operator in self.operators)], lists, strict=True))
+        self._lists = dict(zip([first, *(operator.key for operator in self.operators)], lists, strict=True))
         self._first, self._outputs = lists[0], lists[-1]
         stages = [_Stage(operator, lists[at], lists[at + 1]) for at, operator in enumerate(self.operators)]
         self._stages = stages[::-1]  # the last operator first: the item that is furthest along is handled first
@@ -120,20 +125,28 @@ class Branch(Node):
             if stage.inputs:
                 return self._transform(stage)
         found = self.source.step()
-        if found is None or isinstance(found, NotReady):
+        if found is WORKED or isinstance(found, NotReady):
             return found
         self._first.append(found)
-        return None
+        return WORKED
 
-    def _transform(self, stage: _Stage) -> NotReady | None:
+    def _transform(self, stage: _Stage) -> Any:
         operator = stage.operator
         if not operator.accepts(stage.inputs[0]):
             return NotReady.FOR_QUEUE
         is_checked = not stage.has_begun and is_user_defined(type(operator))
-        made = (operator.first_transform if is_checked else operator.transform)(stage.inputs.popleft())
+        try:
+            made = (operator.first_transform if is_checked else operator.transform)(stage.inputs.popleft())
+            stage.outputs.extend(operator.counted(made) if operator.is_counted else made)
+        except StopIteration as error:  # it would end a loop over the plan silently
+            raise RuntimeError(f"{type(operator).__name__}.transform raised StopIteration") from error
         stage.has_begun = True
-        stage.outputs.extend(operator.counted(made) if operator.is_counted else made)
-        return None
+        return WORKED
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether items wait between the operators."""
+        return any(self._lists.values())
 
     def pending(self) -> dict[str, list[Any]]:
         """Return the items between the operators."""
@@ -199,7 +212,7 @@ class Operator:
     def __call__(self, items: Iterable[Any]) -> Node:
         """Return the node that gives what this operator makes of the items; nothing is done before it is asked."""
         node = items if isinstance(items, Node) else IteratorSource(self.context, items)
-        if isinstance(node, Branch):
+        if isinstance(node, Branch) and not node.is_waiting:
             return Branch(node.source, [*node.operators, self])
         return Branch(node, [self])
 
@@ -288,7 +301,10 @@ class Source(Operator, Node):
 
     def step(self) -> Any:
         """Return the next item, counted, or `NotReady`."""
-        found = self.poll()
+        try:
+            found = self.poll()
+        except StopIteration:
+            raise PlanEnded from None
         if self.is_counted and isinstance(found, Item):
             self.context.metrics.count(found)
         return found
@@ -308,7 +324,4 @@ class IteratorSource(Source):
 
     def poll(self) -> Any:
         """Return the next item."""
-        try:
-            return next(self._items)
-        except StopIteration:
-            raise PlanEnded from None
+        return next(self._items)

@@ -40,7 +40,8 @@ class Plan:
     @property
     def can_be_saved(self) -> bool:
         """Whether a checkpoint can hold all items that wait now."""
-        return all(can_be_saved(item) for items in self._root.pending().values() for item in items)
+        queues = [queue.items for queue in self._context.queues.values()]
+        return all(can_be_saved(item) for items in (*self._root.pending().values(), *queues) for item in items)
 
     def get_state(self) -> dict[str, Any]:
         """Return the states of operators, and all items that wait; first waits for calls of env runners."""
@@ -58,7 +59,7 @@ class Plan:
 
         Args:
             state: state of the same plan.
-            reset: names of parts that were reset; operators that need one of them start afresh.
+            reset: names of parts that were reset; operators that need such env runners or recorded data start afresh.
         """
         context = self._context
         for key, of_operator in state["operators"].items():

@@ -7,12 +7,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from runner.config.errors import Problem, RunFailure
 from runner.env_runners.loss_failure import with_rollout
 from runner.learners.learner_group import UpdateResult
 from runner.learners.loss_failure import LossNotFinite
 from runner.plans.context import NotReady, PlanContext
 from runner.plans.items import Experiences, TrainResult
-from runner.plans.operator import Node, Operator, Pending, PlanEnded
+from runner.plans.operator import WORKED, Branch, Node, Operator, Pending, PlanEnded
 
 
 class UpdatesWithPrefetch(Node):
@@ -28,7 +29,8 @@ class UpdatesWithPrefetch(Node):
 
     def __init__(self, operator: Operator, source: Node) -> None:
         super().__init__(operator.context, operator.key)
-        self._operator, self._source = operator, source
+        self._operator = operator
+        self._source = source if isinstance(source, Branch) else Branch(source, [], operator.key)
         self._ahead: PrefetchedUpdate | None = None
         self._restored: Mapping[str, Any] = {}  # what a checkpoint says of its first item
 
@@ -43,10 +45,13 @@ class UpdatesWithPrefetch(Node):
                 raise
             last, self._ahead = self._ahead, None
             return self._result(last)
-        if item is None or isinstance(item, NotReady):
+        if item is WORKED or isinstance(item, NotReady):
             return item
+        if not isinstance(item, Experiences):
+            what = "learners.prefetch prepares sampled experiences only"
+            raise RunFailure(Problem(what, "learners.prefetch", type(item).__name__, "learners.prefetch=false"))
         before, self._ahead = self._ahead, self._update(item)
-        return None if before is None else self._result(before)
+        return WORKED if before is None else self._result(before)
 
     def _update(self, item: Experiences) -> PrefetchedUpdate:
         restored, self._restored = self._restored, {}

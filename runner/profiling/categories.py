@@ -47,7 +47,9 @@ CATEGORIES = (
 # What a class of the user's overrides is known by its name, wherever it stands.
 _BY_FUNCTION = {
     **dict.fromkeys(("forward_exploration", "forward_inference"), FORWARD),
-    **dict.fromkeys(("get_weights", "set_weights", "send_weights", "set_policy", "use_shared_state"), TRANSFER),
+    **dict.fromkeys(
+        ("get_weights", "set_weights", "broadcast_weights", "broadcast_policy", "use_shared_state"), TRANSFER
+    ),
     **dict.fromkeys(("concat_rollouts", "split_rollout", "with_writable_rows"), TRANSFER),
 }
 _BY_FILE = {

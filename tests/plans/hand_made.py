@@ -18,6 +18,7 @@ from runner.episodes.columns import ColumnBlock, Rollout
 from runner.experiment.learner_builder import build_learner_group
 from runner.module_parts import build_parts
 from runner.plans import Experiences, Node, NotReady, Origin, PlanContext, PlanEnded, RunMetrics, Source, TrainResult
+from runner.plans.operator import WORKED
 from runner.plans.run_parts import RunParts
 from runner.replay import ReplayBuffer
 from runner.replay.replay_part import ReplayPart
@@ -131,7 +132,7 @@ def node_of(context: PlanContext, items: Iterable[Any]) -> Node:
 
 def raw(node: Node, num: int) -> list[Any]:
     """What the next steps of a node give, `NotReady` included."""
-    return list(islice((found for found in iter(node.step, object()) if found is not None), num))
+    return list(islice((found for found in iter(node.step, object()) if found is not WORKED), num))
 
 
 WAITING = NotReady.FOR_RUNNERS

@@ -369,9 +369,9 @@ def test_plans_that_all_wait_for_a_queue_stand_still() -> None:
     context = context_of()
     filled = Enqueue(context, queue="q", capacity=1)(node_of(context, results_of(9)))
     assert next(filled)
-    with pytest.raises(RunFailure, match="the plan stands still"):
+    with pytest.raises(RunFailure, match="the plan is stuck"):
         next(filled)
-    with pytest.raises(RunFailure, match="the plan stands still"):
+    with pytest.raises(RunFailure, match="the plan is stuck"):
         next(Concurrently([Dequeue(context, queue="empty"), filled]))
 
 

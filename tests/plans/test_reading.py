@@ -11,7 +11,7 @@ from runner import plans
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.operators import OPERATORS
 from runner.experiment.trainer import Trainer
-from runner.plans import ConcatBatches, IterationEnd, Operator, PlanContext, TrainOneStep, make_plan
+from runner.plans import ConcatBatches, DebugPrint, IterationEnd, Operator, Plan, PlanContext, TrainOneStep, make_plan
 from runner.plans.operators.recorded import ReadRecorded
 from tests.conftest import without_times
 from tests.plans.hand_made import config_of, context_of, experiences_of, parts_of
@@ -118,7 +118,11 @@ class _Data:
 class _Learners:
     num_learners = 1
 
-    def read_from(self, make_readers: Any) -> None: ...
+    def __init__(self) -> None:
+        self.num_reads = 0
+
+    def read_from(self, make_readers: Any) -> None:
+        self.num_reads += 1
 
 
 def _read_recorded() -> ReadRecorded:
@@ -145,3 +149,18 @@ def test_updates_that_an_iteration_has_left_are_kept() -> None:
 def test_every_operator_of_a_plan_is_found_in_runner_plans() -> None:
     assert set(OPERATORS) <= set(plans.__all__)
     assert all(hasattr(plans, name) for name in OPERATORS)
+
+
+def test_a_run_does_not_stop_while_recorded_batches_wait_and_a_restored_one_reads_first() -> None:
+    read = _read_recorded()
+    plan = Plan(DebugPrint(read.context)(read), read.context)
+    plan.step()
+    assert not plan.can_be_saved, "the batches wait for DebugPrint"
+    state = plan.get_state()  # of an iteration that another branch ended
+    other = _read_recorded()
+    resumed = Plan(DebugPrint(other.context)(other), other.context)
+    resumed.set_state(state)
+    learners: Any = other.context.learners
+    assert learners.num_reads == 1, "before the waiting batches are trained on"
+    assert next(resumed).left == 5
+    assert learners.num_reads == 1

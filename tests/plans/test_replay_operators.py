@@ -81,7 +81,7 @@ def test_a_module_that_has_not_acted_yet_is_waited_for() -> None:
     assert list(item.rollout.blocks) == ["late"]
     buffer.set_state(with_buffer().replay_buffers["replay"].get_state())
     buffer.add(experiences_of(0, [8]).rollout)
-    with pytest.raises(RunFailure, match="the plan stands still"):
+    with pytest.raises(RunFailure, match="the plan is stuck"):
         next(selected)
 
 

@@ -68,7 +68,7 @@ RUNS: dict[str, tuple[str, Sequence[str]]] = {
     "dqn_in_turn": ("dqn_cartpole", (_REPLAY[0], "algorithm.training_intensity=null")),
     "ppo_beside_dqn": ("ppo_dqn_multi_agent_cartpole", ("algorithm.minibatch_size=4", "algorithm.num_epochs=1")),
 }
-# Recorded batches are never held: their reader counts them, and a run stops between iterations.
+# A run does not stop while recorded batches wait, see test_reading.py.
 _READS_RECORDED = {"bc", "cql", "cql_discrete", "iql", "marwil"}
 _NUM_ITERATIONS = 2
 

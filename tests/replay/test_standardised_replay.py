@@ -73,11 +73,11 @@ def test_rows_are_stored_raw_and_standardised_when_they_are_replayed() -> None:
 def test_the_newest_statistics_count() -> None:
     with trainer_of(FILTER) as trainer:
         trainer.train()
-        resources = trainer.context
-        rollout = resources.replay_buffers["replay"].sample(8).rollout
-        before = resources.standardised(rollout).blocks[ID].columns["obs"]
+        context = trainer.context
+        rollout = context.replay_buffers["replay"].sample(8).rollout
+        before = context.standardised(rollout).blocks[ID].columns["obs"]
         trainer.train()
-        after = resources.standardised(rollout).blocks[ID].columns["obs"]
+        after = context.standardised(rollout).blocks[ID].columns["obs"]
         state = filter_state(trainer)
     assert not np.allclose(before, after)
     seen = Moments.from_state(state, "merged").merged(Moments.from_state(state, "own"))
@@ -138,10 +138,10 @@ def test_agents_have_statistics_of_their_own() -> None:
     )
     with trainer_of(*overrides, experiment="dqn_cartpole") as trainer:
         trainer.train()
-        resources = trainer.context
-        rollout = resources.replay_buffers["replay"].sample(8).rollout
+        context = trainer.context
+        rollout = context.replay_buffers["replay"].sample(8).rollout
         swapped = Rollout({"left": rollout.blocks["right"], "right": rollout.blocks["left"]}, rollout.num_env_steps)
-        found, other = resources.standardised(rollout), resources.standardised(swapped)
+        found, other = context.standardised(rollout), context.standardised(swapped)
     assert not np.allclose(found.blocks["left"].columns["obs"], other.blocks["right"].columns["obs"])
 
 

@@ -1,4 +1,4 @@
-"""The resources that a plan works with."""
+"""The parts that a plan works with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LEARN = (AsyncGradientsConfig, ComputeGradientsConfig, TrainOneStepConfig)
 
 
 def needs_of(config: ExperimentConfig) -> frozenset[str]:
-    """Return the resources that the plan of an experiment works with.
+    """Return the parts that the plan of an experiment works with.
 
     A function of one's own may use env runners, learners and, where `offline` names some, recorded data.
     """

@@ -16,7 +16,7 @@ from runner.config.source_definitions import constant_of, find_ancestors, is_fun
 from runner.config.targets import Given, find_target_fault
 
 _FORMS = "a list of operators: Name, {Name: {option: value}}, or {_target_: package.Operator, argument: value}"
-_GIVEN = Given(num_positional=1)  # resources
+_GIVEN = Given(num_positional=1)  # the context
 
 
 def read_plan(values: Sequence[Any], key: str = KEY) -> Plan:

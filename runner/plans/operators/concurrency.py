@@ -10,7 +10,7 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.operators import ASYNC, AUTO, ConcurrentlyConfig, DequeueConfig, EnqueueConfig
 from runner.plans.context import NotReady, PlanContext
 from runner.plans.items import Item
-from runner.plans.operator import Node, Operator, Pending, Source
+from runner.plans.operator import WORKED, Node, Operator, Pending, Source
 
 
 class Concurrently(Source):
@@ -70,23 +70,22 @@ class Concurrently(Source):
                 return found
             self._note_wait(found)
             return self._next_turn(self._num_given == 0)
-        if found is None:
-            return None
+        if found is WORKED:
+            return WORKED
         self._num_given += 1
-        return found if self._turn in self._outputs else None
+        return found if self._turn in self._outputs else WORKED
 
     def _whichever_is_ready(self) -> Any:
         """Take an item of each branch that has one."""
         found, turn = self._branches[self._turn].step(), self._turn
-        if found is None:
-            return None
-        is_idle = isinstance(found, NotReady)
-        if is_idle:
+        if found is WORKED:
+            return WORKED
+        if isinstance(found, NotReady):
             self._note_wait(found)
-            return self._next_turn(is_idle)
-        self._next_turn(is_idle)
+            return self._next_turn(is_idle=True)
+        self._next_turn(is_idle=False)
         self._waits = NotReady.FOR_QUEUE
-        return found if turn in self._outputs else None
+        return found if turn in self._outputs else WORKED
 
     def _in_proportion(self, intensity: float) -> Any:
         """Take from the second branch while it has trained on fewer than `intensity` env steps for each one sampled.
@@ -101,24 +100,24 @@ class Concurrently(Source):
             num_sampled, num_trained = counts[0] - before[0], counts[1] - before[1]
             self._turn, self._is_running = 1 if num_trained < intensity * num_sampled else 0, True
         found = self._branches[self._turn].step()
-        if found is None:
-            return None
+        if found is WORKED:
+            return WORKED
         self._is_running = False
         if self._turn == 1 and found is NotReady.FOR_QUEUE:
             self._before = counts
-            return None
-        return found if isinstance(found, NotReady) or self._turn in self._outputs else None
+            return WORKED
+        return found if isinstance(found, NotReady) or self._turn in self._outputs else WORKED
 
     def _note_wait(self, found: NotReady) -> None:
         if found is NotReady.FOR_RUNNERS:
             self._waits = found
 
-    def _next_turn(self, is_idle: bool) -> NotReady | None:
-        """Pass the turn to the next branch; return what all of them wait for after a round without an item."""
+    def _next_turn(self, is_idle: bool) -> Any:
+        """Pass the turn to the next branch; return what all of them wait for, if a round gave no item."""
         self._turn, self._num_given = (self._turn + 1) % len(self._branches), 0
         self._num_idle = self._num_idle + 1 if is_idle else 0
         if self._num_idle < len(self._branches):
-            return None
+            return WORKED
         waits, self._num_idle, self._waits = self._waits, 0, NotReady.FOR_QUEUE
         return waits
 
@@ -175,11 +174,11 @@ class Duplicate(Operator):
         if any(self._kept):
             return NotReady.FOR_QUEUE
         found = self._source.step()
-        if found is None or isinstance(found, NotReady):
+        if found is WORKED or isinstance(found, NotReady):
             return found
         for each in self._kept:
             each.append(found)
-        return None
+        return WORKED
 
     def pending(self) -> dict[str, list[Any]]:
         """Return the items that some copies have taken and others have not."""
@@ -210,7 +209,7 @@ class _Copy(Node):
 
 
 class Enqueue(Operator):
-    """Put items into a queue, and give them on; wait while it is full."""
+    """Put items into a queue, and pass them through; wait while it is full."""
 
     options: EnqueueConfig
 

@@ -21,12 +21,17 @@ class ReadRecorded(Source):
 
     def poll(self) -> RecordedBatches:
         """Return what is left of an iteration until all of it has been trained on."""
-        data, learners = self.context.recorded_data, self.context.learners
-        if not self._is_reading:
-            self._is_reading = True
-            learners.read_from(lambda: data.readers(learners.num_learners))
+        data = self.context.recorded_data
+        self._begin_reading()
         self._left, self._num_before = self._num_left(), data.num_batches
         return RecordedBatches(data, self._left)
+
+    def _begin_reading(self) -> None:
+        """Let the learners read, unless they do."""
+        if not self._is_reading:
+            self._is_reading = True
+            data, learners = self.context.recorded_data, self.context.learners
+            learners.read_from(lambda: data.readers(learners.num_learners))
 
     def _num_left(self) -> int | None:
         """Return the updates that are left after what was done since the newest item."""
@@ -42,3 +47,5 @@ class ReadRecorded(Source):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `get_state`."""
         self._left, self._num_before = state["left"], state["num_before"]
+        if self._num_before is not None:  # an item of it may wait
+            self._begin_reading()

@@ -87,7 +87,7 @@ class AsyncGradients(Source):
             what = f"AsyncGradients: {loss} adapts to updates, and env runners see none"
             allowed = "a loss without state that adapts, for example A2C's, or PPO's with algorithm.use_kl_loss=false"
             raise ConfigError([Problem(what, "algorithm.plan", loss, allowed)])
-        self.requests = self._asked = AsyncRequests(
+        self.requests: AsyncRequests = AsyncRequests(
             context.env_runners,
             context.metrics,
             self.options,
@@ -100,7 +100,7 @@ class AsyncGradients(Source):
     def poll(self) -> Gradients | NotReady:
         """Return the next gradients that are ready."""
         started = time.perf_counter()
-        sample = self._asked.next_ready()
+        sample = self.requests.next_ready()
         if not isinstance(sample, GradientSample):
             return NotReady.FOR_RUNNERS
         return Gradients(
@@ -114,11 +114,11 @@ class AsyncGradients(Source):
 
     def get_state(self) -> dict[str, Any]:
         """Return the gradients that runners have computed and no other operator has taken."""
-        return {"requests": self._asked.get_state()}
+        return {"requests": self.requests.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `get_state`."""
-        self._asked.set_state(state["requests"])
+        self.requests.set_state(state["requests"])
 
 
 def env_steps_per_request(config: ExperimentConfig) -> int:

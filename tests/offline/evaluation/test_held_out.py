@@ -111,7 +111,7 @@ def test_a_run_reports_what_a_direct_call_says(run_main: Run, tmp_path: Path) ->
     assert offline_metrics(result_of(tmp_path / "run")) == offline_metrics(lines[-1])
     with Trainer.from_checkpoint(tmp_path / "run" / "checkpoints" / "iteration_000003") as trainer:
         assert set(lines[-1]) <= set(producible_metrics(trainer.config))
-        module = trainer._parts["default_policy"].module
+        module = trainer._module_parts["default_policy"].module
         estimates = evaluate_policy(
             blocks_of(RECORDED),
             module,
