@@ -127,7 +127,11 @@ def names_in(location: Location, kind: fs.FileType = fs.FileType.File, is_deep: 
         kind: what is named.
         is_deep: name what is in its folders, too, by the path from here.
     """
-    found = location.filesystem.get_file_info(fs.FileSelector(location.path, allow_not_found=True, recursive=is_deep))
+    selector = fs.FileSelector(location.path, allow_not_found=True, recursive=is_deep)
+    try:
+        found = location.filesystem.get_file_info(selector)
+    except FileNotFoundError:  # another process has just created the folder: Arrow lists it, and then asks if it exists
+        found = location.filesystem.get_file_info(selector)
     start = len(location.path)
     return sorted(info.path[start:].lstrip("/") if is_deep else info.base_name for info in found if info.type == kind)
 

@@ -9,13 +9,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pyarrow import fs
 
 from runner.config.errors import ConfigError
 from runner.config.offline import OfflineConfig
 from runner.episodes.columns import ColumnBlock, concat_blocks
+from runner.offline.files.filesystems import Location
 from runner.offline.reading.source import open_source
 from runner.offline.writing.conversion import convert
 from runner.offline.writing.file_list import FileList
+from runner.offline.writing.output_files import names_in
 from runner.offline.writing.writer import EpisodeWriter, WriteFailed, WriteReport, prepare_output
 from tests.conftest import QUICK, Outcome
 from tests.offline.blocks import assert_same, flat_block
@@ -151,3 +154,24 @@ def test_record_as_rllib_does(run_main: Callable[..., Outcome], tmp_path: Path) 
     block = read(tmp_path / "data")
     assert len(block) == 6
     np.testing.assert_array_equal(block.is_terminated | block.is_truncated, np.ones(6, np.bool_))
+
+
+class _CreatedMeanwhile:
+    """A file system with a folder that another process creates while Arrow looks whether it exists."""
+
+    def __init__(self) -> None:
+        self.num_looks = 0
+
+    def get_file_info(self, selector: fs.FileSelector) -> Any:
+        self.num_looks += 1
+        if self.num_looks == 1:
+            raise FileNotFoundError(selector.base_dir)
+        return fs.LocalFileSystem().get_file_info(selector)
+
+
+def test_a_folder_that_another_process_creates_meanwhile_is_listed(tmp_path: Path) -> None:
+    (tmp_path / "run-000002-00001").mkdir()
+    filesystem: Any = _CreatedMeanwhile()
+    location = Location(filesystem, str(tmp_path), str(tmp_path))
+    assert names_in(location, fs.FileType.Directory) == ["run-000002-00001"]
+    assert filesystem.num_looks == 2
