@@ -43,8 +43,8 @@ class ReplayPart(Part):
     def restore_notes(self, old_state: Mapping[str, Any], is_reset: bool) -> list[str]:
         """Return why the buffer starts empty, if it does."""
         if is_reset:
-            what = "replay buffers with other arguments than in the checkpoint begin empty, and learning waits for them"
-            return [f"{what}: {self.buffer_name}"]
+            what = "its settings differ from the checkpoint's, and learning waits for it"
+            return [f"replay buffer {self.buffer_name} starts empty: {what}"]
         if old_state and not old_state["has_experiences"]:
             what = "the checkpoint has no experiences (checkpoint.save_replay_buffers=none)"
             return [f"{what}: learning waits until enough are stored in {self.buffer_name} again"]

@@ -101,7 +101,7 @@ def test_a_buffer_with_other_arguments_begins_empty_and_says_so() -> None:
         trainer.set_state(state)
         after: Any = trainer.train()
     assert len(warnings) == 1
-    assert "begin empty" in warnings[0]
+    assert "replay buffer replay starts empty" in warnings[0]
     assert after["num_env_steps_sampled_lifetime"] - before["num_env_steps_sampled_lifetime"] >= STARTS
 
 
