@@ -1,4 +1,4 @@
-"""Requests to env runners that are in flight while the plan goes on."""
+"""Requests to env runners that are in flight while the plan continues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from runner.plans.run_metrics import RunMetrics
 
 
 class AsyncRequests:
-    """So many requests in flight for each runner; answers are taken in the order in which they become ready.
+    """Keep a fixed number of requests in flight for each runner, and take answers in the order in which they are ready.
 
     Runners in this process answer in the order of the requests, so that a run gives the same numbers again. With
     `options.deterministic` answers are taken in this order wherever runners are: a run gives the same numbers

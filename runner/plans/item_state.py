@@ -65,7 +65,7 @@ def item_from_state(state: Mapping[str, Any], context: PlanContext) -> Any:
 
 
 def _known_rows(state: Mapping[str, Any], context: PlanContext) -> ReplayRows:
-    """Return the rows of buffers that have not begun anew."""
+    """Return the rows of buffers that were not reset."""
     held = {name for name, buffer in context.replay_buffers.items() if len(buffer)}
     return {name: rows for name, rows in state.get("replay_rows", {}).items() if name in held}
 

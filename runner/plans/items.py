@@ -38,7 +38,7 @@ class Item:
 
     Attributes:
         timers: name -> seconds that the item took, reported as `timers/<name>`.
-        samples: what env runners report beside their steps, to be counted with the item; without rollouts.
+        samples: what env runners report in addition to their steps, counted with the item; without rollouts.
         connector_metrics: metric of the run -> what pieces of learner pipelines have reported for it.
         ends_iteration: whether an iteration may end with the item.
     """
@@ -57,7 +57,7 @@ class Experiences(Item):
         rollout: the steps, a column block for each module.
         origins: of the runners that sampled them.
         replay_rows: replay buffer -> module id -> (B,) its row in which each chunk begins; empty: not replayed.
-        broken_off: ids of episodes that neither ended nor go on.
+        broken_off: ids of episodes cut short by an environment failure.
     """
 
     rollout: Rollout

@@ -18,8 +18,8 @@ class RecordedBatches(Item):
     """The next train batches of recorded data.
 
     Attributes:
-        data: that they are of.
-        left: updates that the iteration has left; None: as many as the pass over the data has.
+        data: recorded data that learners read.
+        left: updates until the iteration ends, or None for the rest of the pass over the data.
     """
 
     data: OfflineData

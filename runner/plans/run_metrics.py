@@ -89,7 +89,7 @@ class RunMetrics(Part):
         self.begin_iteration()
 
     def begin_iteration(self) -> None:
-        """Count time and steps of an iteration from now on; one that was broken off goes on."""
+        """Count time and steps of an iteration from now on; a partial iteration continues."""
         if self.is_partial_iteration:
             self.is_partial_iteration, self._started = False, time.perf_counter() - self._partial_s
             return
@@ -106,7 +106,7 @@ class RunMetrics(Part):
         self._report_anew({name: reduced.reduction for name, reduced in self._reported.items()})
 
     def _report_anew(self, reductions: Mapping[str, str]) -> None:
-        """Begin anew with these metrics and the ones of operators, in the dict that operators report to."""
+        """Reset the reported metrics, these and the ones of operators, in the dict that operators report to."""
         self._reported.clear()
         self._reported |= {name: ReducedValue(one) for name, one in {**reductions, **self._reductions}.items()}
 

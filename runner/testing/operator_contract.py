@@ -51,7 +51,7 @@ def check_operator(
     Args:
         make: makes the operator with its context: its class, or a function.
         items: that it takes; None: experiences of two runners, or train results. A `Source` takes none.
-        context: makes what it works with; None: learners and metrics of A2C on CartPole, without env runners.
+        context: makes the context that it works with; by default of A2C on CartPole, without env runners.
 
     Raises:
         BrokenContract: the operator breaks rules; it lists all of them.
@@ -62,7 +62,7 @@ def check_operator(
 
 
 def small_context() -> PlanContext:
-    """Return context of A2C on CartPole that have learners, and no env runners."""
+    """Return the context of A2C on CartPole with learners and without env runners."""
     config = _small_config()
     learners = build_learner_group(config, build_parts(config))
     return PlanContext(config, RunParts(learners, RunMetrics(10), Callbacks()))
