@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 
 from runner.checkpoints.folder import list_checkpoints
@@ -52,7 +51,8 @@ def fit(trainer: Trainer, run_dir: str | Path | None = None) -> RunRecord:
     ):
         Run(config, trainer, records).train_until_stopped()
     checkpoints = list_checkpoints(folder.path / "checkpoints")
-    trainer.provenance = replace(provenance, checkpoint=checkpoints[-1] if checkpoints else checkpoint)
+    if checkpoints:
+        trainer.note_checkpoint(checkpoints[-1])
     return read_run(folder.path)
 
 

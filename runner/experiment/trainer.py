@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -309,6 +309,11 @@ class Trainer:
                 _log.warning("%s", failure)
             raise
 
+    def note_checkpoint(self, checkpoint: Path) -> None:
+        """Note the newest checkpoint of this trainer, from which another call of `runner.fit` resumes."""
+        if self.provenance is not None:
+            self.provenance = replace(self.provenance, checkpoint=checkpoint)
+
     @contextmanager
     def noting(self, note: Callable[[str], None]) -> Iterator[None]:
         """Show lines about waiting, or about an observation outside of its space, with `note` within."""
@@ -363,9 +368,8 @@ class Trainer:
                 if is_overdue() and self._plan.can_be_saved:
                     self._metrics.stop_midway()
                     raise PartialIteration
-        except PlanEnded:
-            problem = Problem("the plan has ended: it gives no more items", "algorithm.plan")
-            raise RunFailure(problem) from None
+        except PlanEnded as end:
+            raise RunFailure(Problem("the plan has ended: it gives no more items", "algorithm.plan")) from end
         return UnfinishedIteration(self.parts.end_iteration(self.context.plan_metrics()))
 
     @contextmanager

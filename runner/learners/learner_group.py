@@ -164,9 +164,7 @@ class LearnerGroup(Part):
         Returns:
             Metrics by module id: what the gradient reports, norms before clipping, and learning rates.
         """
-        self._consistency_check = (
-            None  # modules have moved away from what acted, before a first train batch was checked
-        )
+        self._consistency_check = None  # the modules have moved away from the ones that acted
         return self._apply_to_each(gradients.modules, num_env_steps)
 
     def _apply_to_each(

@@ -303,8 +303,8 @@ class Source(Operator, Node):
         """Return the next item, counted, or `NotReady`."""
         try:
             found = self.poll()
-        except StopIteration:
-            raise PlanEnded from None
+        except StopIteration as end:
+            raise PlanEnded from end
         if self.is_counted and isinstance(found, Item):
             self.context.metrics.count(found)
         return found
