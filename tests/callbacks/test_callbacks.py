@@ -248,6 +248,7 @@ def test_a_checkpoint_goes_on_with_custom_data_and_state(run: Sequence[str], tmp
         assert [without_times(trainer.train()) for _ in range(3)] == expected[1:]
 
 
+@pytest.mark.slow
 def test_a_run_hears_of_checkpoints_and_its_end(tmp_path: Path) -> None:
     """On the command line, where the callback's module is found in the working folder."""
     (tmp_path / "own.py").write_text(

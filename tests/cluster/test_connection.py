@@ -102,6 +102,7 @@ def test_an_address_without_a_cluster_is_told(running: tuple[Path, str]) -> None
     assert "   where    ray.address\n   got      no_address\n" in result["error"]
 
 
+@pytest.mark.slow
 def test_what_ray_tells_goes_to_the_log(running: tuple[Path, str]) -> None:
     """Not to stdout, where Ray prints it, among results."""
     command = [sys.executable, "-c", TOLD_BY_RAY]

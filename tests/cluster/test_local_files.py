@@ -72,6 +72,7 @@ def test_the_token_is_elsewhere_without_a_home(folders: Path, monkeypatch: pytes
         assert Path(os.environ["RAY_AUTH_TOKEN_PATH"]).read_text() == token
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_ray_starts_with_a_long_tmpdir_and_without_a_home(tmp_path: Path) -> None:
     (tmp_path / "file").touch()

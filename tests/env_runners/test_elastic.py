@@ -166,6 +166,7 @@ SMALL = ("algorithm.train_batch_size_per_learner=60", "algorithm.minibatch_size=
 PPO = partial(Trainer.from_experiment, "ppo_cartpole")
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_the_same_numbers_as_with_a_fixed_number_and_after_a_resume(ray_cluster: None) -> None:
     results = []

@@ -41,13 +41,14 @@ RESPONSE_S = 15.0  # five on a machine that has nothing else to do
 # -- signals and budgets -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("start", "number"),
     [
         (ENDLESS, signal.SIGTERM),
         (AGENTS, signal.SIGHUP),
-        pytest.param((*ENDLESS, REMOTE), signal.SIGINT, marks=[pytest.mark.slow, pytest.mark.ray]),
-        pytest.param((*AGENTS, REMOTE), signal.SIGTERM, marks=[pytest.mark.slow, pytest.mark.ray]),
+        pytest.param((*ENDLESS, REMOTE), signal.SIGINT, marks=pytest.mark.ray),
+        pytest.param((*AGENTS, REMOTE), signal.SIGTERM, marks=pytest.mark.ray),
     ],
 )
 def test_a_signal_ends_an_endless_evaluation_with_a_checkpoint(
@@ -69,6 +70,7 @@ def test_a_signal_ends_an_endless_evaluation_with_a_checkpoint(
     assert checkpoints_of(tmp_path / "run") == ["iteration_000000"]
 
 
+@pytest.mark.slow
 def test_a_budget_ends_an_endless_evaluation(run_main: Run, tmp_path: Path) -> None:
     started_s = time.monotonic()
     outcome = run_main(*ENDLESS, *EVALUATED, "--budget", "12s")

@@ -415,6 +415,7 @@ def test_mlflow_names_the_run_and_the_checkpoint_that_a_run_begins_with(
 # -- recorded data, then an environment ----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
 def test_behaviour_cloning_and_then_ppo(ray_cluster: None, run_main: Run, tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ def password(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SIM_PASSWORD", SECRET)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("password")
 def test_nothing_of_a_run_has_the_value(
     run_main: Callable[..., Outcome], tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -348,6 +348,7 @@ def test_evaluate_takes_a_single_checkpoint_from_anywhere(run_main: Run, run_dir
 # -- parallel evaluation -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_evaluation_in_parallel_joins_its_iteration(run_main: Run, tmp_path: Path, ray_cluster: None) -> None:
     settings = [
@@ -416,6 +417,7 @@ def test_a_log_that_cannot_be_written_is_told(run_main: Run, tmp_path: Path) -> 
     assert outcome.err.startswith("the run dir cannot be made: [Errno 21] Is a directory: ")
 
 
+@pytest.mark.slow
 def test_launchers_of_hydra_run_in_other_processes(run_main: Run, tmp_path: Path) -> None:
     pytest.importorskip("hydra_plugins.hydra_joblib_launcher")
     settings = ["seed=1,2", "stop.training_iteration=1", "hydra/sweeper=basic", "hydra/launcher=joblib"]

@@ -58,6 +58,7 @@ def test_a_folder_that_cannot_be_made_is_a_mistake(tmp_path: Path) -> None:
             make_free_folder(path)
 
 
+@pytest.mark.slow
 def test_runs_that_start_together_all_train(start_main: Callable[..., object], tmp_path: Path) -> None:
     runs = [start_main(*SHORT, SAME_MOMENT, f"seed={seed}") for seed in range(3)]
     for run in runs:

@@ -33,6 +33,7 @@ def texts_of(folder: Path) -> dict[str, str]:
     return {path.name: path.read_text() for path in folder.iterdir()}
 
 
+@pytest.mark.slow
 def test_a_run_that_trains_is_nobody_elses(start_main: Start, run_main: Run, tmp_path: Path) -> None:
     run_dir = tmp_path / "run"
     run = start_main(*ENDLESS, "checkpoint.every_iterations=5", "checkpoint.keep_last=1000")

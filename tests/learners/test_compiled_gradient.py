@@ -106,6 +106,7 @@ def update_often(learner: Learner) -> None:
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_compiled_code_computes_what_torch_does() -> None:
     config = PPOConfig(num_epochs=1, minibatch_size=20, entropy_coeff=[[0, 0.1], [100, 0.0]], grad_clip=0.1)
     eager, compiled = (
@@ -262,6 +263,7 @@ def test_a_run_tells_how_long_it_compiled(run_main: Run, tmp_path: Path) -> None
     assert "timers/learner_compile" not in second
 
 
+@pytest.mark.slow
 def test_a_resumed_run_has_the_numbers_of_one_that_went_on() -> None:
     with Trainer.from_experiment("ppo_cartpole", COMPILED) as trainer:
         trainer.train()

@@ -181,6 +181,7 @@ def test_channels_first_resumes_exactly(run_main: Callable[..., Outcome], tmp_pa
     resumes_exactly(run_main, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_channels_first_resumes_exactly_with_a_remote_env_runner(
     run_main: Callable[..., Outcome], tmp_path: Path, ray_cluster: None

@@ -40,6 +40,7 @@ def test_notebooks_are_stored_without_outputs(path: Path) -> None:
     assert all(not cell.outputs and cell.execution_count is None for cell in cells)
 
 
+@pytest.mark.slow
 def test_the_first_run(tmp_path: Path) -> None:
     client = RunNotebook(reduced(FOLDER / "first_run.ipynb", SHORT), tmp_path)
     notebook = client.run()

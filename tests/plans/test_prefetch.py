@@ -87,6 +87,7 @@ def results_of(trainer: Trainer, num_iterations: int) -> list[dict[str, Any]]:
     return [{name: value for name, value in result.items() if name != RESTARTS} for result in results]
 
 
+@pytest.mark.slow
 def test_updates_are_the_ones_of_a_learner_that_gets_the_same_samples_one_after_the_other(sent: Updates) -> None:
     with trainer_of("impala", *AHEAD) as trainer:
         results_of(trainer, 3)
@@ -111,7 +112,8 @@ def test_samples_are_one_update_older() -> None:
     assert lags[1] == pytest.approx(lags[0] + 1, abs=0.05)
 
 
-@pytest.mark.parametrize("run", marked_but(pytest.mark.slow, RUNS, "appo"))
+@pytest.mark.slow
+@pytest.mark.parametrize("run", RUNS)
 def test_a_run_goes_on_from_its_checkpoint_and_after_lost_learners_with_the_same_numbers(
     run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,6 +62,7 @@ def test_our_server_passes_with_other_spaces(serve: Serve, overrides: list[str])
     assert ("agents" in passed) == ("env.agents" in overrides[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "skipped"),
     [

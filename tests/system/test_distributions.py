@@ -160,6 +160,7 @@ def play(runner: Command, client: Command, folder: Path, inference: str) -> int:
     return int(match[1])
 
 
+@pytest.mark.slow
 def test_a_simulator_with_numpy_only_trains_a_run(client_python: Path, tmp_path: Path) -> None:
     assert play([sys.executable, "-m", "runner"], [client_python], tmp_path / "run", "server") > 2
 

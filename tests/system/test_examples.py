@@ -67,6 +67,7 @@ def test_the_maze_is_an_environment_that_keeps_the_rules() -> None:
     assert result.stdout.startswith("maze.Maze: usable")
 
 
+@pytest.mark.slow
 def test_a2c_from_nothing_is_a2c(tmp_path: Path) -> None:
     short = ["stop.training_iteration=2", "algorithm.min_sample_timesteps_per_iteration=0", "tracking=none"]
     folder = ROOT / "examples" / "own_a2c"

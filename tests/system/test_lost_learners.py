@@ -72,6 +72,7 @@ def _kill(trainer: Trainer, rank: int) -> None:
     os.kill(_call(trainer, rank, lambda actor: os.getpid()), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_an_update_in_which_a_learner_dies_is_done_again_by_all(dying: Callable[..., list[str]]) -> None:
     overrides = [*ONLINE, "learners.num_learners=2"]
     undisturbed, expected, _ = _train("ppo_cartpole", overrides, 3)

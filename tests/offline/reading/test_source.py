@@ -594,6 +594,7 @@ def through_ray(source: RecordedSource) -> Iterator[ColumnBlock]:
         yield source.decode(table)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore")
 def test_ray_data_gives_whole_trajectories(ray_cluster: None, tmp_path: Path) -> None:

@@ -144,6 +144,7 @@ def test_every_algorithm_trains_each_module(ray_cluster: None, overrides: list[s
     assert all(np.isfinite(result[f"learners/{module_id}/policy_loss"]) for module_id in modules)
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @quiet
 def test_only_modules_that_are_trained_need_rows(ray_cluster: None) -> None:

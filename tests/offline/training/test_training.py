@@ -55,6 +55,7 @@ def trained(trainer: Trainer, num_iterations: int) -> list[dict[str, Any]]:
     return [without_times(trainer.train()) for _ in range(num_iterations)]
 
 
+@pytest.mark.slow
 def test_a_pass_has_every_step_once_and_an_interrupted_run_goes_on(ray_cluster: None, tmp_path: Path) -> None:
     overrides = [*SMALL, "offline.dataset_num_iters_per_learner=null"]
     with Trainer.from_experiment("bc_cartpole", overrides) as straight:
