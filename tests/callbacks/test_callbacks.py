@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from runner.config.errors import ConfigError, RunFailure
 from runner.config.required_trust import find_trust_requirements
 from tests.callbacks.own_callbacks import Listener
 from tests.conftest import ROOT, Outcome, without_times
+from tests.support.resuming import assert_resumes_exactly
 
 OWN = "tests.callbacks.own_callbacks"
 RETURNS, OWN_RETURN = f"callbacks=[{{_target_: {OWN}.Returns}}]", "callbacks/own_return"
@@ -237,15 +239,8 @@ def test_the_same_numbers_in_runners_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("run", [PPO, DQN], ids=["fragments", "single steps"])
-def test_a_checkpoint_goes_on_with_custom_data_and_state(run: Sequence[str], tmp_path: Path) -> None:
-    with trainer_of(*run, RETURNS) as trainer:
-        expected = [without_times(trainer.train()) for _ in range(4)]
-    with trainer_of(*run, RETURNS) as trainer:
-        trainer.train()
-        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
-    with trainer_of(*run, RETURNS) as trainer:
-        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
-        assert [without_times(trainer.train()) for _ in range(3)] == expected[1:]
+def test_a_run_with_custom_data_and_state_resumes_exactly(run: Sequence[str], tmp_path: Path) -> None:
+    assert_resumes_exactly(partial(trainer_of, *run, RETURNS), tmp_path, cuts=[1], num_after=3)
 
 
 @pytest.mark.slow

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,9 +15,9 @@ from runner.callbacks import Callback, Callbacks, EpisodeCallbacks
 from runner.config.errors import RunFailure
 from runner.config.info_metrics import OF_EPISODE, InfoMetric
 from runner.env_runners.agent_infos import AgentInfos
-from tests.conftest import without_times
 from tests.env_runners.test_multi_agent_rows import runs, some_runs
 from tests.support.coded_agents import CodedAgentsEnv, code_of, make_coded_run, module_of, plan_of
+from tests.support.resuming import assert_resumes_exactly
 
 OWN = "tests.callbacks.own_callbacks"
 MULTI_AGENT = (
@@ -180,7 +182,7 @@ def test_what_is_no_number_is_told_with_its_agent() -> None:
 
 
 @pytest.mark.parametrize("num_runners", [0, 2])
-def test_a_resumed_run_reports_the_same(num_runners: int) -> None:
+def test_a_run_resumes_exactly(num_runners: int, tmp_path: Path) -> None:
     overrides = [
         *MULTI_AGENT,
         f"callbacks=[{{_target_: {OWN}.AgentReturns}}]",
@@ -188,13 +190,8 @@ def test_a_resumed_run_reports_the_same(num_runners: int) -> None:
         "metrics={env_runners/steps: {info: step}, env_runners/odd: {info: step, at: episode_sum, by: {kind: [1, 2]}}}",
         *(f"env_runners.num_env_runners={num_runners}", "engine=inline"),
     ]
-    with Trainer.from_experiment("ppo_multi_agent_cartpole", overrides) as trainer:
-        trainer.train()
-        state = trainer.get_state()
-        expected = [without_times(trainer.train()) for _ in range(3)]
-    with Trainer.from_experiment("ppo_multi_agent_cartpole", overrides) as trainer:
-        trainer.set_state(state)
-        assert [without_times(trainer.train()) for _ in range(3)] == expected
+    make = partial(Trainer.from_experiment, "ppo_multi_agent_cartpole", overrides)
+    expected = assert_resumes_exactly(make, tmp_path, cuts=[1], num_after=3)
     last = expected[-1]
     assert last["callbacks/error"] == 0.0
     assert last["env_runners/agent_steps/agent_0"] == last["env_runners/agent_episode_return_mean/agent_0"]

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.offline import OfflineConfig
@@ -21,8 +20,8 @@ from runner.experiment.trainer import Trainer
 from runner.module_parts import build_parts, weights_of
 from runner.offline.reading.inspection import inspect_data
 from runner.offline.reading.inspection_report import plain_report
-from tests.conftest import Outcome, without_times
-from tests.system.test_multi_agent_training import assert_same_weights
+from tests.conftest import Outcome
+from tests.support.resuming import assert_resumes_exactly, train
 
 SMALL = [
     "tracking=none",
@@ -54,30 +53,16 @@ def trainer_of(*overrides: str) -> Trainer:
     return Trainer.from_experiment("ppo_curriculum_goal_maze", [*SMALL, *task, *overrides])
 
 
-def train(trainer: Trainer, iterations: int) -> list[dict[str, Any]]:
-    return [without_times(trainer.train()) for _ in range(iterations)]
-
-
 @pytest.mark.parametrize(
     "overrides",
     [[], ["curriculum.rule=learning_progress"], DRILL, TEAM],
     ids=["promote", "learning_progress", "env_config", "several_agents"],
 )
-def test_a_checkpoint_goes_on_bit_for_bit(overrides: list[str], tmp_path: Path) -> None:
-    with trainer_of(*overrides) as trainer:
-        expected = train(trainer, 6)
-        weights = trainer.learners.get_weights()
+def test_a_run_resumes_exactly(overrides: list[str], tmp_path: Path) -> None:
+    expected = assert_resumes_exactly(partial(trainer_of, *overrides), tmp_path, cuts=[3], num_after=3)
     drawn = [name for name in expected[-1] if name.endswith("/num_episodes") and name.startswith("curriculum/")]
     assert sum(expected[-1][name] > 0 for name in drawn) >= 2
     assert sum(expected[-1][name] for name in drawn) == expected[-1]["num_episodes_lifetime"]
-    with trainer_of(*overrides) as trainer:
-        first = train(trainer, 3)
-        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
-        assert train(trainer, 1) == expected[3:4], "get_state must not move the run"
-    with trainer_of(*overrides) as trainer:
-        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
-        assert first + train(trainer, 3) == expected
-        assert_same_weights(trainer.learners.get_weights(), weights)
 
 
 @pytest.mark.slow

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -21,7 +23,8 @@ from runner.env_runners.vector_envs import BatchedEnvironments
 from runner.experiment.trainer import Trainer
 from runner.streams import integer_seed
 from runner.testing.rules import are_equal
-from tests.conftest import QUICK, without_times
+from tests.conftest import QUICK
+from tests.support.resuming import assert_resumes_exactly
 
 NUM_ENVS = 2
 NEEDS_ENVPOOL = pytest.mark.skipif(find_spec("envpool") is None, reason="envpool is not installed")
@@ -215,20 +218,14 @@ def test_a_log_has_no_more_than_the_actions_since_the_oldest_seed() -> None:
 @pytest.mark.parametrize(
     "overrides", [pytest.param([], marks=NEEDS_ENVPOOL), ["env=atari_ale"]], ids=["envpool", "ale"]
 )
-def test_a_resumed_run_goes_on_bit_for_bit(overrides: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_resumes_exactly(overrides: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     experiment = "ppo_atari_breakout" if overrides else "ppo_cartpole"
     small = ["module.conv_filters=[[4,8,4],[4,4,2]]", "module.fcnet_hiddens=[8]"] if overrides else QUICK
     backend = overrides or ["env.backend=envpool"]
     sizes = ["algorithm.train_batch_size_per_learner=128", "algorithm.minibatch_size=64", "algorithm.num_epochs=1"]
     overrides = [*small, *backend, *sizes, "env_runners.num_envs_per_env_runner=2", "evaluation=none"]
     monkeypatch.setattr(envpool_env, "NUM_STEPS_OF_SEED", 50)
-    with Trainer.from_experiment(experiment, overrides) as trainer:
-        trainer.train()
-        state = trainer.get_state()
-        expected = [without_times(trainer.train()) for _ in range(2)]
-    with Trainer.from_experiment(experiment, overrides) as trainer:
-        trainer.set_state(state)
-        assert [without_times(trainer.train()) for _ in range(2)] == expected
+    assert_resumes_exactly(partial(Trainer.from_experiment, experiment, overrides), tmp_path, cuts=[1])
 
 
 # -- seeds, spaces, infos ----------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,8 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
-from tests.conftest import QUICK, Outcome, progress_of, without_times
+from tests.conftest import QUICK, Outcome, progress_of
+from tests.support.resuming import assert_resumes_exactly
 
 # It puts {"episode": {"r": return, "l": length}} into the info of an episode's last step.
 WITH_INFOS = "env.wrappers=[{_target_: gymnasium.wrappers.RecordEpisodeStatistics}]"
@@ -33,23 +35,12 @@ def test_infos_become_metrics_of_training_and_evaluation(run_main: Callable[...,
 
 
 @pytest.mark.parametrize("num_runners", [0, 2])
-def test_a_resumed_run_reports_the_same(tmp_path: Path, num_runners: int) -> None:
+def test_a_run_resumes_exactly(tmp_path: Path, num_runners: int) -> None:
     summed = "{info: episode/l, at: episode_sum}"
     metrics = f"metrics={{env_runners/summed: {summed}, env_runners/low: {{info: episode/r, reduce: p10}}}}"
     overrides = [*QUICK, WITH_INFOS, metrics, f"env_runners.num_env_runners={num_runners}", "engine=inline"]
-    first = Trainer.from_experiment("ppo_cartpole", overrides)
-    try:
-        first.train()
-        state = first.get_state()
-        expected = [without_times(first.train()) for _ in range(2)]
-    finally:
-        first.close()
-    second = Trainer.from_experiment("ppo_cartpole", overrides)
-    try:
-        second.set_state(state)
-        assert [without_times(second.train()) for _ in range(2)] == expected
-    finally:
-        second.close()
+    make = partial(Trainer.from_experiment, "ppo_cartpole", overrides)
+    expected = assert_resumes_exactly(make, tmp_path, cuts=[1])
     assert expected[-1]["env_runners/summed"] == expected[-1]["env_runners/episode_len_mean"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +10,11 @@ import numpy as np
 import pytest
 
 from runner import Trainer
-from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.config import ConfigError
 from runner.config.offline import OfflineConfig
 from runner.offline.reading.source import open_source
-from tests.conftest import ROOT, without_times
+from tests.conftest import ROOT
+from tests.support.resuming import assert_resumes_exactly
 
 DATA = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
 ID = "default_policy"
@@ -74,22 +75,9 @@ def test_a_batch_is_half_recorded() -> None:
         assert [one.tobytes() in recorded for one in obs] == [False] * 8 + [True] * 8
 
 
-def results_of(trainer: Trainer, num_iterations: int) -> list[dict[str, Any]]:
-    return [without_times(trainer.train()) for _ in range(num_iterations)]
-
-
 @pytest.mark.parametrize("overrides", [FILLED, MIXED], ids=["filled", "mixed"])
-def test_a_checkpoint_goes_on_bit_for_bit(overrides: tuple[str, ...], tmp_path: Path) -> None:
-    with trainer_of(*overrides) as trainer:
-        expected = results_of(trainer, 4)
-        weights = trainer.learners.get_weights()[ID]
-    with trainer_of(*overrides) as trainer:
-        first = results_of(trainer, 2)
-        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
-    with trainer_of(*overrides) as trainer:
-        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
-        assert first + results_of(trainer, 2) == expected
-        assert np.array_equal(trainer.learners.get_weights()[ID], weights)
+def test_a_run_resumes_exactly(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    assert_resumes_exactly(partial(trainer_of, *overrides), tmp_path)
 
 
 def test_the_learner_learns_from_them() -> None:

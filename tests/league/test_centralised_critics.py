@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.config.errors import ConfigError
 from runner.env_runners.multi_agent_env import AgentDict, StepDicts
 from runner.experiment.trainer import Trainer
@@ -21,9 +21,10 @@ from runner.modules import CentralisedCritic
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import ALL_MODULES, Batches
 from runner.rllink.client.local_policy import LocalPolicy
-from tests.conftest import Outcome, marked_but, without_times
+from tests.conftest import Outcome, marked_but
 from tests.league.test_league_runs import SMALL
 from tests.league.test_teams import BLUE, RED, SETTINGS, TugOfWar
+from tests.support.resuming import assert_resumes_exactly, train
 from tests.support.run_views import RunAt, feature_of
 
 MAPPO = "algorithm=mappo"
@@ -88,25 +89,10 @@ def trainer_of(run: Run, *overrides: str) -> Trainer:
     return Trainer.from_experiment(experiment, [*others, *overrides])
 
 
-def train(trainer: Trainer, iterations: int) -> list[dict[str, Any]]:
-    return [without_times(trainer.train()) for _ in range(iterations)]
-
-
 @pytest.mark.parametrize("name", marked_but(pytest.mark.slow, RUNS, "teams"))
-def test_a_checkpoint_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
-    run = RUNS[name]
-    with trainer_of(run) as trainer:
-        expected = train(trainer, 4)
-        weights = trainer.learners.get_weights()
-    assert list(weights) == [ALL_MODULES]
+def test_a_run_resumes_exactly(name: str, tmp_path: Path) -> None:
+    expected = assert_resumes_exactly(partial(trainer_of, RUNS[name]), tmp_path)
     assert expected[-1]["league/num_players"] >= 3
-    with trainer_of(run) as trainer:
-        first = train(trainer, 2)
-        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
-    with trainer_of(run) as trainer:
-        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
-        assert first + train(trainer, 2) == expected
-        np.testing.assert_array_equal(trainer.learners.get_weights()[ALL_MODULES], weights[ALL_MODULES])
 
 
 @pytest.mark.slow

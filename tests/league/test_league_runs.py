@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
@@ -28,9 +29,9 @@ from runner.league.lineup import ITSELF
 from runner.league.players import RandomPlayer, Seat
 from runner.league.policy_spaces import find_misfits
 from runner.rows.matches import Match
-from tests.conftest import Outcome, marked_but, without_times
+from tests.conftest import Outcome, marked_but
+from tests.support.resuming import assert_resumes_exactly, train
 from tests.support.run_views import RunAt, feature_of
-from tests.system.test_multi_agent_training import assert_same_weights
 
 SMALL = [
     "tracking=none",
@@ -50,31 +51,16 @@ def trainer_of(*overrides: str) -> Trainer:
     return Trainer.from_experiment("ppo_league_tictactoe", [*SMALL, *overrides])
 
 
-def train(trainer: Trainer, iterations: int) -> list[dict[str, Any]]:
-    return [without_times(trainer.train()) for _ in range(iterations)]
-
-
 LSTM = ["module.use_lstm=true", "module.lstm_cell_size=8"]
 
 
 @pytest.mark.parametrize("overrides", marked_but(pytest.mark.slow, [[], LSTM], []), ids=["mlp", "lstm"])
-def test_a_checkpoint_goes_on_bit_for_bit(overrides: list[str], tmp_path: Path) -> None:
-    with trainer_of(*overrides) as trainer:
-        expected = train(trainer, 6)
-        weights = trainer.learners.get_weights()
+def test_a_run_resumes_exactly(overrides: list[str], tmp_path: Path) -> None:
+    expected = assert_resumes_exactly(partial(trainer_of, *overrides), tmp_path, cuts=[3, 4])
     assert expected[-1]["league/num_players"] >= 5
     assert expected[1]["evaluation/league/perfect/loss_rate"] > 0
-    with trainer_of(*overrides) as trainer:
-        first = train(trainer, 3)
-        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
-        assert train(trainer, 1) == expected[3:4], "get_state must not move the run"
-        save_checkpoint(tmp_path / "two", trainer.get_state(), {})
-    linked = [path for path in (tmp_path / "two").glob("league.*.segment") if path.stat().st_nlink > 1]
+    linked = [path for path in (tmp_path / "iteration_4").glob("league.*.segment") if path.stat().st_nlink > 1]
     assert linked, "a later checkpoint links to the files of older snapshots"
-    with trainer_of(*overrides) as trainer:
-        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
-        assert first + train(trainer, 3) == expected
-        assert_same_weights(trainer.learners.get_weights(), weights)
 
 
 @pytest.mark.slow

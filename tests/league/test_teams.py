@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,11 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.config.errors import ConfigError
 from runner.env_runners.multi_agent_env import AgentDict, MultiAgentEnv, StepDicts
 from runner.experiment.trainer import Trainer
 from runner.league.players import Player, Seat
-from tests.conftest import without_times
+from tests.support.resuming import assert_resumes_exactly
 
 RED, BLUE = ("red_0", "red_1"), ("blue_0", "blue_1")
 STEPS = 3
@@ -102,17 +102,9 @@ def test_a_team_is_drawn_and_rated_as_one() -> None:
     assert result["evaluation/league/lazy/win_rate"] > 0.9
 
 
-def test_a_league_of_teams_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    overrides = ["league.opponents={latest: 0.4, prioritised: 0.3, fixed: 0.3}"]
-    with trainer_of(*overrides) as trainer:
-        expected = [without_times(trainer.train()) for _ in range(4)]
-    assert expected[-1]["league/num_players"] >= 3
-    with trainer_of(*overrides) as trainer:
-        first = [without_times(trainer.train()) for _ in range(2)]
-        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
-    with trainer_of(*overrides) as trainer:
-        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
-        assert first + [without_times(trainer.train()) for _ in range(2)] == expected
+def test_a_league_of_teams_resumes_exactly(tmp_path: Path) -> None:
+    make = partial(trainer_of, "league.opponents={latest: 0.4, prioritised: 0.3, fixed: 0.3}")
+    assert assert_resumes_exactly(make, tmp_path)[-1]["league/num_players"] >= 3
 
 
 def test_a_team_of_two_modules_is_refused() -> None:

@@ -30,9 +30,10 @@ from runner.learners.cql import CQLLoss
 from runner.learners.learner import Learner
 from runner.learners.ppo import PPOLoss
 from runner.modules import ActorCriticModule, SACModule
-from tests.conftest import QUICK, Outcome, without_times
+from tests.conftest import QUICK, Outcome
 from tests.learners.loss_contract import DISCRETE, make_batch, make_module
 from tests.learners.offline_modules import make, recorded_rows
+from tests.support.resuming import assert_resumes_exactly
 
 Run = Callable[..., Outcome]
 # Torch's code generator imports what torch itself has deprecated.
@@ -264,16 +265,9 @@ def test_a_run_tells_how_long_it_compiled(run_main: Run, tmp_path: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_resumed_run_has_the_numbers_of_one_that_went_on() -> None:
-    with Trainer.from_experiment("ppo_cartpole", COMPILED) as trainer:
-        trainer.train()
-        state = trainer.get_state()
-        expected = without_times(trainer.train())
-        weights = trainer.learners.get_weights()["default_policy"]
-    with Trainer.from_experiment("ppo_cartpole", COMPILED) as trainer:
-        trainer.set_state(state)
-        assert without_times(trainer.train()) == expected
-        assert np.array_equal(trainer.learners.get_weights()["default_policy"], weights)
+def test_a_run_resumes_exactly(tmp_path: Path) -> None:
+    make = partial(Trainer.from_experiment, "ppo_cartpole", COMPILED)
+    assert_resumes_exactly(make, tmp_path, cuts=[1], num_after=1)
 
 
 def test_a_run_that_cannot_be_compiled_ends_with_code_2(run_main: Run) -> None:

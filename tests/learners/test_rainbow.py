@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,6 @@ import torch
 from torch import Tensor
 
 from runner import Trainer
-from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.algorithms import DQNConfig
 from runner.config.errors import ConfigError
@@ -22,8 +22,8 @@ from runner.config.schemas import ModuleConfig
 from runner.learners.dqn import DQNLoss
 from runner.learners.loss import with_noise
 from runner.modules import DoubleQModule, RLModule
-from tests.conftest import without_times
 from tests.learners.loss_contract import DISCRETE, LossContract, make_batch
+from tests.support.resuming import assert_resumes_exactly
 
 VECTOR = gym.spaces.Box(-5, 5, (3,), np.float32)
 CATEGORICAL = ModuleConfig(fcnet_hiddens=[8], q_distribution="categorical", num_atoms=7, v_min=-3.0, v_max=3.0)
@@ -166,10 +166,6 @@ def rainbow_of(*overrides: str) -> Trainer:
     return trainer_of("algorithm=rainbow", "module=rainbow", *QUICK, *overrides)
 
 
-def results_of(trainer: Trainer, num_iterations: int) -> list[dict[str, Any]]:
-    return [without_times(trainer.train()) for _ in range(num_iterations)]
-
-
 RUNS = {
     "one agent": ("env=cartpole",),
     "two agents": ("env=multi_agent_cartpole", "multi_agent.agent_to_module={agent_0: p0, agent_1: p1}"),
@@ -182,19 +178,8 @@ RUNS = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_checkpoint_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
-    with rainbow_of(*RUNS[name]) as trainer:
-        expected = results_of(trainer, 5)
-        weights = trainer.learners.get_weights()
-    with rainbow_of(*RUNS[name]) as trainer:
-        first = results_of(trainer, 2)
-        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
-        assert results_of(trainer, 1) == expected[2:3], "get_state must not move the run"
-    with rainbow_of(*RUNS[name]) as trainer:
-        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
-        assert first + results_of(trainer, 3) == expected
-        for module_id, of_module in trainer.learners.get_weights().items():
-            assert np.array_equal(of_module, weights[module_id])
+def test_a_run_resumes_exactly(name: str, tmp_path: Path) -> None:
+    expected = assert_resumes_exactly(partial(rainbow_of, *RUNS[name]), tmp_path, num_after=3)
     assert any(key.endswith("td_error_mean") for key in expected[-1])
 
 

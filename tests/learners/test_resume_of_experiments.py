@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.experiment.trainer import Trainer
-from tests.conftest import QUICK, without_times
+from tests.conftest import QUICK
+from tests.support.resuming import assert_resumes_exactly, train
 
 LSTM = "ppo_stateless_cartpole_lstm"
 SYNC = ("env_runners.gym_env_vectorize_mode=sync", "env._target_=null", "env.env=CartPole-v1")
 TINY = (*QUICK, "algorithm.train_batch_size_per_learner=160", "module.fcnet_hiddens=[8]", "module.max_seq_len=7")
-
-
-def results_of(trainer: Trainer, iterations: int) -> list[dict[str, Any]]:
-    return [without_times(trainer.train()) for _ in range(iterations)]
 
 
 @pytest.mark.parametrize(
@@ -41,17 +36,9 @@ def results_of(trainer: Trainer, iterations: int) -> list[dict[str, Any]]:
         *("normalize-floats", "normalize-discrete"),
     ],
 )
-def test_interrupted_is_straight(experiment: str, overrides: list[str], tmp_path: Path) -> None:
-    with Trainer.from_experiment(experiment, [*TINY, *overrides]) as trainer:
-        expected = results_of(trainer, 3)
-        weights = trainer.learners.get_weights()["default_policy"]
-    with Trainer.from_experiment(experiment, [*TINY, *overrides]) as trainer:
-        first = results_of(trainer, 1)
-        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
-    with Trainer.from_experiment(experiment, [*TINY, *overrides]) as trainer:
-        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
-        assert first + results_of(trainer, 2) == expected
-        assert np.array_equal(trainer.learners.get_weights()["default_policy"], weights)
+def test_a_run_resumes_exactly(experiment: str, overrides: list[str], tmp_path: Path) -> None:
+    make = partial(Trainer.from_experiment, experiment, [*TINY, *overrides])
+    assert_resumes_exactly(make, tmp_path, cuts=[1])
 
 
 @pytest.mark.ray
@@ -60,5 +47,5 @@ def test_memory_inline_and_on_ray_actors_is_the_same(ray_cluster: None) -> None:
     for engine in ("inline", "ray"):
         overrides = [*TINY, f"engine={engine}", "env_runners.num_env_runners=2", "evaluation.evaluation_interval=2"]
         with Trainer.from_experiment(LSTM, overrides) as trainer:
-            results.append((results_of(trainer, 2), trainer.learners.get_weights()["default_policy"].tolist()))
+            results.append((train(trainer, 2), trainer.learners.get_weights()["default_policy"].tolist()))
     assert results[0] == results[1]

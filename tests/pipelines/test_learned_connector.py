@@ -18,8 +18,9 @@ from runner.config.errors import RunFailure
 from runner.experiment.trainer import Trainer
 from runner.pipelines import LearnedConnector
 from runner.testing import BrokenContract, check_piece
-from tests.conftest import QUICK, ROOT, without_times
+from tests.conftest import QUICK, ROOT
 from tests.pipelines.piece_contract import PieceCase
+from tests.support.resuming import train
 
 HERE = "tests.pipelines.test_learned_connector"
 WITH_MASK = [{"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}}]
@@ -146,24 +147,20 @@ EDIT = f"connectors.learner=[{{insert_after: NumpyToTensor, piece: {PIECE}}}]"
 TINY = (*QUICK, "module.fcnet_hiddens=[8]")
 
 
-def results_of(trainer: Trainer, iterations: int) -> list[dict[str, Any]]:
-    return [without_times(trainer.train()) for _ in range(iterations)]
-
-
 @pytest.mark.parametrize("name", ["RND", "NormalisingRND", "MomentumRND"])
 def test_interrupted_is_straight(name: str, tmp_path: Path) -> None:
     overrides = [*TINY, EDIT.replace(".RND", f".{name}")]
     with Trainer.from_experiment("ppo_cartpole", overrides) as trainer:
-        expected = results_of(trainer, 4)
+        expected = train(trainer, 4)
         state = trainer.learners.get_state()
     losses = [one["connectors/learner/network_loss"] for one in expected]
     assert losses[-1] < 0.5 * losses[0]
     with Trainer.from_experiment("ppo_cartpole", overrides) as trainer:
-        first = results_of(trainer, 2)
+        first = train(trainer, 2)
         save_checkpoint(tmp_path / "two", trainer.get_state(), {})
     with Trainer.from_experiment("ppo_cartpole", overrides) as trainer:
         trainer.set_state(load_checkpoint(tmp_path / "two")[0])
-        assert first + results_of(trainer, 2) == expected
+        assert first + train(trainer, 2) == expected
         resumed = trainer.learners.get_state()
     network, other = (one["pipelines"]["default_policy"][name] for one in (state, resumed))
     for part in ("network", "optimizer"):
@@ -174,7 +171,7 @@ def test_interrupted_is_straight(name: str, tmp_path: Path) -> None:
 def test_the_example_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "examples" / "rnd")
     with Trainer.from_experiment("ppo_cartpole", [*TINY, EDIT.replace(HERE, "rnd")]) as trainer:
-        losses = [one["connectors/learner/network_loss"] for one in results_of(trainer, 4)]
+        losses = [one["connectors/learner/network_loss"] for one in train(trainer, 4)]
     assert losses[-1] < losses[0]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +15,9 @@ from runner.config.metrics import producible_metrics
 from runner.config.user_code import line_of
 from runner.experiment.trainer import Trainer
 from runner.plans import RunMetrics
-from tests.conftest import without_times
 from tests.plans.hand_made import config_of, context_of
 from tests.support import own_plans
+from tests.support.resuming import assert_resumes_exactly
 
 OWN = "tests.support.own_plans"
 SHARE, P90 = "plan/EverySecond/given_share", "plan/EverySecond/episodes_p90"
@@ -77,15 +79,8 @@ def test_an_iteration_without_a_value_has_the_name() -> None:
     assert of_plan(context.metrics.finish_iteration()) == NOTHING
 
 
-def test_a_resumed_run_reports_the_same() -> None:
-    plan = plan_of("EverySecond")
-    with trainer_of(plan) as trainer:
-        trainer.train()
-        state = trainer.get_state()
-        expected = [without_times(trainer.train()) for _ in range(2)]
-    with trainer_of(plan) as trainer:
-        trainer.set_state(state)
-        assert [without_times(trainer.train()) for _ in range(2)] == expected
+def test_a_run_resumes_exactly(tmp_path: Path) -> None:
+    assert_resumes_exactly(partial(trainer_of, plan_of("EverySecond")), tmp_path, cuts=[1])
 
 
 def test_an_iteration_that_was_broken_off_keeps_what_was_reported() -> None:

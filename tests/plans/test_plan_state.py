@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
-from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.experiment.trainer import Trainer
 from runner.plans import Experiences, Operator
 from tests.conftest import without_times
+from tests.support.resuming import assert_resumes_exactly
 
 SMALL = (
     "algorithm.train_batch_size_per_learner=40",
@@ -108,11 +107,6 @@ CUTS = {
     "duplicate": (1, 2),
     "several": (1, 2),
 }
-M = 4
-
-
-def results_of(trainer: Trainer, num_iterations: int) -> list[dict[str, Any]]:
-    return [without_times(trainer.train()) for _ in range(num_iterations)]
 
 
 def make(name: str) -> Trainer:
@@ -122,24 +116,8 @@ def make(name: str) -> Trainer:
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_a_checkpoint_goes_on_bit_for_bit(name: str, tmp_path: Path) -> None:
-    cuts = CUTS.get(name, (2,))
-    num_iterations = max(cuts) + M
-    with make(name) as trainer:
-        expected = results_of(trainer, num_iterations)
-        weights = trainer.learners.get_weights()["default_policy"]
-        runner_weights_seq_no = trainer.env_runners.weights_seq_no
-    with make(name) as trainer:
-        for number in range(1, num_iterations + 1):
-            assert results_of(trainer, 1) == expected[number - 1 : number], "checkpoints must not move the run"
-            if number in cuts:
-                save_checkpoint(tmp_path / str(number), trainer.get_state(), {})
-    for cut in cuts:
-        with make(name) as trainer:
-            trainer.set_state(load_checkpoint(tmp_path / str(cut))[0])
-            assert results_of(trainer, num_iterations - cut) == expected[cut:]
-            assert np.array_equal(trainer.learners.get_weights()["default_policy"], weights)
-            assert trainer.env_runners.weights_seq_no == runner_weights_seq_no
+def test_a_run_resumes_exactly(name: str, tmp_path: Path) -> None:
+    assert_resumes_exactly(partial(make, name), tmp_path, cuts=CUTS.get(name, (2,)), num_after=4)
 
 
 @pytest.mark.parametrize("name", ["queue", "raw", "async", "stale_runners"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare
 
 from runner import Trainer
-from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.config import ConfigError
 from runner.environments import BitFlipping
 from runner.episodes.columns import ColumnBlock, Rollout
@@ -25,7 +25,7 @@ from runner.replay import HindsightReplayBuffer, ReplayBuffer
 from runner.replay.goals import GoalJudge
 from runner.replay.hindsight_replay_buffer import STRATEGIES
 from runner.streams import random_stream
-from tests.conftest import without_times
+from tests.support.resuming import assert_resumes_exactly
 
 ID = "default_policy"
 N = 4
@@ -303,21 +303,11 @@ def test_experiments_that_do_not_fit(overrides: tuple[str, ...], message: str) -
         Trainer.from_experiment("her_bit_flipping", [*QUICK[:2], *overrides])
 
 
-def results_of(trainer: Trainer, num_iterations: int) -> list[dict[str, Any]]:
-    return [without_times(trainer.train()) for _ in range(num_iterations)]
-
-
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_checkpoint_goes_on_bit_for_bit(strategy: str, tmp_path: Path) -> None:
+def test_a_run_resumes_exactly(strategy: str, tmp_path: Path) -> None:
     options = [*QUICK, f"+algorithm.replay_buffers.replay.goal_strategy={strategy}", "algorithm.replay_capacity=150"]
-    with Trainer.from_experiment("her_bit_flipping", options) as trainer:
-        expected = results_of(trainer, 5)
-    with Trainer.from_experiment("her_bit_flipping", options) as trainer:
-        first = results_of(trainer, 2)
-        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
-    with Trainer.from_experiment("her_bit_flipping", options) as trainer:
-        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
-        assert first + results_of(trainer, 3) == expected
+    make = partial(Trainer.from_experiment, "her_bit_flipping", options)
+    assert_resumes_exactly(make, tmp_path, num_after=3)
 
 
 def test_the_environment_keeps_to_gymnasium() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ import numpy as np
 import pytest
 
 from runner import Trainer
-from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.operators import OPERATORS
 from runner.config.plans import learns_from_replay_only, read_plan
@@ -17,7 +17,7 @@ from runner.episodes.columns import Rollout
 from runner.pipelines.mean_std_filter import Moments
 from runner.pipelines.raw_observations import raw_filters
 from runner.plans.operators.replay import replayed
-from tests.conftest import without_times
+from tests.support.resuming import assert_resumes_exactly
 
 ID = "default_policy"
 FILTER = "connectors=mean_std_filter"
@@ -106,18 +106,8 @@ TWO_INLINE = ("env_runners.num_env_runners=2", "engine=inline")
 
 
 @pytest.mark.parametrize("engine", [(), pytest.param(TWO_INLINE, marks=pytest.mark.slow)], ids=["one", "two"])
-def test_a_checkpoint_goes_on_bit_for_bit(engine: tuple[str, ...], tmp_path: Path) -> None:
-    def results(trainer: Trainer, number: int) -> list[Any]:
-        return [without_times(trainer.train()) for _ in range(number)]
-
-    with trainer_of(FILTER, *engine) as trainer:
-        expected = results(trainer, 4)
-    with trainer_of(FILTER, *engine) as trainer:
-        first = results(trainer, 2)
-        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
-    with trainer_of(FILTER, *engine) as trainer:
-        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
-        assert first + results(trainer, 2) == expected
+def test_a_run_resumes_exactly(engine: tuple[str, ...], tmp_path: Path) -> None:
+    assert_resumes_exactly(partial(trainer_of, FILTER, *engine), tmp_path)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,13 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError
 from runner.experiment.trainer import Trainer
 from runner.module_parts import build_parts
 from runner.modules.multi_rl_module import ALL_MODULES
-from tests.conftest import Outcome, without_times
+from tests.conftest import Outcome
+from tests.support.resuming import assert_resumes_exactly, train
 
 SHORT = (
     "tracking=none",
@@ -48,22 +49,9 @@ def trainer_of(run: Run, *overrides: str) -> Trainer:
     return Trainer.from_experiment(experiment, [*SHORT, *others, *overrides])
 
 
-def train(trainer: Trainer, iterations: int) -> list[dict[str, Any]]:
-    return [without_times(trainer.train()) for _ in range(iterations)]
-
-
 @pytest.mark.parametrize("run", RUNS.values(), ids=RUNS)
-def test_a_checkpoint_goes_on_bit_for_bit(run: Run, tmp_path: Path) -> None:
-    with trainer_of(run) as trainer:
-        expected = train(trainer, 3)
-        weights = trainer.learners.get_weights()
-    with trainer_of(run) as trainer:
-        first = train(trainer, 1)
-        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
-    with trainer_of(run) as trainer:
-        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
-        assert first + train(trainer, 2) == expected
-        np.testing.assert_array_equal(trainer.learners.get_weights()[ALL_MODULES], weights[ALL_MODULES])
+def test_a_run_resumes_exactly(run: Run, tmp_path: Path) -> None:
+    assert_resumes_exactly(partial(trainer_of, run), tmp_path, cuts=[1])
 
 
 @pytest.mark.slow

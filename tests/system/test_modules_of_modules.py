@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.checkpoints import load_checkpoint
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
@@ -27,6 +28,7 @@ from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import ALL_MODULES, MultiRLModule
 from tests.conftest import QUICK, Outcome, without_times
 from tests.support.coded_agents import make_coded_run
+from tests.support.resuming import assert_resumes_exactly, train
 
 AGENTS = "ppo_multi_agent_cartpole"
 MODULES = "tests.support.joint_modules"
@@ -41,10 +43,6 @@ CRITIC = (
 
 def trainer_of(*overrides: str) -> Trainer:
     return Trainer.from_experiment(AGENTS, [*QUICK, *overrides])
-
-
-def train(trainer: Trainer, iterations: int) -> list[dict[str, Any]]:
-    return [without_times(trainer.train()) for _ in range(iterations)]
 
 
 # -- acting ------------------------------------------------------------------------------------------------------------
@@ -88,18 +86,8 @@ def test_a_vector_step_is_one_forward_pass_of_all_modules() -> None:
     ],
     ids=["critic", "untrained", "overrides", "rmsprop"],
 )
-def test_a_checkpoint_goes_on_bit_for_bit(overrides: tuple[str, ...], tmp_path: Path) -> None:
-    with trainer_of(*overrides) as trainer:
-        expected = train(trainer, 3)
-        weights = trainer.learners.get_weights()
-    assert list(weights) == [ALL_MODULES]
-    with trainer_of(*overrides) as trainer:
-        first = train(trainer, 1)
-        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
-    with trainer_of(*overrides) as trainer:
-        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
-        assert first + train(trainer, 2) == expected
-        np.testing.assert_array_equal(trainer.learners.get_weights()[ALL_MODULES], weights[ALL_MODULES])
+def test_a_run_resumes_exactly(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    assert_resumes_exactly(partial(trainer_of, *overrides), tmp_path, cuts=[1])
 
 
 def test_metrics_are_by_module() -> None:

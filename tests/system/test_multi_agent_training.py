@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.environments import MultiAgentCartPole
 from runner.experiment.trainer import Trainer
 from runner.streams import integer_seed
 from tests.conftest import QUICK, Outcome, marked_but, progress_of, without_times
+from tests.support.resuming import assert_resumes_exactly, assert_same_weights, train
 
 CARTPOLES, SHARED = "ppo_multi_agent_cartpole", "ppo_multi_agent_cartpole_shared"
 OWN_ALGORITHMS = "ppo_dqn_multi_agent_cartpole"
@@ -25,16 +26,6 @@ OVERRIDES = "multi_agent.algorithm_config_overrides_per_module"
 
 def trainer_of(*overrides: str, experiment: str = CARTPOLES) -> Trainer:
     return Trainer.from_experiment(experiment, [*QUICK, *overrides])
-
-
-def train(trainer: Trainer, iterations: int) -> list[dict[str, Any]]:
-    return [without_times(trainer.train()) for _ in range(iterations)]
-
-
-def assert_same_weights(one: dict[str, Any], other: dict[str, Any]) -> None:
-    assert list(one) == list(other)
-    for module_id, weights in one.items():
-        np.testing.assert_array_equal(weights, other[module_id])
 
 
 # -- interrupted and distributed -----------------------------------------------------------------------------------
@@ -52,18 +43,8 @@ def assert_same_weights(one: dict[str, Any], other: dict[str, Any]) -> None:
     ],
     ids=["separate", "shared_filter", "runners", "memory", "petting_zoo", "own_algorithms"],
 )
-def test_a_checkpoint_goes_on_bit_for_bit(experiment: str, overrides: list[str], tmp_path: Path) -> None:
-    with trainer_of(*overrides, experiment=experiment) as trainer:
-        expected = train(trainer, 4)
-        weights = trainer.learners.get_weights()
-    with trainer_of(*overrides, experiment=experiment) as trainer:
-        first = train(trainer, 2)
-        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
-        assert train(trainer, 1) == expected[2:3], "get_state must not move the run"
-    with trainer_of(*overrides, experiment=experiment) as trainer:
-        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
-        assert first + train(trainer, 2) == expected
-        assert_same_weights(trainer.learners.get_weights(), weights)
+def test_a_run_resumes_exactly(experiment: str, overrides: list[str], tmp_path: Path) -> None:
+    assert_resumes_exactly(partial(trainer_of, *overrides, experiment=experiment), tmp_path)
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 
-from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.algorithms import A2CConfig
 from runner.experiment.trainer import Trainer
@@ -20,7 +20,8 @@ from runner.learners.a2c import A2CLoss
 from runner.pipelines import ConnectorPiece, ConnectorPipeline, EnvToModulePiece, LearnerPiece
 from runner.pipelines.piece import Batch
 from runner.testing import BrokenContract, check_loss, check_piece
-from tests.conftest import QUICK, without_times
+from tests.conftest import QUICK
+from tests.support.resuming import assert_resumes_exactly
 
 HERE = "tests.system.test_own_streams"
 
@@ -94,15 +95,7 @@ def test_a_run_resumes_exactly(overrides: list[str], tmp_path: Path, request: py
     if "learners.num_learners=2" in overrides:
         request.getfixturevalue("ray_cluster")
     config = build_experiment_config(compose_experiment([*OWN, *overrides]))
-    with Trainer(config) as trainer:
-        trainer.train()
-        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
-        expected = [without_times(trainer.train()) for _ in range(2)]
-        weights = trainer.learners.get_weights()["default_policy"]
-    with Trainer(config) as trainer:
-        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
-        assert [without_times(trainer.train()) for _ in range(2)] == expected
-        assert np.array_equal(trainer.learners.get_weights()["default_policy"], weights)
+    assert_resumes_exactly(partial(Trainer, config), tmp_path, cuts=[1])
 
 
 def test_pipelines_in_pipelines_save_the_streams_of_their_pieces() -> None:

@@ -6,19 +6,21 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.checkpoints import load_checkpoint
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.algorithms import PPOConfig
 from runner.config.errors import ConfigError, Problem
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, result_of, without_times
 from tests.support.problems import Including, assert_error, out_of_range, unknown_key
+from tests.support.resuming import assert_resumes_exactly
 
 Run = Callable[..., Outcome]
 Start = Callable[..., "subprocess.Popen[str]"]
@@ -67,21 +69,10 @@ def straight(run_main: Run, tmp_path: Path) -> Callable[..., list[dict[str, Any]
     ],
     ids=[*IDS, "continuous", "crashing"],
 )
-def test_a_checkpoint_goes_on_bit_for_bit(experiment: str, overrides: list[str], tmp_path: Path) -> None:
+def test_a_run_resumes_exactly(experiment: str, overrides: list[str], tmp_path: Path) -> None:
     arguments = [f"+experiment={experiment}", *QUICK, *overrides, "algorithm.num_epochs=3"]
     config = build_experiment_config(compose_experiment(arguments))
-    with Trainer(config) as trainer:
-        expected = [without_times(trainer.train()) for _ in range(5)]
-        weights = trainer.learners.get_weights()["default_policy"]
-    with Trainer(config) as trainer:
-        first = [without_times(trainer.train()) for _ in range(2)]
-        save_checkpoint(tmp_path / "one", trainer.get_state(), {})
-        assert [without_times(trainer.train())] == expected[2:3], "get_state must not move the run"
-    with Trainer(config) as trainer:
-        trainer.set_state(load_checkpoint(tmp_path / "one")[0])
-        second = [without_times(trainer.train()) for _ in range(3)]
-        assert np.array_equal(trainer.learners.get_weights()["default_policy"], weights)
-    assert first + second == expected
+    assert_resumes_exactly(partial(Trainer, config), tmp_path, num_after=3)
 
 
 def test_a_state_in_memory_stays_what_it_was() -> None:
