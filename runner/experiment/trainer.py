@@ -216,7 +216,9 @@ class Trainer:
         composed = compose_experiment(
             [f"+experiment={name}", *overrides], None if config_dir is None else Path(config_dir)
         )
-        return cls(build_experiment_config(composed), provenance=TrainerProvenance(composed))
+        config = build_experiment_config(composed)
+        _warn_of_renamed_keys(composed)
+        return cls(config, provenance=TrainerProvenance(composed))
 
     @classmethod
     def from_checkpoint(cls, folder: str | Path, overrides: Sequence[str] = (), trust: bool = False) -> Trainer:
@@ -235,7 +237,9 @@ class Trainer:
         state, manifest = load_checkpoint(checkpoint)
         stored = StoredValues.of(checkpoint, manifest, trust).compose(overrides)
         provenance = TrainerProvenance(stored, checkpoint, trust)
-        trainer = cls(build_experiment_config(stored), loads_modules=False, provenance=provenance)
+        config = build_experiment_config(stored)
+        _warn_of_renamed_keys(stored)
+        trainer = cls(config, loads_modules=False, provenance=provenance)
         try:
             trainer.set_state(state)
             trainer.last_result = dict(manifest.get("result", {}))
@@ -530,6 +534,11 @@ class Trainer:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _warn_of_renamed_keys(composed: Composed) -> None:
+    for note in composed.notes:
+        _log.warning("%s", note)
 
 
 def _tell_what_is_read(

@@ -15,6 +15,7 @@ from runner.config.composed import Composed
 from runner.config.paths import search_dirs
 from runner.config.renamed_keys import renamed_keys
 from runner.config.stored import compose_stored
+from runner.experiment.trainer import Trainer
 from runner.sweep.space import read_search_space
 from tests.conftest import Outcome
 from tests.support.forging import rewrite_manifest
@@ -134,6 +135,12 @@ def test_a_run_notes_an_old_key_once_and_records_the_new_one(run_main: Callable[
     assert config["checkpoint"]["save_replay_buffers"] == "none"
     assert config["tracking"]["extra_trackers"] == ["csv"]
     assert "replay" not in config["checkpoint"]
+
+
+def test_a_trainer_in_python_logs_a_note(caplog: pytest.LogCaptureFixture) -> None:
+    with Trainer.from_experiment("ppo_cartpole", [*TINY[:2], "checkpoint.replay=none"]) as trainer:
+        assert trainer.config.checkpoint.save_replay_buffers == "none"
+    assert [record.getMessage() for record in caplog.records] == [f"{NOTE} (override checkpoint.replay)"]
 
 
 def in_file(folder: Path, values: Mapping[str, Any]) -> Composed:
