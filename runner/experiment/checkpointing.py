@@ -2,14 +2,29 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
+from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.checkpoints.policy_state import shared_state_in
+from runner.checkpoints.stored_values import find_unstorable
+from runner.config.errors import ConfigError
 from runner.config.references import Digests, with_references
 from runner.parts import Part
 from runner.plans.plan import Plan
 from runner.plans.run_parts import RunParts
+
+
+class Stateful(Protocol):
+    """A part of a run that a checkpoint holds."""
+
+    def get_state(self) -> Any:
+        """Return the state."""
+
+    def set_state(self, state: Any, /) -> Any:
+        """Continue from a state."""
 
 
 def state_of(parts: RunParts, plan: Plan, digests: Digests) -> dict[str, Any]:
@@ -68,6 +83,27 @@ def restore(parts: RunParts, plan: Plan, digests: Digests, state: Mapping[str, A
     for part in parts:
         notes += part.restore_notes(_get(state, part.name) or {}, part.name in reset and _has(saved, part))
     return notes
+
+
+def check_storable(state: Mapping[str, Any]) -> None:
+    """Check that a checkpoint can hold a state; raises `ConfigError` with a problem for each value that it cannot."""
+    problems = [problem for part, values in state.items() for problem in find_unstorable(values, part)]
+    if problems:
+        raise ConfigError(problems)
+
+
+def store_and_restore(name: str, part: Stateful) -> None:
+    """Write the state of a part to a checkpoint in a temporary folder, read it, and let the part continue from it.
+
+    Raises:
+        ConfigError: a checkpoint cannot hold the state.
+    """
+    state = {name: part.get_state()}
+    check_storable(state)
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = Path(folder, "checkpoint")
+        save_checkpoint(checkpoint, state, {})
+        part.set_state(load_checkpoint(checkpoint)[0][name])
 
 
 def _changed_values(digests: Digests, of_plan: Mapping[str, Any]) -> list[str]:

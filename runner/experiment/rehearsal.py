@@ -18,6 +18,7 @@ from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import problem_of
 from runner.episodes.columns import ColumnBlock, Rollout, block_from_episodes
+from runner.experiment.checkpointing import Stateful, check_storable, store_and_restore
 from runner.experiment.curriculum_builder import check_tasks
 from runner.experiment.env_runner_builder import EVALUATION
 from runner.experiment.filming import Filmer
@@ -27,7 +28,6 @@ from runner.experiment.learner_builder import build_learner_group
 from runner.experiment.loaded_modules import load_modules
 from runner.experiment.recorded_data_builder import build_held_out_evaluation, check_recorded_data
 from runner.experiment.recorded_replay import open_recorded_replay
-from runner.experiment.rehearsed_checkpoint import Stateful, check_storable, store_and_restore
 from runner.experiment.replay_builder import build_replay_buffers
 from runner.experiment.replay_memory import measure_replay
 from runner.module_parts import (

@@ -13,7 +13,7 @@ from runner.config.errors import Problem, RunFailure, RunnerError
 from runner.config.offline_evaluation import NUM_EPISODES
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import problem_of
-from runner.experiment.rehearsed_checkpoint import check_storable
+from runner.experiment.checkpointing import check_storable
 from runner.experiment.run_records import RunRecords, Status
 from runner.experiment.stop_criteria import met_criteria
 from runner.interrupts import Interrupted, reason_to_end

@@ -11,7 +11,7 @@ from runner.checkpoints.folder import naming_older
 from runner.config.composed import Composed
 from runner.config.references import hiding_values
 from runner.config.schemas import ExperimentConfig
-from runner.experiment.rehearsed_checkpoint import check_storable
+from runner.experiment.checkpointing import check_storable
 from runner.experiment.run import Run, own_errors_told
 from runner.experiment.run_folder import RunFolder
 from runner.experiment.run_records import RunRecords
