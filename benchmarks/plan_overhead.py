@@ -18,7 +18,7 @@ from runner.env_runners.handles import LocalHandle
 from runner.env_runners.sample import Sample
 from runner.experiment.trainer import Trainer
 from runner.learners.gradients import GroupGradients
-from runner.learners.learner_group import UpdateResult
+from runner.learners.update_results import UpdateResult
 from runner.plans import PlanContext, RunMetrics, make_plan
 from runner.plans.run_parts import RunParts
 

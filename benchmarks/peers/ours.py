@@ -28,7 +28,7 @@ from peer_cli import (
 
 from runner import Trainer
 from runner.episodes.columns import Rollout
-from runner.learners.learner_group import UpdateResult
+from runner.learners.update_results import UpdateResult
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from runner.env_runners.loss_failure import with_rollout
 from runner.env_runners.protocol import EnvRunner
 from runner.env_runners.sample import Sample, Weights
 from runner.learners.gradients import GroupGradients
-from runner.learners.learner_group import LearnerGroup
+from runner.learners.learner import Learner
 from runner.learners.loss_failure import LossNotFinite
 
 
@@ -40,12 +40,12 @@ class GradientRunner:
         make_learners: makes learners of the run's modules, with their learner pipelines, before the first gradient.
     """
 
-    def __init__(self, runner: EnvRunner, make_learners: Callable[[], LearnerGroup]) -> None:
+    def __init__(self, runner: EnvRunner, make_learners: Callable[[], Learner]) -> None:
         self._runner = runner
         self._make_learners = make_learners
 
     @cached_property
-    def _learners(self) -> LearnerGroup:
+    def _learners(self) -> Learner:
         return self._make_learners()
 
     def sample_gradients(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -21,14 +21,12 @@ from runner.config.plans import needs_of, recorded_buffers
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import is_bad_call, is_user_defined, place_of, problem_of
 from runner.learners.collective import Collective, SingleProcess
-from runner.learners.compiled_learner import CompiledLearner
 from runner.learners.learner import Learner
-from runner.learners.learner_group import LearnerGroup
 from runner.learners.loss import Loss
 from runner.learners.on_policy_check import OnPolicyConsistencyCheck
 from runner.learners.remote_learner_group import Learners, RemoteLearnerGroup
-from runner.learners.shared_parameter_learner import ModuleLearning, SharedParameterLearner
-from runner.learners.shared_parameter_learner_group import SharedParameterLearnerGroup
+from runner.learners.trained_module import TrainedModule
+from runner.learners.trained_network import TrainedNetwork
 from runner.module_parts import (
     ModuleParts,
     ModuleSpec,
@@ -41,7 +39,7 @@ from runner.module_parts import (
 )
 from runner.modules.default_settings import default_settings
 from runner.modules.flat_parameters import FlatParameters
-from runner.modules.multi_rl_module import MultiRLModule
+from runner.modules.multi_rl_module import ALL_MODULES, member_of
 from runner.modules.rl_module import RLModule
 from runner.pipelines.raw_observations import raw_filters
 from runner.streams import random_stream
@@ -89,8 +87,8 @@ def plan_learners(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) ->
 @default_settings()
 def build_local_learner_group(
     config: ExperimentConfig, parts: Mapping[str, ModuleParts], collective: Collective
-) -> LearnerGroup:
-    """Make the learners of this process from its modules and pipelines."""
+) -> Learner:
+    """Make the learner of this process from its modules and pipelines."""
     named = config.multi_agent.modules_to_train
     pipelines = {module_id: module_parts.learner for module_id, module_parts in parts.items()}
     # External simulators may act with older weights, or with a policy of their own; recorded steps are of another one.
@@ -101,14 +99,8 @@ def build_local_learner_group(
     is_checked = config.learners.check_on_policy_outputs and acts_on_the_same
     consistency_check = OnPolicyConsistencyCheck(env_to_module) if is_checked else None
     trained = list(parts) if named is None else named
-    together = next(iter(parts.values())).together
-    if together is not None:
-        joint = _build_joint_learner(config, together, [parts[id_] for id_ in parts if id_ in trained], collective)
-        return SharedParameterLearnerGroup(joint, pipelines, trained, collective, consistency_check)
-    learners = {
-        module_id: _build_learner(config, module_parts, collective) for module_id, module_parts in parts.items()
-    }
-    return LearnerGroup(learners, pipelines, trained, collective, consistency_check)
+    networks = _build_networks(config, parts, trained, collective)
+    return Learner(networks, pipelines, trained, collective, consistency_check)
 
 
 @dataclass(frozen=True)
@@ -123,8 +115,8 @@ class PlannedLearners:
         """Return `learners.device` in this process."""
         return learner_device(on_device(self.config, self.config.learners.device))
 
-    def __call__(self, collective: Collective) -> LearnerGroup:
-        """Make a learner for each module, behind its learner pipeline."""
+    def __call__(self, collective: Collective) -> Learner:
+        """Make the learner of a process."""
         here = on_device(self.config, self.config.learners.device)
         parts = build_parts(here, self.plans)
         for key, network in networks_of(parts).items():
@@ -146,29 +138,35 @@ def columns_of_learner(plan: ModuleSpec, module: RLModule) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*module.inputs, *loss.reads)))
 
 
-def _build_learner(config: ExperimentConfig, parts: ModuleParts, collective: Collective) -> Learner:
-    of_module = _module_learning(config, parts, collective)
-    is_compiled = config.learners.compile and parts.plan.module_id in trained_modules(config, [parts.plan.module_id])
-    if is_compiled and of_module.config.microbatch_size is not None:
-        what = f"learners.compile: microbatches (module {parts.plan.module_id}) are not compiled"
-        raise ConfigError([Problem(what, "algorithm.microbatch_size", str(of_module.config.microbatch_size), "null")])
-    learning = of_module.loss, of_module.config, of_module.stream
-    learner_class = CompiledLearner if is_compiled else Learner
-    return learner_class(parts.module, *learning, collective, of_module.loss_stream)
+def _build_networks(
+    config: ExperimentConfig, parts: Mapping[str, ModuleParts], trained: Collection[str], collective: Collective
+) -> dict[str, TrainedNetwork]:
+    """Make a network of each module, also of untrained ones; or one of all modules, if they share parameters."""
+    together = next(iter(parts.values())).together
+    if together is None:
+        return {module_id: _build_network(config, of_module, collective) for module_id, of_module in parts.items()}
+    of_trained = [(member_of(together, id_), parts[id_]) for id_ in parts if id_ in trained]
+    modules = [_build_module(config, module, of_module, collective) for module, of_module in of_trained]
+    return {ALL_MODULES: TrainedNetwork(together, modules, config.algorithm, collective)}
 
 
-def _build_joint_learner(
-    config: ExperimentConfig, together: MultiRLModule, trained: Sequence[ModuleParts], collective: Collective
-) -> SharedParameterLearner:
-    learnings = {parts.plan.module_id: _module_learning(config, parts, collective) for parts in trained}
-    return SharedParameterLearner(together, learnings, config.algorithm, collective)
+def _build_network(config: ExperimentConfig, parts: ModuleParts, collective: Collective) -> TrainedNetwork:
+    module_id, algorithm = parts.plan.module_id, parts.plan.algorithm
+    is_compiled = config.learners.compile and module_id in trained_modules(config, [module_id])
+    if is_compiled and algorithm.microbatch_size is not None:
+        what = f"learners.compile: microbatches (module {module_id}) are not compiled"
+        raise ConfigError([Problem(what, "algorithm.microbatch_size", str(algorithm.microbatch_size), "null")])
+    module = _build_module(config, parts.module, parts, collective)
+    return TrainedNetwork(parts.module, [module], algorithm, collective, is_compiled)
 
 
-def _module_learning(config: ExperimentConfig, parts: ModuleParts, collective: Collective) -> ModuleLearning:
-    """Make the loss of a module, and the random streams of its learner."""
-    plan, algorithm = parts.plan, parts.plan.algorithm
-    streams = (random_stream(config.seed, plan.name(name), collective.rank) for name in ("learner", "loss"))
-    return ModuleLearning(make_loss(algorithm), algorithm, *streams)
+def _build_module(
+    config: ExperimentConfig, module: RLModule, parts: ModuleParts, collective: Collective
+) -> TrainedModule:
+    plan = parts.plan
+    stream, loss_stream = (random_stream(config.seed, plan.name(name), collective.rank) for name in ("learner", "loss"))
+    loss = make_loss(plan.algorithm)
+    return TrainedModule(plan.module_id, module, loss, plan.algorithm, stream, loss_stream, collective)
 
 
 def make_loss(algorithm: AlgorithmConfig) -> Loss:
@@ -206,5 +204,5 @@ def _with_objects(algorithm: AlgorithmConfig) -> AlgorithmConfig:
 
 def adapting_losses(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> list[str]:
     """Return the names of losses that adapt to updates."""
-    learnings = [_module_learning(config, parts[id_], SingleProcess()) for id_ in trained_modules(config, list(parts))]
-    return [type(learning.loss).__name__ for learning in learnings if learning.loss.adapts]
+    losses = [make_loss(parts[module_id].plan.algorithm) for module_id in trained_modules(config, list(parts))]
+    return [type(loss).__name__ for loss in losses if loss.adapts]

@@ -18,6 +18,7 @@ from runner.experiment.run_records import RunRecords, Status
 from runner.experiment.stop_criteria import met_criteria
 from runner.interrupts import Interrupted, reason_to_end
 from runner.locks import FolderLost
+from runner.plans import Result
 from runner.rllink.announcement import external_text
 from runner.tracking.headline import EVALUATION_RETURN
 
@@ -51,7 +52,7 @@ class Run:
                 self.begin()
                 while self.stop_reason is None and reason_to_end() is None:
                     try:
-                        self.advance()
+                        self.record(self._trainer.train())
                     except Interrupted:
                         break
                 reason = self.stop_reason
@@ -72,10 +73,9 @@ class Run:
         if trainer.addresses:
             records.announce(trainer.addresses, external_text(self._config, trainer.addresses, trainer.plans))
 
-    def advance(self) -> None:
-        """Train and record one iteration, with the final evaluations if it meets a stop criterion."""
+    def record(self, result: Result) -> None:
+        """Record an iteration; if it meets a stop criterion, with the final evaluations."""
         records, trainer = self._records, self._trainer
-        result = trainer.train()
         with trainer.kept_if_interrupted(result):
             if self._stop_reason(result) and self._evaluates and EVALUATION_RETURN not in result:
                 result |= trainer.evaluate()

@@ -301,8 +301,28 @@ class Trainer:
             Interrupted: an end was asked for while simulators were waited for, or during an evaluation.
             PartialIteration: an end was requested more than `PATIENCE_S` ago, in the middle of an iteration.
         """
+        with self._errors_reported():
+            unfinished, self._unfinished = self._unfinished, None
+            evaluation = self._evaluation_in_parallel(unfinished)
+            if unfinished is None:
+                self._metrics.begin_iteration()
+                while not isinstance(found := self._plan.root.step(), IterationEnd):
+                    if isinstance(found, NotReady):
+                        self.context.wait(found)
+                    if is_overdue() and self._plan.can_be_saved:
+                        self._metrics.stop_midway()
+                        raise PartialIteration
+                unfinished = UnfinishedIteration(self.parts.end_iteration(self.context.plan_metrics()))
+            return self._evaluated(unfinished, evaluation)
+
+    @contextmanager
+    def _errors_reported(self) -> Iterator[None]:
+        """Report errors of an iteration within to callbacks."""
         try:
-            return self._trained_iteration()
+            try:
+                yield
+            except PlanEnded as end:
+                raise RunFailure(Problem("the plan has ended: it gives no more items", "algorithm.plan")) from end
         except Interrupted:
             self._evaluator.abandon()
             raise
@@ -327,15 +347,9 @@ class Trainer:
         finally:
             self._warn = before
 
-    def _trained_iteration(self) -> Result:
+    def _evaluated(self, unfinished: UnfinishedIteration, wait: Callable[[], FinishedEpisodes] | None) -> Result:
+        """Return the result of a trained iteration with the evaluations that are due; `wait` for one in parallel."""
         evaluation = self.config.evaluation
-        unfinished, self._unfinished = self._unfinished, None
-        wait = None
-        if unfinished is None or self._parallel_policy is not None:
-            iteration = self.training_iteration + (unfinished is None)
-            wait = self._evaluation_in_parallel(iteration)
-        if unfinished is None:
-            unfinished = self._follow_plan()
         result = self.last_result = unfinished.result
         iteration = self.training_iteration
         with self.kept_if_interrupted(result, unfinished.is_told):
@@ -350,31 +364,23 @@ class Trainer:
             self._tell_result(result)
         return result
 
-    def _evaluation_in_parallel(self, iteration: int) -> Callable[[], FinishedEpisodes] | None:
-        """Begin the evaluation of an iteration that runs in parallel to it; None if there is none.
+    def _evaluation_in_parallel(self, unfinished: UnfinishedIteration | None) -> Callable[[], FinishedEpisodes] | None:
+        """Begin the evaluation that runs in parallel to this iteration, or return None if there is none.
 
-        After an interrupt it is repeated with the policy of the iteration's start.
+        If it was interrupted it is repeated with the policy of the iteration's start.
+
+        Args:
+            unfinished: iteration that is trained already, or None.
         """
+        if unfinished is not None and self._parallel_policy is None:
+            return None
+        iteration = self.training_iteration + (unfinished is None)
         evaluation = self.config.evaluation
         if not (evaluation.evaluation_parallel_to_training and _is_due(evaluation.evaluation_interval, iteration)):
             return None
         repeated = self._parallel_policy
         self._parallel_policy = repeated or EvaluatedPolicy.of(self.parts)
         return self._evaluator.submit(self.parts, repeated=repeated)
-
-    def _follow_plan(self) -> UnfinishedIteration:
-        """Train one iteration."""
-        self._metrics.begin_iteration()
-        try:
-            while not isinstance(found := self._plan.step(), IterationEnd):
-                if isinstance(found, NotReady):
-                    self.context.wait(found)
-                if is_overdue() and self._plan.can_be_saved:
-                    self._metrics.stop_midway()
-                    raise PartialIteration
-        except PlanEnded as end:
-            raise RunFailure(Problem("the plan has ended: it gives no more items", "algorithm.plan")) from end
-        return UnfinishedIteration(self.parts.end_iteration(self.context.plan_metrics()))
 
     @contextmanager
     def kept_if_interrupted(self, result: Result, is_told: bool = True) -> Iterator[None]:

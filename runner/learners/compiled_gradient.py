@@ -30,10 +30,11 @@ from runner.compat.torch_compile import (
 )
 from runner.config.errors import ConfigError, Problem
 from runner.learners.collective import Collective
-from runner.learners.loss import Loss, with_noise
+from runner.learners.eager_gradient import EagerGradient
+from runner.learners.loss import with_noise
 from runner.learners.minibatches import Minibatch
 from runner.learners.parameter_updater import ParameterUpdater
-from runner.modules.rl_module import RLModule
+from runner.learners.trained_module import Record, TrainedModule
 
 _log = logging.getLogger(__name__)
 
@@ -42,20 +43,18 @@ _MOST_SIZES = 2
 # Each size has one function that reports and one that does not; the rest are for values that change now and then.
 _MOST_FUNCTIONS = 12
 
-Record = dict[str, Any]
-
 
 class CompiledGradient:
-    """Computes the gradient of a minibatch in one compiled function, equal to the eager one within rounding.
+    """Computes the clipped gradient of a minibatch in one compiled function, equal to `EagerGradient` within rounding.
 
-    A function is compiled for each of the first two sizes of minibatches, which takes seconds; other sizes are for the
-    eager learner. Values that the loss or the module reads while it is traced are checked at each call, and compiled
+    A function is compiled for each of the first two sizes of minibatches, which takes seconds; other sizes are computed
+    by `eager`. Values that the loss or the module reads while it is traced are checked at each call, and compiled
     anew once they differ; what the loss names in `varying` is read as tensors instead. Whoever draws random numbers of
-    torch draws others than the eager learner.
+    torch draws others than `eager`.
 
     Args:
-        module: without memory, on the learner's device.
-        loss: of the algorithm.
+        trained: module without memory, with its loss.
+        eager: for other sizes.
         updater: of the module; the gradient is written into its `gradient`.
         collective: learners that update the same module on other rows.
 
@@ -67,17 +66,22 @@ class CompiledGradient:
         ConfigError: the module has memory, torch is too old, or there is no compiler.
     """
 
-    def __init__(self, module: RLModule, loss: Loss, updater: ParameterUpdater, collective: Collective) -> None:
-        if module.is_stateful:
+    def __init__(
+        self, trained: TrainedModule, eager: EagerGradient, updater: ParameterUpdater, collective: Collective
+    ) -> None:
+        if trained.module.is_stateful:
             what = "learners.compile: a module with memory has sequences of many lengths"
-            raise ConfigError([Problem(what, "learners.compile", type(module).__name__, "learners.compile=false")])
+            got = type(trained.module).__name__
+            raise ConfigError([Problem(what, "learners.compile", got, "learners.compile=false")])
         check_torch()
         if updater.device.type == "cpu":
             check_compiler()
         self.sizes: list[int] = []
         self.compile_s = 0.0
-        self._module, self._loss, self._updater, self._collective = module, loss, updater, collective
-        self._varying = {name: torch.zeros((), device=updater.device) for name in loss.varying}
+        self._trained, self._eager, self._updater, self._collective = trained, eager, updater, collective
+        self._module, self._loss = trained.module, trained.loss
+        self._norms: Record | None = None  # of the newest gradient, if it is clipped already
+        self._varying = {name: torch.zeros((), device=updater.device) for name in trained.loss.varying}
         self._parameters, self._gradient = updater.parameters, updater.gradient
         self._case: tuple[int, bool] = (0, True)  # rows and whether they are reported on, of the newest call
         self._read: dict[tuple[int, bool], dict[str, Any]] = {}  # case -> values that its newest function has read
@@ -95,7 +99,37 @@ class CompiledGradient:
         self._traced = _with_own_code(self._compute)
         self._function = torch.compile(MethodType(self._traced, self), fullgraph=True, dynamic=False, options=options)
 
-    def takes(self, minibatch: Minibatch) -> bool:
+    def compute(self, minibatches: Mapping[TrainedModule, Minibatch]) -> dict[TrainedModule, Record]:
+        """Compute the gradient of a minibatch, clipped, the mean over the peers; see `EagerGradient.compute`.
+
+        Raises:
+            ConfigError: the loss or the module cannot be compiled.
+        """
+        minibatch = minibatches[self._trained]
+        if not self._takes(minibatch):
+            self._norms = None
+            return self._eager.compute(minibatches)
+        [(columns, _)] = minibatch.microbatches()
+        columns = with_noise(columns, self._loss, self._module)
+        self._case = minibatch.num_rows, minibatch.is_last_epoch
+        if self._varying:
+            with self._varying_as_tensors():
+                record, norms = self._computed(columns, minibatch.is_last_epoch)
+        else:
+            record, norms = self._computed(columns, minibatch.is_last_epoch)
+        if self._on_gpu:  # the next call writes to the memory of these
+            record, norms = _copied(record), _copied(norms)
+        if self._collective.num_learners > 1:
+            self._collective.mean(self._gradient)
+            norms = self._updater.clip_vector(self._gradient)
+        self._norms = norms
+        return {self._trained: self._trained.rows.without_rows(record, minibatch)}
+
+    def clip(self) -> Record:
+        """Return the norms before clipping; see `EagerGradient.clip`."""
+        return self._eager.clip() if self._norms is None else self._norms
+
+    def _takes(self, minibatch: Minibatch) -> bool:
         """Return whether minibatches of this size are compiled; the first two sizes are."""
         num_rows = minibatch.num_rows
         if num_rows in self.sizes:
@@ -109,29 +143,18 @@ class CompiledGradient:
             _log.warning("minibatches of other sizes than %s rows are not compiled: %d", sizes, num_rows)
         return False
 
-    def __call__(self, minibatch: Minibatch) -> tuple[Record, Record]:
-        """Compute the gradient of a minibatch, clipped, the mean over the peers.
+    def get_state(self) -> dict[str, Any]:
+        """Return the sizes that are compiled, so that a resumed run computes each minibatch by the same code."""
+        return {"compiled": {"of": self._cut, "sizes": list(self.sizes)}}
 
-        Returns:
-            What the loss reports, and the norms before clipping.
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the sizes of a state of a learner, also of one that is not compiled."""
+        compiled = state.get("compiled", {})  # another cut gives other sizes
+        self.sizes = list(compiled["sizes"]) if compiled and compiled["of"] == self._cut else []
 
-        Raises:
-            ConfigError: the loss or the module cannot be compiled.
-        """
-        [(columns, _)] = minibatch.microbatches()
-        columns = with_noise(columns, self._loss, self._module)
-        self._case = minibatch.num_rows, minibatch.is_last_epoch
-        if self._varying:
-            with self._varying_as_tensors():
-                record, norms = self._computed(columns, minibatch.is_last_epoch)
-        else:
-            record, norms = self._computed(columns, minibatch.is_last_epoch)
-        if self._on_gpu:  # the next call writes to the memory of these
-            record, norms = _copied(record), _copied(norms)
-        if self._collective.num_learners > 1:
-            self._collective.mean(self._gradient)
-            norms = self._updater.clip(self._gradient)
-        return record, norms
+    @property
+    def _cut(self) -> list[int | None]:
+        return [self._trained.config.train_batch_size_per_learner, self._trained.config.minibatch_size]
 
     def _computed(self, columns: Mapping[str, Any], is_reporting: bool) -> tuple[Record, Record]:
         """Return what `_compute` does, by compiled code; compile it where there is none, or a value has changed."""
@@ -164,7 +187,7 @@ class CompiledGradient:
                 setattr(self._loss, name, value)
 
     def _compute(self, columns: Mapping[str, Any], is_reporting: bool) -> tuple[Record, Record]:
-        """Compute what `__call__` does for a learner alone; this is what is compiled."""
+        """Compute what `compute` does for a learner alone; this is what is compiled."""
         metrics = self._loss(self._module, columns, is_reporting)
         if metrics.losses is None:
             parts = _gradients(metrics.total_loss, self._parameters)
@@ -173,7 +196,7 @@ class CompiledGradient:
             for name, members in self._updater.members.items():
                 parts += _gradients(metrics.losses.get(name), members)
         gradient = torch.cat([part.reshape(-1) for part in parts])
-        norms = self._updater.clip(gradient) if self._collective.num_learners == 1 else {}
+        norms = self._updater.clip_vector(gradient) if self._collective.num_learners == 1 else {}
         self._gradient.copy_(gradient)
         # Older versions of torch cannot trace `vars`.
         names = [field.name for field in fields(metrics) if field.name != "losses"]

@@ -1,179 +1,319 @@
-"""The learner: computes gradients of a loss on train batches of one module, and applies them."""
+"""The learner: updates the modules of a run on sampled or recorded data."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from runner.config.algorithms import AlgorithmConfig
+from runner.config.operators import LEARNERS
+from runner.episodes.columns import Rollout
 from runner.learners.collective import Collective, SingleProcess
-from runner.learners.gradients import ModuleGradient
-from runner.learners.loss import Loss, with_noise
-from runner.learners.loss_checks import ComputeLoss, checked_once
-from runner.learners.minibatch_loop import LearnerUpdate as LearnerUpdate
-from runner.learners.minibatch_loop import MinibatchLoop, Record, weighted_sums
-from runner.learners.minibatches import Minibatch
-from runner.learners.parameter_updater import ParameterUpdater
-from runner.learners.per_row_metrics import PerRowMetrics
+from runner.learners.eager_gradient import in_step
+from runner.learners.gradients import GroupGradients, ModuleGradient
+from runner.learners.loss_failure import LossNotFinite, with_batch
+from runner.learners.on_policy_check import OnPolicyConsistencyCheck
+from runner.learners.train_batch import MakeReaders, TrainBatch, batch_of
+from runner.learners.trained_module import TrainedModule
+from runner.learners.trained_network import TrainedNetwork, in_present_layout
+from runner.learners.update_results import RecordedUpdates, UpdateResult
+from runner.modules.default_settings import default_settings
+from runner.modules.multi_rl_module import members_in
 from runner.modules.rl_module import RLModule
+from runner.parts import Part
+from runner.pipelines.piece_metrics import merge_metrics
+from runner.pipelines.pipeline import LearnerConnectorPipeline, taken_metrics
 
 
-class Learner:
-    """Updates one module.
+class Learner(Part):
+    """Owns networks with their losses and optimisers, and updates them.
+
+    Each module may be a network of its own; modules that share parameters are one network. In a network the k-th
+    minibatches of all modules are one step, along the gradient of the sum of the modules' losses. A module with fewer
+    minibatches, or without rows, adds no gradient to the other steps; the optimiser's moments (Adam's, for example)
+    move its own parameters in them, too.
 
     Args:
-        module: on the learner's device.
-        loss: of the algorithm.
-        config: learning rate, epochs, minibatches, clipping.
-        stream: shuffles rows.
-        collective: learners that update the same module on other rows; None: there are none.
-        loss_stream: for the random numbers of the loss, saved with the learner; None: the loss has one already.
+        networks: module id, or `ALL_MODULES` for modules that share parameters -> network. The keys name the networks
+            in weights and states.
+        pipelines: module id -> pipeline from its chunks to `{module id: {column: tensor}}`.
+        modules_to_train: ids of the modules that are updated; the others keep their parameters.
+        collective: learners in other processes that update the same modules in step; None: there are none.
+        consistency_check: check of the first train batch of each module; None: no check.
 
+    Attributes:
+        num_restarts: restarts of lost learners; 0 in this process.
+        num_learners: of the collective.
     """
+
+    name = LEARNERS
+    num_restarts = 0
+    _recorded: Generator[TrainBatch, None, None] | None = None
 
     def __init__(
         self,
-        module: RLModule,
-        loss: Loss,
-        config: AlgorithmConfig,
-        stream: np.random.Generator,
+        networks: Mapping[str, TrainedNetwork],
+        pipelines: Mapping[str, LearnerConnectorPipeline],
+        modules_to_train: Collection[str],
         collective: Collective | None = None,
-        loss_stream: np.random.Generator | None = None,
+        consistency_check: OnPolicyConsistencyCheck | None = None,
     ) -> None:
-        self.module = module
-        self.loss = loss
+        self._networks, self._pipelines = dict(networks), dict(pipelines)
+        self._modules = members_in({key: one.updater.network for key, one in networks.items()})
+        self._modules_to_train = [module_id for module_id in self._modules if module_id in modules_to_train]
         self._collective: Collective = collective or SingleProcess()
-        self._updater = ParameterUpdater(module, config)
-        self._update = MinibatchLoop(module, loss, config, stream, self.device, self._collective, loss_stream)
-        checked_once(loss, config, self._use)
-
-    def _use(self, compute_loss: ComputeLoss) -> None:
-        """Compute the loss by this from now on."""
-        self._compute_loss = compute_loss
+        self._consistency_check = consistency_check
+        self.num_learners = self._collective.num_learners
 
     # -- updates -------------------------------------------------------------------------------------------------------
 
-    def update(self, batch: Mapping[str, Any], num_env_steps: int) -> LearnerUpdate:
-        """Update the module in `num_epochs` passes over the batch.
+    @default_settings()
+    def update(self, data: Rollout | TrainBatch, num_env_steps: int) -> UpdateResult:
+        """Update each module in `num_epochs` passes over its rows, after `num_env_steps` env steps in all.
+
+        A module that has no row is left as it is.
 
         Args:
-            batch: column -> (B, ...) tensor on the module's device, nested where the space is; for a module with
-                memory (S, L, ...), zero-padded sequences. Rows whose `loss_mask` is false take no part.
-            num_env_steps: env steps sampled so far, for schedules.
+            data: sampled episodes, which learner pipelines turn into a train batch; or a train batch.
+            num_env_steps: for schedules.
 
         Raises:
-            LossNotFinite: a loss is not finite. The parameters are then unusable; go on from a checkpoint.
+            LossNotFinite: a loss is not finite. The parameters are then unusable; continue from a checkpoint.
         """
-        lrs = self._updater.learning_rates(num_env_steps)
-        self.loss.before_update(num_env_steps)
-        records: list[Record] = []
-        rows = self._update.new_rows()
-        for minibatch in self._update.minibatches.of_update(batch):  # of all epochs
-            records.append(self._step(minibatch, lrs, rows))
-            self._update.end_step(minibatch.num_rows_of_all)
-        means = self._update.means(records, self._updater.lr_fields)
-        metrics = self._update.end(means, self._updater.metrics(lrs), len(records))
-        return LearnerUpdate(metrics, rows)
+        started, compiled_s = time.perf_counter(), self._compile_s
+        batch = self._batch_of(data)
+        connector_s = time.perf_counter() - started
+        metrics, rows = {}, {}
+        for network, modules in self._trained_with(batch.columns, num_env_steps):
+            learning_rates = network.updater.learning_rates(num_env_steps)
+            epochs = {module: module.epochs(batch.columns[module.module_id]) for module in modules}
+            for minibatches in in_step(epochs):  # one for each module
+                records = network.gradient.compute(minibatches)
+                norms = network.gradient.clip()
+                norms = network.updater.move(learning_rates, norms, _frozen_groups(minibatches))
+                for module, minibatch in minibatches.items():
+                    module.end_step(minibatch.num_rows_of_all, records[module] | norms)
+            for module in modules:
+                metrics[module.module_id] = module.end(network.updater.metrics(learning_rates))
+                rows[module.module_id] = module.rows.in_order()
+        return UpdateResult(
+            _filled(metrics),
+            connector_s,
+            update_s=time.perf_counter() - started,
+            rows=_filled(rows),
+            connector_metrics=batch.connector_metrics,
+            compile_s=self._compile_s - compiled_s,
+        )
 
-    def gradients(self, batch: Mapping[str, Any], num_env_steps: int) -> ModuleGradient:
-        """Compute the gradient of all rows with a loss at once; no parameter changes.
+    def send(self, rollout: Rollout) -> Rollout:
+        """Return the rollout for `begin_update`; learners in other processes are sent it."""
+        return rollout
 
-        With peers it is the mean over all of them, while rows and their number are those of this learner.
+    def begin_update(self, sent: Rollout, num_env_steps: int) -> Callable[[], UpdateResult]:
+        """Return a function that updates on what `send` returned, as `update` does, and returns what was done."""
+        return partial(self.update, sent, num_env_steps)
+
+    @default_settings()
+    def gradients(self, data: Rollout | TrainBatch, num_env_steps: int) -> GroupGradients:
+        """Compute one gradient of all rows for each module that is trained and has a row; no parameter changes.
+
+        With peers it is the mean over all of them, while rows and their number are those of this learner. The gradient
+        of a network is the sum of its modules' gradients. Pipelines run, so that their pieces go on from what they saw.
 
         Args:
-            batch, num_env_steps: as in `update`.
+            data, num_env_steps: as in `update`.
 
         Raises:
-            LossNotFinite: the loss is not finite.
+            LossNotFinite: a loss is not finite.
         """
-        self.loss.before_update(num_env_steps)
-        rows = self._update.new_rows()
-        minibatch = self._update.minibatches.whole(batch)
-        gradient = self._updater.gradient
-        if minibatch is None:
-            return ModuleGradient(np.zeros(len(gradient), np.float32), {}, {}, 0)
-        metrics = self._update.means([self._backward(minibatch, rows)], self._updater.lr_fields)
-        return ModuleGradient(gradient.cpu().numpy().copy(), metrics, rows.in_order(), minibatch.num_rows)
+        started = time.perf_counter()
+        batch = self._batch_of(data)
+        connector_s = time.perf_counter() - started
+        found = {}
+        for network, modules in self._trained_with(batch.columns, num_env_steps):
+            for module in modules:
+                minibatch = module.minibatches.whole(batch.columns[module.module_id])
+                if minibatch is None:
+                    continue
+                metrics = module.means([network.eager.compute({module: minibatch})[module]])
+                vector, rows = network.updater.gradient.cpu().numpy().copy(), module.rows.in_order()
+                found[module.module_id] = ModuleGradient(vector, metrics, rows, minibatch.num_rows)
+        return GroupGradients(found, connector_s, batch.connector_metrics)
 
-    def apply(self, gradients: ModuleGradient, num_env_steps: int) -> dict[str, float]:
-        """Take one step along a gradient of `gradients`, clipped; returns the metrics of this update.
+    @default_settings()
+    def apply(self, gradients: GroupGradients, num_env_steps: int) -> dict[str, dict[str, float]]:
+        """Take one clipped step of each network along the sum of its gradients, after `num_env_steps` env steps in all.
 
-        With peers all of them apply the same gradient.
+        With peers all of them apply the same gradients.
+
+        Returns:
+            Metrics by module id: what the gradient reports, norms before clipping, and learning rates.
 
         Raises:
             ValueError: the gradient is of another network.
             LossNotFinite: the gradient is not finite. The parameters are then unusable.
         """
-        lrs = self._updater.learning_rates(num_env_steps)
-        self.loss.before_update(num_env_steps)
-        self._updater.gradient.zero_()
-        self._updater.add(gradients)
-        norms = self._updater.step(lrs, self.loss.frozen_groups)
-        self._update.end_step(gradients.num_rows)
-        reported = {**gradients.metrics, **self._update.means([norms], self._updater.lr_fields)}
-        return self._update.end(reported, self._updater.metrics(lrs), 1)
+        self._consistency_check = None  # the modules have moved away from the ones that acted
+        metrics = {}
+        for network, modules in self._trained_with(gradients.modules, num_env_steps):
+            updater = network.updater
+            learning_rates = updater.learning_rates(num_env_steps)
+            updater.gradient.zero_()
+            for module in modules:
+                updater.add(gradients.modules[module.module_id])
+            norms = updater.move(learning_rates, updater.clip(), _frozen_groups(modules))
+            for module in modules:
+                gradient = gradients.modules[module.module_id]
+                module.end_step(gradient.num_rows, norms)
+                metrics[module.module_id] = module.end(updater.metrics(learning_rates), gradient.metrics)
+        return metrics
 
+    @default_settings()
     def update_targets(self, tau: float) -> None:
-        """Let the module's targets follow: target <- target + tau (network - target)."""
-        self.module.update_targets(tau)
+        """Let the targets of each module that is trained follow: target <- target + tau (network - target)."""
+        for module_id in self._modules_to_train:
+            self._modules[module_id].update_targets(tau)
 
-    def _step(self, minibatch: Minibatch, lrs: Sequence[float], rows: PerRowMetrics) -> Record:
-        """Take a step along the gradient of a minibatch; returns the metrics, with the norms before clipping."""
-        return self._backward(minibatch, rows) | self._updater.step(lrs, self.loss.frozen_groups)
+    def _trained_with(
+        self, values: Collection[str], num_env_steps: int
+    ) -> Iterator[tuple[TrainedNetwork, list[TrainedModule]]]:
+        """Yield each network with its trained modules of these ids, whose update has begun."""
+        module_ids = [module_id for module_id in self._modules_to_train if module_id in values]
+        for network in self._networks.values():
+            modules = network.having(module_ids)
+            for module in modules:
+                module.begin(num_env_steps)
+            if modules:
+                yield network, modules
 
-    def _backward(self, minibatch: Minibatch, rows: PerRowMetrics) -> Record:
-        """Compute the gradient of a minibatch, the mean over the peers; returns the metrics."""
-        self._updater.gradient.zero_()
-        records: list[tuple[Record, float]] = []
-        for columns, share in minibatch.microbatches():
-            metrics = self._compute_loss(
-                self.module, with_noise(columns, self.loss, self.module), minibatch.is_last_epoch
-            )
-            if metrics.losses is None:
-                loss = metrics.total_loss if share == 1.0 else share * metrics.total_loss
-                self._updater.backward(loss)
-            else:
-                self._updater.backward_each({name: share * loss for name, loss in metrics.losses.items()})
-            records.append((rows.without_rows(metrics.reported(), minibatch), share))
-        self._collective.mean(self._updater.gradient)
-        return weighted_sums(records)
+    @property
+    def _compile_s(self) -> float:
+        return sum(network.gradient.compile_s for network in self._networks.values())
+
+    def _batch_of(self, data: Rollout | TrainBatch) -> TrainBatch:
+        """Make the train batch of sampled episodes, and check the first one of each module."""
+        if isinstance(data, TrainBatch):
+            return data
+        columns = batch_of(data, self._modules_to_train, self._pipelines, self._modules)
+        if self._consistency_check is not None:
+            self._consistency_check.check(data, columns, self._modules, self._pipelines)
+        reported = taken_metrics({module_id: [self._pipelines[module_id]] for module_id in self._modules_to_train})
+        return TrainBatch(columns, connector_metrics=reported)
+
+    # -- recorded data -------------------------------------------------------------------------------------------------
+
+    @default_settings()
+    def read_from(self, make_readers: MakeReaders) -> None:
+        """Take recorded batches from this learner's reader from now on."""
+        [reader] = make_readers()
+        self._recorded = reader.batches(self.device)
+
+    @default_settings()
+    def update_on_recorded(self, most: int | None, num_env_steps: int) -> RecordedUpdates:
+        """Update on the next batches up to the end of the pass, on `most` of them at most."""
+        assert self._recorded is not None, "read_from comes first"
+        done = RecordedUpdates()
+        while len(done.metrics) != most and not done.ends_pass:
+            started = time.perf_counter()
+            batch = next(self._recorded)
+            received = time.perf_counter()
+            done.num_env_steps += self._collective.total(batch.num_env_steps)
+            update = self._update_on_recorded(batch, num_env_steps + done.num_env_steps)
+            done.metrics.append(update.metrics)
+            done.compile_s += update.compile_s
+            merge_metrics(done.connector_metrics, batch.connector_metrics)
+            done.ends_pass = batch.ends_pass
+            done.waiting_s += received - started
+            done.update_s += time.perf_counter() - received
+        return done
+
+    def _update_on_recorded(self, batch: TrainBatch, num_env_steps: int) -> UpdateResult:
+        try:
+            return self.update(batch, num_env_steps)
+        except LossNotFinite as failure:
+            for columns in batch.columns.values():
+                failure = with_batch(failure, columns, lambda _, row: f"row {row} of the train batch")
+            raise failure from None
+
+    def close(self) -> None:
+        """End the reading of recorded data."""
+        if self._recorded is not None:
+            self._recorded.close()
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
     @property
+    def modules(self) -> Mapping[str, RLModule]:
+        """The modules by id; with remote learners the ones of this process, which follow theirs."""
+        return self._modules
+
+    @property
     def device(self) -> torch.device:
-        """The device of the module."""
-        return self._updater.device
+        """The device of the modules."""
+        return next(iter(self._networks.values())).updater.device
 
-    def get_weights(self) -> npt.NDArray[np.float32]:
-        """Return all parameters (P,), for env runners."""
-        return self._updater.get_weights()
+    def metrics(self) -> dict[str, int]:
+        """Return what is reported at the end of an iteration."""
+        return {"fault_tolerance/num_learner_restarts": self.num_restarts}
 
-    def set_weights(self, weights: npt.NDArray[np.float32]) -> None:
-        """Take over the parameters (P,) of `get_weights`.
+    def get_weights(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Return the parameters (P,) of each network, for env runners."""
+        return {key: network.updater.get_weights() for key, network in self._networks.items()}
+
+    @default_settings()
+    def set_weights(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        """Take over parameters from `get_weights` of a learner with the same modules.
 
         Raises:
-            ValueError: another number of parameters.
+            ValueError: a network has another number of parameters.
         """
-        self._updater.set_weights(weights)
+        for key, values in weights.items():
+            self._networks[key].updater.set_weights(values)
 
     def get_state(self) -> dict[str, Any]:
-        """Return parameters, optimiser, rows since the targets' last update, loss and random streams."""
-        return {**self._updater.get_state(), **self._update.get_state(), **self.get_unshared_state()}
+        """Return the states of networks and pipelines."""
+        networks = {key: network.get_state() for key, network in self._networks.items()}
+        return {"learners": networks, "pipelines": self._pipeline_states()}
 
     def get_unshared_state(self) -> dict[str, Any]:
-        """Return the state that may differ from the peers: loss and random streams."""
-        return self._update.get_unshared_state()
+        """Return the state that may differ from the peers: all of the pipelines, and a part of each network."""
+        networks = {key: network.get_unshared_state() for key, network in self._networks.items()}
+        return {"learners": networks, "pipelines": self._pipeline_states()}
 
+    def set_unshared_state(self, state: Mapping[str, Any]) -> None:
+        """Restore a state of `get_unshared_state`; what peers share stays."""
+        state, shared = in_present_layout(state), self.get_state()["learners"]
+        networks = {key: {**shared[key], **unshared} for key, unshared in state["learners"].items()}
+        self.set_state({"learners": networks, "pipelines": state["pipelines"]})
+
+    def _pipeline_states(self) -> dict[str, Any]:
+        return {module_id: pipeline.get_state() for module_id, pipeline in self._pipelines.items()}
+
+    @default_settings()
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`.
+        """Restore a state of `get_state`.
 
         Raises:
-            ConfigError: the parameters are of another network.
+            ConfigError: the parameters belong to another network.
         """
-        self._updater.set_state(state)
-        self._update.set_state(state)
+        self._consistency_check = None
+        for key, of_network in in_present_layout(state)["learners"].items():
+            self._networks[key].set_state(of_network)
+        for module_id, pipeline_state in state["pipelines"].items():
+            self._pipelines[module_id].set_state(pipeline_state)
+
+
+def _frozen_groups(modules: Iterable[TrainedModule]) -> list[str]:
+    """Return the optimisers that rest for all of these modules: an optimiser moves the parameters of all."""
+    of_modules = [module.loss.frozen_groups for module in modules]
+    return [name for name in of_modules[0] if all(name in others for others in of_modules)]
+
+
+def _filled(by_module: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Return the values of modules that have some."""
+    return {module_id: values for module_id, values in by_module.items() if values}

@@ -19,7 +19,7 @@ from runner.creation_failures import creation_failure
 from runner.episodes import nested
 from runner.episodes.columns import Rollout
 from runner.learners.collective import Collective, PeerLost, ProcessGroup
-from runner.learners.learner_group import LearnerGroup
+from runner.learners.learner import Learner
 from runner.learners.train_batch import BatchReader
 
 # A learner that misses a peer often fails before Ray tells which one died.
@@ -34,8 +34,8 @@ class MakeLearners(Protocol):
     def device(self) -> torch.device:
         """Return the device of their modules."""
 
-    def __call__(self, collective: Collective) -> LearnerGroup:
-        """Make a learner for each module, behind its learner pipeline."""
+    def __call__(self, collective: Collective) -> Learner:
+        """Make the learner of a process."""
 
 
 class LearnerLost(Exception):

@@ -149,6 +149,27 @@ class Minibatch:
         return self._units.row_indices(self._indices)
 
 
+# The numbers of a minibatch's units, and sizes and columns of its microbatches.
+_Part = tuple[Units, list[int], list[dict[str, Any]]]
+
+
+@dataclass(slots=True, eq=False)
+class CutBatch:
+    """A train batch, and how it is cut into minibatches.
+
+    Attributes:
+        units: rows or sequences of the batch.
+        sizes: units of each minibatch.
+        rows_of_all: env steps of all peers in each minibatch; None: there are no peers.
+        in_order: the minibatches of each epoch; empty if rows are shuffled.
+    """
+
+    units: _Units
+    sizes: list[int]
+    rows_of_all: list[int] | None
+    in_order: list[_Part]
+
+
 class Minibatches:
     """Cuts the train batches of one module, as `minibatching`, `minibatch_size` and `microbatch_size` say.
 
@@ -175,30 +196,31 @@ class Minibatches:
         self._reads = tuple(dict.fromkeys((*loss.reads, *module.inputs)))
         self._stream, self._device, self._collective = stream, device, collective
 
-    def of_update(self, batch: Mapping[str, Any]) -> Iterator[Minibatch]:
-        """Yield minibatches of nearly equal size, in `num_epochs` passes over the rows with a loss.
-
-        Shuffled rows are gathered once an epoch and column; rows in time order, or all in one minibatch, once. A
-        minibatch is a view. There is none if a learner has no row.
-        """
+    def cut(self, batch: Mapping[str, Any]) -> CutBatch:
+        """Agree with the peers on the sizes of a batch's minibatches; there is none if a learner has no row."""
         units = self._units(batch)
         sizes = self._sizes(units, self._config.minibatch_size)
-        if not sizes:
-            return
-        rows_of_all = (
-            even_sizes(self._collective.total(units.num_rows), len(sizes))
-            if self._collective.num_learners > 1
-            else None
-        )
+        rows_of_all = None
+        if sizes and self._collective.num_learners > 1:
+            rows_of_all = even_sizes(self._collective.total(units.num_rows), len(sizes))
         is_shuffled = self._config.minibatching == "shuffled" and len(sizes) > 1
-        in_order = None if is_shuffled else list(self._cut(units, units.indices, sizes))
-        for epoch in range(self._config.num_epochs):
-            is_last = epoch == self._config.num_epochs - 1
-            cut = in_order or self._cut(units, self._stream.permutation(units.indices), sizes)
-            for number, (units_of_one, part_sizes, columns) in enumerate(cut):
-                num_rows = units.rows_in(units_of_one)
-                of_all = num_rows if rows_of_all is None else rows_of_all[number]
-                yield Minibatch(num_rows, of_all, is_last, units, units_of_one, part_sizes, columns)
+        in_order = list(self._cut(units, units.indices, sizes)) if sizes and not is_shuffled else []
+        return CutBatch(units, sizes, rows_of_all, in_order)
+
+    def epoch(self, cut: CutBatch, is_last: bool) -> Iterator[Minibatch]:
+        """Yield minibatches of nearly equal size, in one pass over the rows with a loss.
+
+        Shuffled rows are gathered once an epoch and column; rows in time order, or all in one minibatch, once. A
+        minibatch is a view.
+        """
+        if not cut.sizes:
+            return
+        units = cut.units
+        parts = cut.in_order or self._cut(units, self._stream.permutation(units.indices), cut.sizes)
+        for number, (units_of_one, part_sizes, columns) in enumerate(parts):
+            num_rows = units.rows_in(units_of_one)
+            of_all = num_rows if cut.rows_of_all is None else cut.rows_of_all[number]
+            yield Minibatch(num_rows, of_all, is_last, units, units_of_one, part_sizes, columns)
 
     def whole(self, batch: Mapping[str, Any]) -> Minibatch | None:
         """Return all rows with a loss as one minibatch, in their order; None if a learner has no row."""
@@ -221,10 +243,8 @@ class Minibatches:
         fewest_units = -self._collective.most(-num_units)
         return even_sizes(num_units, min(num_parts, fewest_units))
 
-    def _cut(
-        self, units: _Units, indices: Units, sizes: list[int]
-    ) -> Iterator[tuple[Units, list[int], list[dict[str, Any]]]]:
-        """Gather units and yield each minibatch: its units' numbers, and sizes and columns of its microbatches."""
+    def _cut(self, units: _Units, indices: Units, sizes: list[int]) -> Iterator[_Part]:
+        """Gather units and yield each minibatch."""
         if len(sizes) == 1 and self._config.microbatch_size is None and units.are_all(indices):
             yield indices, sizes, [units.columns]
             return

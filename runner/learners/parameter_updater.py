@@ -33,18 +33,19 @@ class ParameterUpdater:
         config: learning rates, optimiser, clipping.
 
     Attributes:
+        network: whose parameters it moves.
         gradient: (P,) that `backward` adds to.
     """
 
     def __init__(self, network: RLModule | MultiRLModule, config: AlgorithmConfig) -> None:
         keep_freed_memory()
-        self._network, self._config = network, config
+        self.network, self._config = network, config
         self._weights = FlatParameters(network)
         self.gradient = self._weights.gradient
         self._one = torch.ones((), device=self.device)
         optimizers, groups = config.optimizers, self._weights.groups
         self.members = members_of(network, list(optimizers))
-        self.lr_fields = list(optimizers.values())
+        self._lr_fields = list(optimizers.values())
         self._optimizer_names = list(optimizers)
         named = None if len(optimizers) == 1 else list(optimizers)
         parts = [slice(None)] if named is None else [groups[name] for name in named]
@@ -76,32 +77,32 @@ class ParameterUpdater:
         """
         if not self._weights.has_module:
             raise RuntimeError(
-                f"the learner's {type(self._network).__name__} was given to something else that keeps its parameters, "
+                f"the learner's {type(self.network).__name__} was given to something else that keeps its parameters, "
                 "an env runner for example, and would learn nothing; give that a copy (copy.deepcopy)"
             )
-        return [scheduled_value(getattr(self._config, field), num_env_steps) for field in self.lr_fields]
+        return [scheduled_value(getattr(self._config, field), num_env_steps) for field in self._lr_fields]
 
-    def step(self, lrs: Sequence[float], frozen_groups: Sequence[str] = ()) -> dict[str, Tensor]:
-        """Clip the gradient and take a step; returns what `move` does."""
-        norms = self._clip_on_host() if self.gradient.is_cpu else self.clip(self.gradient)
-        return self.move(lrs, norms, frozen_groups)
+    def clip(self) -> dict[str, Tensor]:
+        """Scale each optimiser's part of the gradient down to `grad_clip`; returns the norms before.
 
-    def clip(self, gradient: Tensor) -> dict[str, Tensor]:
-        """Scale each optimiser's part of a gradient (P,) down to `grad_clip`, in place; returns the norms before."""
-        grad_clip, norms = self._config.grad_clip, {}
-        for name, of_one in self._parts_of(gradient):
-            norms[name] = norm = torch.linalg.vector_norm(of_one)
-            if grad_clip is not None:
-                of_one.mul_((norm + 1e-6).reciprocal_().mul_(grad_clip).clamp_(max=1.0))
-        return norms
-
-    def _clip_on_host(self) -> dict[str, Tensor]:
-        """Do what `clip` does by a norm that is read, which in the host's memory takes less time than operations."""
+        In the host's memory a norm that is read takes less time than operations on it.
+        """
+        if not self.gradient.is_cpu:
+            return self.clip_vector(self.gradient)
         grad_clip, norms = self._config.grad_clip, {}
         for name, of_one in self._parts_of(self.gradient):
             norms[name] = norm = torch.linalg.vector_norm(of_one)
             if grad_clip is not None and (above := norm.item() + 1e-6) > grad_clip:
                 of_one.mul_(grad_clip / above)
+        return norms
+
+    def clip_vector(self, gradient: Tensor) -> dict[str, Tensor]:
+        """Do what `clip` does to a gradient (P,), in place and without reading a value."""
+        grad_clip, norms = self._config.grad_clip, {}
+        for name, of_one in self._parts_of(gradient):
+            norms[name] = norm = torch.linalg.vector_norm(of_one)
+            if grad_clip is not None:
+                of_one.mul_((norm + 1e-6).reciprocal_().mul_(grad_clip).clamp_(max=1.0))
         return norms
 
     def _parts_of(self, gradient: Tensor) -> list[tuple[str, Tensor]]:
@@ -116,7 +117,7 @@ class ParameterUpdater:
         """Take a step along the clipped gradient with all optimisers except those of `frozen_groups`.
 
         Returns:
-            The norms of these optimisers' gradients before clipping, of `norms` by `clip`.
+            Those of `norms`, of `clip`, that belong to these optimisers.
         """
         if not frozen_groups:
             self._optimizer.step(*lrs)
@@ -167,7 +168,7 @@ class ParameterUpdater:
 
     def get_state(self) -> dict[str, Any]:
         """Return parameters by name, and the optimiser."""
-        module = {name: value.clone() for name, value in self._network.state_dict().items()}
+        module = {name: value.clone() for name, value in self.network.state_dict().items()}
         return {"module": module, "optimizer": self._optimizer.get_state()}
 
     def set_state(self, state: Mapping[str, Any], has_same_parameters: bool = True) -> None:
@@ -176,9 +177,9 @@ class ParameterUpdater:
         Raises:
             ConfigError: the parameters are of another network.
         """
-        check_same_network(self._network, state["module"])
+        check_same_network(self.network, state["module"])
         with torch.no_grad():
-            parameters = self._network.state_dict()
+            parameters = self.network.state_dict()
             for name, value in state["module"].items():
                 parameters[name].copy_(torch.as_tensor(value))
         if has_same_parameters:

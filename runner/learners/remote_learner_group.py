@@ -17,8 +17,11 @@ from runner.episodes import nested
 from runner.episodes.columns import Rollout
 from runner.episodes.rollout_parts import split_rollout
 from runner.learners.gradients import GroupGradients, gradients_of_peers
+from runner.learners.learner import Learner
 from runner.learners.learner_actors import LearnerActors, LearnerLost, MakeLearners, copied, to_array
-from runner.learners.learner_group import LearnerGroup, MakeReaders, RecordedUpdates, UpdateResult
+from runner.learners.train_batch import MakeReaders
+from runner.learners.trained_network import in_present_layout
+from runner.learners.update_results import RecordedUpdates, UpdateResult
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import MultiRLModule, modules_in
 from runner.modules.rl_module import RLModule
@@ -31,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 
 class RemoteLearnerGroup(Part):
-    """A `LearnerGroup` whose learners are Ray actors; gradients are averaged before each step.
+    """The interface of `Learner` for learners in Ray actors; gradients are averaged before each step.
 
     Each learner gets an equal part of a rollout's rows and makes its train batch itself, with its learner pipelines; it
     reads recorded data by itself, too.
@@ -254,8 +257,9 @@ class RemoteLearnerGroup(Part):
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state; one of another number of learners gives random streams as in a new run."""
+        state = in_present_layout(state)
         first = {name: nested.map_leaves(to_array, dict(state[name])) for name in ("learners", "pipelines")}
-        peers = list(state.get("peers", ()))
+        peers = [in_present_layout(peer) for peer in state.get("peers", ())]
         if len(peers) != self.num_learners - 1:
             peers = [_unshared_from(first, unshared) for unshared in self._states[1:]]
         self._states, self._weights, self._updating = [first, *peers], None, None
@@ -269,7 +273,7 @@ class RemoteLearnerGroup(Part):
         self._actors = None
 
 
-Learners = LearnerGroup | RemoteLearnerGroup
+Learners = Learner | RemoteLearnerGroup
 
 
 def _joined(parts: Sequence[UpdateResult]) -> UpdateResult:

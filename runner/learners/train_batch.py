@@ -1,14 +1,17 @@
-"""Train batches from recorded data, made before they reach a learner."""
+"""Train batches, of sampled episodes or of recorded data."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
+from runner.episodes.columns import Rollout
+from runner.modules.rl_module import RLModule
 from runner.pipelines.piece_metrics import ConnectorMetrics
+from runner.pipelines.pipeline import LearnerConnectorPipeline
 
 
 @dataclass(frozen=True)
@@ -17,14 +20,14 @@ class TrainBatch:
 
     Attributes:
         columns: module id -> column -> tensor, as a learner takes it.
-        num_env_steps: rows with a loss.
-        ends_pass: whether it is the last batch of a pass over the data.
+        num_env_steps: rows with a loss; of recorded data.
+        ends_pass: whether it is the last batch of a pass over recorded data.
         connector_metrics: metric of the run -> what pieces of the learner pipelines have reported for these rows.
     """
 
     columns: dict[str, dict[str, Any]]
-    num_env_steps: int
-    ends_pass: bool
+    num_env_steps: int = 0
+    ends_pass: bool = False
     connector_metrics: ConnectorMetrics = field(default_factory=dict)
 
 
@@ -33,3 +36,24 @@ class BatchReader(Protocol):
 
     def batches(self, device: torch.device) -> Generator[TrainBatch, None, None]:
         """Yield batches on the device, pass after pass without end."""
+
+
+# Makes a reader for each learner whenever learners begin to read; it begins after the batches learned from so far.
+MakeReaders = Callable[[], Sequence[BatchReader]]
+
+
+def batch_of(
+    rollout: Rollout,
+    module_ids: Sequence[str],
+    pipelines: Mapping[str, LearnerConnectorPipeline],
+    modules: Mapping[str, RLModule],
+) -> dict[str, dict[str, Any]]:
+    """Make the columns of the modules with a row in the rollout, by the learner pipelines."""
+    batches: dict[str, dict[str, Any]] = {}
+    others = {"episodes_of_modules": rollout.whole or rollout.blocks}
+    for module_id in module_ids:
+        block = rollout.blocks.get(module_id)
+        if block is not None and block.num_rows:
+            batch = pipelines[module_id](rl_module=modules, batch={}, episodes=block, shared_data={}, **others)
+            batches[module_id] = batch[module_id]
+    return batches

@@ -135,6 +135,17 @@ def member_of(together: MultiRLModule, module_id: str, joint_pass: JointPass | N
     return cast(RLModule, _Member(together, module_id, joint_pass))
 
 
+def members_in(networks: Mapping[str, RLModule | MultiRLModule]) -> dict[str, RLModule]:
+    """Return the modules by id, like `modules_in`; passes of the modules of a MultiRLModule are its passes."""
+    found: dict[str, RLModule] = {}
+    for key, network in networks.items():
+        if isinstance(network, MultiRLModule):
+            found |= {module_id: member_of(network, module_id) for module_id in network}
+        else:
+            found[key] = network
+    return found
+
+
 def modules_in(networks: Mapping[str, RLModule | MultiRLModule]) -> dict[str, RLModule]:
     """Return the modules by id, of modules by id or of a MultiRLModule under its key."""
     found: dict[str, RLModule] = {}
@@ -195,16 +206,17 @@ class JointPass:
     """A training pass of the batches of several modules at once, made when the first loss asks for it.
 
     Attributes:
+        together: the modules.
         batches: module id -> batch.
     """
 
     def __init__(self, together: MultiRLModule, batches: Batches) -> None:
-        self._together = together
+        self.together = together
         self.batches = batches
         self._outputs: Outputs | None = None
 
     def outputs(self) -> Outputs:
         """Return the outputs of all modules."""
         if self._outputs is None:
-            self._outputs = self._together.forward_train(self.batches)
+            self._outputs = self.together.forward_train(self.batches)
         return self._outputs

@@ -122,25 +122,23 @@ class Branch(Node):
         if self._outputs:
             return self._outputs.popleft()
         for stage in self._stages:
-            if stage.inputs:
-                return self._transform(stage)
+            if not stage.inputs:
+                continue
+            operator = stage.operator
+            if not operator.accepts(stage.inputs[0]):
+                return NotReady.FOR_QUEUE
+            is_checked = not stage.has_begun and is_user_defined(type(operator))
+            try:
+                made = (operator.first_transform if is_checked else operator.transform)(stage.inputs.popleft())
+                stage.outputs.extend(operator.counted(made) if operator.is_counted else made)
+            except StopIteration as error:  # it would end a loop over the plan silently
+                raise RuntimeError(f"{type(operator).__name__}.transform raised StopIteration") from error
+            stage.has_begun = True
+            return WORKED
         found = self.source.step()
         if found is WORKED or isinstance(found, NotReady):
             return found
         self._first.append(found)
-        return WORKED
-
-    def _transform(self, stage: _Stage) -> Any:
-        operator = stage.operator
-        if not operator.accepts(stage.inputs[0]):
-            return NotReady.FOR_QUEUE
-        is_checked = not stage.has_begun and is_user_defined(type(operator))
-        try:
-            made = (operator.first_transform if is_checked else operator.transform)(stage.inputs.popleft())
-            stage.outputs.extend(operator.counted(made) if operator.is_counted else made)
-        except StopIteration as error:  # it would end a loop over the plan silently
-            raise RuntimeError(f"{type(operator).__name__}.transform raised StopIteration") from error
-        stage.has_begun = True
         return WORKED
 
     @property

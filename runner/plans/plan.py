@@ -15,22 +15,18 @@ class Plan:
     """The plan of a run.
 
     Args:
-        root: node that gives the ends of iterations.
+        root: node that gives the ends of iterations; each `step` of it does one unit of work.
         context: context of the plan, with its operators.
     """
 
     def __init__(self, root: Node, context: PlanContext) -> None:
-        self._root, self._context = root, context
-
-    def step(self) -> Any:
-        """Do one unit of work; see `Node.step`."""
-        return self._root.step()
+        self.root, self._context = root, context
 
     def __next__(self) -> Any:
-        return next(self._root)
+        return next(self.root)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._root)
+        return iter(self.root)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -41,12 +37,12 @@ class Plan:
     def can_be_saved(self) -> bool:
         """Whether a checkpoint can hold all items that wait now."""
         queues = [queue.items for queue in self._context.queues.values()]
-        return all(can_be_saved(item) for items in (*self._root.pending().values(), *queues) for item in items)
+        return all(can_be_saved(item) for items in (*self.root.pending().values(), *queues) for item in items)
 
     def get_state(self) -> dict[str, Any]:
         """Return the states of operators, and all items that wait; first waits for calls of env runners."""
         operators = {key: operator.get_state() for key, operator in self._context.operators.items()}
-        pending = {name: [item_to_state(item) for item in items] for name, items in self._root.pending().items()}
+        pending = {name: [item_to_state(item) for item in items] for name, items in self.root.pending().items()}
         queues = {name: [item_to_state(item) for item in queue.items] for name, queue in self._context.queues.items()}
         return {
             "operators": {key: state for key, state in operators.items() if state},
@@ -66,7 +62,7 @@ class Plan:
             operator = context.operators[key]
             if not set(operator.needed) & set(reset):
                 operator.set_state(of_operator)
-        self._root.set_pending(
+        self.root.set_pending(
             {name: [item_from_state(item, context) for item in items] for name, items in state["pending"].items()}
         )
         for name, items in state["queues"].items():

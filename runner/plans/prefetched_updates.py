@@ -9,8 +9,8 @@ from typing import Any
 
 from runner.config.errors import Problem, RunFailure
 from runner.env_runners.loss_failure import with_rollout
-from runner.learners.learner_group import UpdateResult
 from runner.learners.loss_failure import LossNotFinite
+from runner.learners.update_results import UpdateResult
 from runner.plans.context import NotReady, PlanContext
 from runner.plans.items import Experiences, TrainResult
 from runner.plans.operator import WORKED, Branch, Node, Operator, Pending, PlanEnded

@@ -107,7 +107,7 @@ class TrialTraining:
         if run.stop_reason is None:  # a run that goes on may have met it already
             try:
                 with run.failure_recorded():
-                    run.advance()
+                    run.record(self._trainer.train())
                     self._save_for_population()
             except Exception:
                 self._is_over = True

@@ -18,13 +18,12 @@ from runner.config.errors import Problem
 from runner.config.metrics import producible_metrics
 from runner.config.schemas import ExperimentConfig
 from runner.episodes import nested
-from runner.learners.compiled_learner import CompiledLearner
-from runner.learners.learner import Learner
 from runner.learners.loss import Loss, find_misfit, with_noise
 from runner.learners.parameter_updater import backward_each, members_of
 from runner.modules.rl_module import RLModule
 from runner.testing.loss_batches import ReadColumns, make_batch, make_sequences, reordered
 from runner.testing.loss_terms import mixed_terms
+from runner.testing.module_learner import ModuleLearner
 from runner.testing.rules import (
     Rule,
     are_equal,
@@ -343,10 +342,10 @@ class _LossContract:
                 what = "the second update is compiled again"
                 yield Problem(what, "__call__", allowed="coefficients that change named by `varying`, as tensors")
 
-    def _learner(self, is_compiled: bool = False) -> Learner:
+    def _learner(self, is_compiled: bool = False) -> ModuleLearner:
         config = dataclasses.replace(self._config, minibatch_size=None, num_epochs=2)
-        learner_class = CompiledLearner if is_compiled else Learner
-        return learner_class(self._make_module(), self._loss(), config, np.random.default_rng(0))
+        stream = np.random.default_rng(0)
+        return ModuleLearner(self._make_module(), self._loss(), config, stream, is_compiled=is_compiled)
 
     def ignores_padded_steps(self, make_module: Callable[[], RLModule]) -> Iterator[Problem]:
         """What lies in padded steps of sequences changes no gradient."""
@@ -354,7 +353,7 @@ class _LossContract:
         for padding in (0.0, 0.5):
             module = make_module()
             loss = self._loss()
-            learner = Learner(module, loss, self._config, np.random.default_rng(0))
+            learner = ModuleLearner(module, loss, self._config, np.random.default_rng(0))
             sequences = make_sequences(module, padding)
             own = {column: torch.zeros(sequences["loss_mask"].shape) for column in loss.reads}
             gradients.append(learner.gradients(own | sequences, 0).vector)

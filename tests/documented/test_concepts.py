@@ -15,6 +15,7 @@ from runner.experiment import build
 from runner.experiment.trainer import Trainer
 from runner.parts import Part
 from tests.conftest import ROOT
+from tests.structure.measures import calls_from_the_loop_to_the_loss
 
 PAGES = sorted(str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 CONCEPTS = ROOT / "docs" / "concepts.md"
@@ -63,11 +64,23 @@ def test_linked_code_is_there() -> None:
 def test_excerpts_are_in_the_source() -> None:
     text = CONCEPTS.read_text(encoding="utf-8")
     excerpts = re.findall(r"^ *```\w+\n *# ((?:runner|conf)/\S+)\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
-    assert [file for file, _ in excerpts] == ["conf/algorithm/ppo.yaml", "runner/learners/ppo.py"]
+    assert [file for file, _ in excerpts] == [
+        "conf/algorithm/ppo.yaml",
+        "runner/learners/learner.py",
+        "runner/learners/ppo.py",
+    ]
     for file, excerpt in excerpts:
         source = [line.strip() for line in (ROOT / file).read_text(encoding="utf-8").splitlines()]
         lines = [line.strip() for line in excerpt.splitlines()]
         assert any(source[at : at + len(lines)] == lines for at in range(len(source))), f"{excerpt} is not in {file}"
+
+
+def test_calls_from_the_loop_to_the_loss(tmp_path: Path) -> None:
+    text = CONCEPTS.read_text(encoding="utf-8")
+    (named,) = re.findall(r"lead from the loop to the loss: (.*?)\.\n\n", text, re.DOTALL)
+    calls = calls_from_the_loop_to_the_loss(tmp_path / "run")
+    assert [name.strip("`") for name in named.split() if name != "→"] == calls
+    assert len(calls) == 7
 
 
 def test_example_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:

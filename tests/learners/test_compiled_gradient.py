@@ -25,11 +25,10 @@ from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
 from runner.learners.a2c import A2CLoss
 from runner.learners.compiled_gradient import _MOST_FUNCTIONS
-from runner.learners.compiled_learner import CompiledLearner
 from runner.learners.cql import CQLLoss
-from runner.learners.learner import Learner
 from runner.learners.ppo import PPOLoss
 from runner.modules import ActorCriticModule, SACModule
+from runner.testing.module_learner import ModuleLearner
 from tests.conftest import QUICK, Outcome
 from tests.learners.loss_contract import DISCRETE, make_batch, make_module
 from tests.learners.offline_modules import make, recorded_rows
@@ -88,18 +87,22 @@ class Scaled(ActorCriticModule):
         return {**outputs, "vf_preds": outputs["vf_preds"] * self.scale}
 
 
-def learner_of(module_class: type[ActorCriticModule] = ActorCriticModule, is_compiled: bool = False) -> Learner:
+def learner_of(module_class: type[ActorCriticModule] = ActorCriticModule, is_compiled: bool = False) -> ModuleLearner:
     torch.manual_seed(0)
     module = module_class(SPACE, DISCRETE, ModuleConfig(fcnet_hiddens=[8]))
-    learner_class = CompiledLearner if is_compiled else Learner
-    return learner_class(module, A2CLoss(CONFIG), CONFIG, np.random.default_rng(0))
+    return ModuleLearner(module, A2CLoss(CONFIG), CONFIG, np.random.default_rng(0), is_compiled=is_compiled)
 
 
 def rows_of(num_rows: int, seed: int = 0) -> dict[str, Tensor]:
     return make_batch(make_module(DISCRETE), num_rows, seed)
 
 
-def update_often(learner: Learner) -> None:
+def sizes_of(state: dict[str, Any]) -> list[int]:
+    [network] = state["learners"].values()
+    return list(network["compiled"]["sizes"])
+
+
+def update_often(learner: ModuleLearner) -> None:
     for _ in range(20):
         learner.update(rows_of(12), 0)
 
@@ -111,15 +114,15 @@ def update_often(learner: Learner) -> None:
 def test_compiled_code_computes_what_torch_does() -> None:
     config = PPOConfig(num_epochs=1, minibatch_size=20, entropy_coeff=[[0, 0.1], [100, 0.0]], grad_clip=0.1)
     eager, compiled = (
-        learner_class(make_module(DISCRETE), PPOLoss(config), config, np.random.default_rng(0))
-        for learner_class in (Learner, CompiledLearner)
+        ModuleLearner(make_module(DISCRETE), PPOLoss(config), config, np.random.default_rng(0), is_compiled=is_compiled)
+        for is_compiled in (False, True)
     )
     for number in range(4):
         expected, update = (one.update(rows_of(59, number), 50 * number) for one in (eager, compiled))
         assert update.metrics == pytest.approx(expected.metrics, rel=1e-4, abs=1e-6)
         assert (update.compile_s > 0) == (number == 0), "both sizes, 19 and 20, are compiled in the first update"
     np.testing.assert_allclose(compiled.get_weights(), eager.get_weights(), rtol=1e-4, atol=1e-6)
-    again = CompiledLearner(make_module(DISCRETE), PPOLoss(config), config, np.random.default_rng(0))
+    again = ModuleLearner(make_module(DISCRETE), PPOLoss(config), config, np.random.default_rng(0), is_compiled=True)
     for number in range(4):
         again.update(rows_of(59, number), 50 * number)
     assert np.array_equal(again.get_weights(), compiled.get_weights())
@@ -132,18 +135,18 @@ def test_it_goes_on_exactly_after_a_resume() -> None:
     for size in sizes[:2]:
         learner.update(rows_of(size), 0)
     state = learner.get_state()
-    assert state["compiled"]["sizes"] == [12, 11]
+    assert sizes_of(state) == [12, 11]
     resumed = learner_of(is_compiled=True)
     resumed.set_state(state)
     for size in sizes[2:]:
         learner.update(rows_of(size), 0)
         resumed.update(rows_of(size), 0)
     assert np.array_equal(resumed.get_weights(), learner.get_weights())
-    assert resumed.get_state()["compiled"]["sizes"] == [12, 11]
+    assert sizes_of(resumed.get_state()) == [12, 11]
     learner_of().set_state(state)
-    other = CompiledLearner(make_module(DISCRETE), A2CLoss(CONFIG), OTHER_CUT, np.random.default_rng(0))
+    other = ModuleLearner(make_module(DISCRETE), A2CLoss(CONFIG), OTHER_CUT, np.random.default_rng(0), is_compiled=True)
     other.set_state(state)
-    assert other.get_state()["compiled"]["sizes"] == []
+    assert sizes_of(other.get_state()) == []
 
 
 @pytest.mark.usefixtures("traced_only")
@@ -183,7 +186,7 @@ class CountingLoss(A2CLoss):
 @pytest.mark.usefixtures("traced_only")
 def test_what_a_loss_keeps_is_kept() -> None:
     loss = CountingLoss(CONFIG)
-    learner = CompiledLearner(make_module(DISCRETE), loss, CONFIG, np.random.default_rng(0))
+    learner = ModuleLearner(make_module(DISCRETE), loss, CONFIG, np.random.default_rng(0), is_compiled=True)
     update = learner.update(rows_of(12), 500)
     assert float(loss.newest) == pytest.approx(update.metrics["vf_loss"])
     assert loss.entropy_coeff == 0.05
@@ -199,7 +202,7 @@ def test_a_phase_of_a_loss_is_compiled_once_more() -> None:
         loss = CQLLoss(config)
         loss.use_stream(np.random.default_rng(0))
         module = make(SACModule, space)
-        learners.append((CompiledLearner if is_compiled else Learner)(module, loss, config, np.random.default_rng(0)))
+        learners.append(ModuleLearner(module, loss, config, np.random.default_rng(0), is_compiled=is_compiled))
     batch = recorded_rows(space)
     compiled = []
     for _ in range(12):
@@ -245,7 +248,7 @@ def test_what_cannot_be_compiled_is_told_with_its_line(module_class: Any, reason
 def test_memory_is_refused() -> None:
     module = ActorCriticModule(SPACE, DISCRETE, ModuleConfig(fcnet_hiddens=[8], use_lstm=True))
     with pytest.raises(ConfigError, match="a module with memory"):
-        CompiledLearner(module, A2CLoss(CONFIG), CONFIG, np.random.default_rng(0))
+        ModuleLearner(module, A2CLoss(CONFIG), CONFIG, np.random.default_rng(0), is_compiled=True)
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -301,7 +304,7 @@ def test_a_missing_compiler_is_told(tmp_path: Path) -> None:
 def test_compiled_code_is_called_without_torch_looking_for_it() -> None:
     learner = learner_of(is_compiled=True)
     learner.update(rows_of(12), 0)
-    compiled: Any = learner._compiled
+    compiled: Any = learner.network.gradient
     compiled._function = None  # a call of what torch.compile returned would fail
     learner.update(rows_of(12), 0)
     with pytest.raises(TypeError):
@@ -312,7 +315,7 @@ def test_compiled_code_is_called_without_torch_looking_for_it() -> None:
 def test_code_that_torch_has_dropped_is_not_called() -> None:
     learner = learner_of(is_compiled=True)
     learner.update(rows_of(12), 0)
-    compiled: Any = learner._compiled
+    compiled: Any = learner.network.gradient
     asked, function = [], compiled._function
 
     def ask(*arguments: Any) -> Any:
@@ -334,7 +337,7 @@ def test_functions_are_counted_for_each_learner() -> None:
     learners = [learner_of(is_compiled=True) for _ in range(_MOST_FUNCTIONS + 1)]
     for learner in learners:
         learner.update(rows_of(12), 0)
-    codes: list[Any] = [learner._compiled._traced.__code__ for learner in learners]  # type: ignore[union-attr]
+    codes: list[Any] = [learner.network.gradient._traced.__code__ for learner in learners]  # type: ignore[union-attr]
     assert len({id(code) for code in codes}) == len(learners)
 
 

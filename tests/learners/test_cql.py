@@ -15,9 +15,9 @@ from torch import Tensor
 from runner.config.algorithms import CQLConfig, DiscreteCQLConfig
 from runner.learners.cql import CQLLoss
 from runner.learners.cql_discrete import DiscreteCQLLoss
-from runner.learners.learner import Learner
 from runner.learners.loss import with_noise
 from runner.modules import DoubleQModule, RLModule, SACModule
+from runner.testing.module_learner import ModuleLearner
 from tests.learners.loss_contract import CONTINUOUS, DISCRETE, LossContract
 from tests.learners.offline_modules import check_gradients, make, recorded_rows, row_of
 from tests.learners.squashed_policies import policy, q_values, sampled
@@ -157,7 +157,7 @@ def test_logsumexp_estimates_the_integral_over_actions() -> None:
 def test_cloning_ends_after_exactly_bc_iters_gradient_steps() -> None:
     config = replace(CONFIG, bc_iters=3)
     module, batch = make(SACModule, CONTINUOUS), recorded_rows(CONTINUOUS)
-    learner = Learner(module, CQLLoss(config), config, np.random.default_rng(0))
+    learner = ModuleLearner(module, CQLLoss(config), config, np.random.default_rng(0))
     compute, rows = module.compute_q_values, []
     module.compute_q_values = lambda obs, actions, *others: (
         rows[-1].append(actions.ndim) or compute(obs, actions, *others)
@@ -175,10 +175,10 @@ def test_cloning_ends_after_exactly_bc_iters_gradient_steps() -> None:
 def test_cloning_goes_on_where_a_checkpoint_left_it() -> None:
     config = replace(CONFIG, bc_iters=3)
     module, batch = make(SACModule, CONTINUOUS), recorded_rows(CONTINUOUS)
-    learner = Learner(module, CQLLoss(config), config, np.random.default_rng(0))
+    learner = ModuleLearner(module, CQLLoss(config), config, np.random.default_rng(0))
     for _ in range(2):
         learner.update(batch, 0)
-    other = Learner(make(SACModule, CONTINUOUS, seed=1), CQLLoss(config), config, np.random.default_rng(1))
+    other = ModuleLearner(make(SACModule, CONTINUOUS, seed=1), CQLLoss(config), config, np.random.default_rng(1))
     other.set_state(learner.get_state())
     assert [other.update(batch, 0).metrics["curr_bc_iters_left"] for _ in range(2)] == [0, 0]
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from runner.config.algorithms import IQLConfig
 from runner.learners.iql import IQLLoss
-from runner.learners.learner import Learner
 from runner.modules import IQLModule, RLModule
+from runner.testing.module_learner import ModuleLearner
 from tests.learners.loss_contract import CONTINUOUS, DISCRETE, LossContract
 from tests.learners.offline_modules import CONFIG, OBSERVATIONS, check_gradients, make, recorded_rows, row_of
 from tests.learners.test_marwil import SPACES, log_prob
@@ -109,7 +109,7 @@ def test_an_ensemble_of_q_functions(num_critics: int) -> None:
 def test_targets_follow_after_so_many_rows(freq: int, updates_at: list[int]) -> None:
     config = IQLConfig(tau=0.1, target_network_update_freq=freq)
     module, batch = make(IQLModule, DISCRETE), recorded_rows(DISCRETE)
-    learner = Learner(module, IQLLoss(config), config, np.random.default_rng(0))
+    learner = ModuleLearner(module, IQLLoss(config), config, np.random.default_rng(0))
     seen = []
     for step in (1, 2, 3, 4):
         before = [target.clone() for target in module.target_critic.parameters()]
@@ -125,6 +125,6 @@ def test_targets_follow_after_so_many_rows(freq: int, updates_at: list[int]) -> 
 def test_tau_1_copies() -> None:
     config = IQLConfig()
     module = make(IQLModule, DISCRETE)
-    Learner(module, IQLLoss(config), config, np.random.default_rng(0)).update(recorded_rows(DISCRETE), 0)
+    ModuleLearner(module, IQLLoss(config), config, np.random.default_rng(0)).update(recorded_rows(DISCRETE), 0)
     for target, online in zip(module.target_critic.parameters(), module.critic.parameters(), strict=True):
         assert torch.equal(target, online)

@@ -18,12 +18,12 @@ from torch import Tensor
 from runner.config.algorithms import LossMetrics, PPOConfig
 from runner.config.errors import ConfigError, RunFailure
 from runner.config.schemas import ModuleConfig
-from runner.learners.learner import Learner
 from runner.learners.loss import Loss
 from runner.learners.minibatches import even_sizes, num_microbatches, num_minibatches
 from runner.learners.ppo import PPOLoss
 from runner.modules import ActorCriticModule, RLModule
 from runner.modules.flat_parameters import FlatParameters
+from runner.testing.module_learner import ModuleLearner
 from tests.learners.loss_contract import CONTINUOUS, DISCRETE, make_batch, make_module
 
 CONFIG = PPOConfig(lr=1e-2, num_epochs=3, minibatch_size=5)
@@ -44,7 +44,7 @@ class RowRecorder(Loss):
 
 def _recorded(num_rows: int, mask: Tensor | None, config: PPOConfig, seed: int = 0) -> list[list[int]]:
     loss = RowRecorder()
-    learner = Learner(make_module(DISCRETE), loss, config, np.random.default_rng(seed))
+    learner = ModuleLearner(make_module(DISCRETE), loss, config, np.random.default_rng(seed))
     batch = {"obs": torch.zeros(num_rows, 3), "row": torch.arange(num_rows)}
     if mask is not None:
         batch["loss_mask"] = mask
@@ -105,11 +105,11 @@ def test_rows_that_are_one_minibatch_stay_in_their_order() -> None:
     assert minibatches == [list(range(40))] * 3
 
 
-def _learner(config: PPOConfig = CONFIG, space: Any = DISCRETE, seed: int = 0) -> Learner:
-    return Learner(make_module(space, seed), PPOLoss(config), config, np.random.default_rng(5))
+def _learner(config: PPOConfig = CONFIG, space: Any = DISCRETE, seed: int = 0) -> ModuleLearner:
+    return ModuleLearner(make_module(space, seed), PPOLoss(config), config, np.random.default_rng(5))
 
 
-def _gradient(learner: Learner) -> Tensor:
+def _gradient(learner: ModuleLearner) -> Tensor:
     return torch.cat([parameter.grad.flatten() for parameter in learner.module.parameters()])
 
 
@@ -225,7 +225,7 @@ def test_the_state_is_a_copy() -> None:
 def test_the_state_of_another_network_is_refused() -> None:
     learner = _learner()
     spaces = learner.module.observation_space, learner.module.action_space
-    wider = Learner(
+    wider = ModuleLearner(
         ActorCriticModule(*spaces, ModuleConfig(fcnet_hiddens=[9])), PPOLoss(CONFIG), CONFIG, np.random.default_rng(0)
     )
     before = wider.get_weights()
@@ -243,7 +243,7 @@ def test_metrics_of_an_update() -> None:
 
 
 def test_a_learner_whose_network_something_else_keeps_says_so() -> None:
-    learner = Learner(make_module(DISCRETE), RowRecorder(), CONFIG, np.random.default_rng(0))
+    learner = ModuleLearner(make_module(DISCRETE), RowRecorder(), CONFIG, np.random.default_rng(0))
     batch = {"obs": torch.zeros(4, 3), "row": torch.arange(4)}
     FlatParameters(copy.deepcopy(learner.module))
     learner.update(batch, 0)

@@ -14,8 +14,8 @@ import torch
 from runner.config import ConfigError, build_experiment_config, compose_experiment
 from runner.config.algorithms import PPOConfig
 from runner.experiment.rehearsal import rehearse
-from runner.learners.learner import Learner
 from runner.learners.ppo import PPOLoss
+from runner.testing.module_learner import ModuleLearner
 from runner.testing.sampled_items import small_module
 
 HERE = "tests.learners.test_loss_checks"
@@ -143,7 +143,7 @@ def report_of(name: str) -> str:
 def test_later_minibatches_go_to_the_loss_itself() -> None:
     module = small_module()
     loss = returning(lambda record: record)(PPOConfig())
-    learner = Learner(module, loss, PPOConfig(), np.random.default_rng(0))
+    learner = ModuleLearner(module, loss, PPOConfig(), np.random.default_rng(0))
     rows = torch.ones(6)
     batch = {
         "obs": torch.zeros(6, 3),
@@ -154,11 +154,11 @@ def test_later_minibatches_go_to_the_loss_itself() -> None:
         "advantages": rows,
         "value_targets": rows,
     }
-    assert learner._compute_loss is not loss
+    assert learner.trained.compute_loss is not loss
     learner.update(batch, 0)
-    assert learner._compute_loss is loss
+    assert learner.trained.compute_loss is loss
 
 
 def test_runner_s_own_losses_are_not_checked() -> None:
     loss = PPOLoss(PPOConfig())
-    assert Learner(small_module(), loss, PPOConfig(), np.random.default_rng(0))._compute_loss is loss
+    assert ModuleLearner(small_module(), loss, PPOConfig(), np.random.default_rng(0)).trained.compute_loss is loss

@@ -19,7 +19,7 @@ from runner.config.schemas import ModuleConfig
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock, concat_blocks
-from runner.learners.learner import Learner, Loss
+from runner.learners.loss import Loss
 from runner.learners.ppo import PPOLoss
 from runner.module_parts import make_piece
 from runner.modules import ActorCriticModule, RLModule
@@ -27,6 +27,7 @@ from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.advantages import GeneralAdvantageEstimation, MonteCarloReturns
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.pipelines.piece import Batch, ConnectorPiece
+from runner.testing.module_learner import ModuleLearner
 from tests.support.coded_runs import CPU, coded_envs
 from tests.support.environments import CodedEnv
 
@@ -256,7 +257,7 @@ def poisoned(column: Tensor, where: Tensor, poison: float) -> Tensor:
 
 
 def learned(batch: Mapping[str, Any], module: RLModule, config: PPOConfig = CONFIG) -> tuple[dict[str, float], Any]:
-    learner = Learner(module, PPOLoss(config), config, np.random.default_rng(3))
+    learner = ModuleLearner(module, PPOLoss(config), config, np.random.default_rng(3))
     return learner.update(batch, 0).metrics, learner.get_weights()
 
 
@@ -301,9 +302,9 @@ def test_loss_and_gradient_are_those_of_one_sequence_after_the_other(kind: str) 
     config = replace(CONFIG, minibatch_size=None, num_epochs=1, lr=0.0)
     batch = learner_batch(fragment.block, acting_module(kind, fragment), 8)
     module = acting_module(kind, fragment)
-    learner = Learner(module, PPOLoss(config), config, np.random.default_rng(3))
+    learner = ModuleLearner(module, PPOLoss(config), config, np.random.default_rng(3))
     metrics = learner.update(batch, 0).metrics
-    gradient = learner._updater.gradient.clone()
+    gradient = learner.network.updater.gradient.clone()
 
     naive = acting_module(kind, fragment)
     loss = PPOLoss(config)
@@ -379,7 +380,7 @@ def test_minibatches_hold_whole_sequences_and_each_step_once_an_epoch(
     }
     loss = SequenceRecorder()
     config = replace(CONFIG, minibatch_size=minibatch_size, num_epochs=3)
-    Learner(module, loss, config, np.random.default_rng(seed)).update(batch, 0)
+    ModuleLearner(module, loss, config, np.random.default_rng(seed)).update(batch, 0)
     per_epoch, rest = divmod(len(loss.minibatches), 3)
     num_filled = sum(count > 0 for count in steps)
     assert rest == 0

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from runner.config.algorithms import AlgorithmConfig, LossMetrics, PPOConfig
 from runner.episodes import nested
-from runner.learners.learner import Learner
 from runner.learners.loss import Loss
 from runner.learners.ppo import PPOLoss
 from runner.modules import RLModule
+from runner.testing.module_learner import ModuleLearner
 from tests.learners.loss_contract import DISCRETE, make_batch, make_module
 from tests.learners.offline_modules import recorded_rows
 from tests.learners.test_memory_over_cuts import make_module as make_memory
@@ -58,9 +58,9 @@ class NumberLoss(Loss):
         return NumberMetrics(values.square().mean(), batch["number"])
 
 
-def _numbered(module: RLModule, loss: NumberLoss, **fields: Any) -> Learner:
+def _numbered(module: RLModule, loss: NumberLoss, **fields: Any) -> ModuleLearner:
     config: AlgorithmConfig = NumberConfig(**fields)
-    return Learner(module, loss, config, np.random.default_rng(0))
+    return ModuleLearner(module, loss, config, np.random.default_rng(0))
 
 
 def test_time_ordered_minibatches_hold_rows_in_their_order() -> None:
@@ -130,7 +130,7 @@ def test_microbatches_add_up_to_the_gradient_of_the_minibatch() -> None:
     config = PPOConfig(num_epochs=1, minibatch_size=None, minibatching="time_ordered")
     batch = make_batch(make_module(DISCRETE), num_rows=13)
     whole, parts = (
-        Learner(make_module(DISCRETE), PPOLoss(one), one, np.random.default_rng(0)).gradients(batch, 0)
+        ModuleLearner(make_module(DISCRETE), PPOLoss(one), one, np.random.default_rng(0)).gradients(batch, 0)
         for one in (config, replace(config, microbatch_size=5))
     )
     np.testing.assert_allclose(parts.vector, whole.vector, rtol=1e-3, atol=1e-6)
@@ -143,7 +143,7 @@ def test_an_update_in_microbatches_is_the_update() -> None:
     results = []
     for microbatch_size in (None, 2):
         config = replace(CONFIG, microbatch_size=microbatch_size)
-        learner = Learner(make_module(DISCRETE), PPOLoss(config), config, np.random.default_rng(0))
+        learner = ModuleLearner(make_module(DISCRETE), PPOLoss(config), config, np.random.default_rng(0))
         results.append((learner.update(batch, 0).metrics, learner.get_weights()))
     assert results[1][0] == pytest.approx(results[0][0], rel=1e-3, abs=1e-5)
     np.testing.assert_allclose(results[1][1], results[0][1], atol=1e-4)

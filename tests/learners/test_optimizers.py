@@ -27,11 +27,11 @@ from runner.learners.bc import BCLoss
 from runner.learners.cql import CQLLoss
 from runner.learners.cql_discrete import DiscreteCQLLoss
 from runner.learners.iql import IQLLoss
-from runner.learners.learner import Learner
 from runner.learners.loss import Loss, find_misfit
 from runner.learners.marwil import MARWILLoss
 from runner.modules import ActorCriticModule, DoubleQModule, IQLModule, RLModule, SACModule
 from runner.modules.flat_parameters import FlatParameters
+from runner.testing.module_learner import ModuleLearner
 from tests.learners.loss_contract import CONTINUOUS, DISCRETE
 from tests.learners.offline_modules import CONFIG, OBSERVATIONS, make, recorded_rows
 from tests.learners.toy_mdps import Corridor, Line, make_learner, mostly_away, mostly_left, record, train_batch
@@ -46,12 +46,12 @@ class Case:
     module: type[RLModule]
     space: gym.Space[Any]
 
-    def learner(self, seed: int = 0) -> Learner:
+    def learner(self, seed: int = 0) -> ModuleLearner:
         """A new one."""
         loss = self.loss(self.config)  # type: ignore[call-arg]
         streams = np.random.default_rng(seed), np.random.default_rng(seed + 1)
         module = make(self.module, self.space, seed)
-        return Learner(module, loss, self.config, streams[0], loss_stream=streams[1])
+        return ModuleLearner(module, loss, self.config, streams[0], loss_stream=streams[1])
 
 
 FOLLOWING = MARWILConfig(moving_average_sqd_adv_norm_update_rate=0.1)
@@ -250,5 +250,5 @@ def test_the_seed_of_the_run_gives_the_noise() -> None:
     streams = []
     for seed in (0, 0, 1):
         learner, _ = make_learner("algorithm=cql", "module=sac", f"seed={seed}", env=Line)
-        streams.append(learner.get_state()["loss_stream"]["state"]["state"])
+        streams.append(learner.trained.get_state()["loss_stream"]["state"]["state"])
     assert streams[0] == streams[1] != streams[2]

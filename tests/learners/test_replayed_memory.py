@@ -17,7 +17,6 @@ from runner.episodes import nested
 from runner.episodes.columns import Rollout
 from runner.episodes.rollout_parts import split_rollout
 from runner.learners.dqn import DQNLoss
-from runner.learners.learner import Learner
 from runner.module_parts import make_piece
 from runner.modules import DoubleQModule
 from runner.modules.flat_parameters import FlatParameters
@@ -25,6 +24,7 @@ from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, 
 from runner.replay import PrioritizedReplayBuffer, ReplayBuffer
 from runner.replay.replay_buffer import REPLAYED
 from runner.streams import random_stream
+from runner.testing.module_learner import ModuleLearner
 from tests.support.coded_runs import CPU, coded_envs
 from tests.support.environments import CodedEnv
 
@@ -134,7 +134,7 @@ def test_dqn_learns_from_the_states_that_acted(
 
     pipeline = learner_pipeline(*SPACES, CPU, EDITS, make_piece, (*block.extra_columns, *REPLAYED), max_seq_len)
     batch = pipeline(rl_module={ID: module}, batch={}, episodes=block)[ID]
-    learner = Learner(module, DQNLoss(CONFIG), CONFIG, random_stream(0, "shuffle"))
+    learner = ModuleLearner(module, DQNLoss(CONFIG), CONFIG, random_stream(0, "shuffle"))
     gradients = learner.gradients(batch, 0)
     assert gradients.num_rows == 50
     expected = td_errors(module, replayed.rollout, states)

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from runner import Trainer
 from runner.config.algorithms import SACConfig
-from runner.learners.learner import Learner
 from runner.learners.loss import with_noise
 from runner.learners.sac import POLICY_SCALES, Q_SCALES, TARGET_MEMBERS, TARGET_SCALES, SACLoss
 from runner.modules import RLModule, SACModule
 from runner.modules.mlp import ACTIVATIONS, ALL
+from runner.testing.module_learner import ModuleLearner
 from tests.learners.loss_contract import CONTINUOUS, LossContract
 from tests.learners.offline_modules import CONFIG as MODULE
 from tests.learners.offline_modules import check_gradients, make, recorded_rows, row_of
@@ -159,7 +159,7 @@ def test_every_pass_has_dropout_of_its_own() -> None:
 def test_policy_and_temperature_rest_together() -> None:
     config = replace(CONFIG, policy_delay=3)
     loss = SACLoss(config)
-    learner = Learner(make(SACModule, CONTINUOUS), loss, config, np.random.default_rng(0))
+    learner = ModuleLearner(make(SACModule, CONTINUOUS), loss, config, np.random.default_rng(0))
     batch, moved = replayed_rows(), []
     for _ in range(6):
         before = [parameter.clone() for parameter in (learner.module.log_alpha, *learner.module.pi.parameters())]
@@ -197,7 +197,7 @@ def test_dict_actions_are_one_vector_in_parts() -> None:
 
 def test_targets_follow_each_step() -> None:
     module, batch = make(SACModule, CONTINUOUS), replayed_rows()
-    learner = Learner(module, SACLoss(CONFIG), CONFIG, np.random.default_rng(0))
+    learner = ModuleLearner(module, SACLoss(CONFIG), CONFIG, np.random.default_rng(0))
     before = [parameter.clone() for parameter in module.target_critic.parameters()]
     learner.update(batch, 0)
     follow = zip(module.target_critic.parameters(), before, module.critic.parameters(), strict=True)

@@ -16,12 +16,15 @@ from runner.config.algorithms import AlgorithmConfig, LossMetrics
 from runner.config.errors import RunFailure
 from runner.config.fields import option
 from runner.config.schemas import ModuleConfig
-from runner.learners.compiled_learner import CompiledLearner
 from runner.learners.learner import Learner
 from runner.learners.loss import Loss
-from runner.learners.shared_parameter_learner import ModuleLearning, SharedParameterLearner
+from runner.learners.train_batch import TrainBatch
+from runner.learners.trained_module import TrainedModule
+from runner.learners.trained_network import TrainedNetwork
 from runner.modules import MultiRLModule, RLModule, frozen
+from runner.modules.multi_rl_module import ALL_MODULES, member_of
 from runner.testing import BrokenContract, check_loss
+from runner.testing.module_learner import ModuleLearner
 
 OBS, ACTIONS = gym.spaces.Box(-5.0, 5.0, (3,), np.float32), gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
@@ -120,8 +123,9 @@ def make_batch(num_rows: int = 16, seed: int = 0) -> dict[str, Any]:
     return {name: torch.randn(*shape, generator=draw) for name, shape in shapes.items()}
 
 
-def learner_of(loss: type[Loss], config: Config = Config(), is_compiled: bool = False) -> Learner:
-    return (CompiledLearner if is_compiled else Learner)(make_module(), loss(config), config, np.random.default_rng(0))  # type: ignore[call-arg]
+def learner_of(loss: type[Loss], config: Config = Config(), is_compiled: bool = False) -> ModuleLearner:
+    stream = np.random.default_rng(0)
+    return ModuleLearner(make_module(), loss(config), config, stream, is_compiled=is_compiled)  # type: ignore[call-arg]
 
 
 def expected_gradient(batch: Mapping[str, Any]) -> Any:
@@ -173,15 +177,18 @@ def test_an_optimizer_that_is_left_out_gets_no_gradient() -> None:
 
 def test_modules_that_learn_together() -> None:
     together = MultiRLModule({"one": make_module(), "other": make_module()})
-    learnings = {id_: ModuleLearning(Separate(Config()), Config(), np.random.default_rng(0)) for id_ in together}
-    joint = SharedParameterLearner(together, learnings, Config())
+    modules = [
+        TrainedModule(id_, member_of(together, id_), Separate(Config()), Config(), np.random.default_rng(0))  # type: ignore[arg-type]
+        for id_ in together
+    ]
+    learner = Learner({ALL_MODULES: TrainedNetwork(together, modules, Config())}, {}, list(together))
     batches = {"one": make_batch(), "other": make_batch(8, seed=1)}
-    vectors = {id_: found.vector for id_, found in joint.gradients(batches, 0).items()}
+    vectors = {id_: found.vector for id_, found in learner.gradients(TrainBatch(batches), 0).modules.items()}
     for module_id, batch in batches.items():
         expected = np.sort(expected_gradient(batch))
         got = np.sort(vectors[module_id][vectors[module_id] != 0.0])
         np.testing.assert_allclose(got, expected[expected != 0.0], rtol=1e-5, atol=1e-6)
-    joint.update(batches, 0)
+    learner.update(TrainBatch(batches), 0)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The learner of modules that share parameters, against a loop in plain torch."""
+"""A learner of modules that share parameters, against a loop in plain torch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ import torch
 
 from runner.config.algorithms import PPOConfig
 from runner.config.schemas import ModuleConfig
-from runner.learners.gradients import ModuleGradient
+from runner.learners.gradients import GroupGradients, ModuleGradient
 from runner.learners.learner import Learner
 from runner.learners.ppo import PPOLoss
-from runner.learners.shared_parameter_learner import ModuleLearning, SharedParameterLearner
+from runner.learners.train_batch import TrainBatch
+from runner.learners.trained_module import TrainedModule
+from runner.learners.trained_network import TrainedNetwork
 from runner.modules import ActorCriticModule, MultiRLModule, RLModule
-from runner.modules.multi_rl_module import JointPass, member_of
+from runner.modules.multi_rl_module import ALL_MODULES, JointPass, member_of
+from runner.testing.module_learner import ModuleLearner
 from tests.support.joint_modules import SharedCritic, SharedEncoder
 
 OBS = gym.spaces.Box(-1, 1, (3,), np.float32)
@@ -32,15 +35,26 @@ def make_modules(classes: type[MultiRLModule], seed: int = 0) -> MultiRLModule:
     return classes(modules)
 
 
-def make_learner(
-    together: MultiRLModule, config: PPOConfig = CONFIG, trained: Any = tuple(NUM_ROWS)
-) -> SharedParameterLearner:
-    learnings = {
-        id_: ModuleLearning(PPOLoss(config), config, np.random.default_rng(number))
+class SharedLearner(Learner):
+    """A learner of one network, whose train batches are given as columns."""
+
+    def update_on(self, batches: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
+        return self.update(TrainBatch(batches), 0).metrics
+
+    def gradients_of(self, batches: dict[str, dict[str, Any]]) -> GroupGradients:
+        return self.gradients(TrainBatch(batches), 0)
+
+    def vector(self) -> Any:
+        return self.get_weights()[ALL_MODULES]
+
+
+def make_learner(together: MultiRLModule, config: PPOConfig = CONFIG, trained: Any = tuple(NUM_ROWS)) -> SharedLearner:
+    modules = [
+        TrainedModule(id_, member_of(together, id_), PPOLoss(config), config, np.random.default_rng(number))
         for number, id_ in enumerate(NUM_ROWS)
         if id_ in trained
-    }
-    return SharedParameterLearner(together, learnings, config)
+    ]
+    return SharedLearner({ALL_MODULES: TrainedNetwork(together, modules, config)}, {}, trained)
 
 
 def make_batches(seed: int = 0) -> dict[str, dict[str, Any]]:
@@ -102,21 +116,21 @@ def test_some_updates_are_those_of_a_loop_by_hand(classes: type[MultiRLModule]) 
     together, by_hand = make_modules(classes), make_modules(classes)
     learner = make_learner(together)
     for number in range(3):
-        updates = learner.update(make_batches(number), 0)
+        metrics = learner.update_on(make_batches(number))
     update_by_hand(by_hand, 3)
     for (name, value), expected in zip(together.state_dict().items(), by_hand.state_dict().values(), strict=True):
         torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-5, msg=name)
-    assert {id_: update.metrics["num_minibatch_updates"] for id_, update in updates.items()} == {"p0": 9, "p1": 9}
+    assert {id_: of_one["num_minibatch_updates"] for id_, of_one in metrics.items()} == {"p0": 9, "p1": 9}
 
 
 @pytest.mark.parametrize("classes", [SharedCritic, SharedEncoder])
 def test_the_gradients_of_modules_add_up_to_the_gradient_of_the_sum(classes: type[MultiRLModule]) -> None:
     together = make_modules(classes)
     learner = make_learner(together)
-    before = learner.get_weights()
-    gradients = learner.gradients(make_batches(), 0)
-    np.testing.assert_array_equal(learner.get_weights(), before)
-    total = torch.from_numpy(sum(one.vector for one in gradients.values()))  # type: ignore[arg-type]
+    before = learner.vector()
+    gradients = learner.gradients_of(make_batches())
+    np.testing.assert_array_equal(learner.vector(), before)
+    total = torch.from_numpy(sum(one.vector for one in gradients.modules.values()))  # type: ignore[arg-type]
     parameters = [one for group in together.parameter_groups().values() for one in group]
     outputs = together.forward_train(make_batches())
     loss = sum(loss_by_hand(outputs[id_], batch) for id_, batch in make_batches().items())
@@ -131,11 +145,11 @@ def test_applied_gradients_are_an_update_with_one_minibatch() -> None:
         make_learner(make_modules(SharedCritic), config),
         make_learner(make_modules(SharedCritic), config),
     )
-    by_update = updated.update(make_batches(), 0)
-    by_gradients = applied.apply(applied.gradients(make_batches(), 0), 0)
-    np.testing.assert_allclose(applied.get_weights(), updated.get_weights(), rtol=1e-4, atol=1e-6)
+    by_update = updated.update_on(make_batches())
+    by_gradients = applied.apply(applied.gradients_of(make_batches()), 0)
+    np.testing.assert_allclose(applied.vector(), updated.vector(), rtol=1e-4, atol=1e-6)
     for module_id, metrics in by_gradients.items():
-        assert metrics == pytest.approx(by_update[module_id].metrics, rel=1e-4, abs=1e-6)
+        assert metrics == pytest.approx(by_update[module_id], rel=1e-4, abs=1e-6)
 
 
 def test_a_pass_without_gradients_is_not_the_joint_pass() -> None:
@@ -157,11 +171,11 @@ def test_a_step_moves_a_shared_encoder_once() -> None:
     )
     together = make_modules(SharedEncoder)
     learner = make_learner(together, config)
-    gradients = learner.gradients(make_batches(), 0)
-    before = learner.get_weights()
+    gradients = learner.gradients_of(make_batches())
+    before = learner.vector()
     learner.apply(gradients, 0)
-    total = sum(one.vector for one in gradients.values())
-    np.testing.assert_allclose(before - learner.get_weights(), total, rtol=1e-3, atol=1e-6)
+    total = sum(one.vector for one in gradients.modules.values())
+    np.testing.assert_allclose(before - learner.vector(), total, rtol=1e-3, atol=1e-6)
     encoder = {id(parameter) for parameter in together["p0"].encoder.parameters()}  # type: ignore[union-attr, operator]
     assert encoder <= {id(parameter) for parameter in together["p1"].parameters()}
     assert len(total) == sum(parameter.numel() for parameter in together.parameters())  # type: ignore[arg-type]
@@ -171,11 +185,11 @@ def test_modules_without_shared_parts_learn_as_each_by_itself() -> None:
     config = PPOConfig(lr=1e-2, num_epochs=2, minibatch_size=16, grad_clip=None, use_kl_loss=False)
     together, alone = make_modules(MultiRLModule), make_modules(MultiRLModule)
     learner = make_learner(together, config)
-    updates = learner.update(make_batches(), 0)
+    updates = learner.update_on(make_batches())
     for number, module_id in enumerate(NUM_ROWS):
-        one = Learner(alone[module_id], PPOLoss(config), config, np.random.default_rng(number))
+        one = ModuleLearner(alone[module_id], PPOLoss(config), config, np.random.default_rng(number))
         metrics = one.update(make_batches()[module_id], 0).metrics
-        of_joint = {name: value for name, value in updates[module_id].metrics.items() if "norm" not in name}
+        of_joint = {name: value for name, value in updates[module_id].items() if "norm" not in name}
         assert of_joint == pytest.approx({name: metrics[name] for name in of_joint})
     for name, value in together.state_dict().items():
         torch.testing.assert_close(value, alone.state_dict()[name], msg=name)
@@ -185,7 +199,7 @@ def test_parameters_of_untrained_modules_alone_stay() -> None:
     together = make_modules(SharedEncoder)
     together.freeze_untrained(["p1"])
     before = {name: value.clone() for name, value in together.state_dict().items()}
-    make_learner(together, trained=("p1",)).update({"p1": make_batches()["p1"]}, 0)
+    make_learner(together, trained=("p1",)).update_on({"p1": make_batches()["p1"]})
     moved = {name for name, value in together.state_dict().items() if not torch.equal(value, before[name])}
     assert any(name.startswith("[p0].encoder") for name in moved), "it is p1's encoder, too"
     assert any(name.startswith("[p1].pi") for name in moved)
@@ -195,41 +209,41 @@ def test_parameters_of_untrained_modules_alone_stay() -> None:
 def test_a_module_with_fewer_minibatches_takes_no_part_in_the_last_steps() -> None:
     batches = make_batches()
     batches["p1"] = rows_of(batches["p1"], slice(0, 5))
-    updates = make_learner(make_modules(SharedCritic)).update(batches, 0)
-    assert {id_: one.metrics["num_minibatch_updates"] for id_, one in updates.items()} == {"p0": 9, "p1": 3}
-    assert list(make_learner(make_modules(SharedCritic)).update({"p0": batches["p0"]}, 0)) == ["p0"]
+    updates = make_learner(make_modules(SharedCritic)).update_on(batches)
+    assert {id_: one["num_minibatch_updates"] for id_, one in updates.items()} == {"p0": 9, "p1": 3}
+    assert list(make_learner(make_modules(SharedCritic)).update_on({"p0": batches["p0"]})) == ["p0"]
 
 
 def test_microbatches_give_the_same_step() -> None:
     plain, cut = (PPOConfig(lr=1e-2, num_epochs=1, microbatch_size=size, use_kl_loss=False) for size in (None, 7))
     learners = [make_learner(make_modules(SharedCritic), config) for config in (plain, cut)]
     for learner in learners:
-        learner.update(make_batches(), 0)
-    np.testing.assert_allclose(learners[0].get_weights(), learners[1].get_weights(), rtol=1e-3, atol=1e-5)
+        learner.update_on(make_batches())
+    np.testing.assert_allclose(learners[0].vector(), learners[1].vector(), rtol=1e-3, atol=1e-5)
 
 
 def test_a_state_goes_on_exactly() -> None:
     straight, first, second = (make_learner(make_modules(SharedCritic, seed)) for seed in (0, 0, 1))
     for number in range(2):
-        straight.update(make_batches(number), 0)
-    first.update(make_batches(0), 0)
+        straight.update_on(make_batches(number))
+    first.update_on(make_batches(0))
     second.set_state(first.get_state())
-    second.update(make_batches(1), 0)
-    np.testing.assert_array_equal(second.get_weights(), straight.get_weights())
+    second.update_on(make_batches(1))
+    np.testing.assert_array_equal(second.vector(), straight.vector())
 
 
 def test_a_state_of_other_trained_modules_gives_parameters() -> None:
     one, both = make_modules(SharedEncoder), make_modules(SharedEncoder, 1)
     one.freeze_untrained(["p1"])
     first, second = make_learner(one, trained=("p1",)), make_learner(both)
-    first.update(make_batches(), 0)
+    first.update_on(make_batches())
     second.set_state(first.get_state())
     for name, value in both.state_dict().items():
         assert torch.equal(value, one.state_dict()[name])
-    assert set(second.update(make_batches(), 0)) == {"p0", "p1"}
+    assert set(second.update_on(make_batches())) == {"p0", "p1"}
 
 
 def test_a_gradient_of_another_network_is_refused() -> None:
     gradient = ModuleGradient(np.zeros(3, np.float32), {}, {}, 1)
     with pytest.raises(ValueError, match="a gradient has 3 values, this module learns"):
-        make_learner(make_modules(SharedCritic)).apply({"p0": gradient}, 0)
+        make_learner(make_modules(SharedCritic)).apply(GroupGradients({"p0": gradient}), 0)

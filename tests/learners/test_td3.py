@@ -15,12 +15,11 @@ from torch import Tensor
 from runner import Trainer
 from runner.config.algorithms import TD3Config
 from runner.config.optimizer import OptimizerConfig
-from runner.learners.compiled_learner import CompiledLearner
-from runner.learners.learner import Learner
 from runner.learners.loss import with_noise
 from runner.learners.td3 import TD3Loss
 from runner.modules import RLModule
 from runner.modules.td3_module import TD3Module
+from runner.testing.module_learner import ModuleLearner
 from tests.learners.loss_contract import CONTINUOUS, LossContract
 from tests.learners.offline_modules import check_gradients, make, recorded_rows, row_of
 from tests.learners.squashed_policies import q_values
@@ -102,13 +101,12 @@ def test_noise_is_in_units_of_half_the_bounds() -> None:
     torch.testing.assert_close(actions["b"], torch.tensor([[0.2, 2.6], [0.5, 2.75], [-1.0, 3.0]]))
 
 
-def learner_of(config: TD3Config, is_compiled: bool = False) -> Learner:
+def learner_of(config: TD3Config, is_compiled: bool = False) -> ModuleLearner:
     streams, module = (np.random.default_rng(0), np.random.default_rng(5)), make(TD3Module, CONTINUOUS)
-    learner_class = CompiledLearner if is_compiled else Learner
-    return learner_class(module, TD3Loss(config), config, streams[0], loss_stream=streams[1])
+    return ModuleLearner(module, TD3Loss(config), config, *streams, is_compiled=is_compiled)
 
 
-def actor_weights(learner: Learner) -> Tensor:
+def actor_weights(learner: ModuleLearner) -> Tensor:
     return torch.cat([parameter.detach().flatten() for parameter in learner.module.actor.parameters()])
 
 
@@ -137,7 +135,7 @@ def test_a_resting_policy_moves_as_if_only_its_own_steps_were() -> None:
     for _ in range(3):
         each.update(batch, 0)
     assert torch.equal(actor_weights(delayed), actor_weights(each))
-    state = delayed.get_state()["optimizer"]
+    state = delayed.network.get_state()["optimizer"]
     assert state["step"].tolist() == [3.0, 6.0]
 
 

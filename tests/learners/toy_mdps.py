@@ -18,6 +18,7 @@ from runner.learners.learner import Learner
 from runner.module_parts import build_parts
 from runner.modules import RLModule
 from runner.pipelines.pipeline import LearnerConnectorPipeline
+from runner.testing.module_learner import ModuleLearner
 
 Behaviour = Callable[[Any, np.random.Generator], Any]
 ID = "default_policy"
@@ -126,7 +127,16 @@ def steps_to_the_end(*overrides: str, num_env_steps: int = 10_000) -> float:
     return float(result["env_runners/episode_len_mean"])
 
 
-def make_learner(*overrides: str, env: type[gym.Env[Any, Any]]) -> tuple[Learner, LearnerConnectorPipeline]:
+class LearnerOfRun(ModuleLearner):
+    """The learner of a run with one module."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner, self.network = learner, learner._networks[ID]
+        self.trained = self.network.modules[ID]
+        self.module, self.loss = self.trained.module, self.trained.loss
+
+
+def make_learner(*overrides: str, env: type[gym.Env[Any, Any]]) -> tuple[ModuleLearner, LearnerConnectorPipeline]:
     """The learner and its pipeline, as a run with these overrides makes them."""
     target = f"env._target_=tests.learners.toy_mdps.{env.__name__}"
     composed = compose_experiment(
@@ -134,16 +144,17 @@ def make_learner(*overrides: str, env: type[gym.Env[Any, Any]]) -> tuple[Learner
     )
     config = build_experiment_config(composed)
     parts = build_parts(config)
-    return build_learner_group(config, parts)._learners[ID], parts[ID].learner
+    learner: Any = build_learner_group(config, parts)
+    return LearnerOfRun(learner), parts[ID].learner
 
 
-def train_batch(learner: Learner, pipeline: LearnerConnectorPipeline, block: ColumnBlock) -> dict[str, Any]:
+def train_batch(learner: ModuleLearner, pipeline: LearnerConnectorPipeline, block: ColumnBlock) -> dict[str, Any]:
     """All rows as the learner gets them."""
     batch = pipeline(rl_module={ID: learner.module}, batch={}, episodes=block, shared_data={})
     return dict(batch[ID])
 
 
-def train(learner: Learner, batch: dict[str, Any], num_updates: int, num_rows: int = 128) -> dict[str, float]:
+def train(learner: ModuleLearner, batch: dict[str, Any], num_updates: int, num_rows: int = 128) -> dict[str, float]:
     """Updates on random rows of a batch."""
     stream, metrics = np.random.default_rng(0), {}
     mask = batch.get("loss_mask", torch.ones(len(batch["rewards"]), dtype=torch.bool))

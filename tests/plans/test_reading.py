@@ -154,7 +154,7 @@ def test_every_operator_of_a_plan_is_found_in_runner_plans() -> None:
 def test_a_run_does_not_stop_while_recorded_batches_wait_and_a_restored_one_reads_first() -> None:
     read = _read_recorded()
     plan = Plan(DebugPrint(read.context)(read), read.context)
-    plan.step()
+    plan.root.step()
     assert not plan.can_be_saved, "the batches wait for DebugPrint"
     state = plan.get_state()  # of an iteration that another branch ended
     other = _read_recorded()

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.learners.learner_group import UpdateResult
+from runner.learners.update_results import UpdateResult
 from runner.plans import Concurrently, Enqueue, Operator, Plan, PlanContext, Source, TrainOneStep
 from tests.plans.hand_made import Given, config_of, context_of, experiences_of, node_of, parts_of, results_of
 

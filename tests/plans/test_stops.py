@@ -179,7 +179,7 @@ def _small_context(intensity: float | None) -> PlanContext:
 def _updates(plan: Plan, num: int) -> list[Any]:
     updates: list[Any] = []
     while len(updates) < num:
-        found = plan.step()
+        found = plan.root.step()
         updates += [found.updates] if isinstance(found, TrainResult) else []
     return updates
 
@@ -213,7 +213,7 @@ def test_turns_are_kept_after_each_step(options: dict[str, Any], intensity: floa
     plan = _small_plan(context, options)
     straight: list[Any] = []
     while len(straight) < 6:
-        found = plan.step()
+        found = plan.root.step()
         straight += [found.updates] if isinstance(found, TrainResult) else []
         states.append((len(straight), copy.deepcopy(_state_of(context, plan))))
     for number, (num_done, state) in enumerate(states, 1):

@@ -137,7 +137,7 @@ class HeldOutEvaluation:
     ) -> None:
         learner_state = learners_state["learners"][self._parts.plan.module_id]
         self._module.load_state_dict({name: torch.as_tensor(value) for name, value in learner_state["module"].items()})
-        self._loss.set_state(learner_state["loss"])
+        self._loss.set_state(learner_state["modules"][self._parts.plan.module_id]["loss"])
         self._loss.use_stream(self._stream("loss"))
         self._loss.before_update(num_env_steps)
         self._parts.learner.set_state(learners_state["pipelines"][self._parts.plan.module_id])

@@ -193,9 +193,10 @@ def test_the_loss_has_the_state_of_training() -> None:
     parts = build_parts(config)
     state, evaluation = build_learner_group(config, parts).get_state(), held_out_of(*overrides)
     first = evaluation.evaluate(state, {}, 0)
-    state["learners"]["default_policy"]["loss"]["c_squared"] *= 4
+    loss_state = state["learners"]["default_policy"]["modules"]["default_policy"]["loss"]
+    loss_state["c_squared"] *= 4
     assert evaluation.evaluate(state, {}, 0) != first
-    state["learners"]["default_policy"]["loss"]["c_squared"] /= 4
+    loss_state["c_squared"] /= 4
     assert evaluation.evaluate(state, {}, 0) == first
 
 

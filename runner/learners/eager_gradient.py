@@ -1,0 +1,108 @@
+"""The gradient of minibatches, computed operation by operation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from runner.config.algorithms import LossMetrics
+from runner.learners.collective import Collective
+from runner.learners.loss import with_noise
+from runner.learners.minibatches import Minibatch
+from runner.learners.parameter_updater import ParameterUpdater
+from runner.learners.trained_module import Record, TrainedModule
+from runner.modules.multi_rl_module import JointPass, MultiRLModule, member_of
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class EagerGradient:
+    """Computes the gradient of minibatches into the vector of a `ParameterUpdater`.
+
+    Args:
+        updater: of a module, or of modules that share parameters.
+        collective: learners that update the same network on other rows.
+    """
+
+    compile_s = 0.0
+
+    def __init__(self, updater: ParameterUpdater, collective: Collective) -> None:
+        self._together = updater.network if isinstance(updater.network, MultiRLModule) else None
+        self._updater, self._collective = updater, collective
+
+    def compute(self, minibatches: Mapping[TrainedModule, Minibatch]) -> dict[TrainedModule, Record]:
+        """Compute the gradient of the sum of the modules' losses, the mean over the peers.
+
+        Returns:
+            The metrics of each module's loss.
+        """
+        self._updater.gradient.zero_()
+        records: dict[TrainedModule, list[tuple[Record, float]]] = {module: [] for module in minibatches}
+        for parts in in_step({module: one.microbatches() for module, one in minibatches.items()}):
+            joint_pass = None
+            if self._together is not None:
+                joint_pass = JointPass(self._together, {one.module_id: columns for one, (columns, _) in parts.items()})
+            losses = []
+            for trained, (columns, share) in parts.items():
+                minibatch, module = minibatches[trained], trained.module
+                if joint_pass is not None:
+                    module = member_of(joint_pass.together, trained.module_id, joint_pass)
+                columns = with_noise(columns, trained.loss, module)
+                metrics = trained.compute_loss(module, columns, minibatch.is_last_epoch)
+                losses.append((metrics, share))
+                records[trained].append((trained.rows.without_rows(metrics.reported(), minibatch), share))
+            self._backward(losses)
+        self._collective.mean(self._updater.gradient)
+        return {module: _weighted_sums(of_module) for module, of_module in records.items()}
+
+    def clip(self) -> dict[str, Tensor]:
+        """Clip the gradient; returns the norm of each optimiser's part before."""
+        return self._updater.clip()
+
+    def get_state(self) -> dict[str, Any]:
+        """Return nothing: gradients depend on the minibatch only."""
+        return {}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Ignore the state, which a compiled gradient may have saved."""
+
+    def _backward(self, losses: Sequence[tuple[LossMetrics, float]]) -> None:
+        """Add the gradient of the sum of some losses, each with its share of a minibatch's rows."""
+        totals: list[Tensor] = []
+        of_optimizers: dict[str, list[Tensor]] = {}
+        for metrics, share in losses:
+            if metrics.losses is None:
+                totals.append(metrics.total_loss if share == 1.0 else share * metrics.total_loss)
+            for name, loss in (metrics.losses or {}).items():
+                of_optimizers.setdefault(name, []).append(share * loss)
+        if of_optimizers:
+            sums = {name: _sum(of_one) for name, of_one in of_optimizers.items()}
+            self._updater.backward_each(sums, keeps_graph=bool(totals))
+        if totals:
+            self._updater.backward(_sum(totals))
+
+
+def in_step(iterables: Mapping[K, Iterable[V]]) -> Iterator[dict[K, V]]:
+    """Yield the first elements of all iterables by key, then the second ones, and so on; shorter ones end earlier."""
+    for together in zip_longest(*iterables.values()):
+        yield {key: one for key, one in zip(iterables, together, strict=True) if one is not None}
+
+
+def _sum(losses: Sequence[Tensor]) -> Tensor:
+    return losses[0] if len(losses) == 1 else torch.stack(list(losses)).sum()
+
+
+def _weighted_sums(records: Sequence[tuple[Record, float]]) -> Record:
+    """Return the metrics of a minibatch from its microbatches and their shares of its rows."""
+    if len(records) == 1:
+        return records[0][0]
+    first = records[0][0]
+    return {
+        name: None if value is None else sum(share * record[name].detach() for record, share in records)
+        for name, value in first.items()
+    }

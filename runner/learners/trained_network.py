@@ -1,0 +1,123 @@
+"""A network whose parameters one optimiser moves: a module, or the modules of a `MultiRLModule`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from runner.compat.libraries import LibraryChangedError
+from runner.config.algorithms import AlgorithmConfig
+from runner.config.errors import ConfigError, Problem
+from runner.learners.collective import Collective, SingleProcess
+from runner.learners.eager_gradient import EagerGradient
+from runner.learners.parameter_updater import ParameterUpdater
+from runner.learners.trained_module import TrainedModule
+from runner.modules.multi_rl_module import ALL_MODULES, MultiRLModule
+from runner.modules.rl_module import RLModule
+
+if TYPE_CHECKING:
+    from runner.learners.compiled_gradient import CompiledGradient
+
+
+class TrainedNetwork:
+    """The parameters of a network with their optimiser, and the modules that are trained in it.
+
+    Args:
+        network: on the learner's device; parameters that no trained module uses are frozen.
+        modules: the one module, or those of a `MultiRLModule` that are trained.
+        config: learning rate, optimiser and clipping.
+        collective: learners that update the same network on other rows; None: there are none.
+        is_compiled: whether updates compute the gradient by compiled code.
+
+    Attributes:
+        modules: by module id.
+        updater: moves the parameters.
+        eager: computes gradients operation by operation.
+        gradient: computes the gradients of updates; `eager`, or compiled code.
+
+    Raises:
+        ConfigError: the module cannot be compiled.
+    """
+
+    def __init__(
+        self,
+        network: RLModule | MultiRLModule,
+        modules: Sequence[TrainedModule],
+        config: AlgorithmConfig,
+        collective: Collective | None = None,
+        is_compiled: bool = False,
+    ) -> None:
+        collective = collective or SingleProcess()
+        self.modules = {module.module_id: module for module in modules}
+        self.updater = ParameterUpdater(network, config)
+        self.eager = EagerGradient(self.updater, collective)
+        self.gradient: EagerGradient | CompiledGradient = self.eager
+        if is_compiled:
+            self.gradient = _compiled_gradient(modules, self.eager, self.updater, collective)
+
+    def having(self, module_ids: Collection[str]) -> list[TrainedModule]:
+        """Return the modules of the network with these ids."""
+        return [module for module_id, module in self.modules.items() if module_id in module_ids]
+
+    def get_state(self) -> dict[str, Any]:
+        """Return parameters, optimiser, and the state of each module."""
+        num_rows = {module_id: module.rows_since_target_update for module_id, module in self.modules.items()}
+        return {**self.updater.get_state(), "rows_since_target_update": num_rows, **self.get_unshared_state()}
+
+    def get_unshared_state(self) -> dict[str, Any]:
+        """Return the state that may differ from the peers: losses, random streams, and sizes that are compiled."""
+        modules = {module_id: module.get_state() for module_id, module in self.modules.items()}
+        return {"modules": modules, **self.gradient.get_state()}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Restore a state of `get_state`; if other modules were trained, with a new optimiser.
+
+        Raises:
+            ConfigError: the parameters belong to another network.
+        """
+        of_modules = state["modules"]
+        self.updater.set_state(state, has_same_parameters=of_modules.keys() == self.modules.keys())
+        for module in self.having(of_modules):
+            module.set_state(of_modules[module.module_id])
+            module.rows_since_target_update = int(state["rows_since_target_update"][module.module_id])
+        self.gradient.set_state(state)
+
+
+def _compiled_gradient(
+    modules: Sequence[TrainedModule], eager: EagerGradient, updater: ParameterUpdater, collective: Collective
+) -> CompiledGradient:
+    try:
+        from runner.learners.compiled_gradient import CompiledGradient  # imports torch's compilers, which takes seconds
+    except LibraryChangedError as error:
+        raise ConfigError([Problem(str(error), "learners.compile", allowed="learners.compile=false")]) from error
+    [module] = modules
+    return CompiledGradient(module, eager, updater, collective)
+
+
+# Names that a learner's state had for each module before `modules`.
+_OF_MODULES = ("loss", "stream", "loss_stream")
+_ROWS = "rows_since_target_update"
+
+
+def in_present_layout(state: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of a learner, from a checkpoint of any version of the layout.
+
+    Earlier versions had the values of `modules` beside the parameters: of the one module, or by module id.
+    """
+    learners = {key: _in_present_layout(key, of_network) for key, of_network in state["learners"].items()}
+    return {**state, "learners": learners}
+
+
+def _in_present_layout(key: str, state: Mapping[str, Any]) -> dict[str, Any]:
+    if "modules" in state or "loss" not in state:
+        return dict(state)
+    values = {name: state[name] for name in _OF_MODULES if name in state}
+    present = {name: value for name, value in state.items() if name not in values}
+    if key == ALL_MODULES:
+        ids = list(values["loss"])
+        modules = {id_: {name: of_all[id_] for name, of_all in values.items() if id_ in of_all} for id_ in ids}
+    else:
+        modules = {key: values}
+        if _ROWS in present:
+            present[_ROWS] = {key: present[_ROWS]}
+    return {**present, "modules": modules}

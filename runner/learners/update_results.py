@@ -1,0 +1,53 @@
+"""What updates of learners return."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy.typing as npt
+
+from runner.pipelines.piece_metrics import ConnectorMetrics
+
+
+@dataclass(frozen=True)
+class UpdateResult:
+    """What an update gives.
+
+    Attributes:
+        metrics: by module id; only modules that were updated.
+        connector_s: seconds that learner pipelines took.
+        update_s: seconds in the learner, its pipelines included.
+        rows: module id -> name -> (V, ...), what the loss reported for each of the V rows with a loss, in the order of
+            the rollout's rows.
+        connector_metrics: metric of the run -> what pieces of the learner pipelines have reported for it.
+        compile_s: seconds that compiling took.
+    """
+
+    metrics: dict[str, dict[str, float]]
+    connector_s: float
+    update_s: float
+    rows: dict[str, dict[str, npt.NDArray[Any]]] = field(default_factory=dict)
+    connector_metrics: ConnectorMetrics = field(default_factory=dict)
+    compile_s: float = 0.0
+
+
+@dataclass
+class RecordedUpdates:
+    """Updates on recorded data.
+
+    Attributes:
+        metrics: of each update, by module id.
+        num_env_steps: env steps of all learners together.
+        ends_pass: whether the last one ended a pass over the data.
+        waiting_s, update_s, compile_s: seconds of waiting for batches, of updates, and of compiling within these.
+        connector_metrics: metric of the run -> what pieces of the learner pipelines have reported for these batches.
+    """
+
+    metrics: list[dict[str, dict[str, float]]] = field(default_factory=list)
+    num_env_steps: int = 0
+    ends_pass: bool = False
+    waiting_s: float = 0.0
+    update_s: float = 0.0
+    compile_s: float = 0.0
+    connector_metrics: ConnectorMetrics = field(default_factory=dict)
