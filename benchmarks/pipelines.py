@@ -40,10 +40,10 @@ class Variant:
 DEFAULT = Variant("default")
 VARIANTS = (
     DEFAULT,
-    Variant("+ MeanStdFilter", ("--pieces", "MeanStdFilter")),
-    Variant("+ FrameStacking(4)", ("--pieces", "FrameStacking:num_frames:4")),
-    Variant("+ PrevActionsPrevRewards", ("--pieces", "PrevActionsPrevRewards")),
-    Variant("+ FrameStacking(4) + MeanStdFilter", ("--pieces", "FrameStacking:num_frames:4+MeanStdFilter")),
+    Variant("+ MeanStdFilter", ("--connectors", "MeanStdFilter")),
+    Variant("+ FrameStacking(4)", ("--connectors", "FrameStacking:num_frames:4")),
+    Variant("+ PrevActionsPrevRewards", ("--connectors", "PrevActionsPrevRewards")),
+    Variant("+ FrameStacking(4) + MeanStdFilter", ("--connectors", "FrameStacking:num_frames:4+MeanStdFilter")),
     Variant("LSTM, CartPole without velocities", ("--experiment", "ppo_stateless_cartpole_lstm")),
 )
 
@@ -76,14 +76,14 @@ def whole_table(results: Results) -> str:
     return bc.markdown_table(["sub-environments", *WHOLE], rows)
 
 
-def piece_table(results: Results, variant: Variant) -> str:
-    by_size = [[run["by_piece"] for run in results[variant, size]] for size in SIZES]
+def connector_table(results: Results, variant: Variant) -> str:
+    by_size = [[run["by_connector"] for run in results[variant, size]] for size in SIZES]
     rows = []
-    for pipeline, pieces in by_size[0][0].items():
-        for piece in pieces:
-            cells = [bc.spread([run[pipeline][piece] for run in runs], 1) for runs in by_size]
-            rows.append([pipeline.replace("_", "-"), piece, *cells])
-    return bc.markdown_table(["pipeline", "piece", *(f"{size} sub-environments" for size in SIZES)], rows)
+    for pipeline, connectors in by_size[0][0].items():
+        for connector in connectors:
+            cells = [bc.spread([run[pipeline][connector] for run in runs], 1) for runs in by_size]
+            rows.append([pipeline.replace("_", "-"), connector, *cells])
+    return bc.markdown_table(["pipeline", "connector", *(f"{size} sub-environments" for size in SIZES)], rows)
 
 
 def variant_table(results: Results, variants: Sequence[Variant]) -> str:
@@ -127,10 +127,10 @@ def main() -> None:
     print(f"Microseconds of a vector step, medians of {repeats} runs (min-max), {vector_steps:,} vector steps each.")
     print("`other`: drawing the noise, and `action_logp` when a fragment is cut, as the share of one step.\n")
     print(whole_table(results) + "\n\n" + verdict(results) + "\n")
-    print("Each piece with a timer of its own, which adds a little; without `other`:\n")
-    print(piece_table(results, DEFAULT) + "\n")
+    print("Each connector with a timer of its own, which adds a little; without `other`:\n")
+    print(connector_table(results, DEFAULT) + "\n")
     if len(variants) > 1:
-        print(f"All pipelines with other pieces:\n\n{variant_table(results, variants)}\n")
+        print(f"All pipelines with other connectors:\n\n{variant_table(results, variants)}\n")
     print(bc.machine_text(machine))
 
 

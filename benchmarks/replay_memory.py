@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from runner.episodes.columns import ColumnBlock, Rollout
-from runner.module_parts import make_piece
+from runner.module_parts import make_connector
 from runner.pipelines import FrameStacking
 from runner.pipelines.defaults import learner_pipeline
 from runner.replay import ReplayBuffer
@@ -50,7 +50,7 @@ def filled(capacity: int, side: int, num_lookback: int) -> ReplayBuffer:
 def batches_of(buffer: ReplayBuffer, side: int, num_frames: int) -> Any:
     """Return a function that samples a batch and makes what a learner takes of it."""
     space = gym.spaces.Box(0, 255, (side, side, 1), np.uint8)
-    pipeline = learner_pipeline(space, ACTIONS, torch.device("cpu"), EDITS, make_piece, ["n_step", "weights"])
+    pipeline = learner_pipeline(space, ACTIONS, torch.device("cpu"), EDITS, make_connector, ["n_step", "weights"])
     if num_frames > 1:
         pipeline.insert_after("AddObservationsFromEpisodesToBatch", FrameStacking(num_frames))
 

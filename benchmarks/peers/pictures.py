@@ -1,4 +1,4 @@
-"""An environment of pictures that costs nothing, and a learner piece that waits as long as a GPU would compute."""
+"""An environment of pictures that costs nothing, and a learner connector that waits as long as a GPU would compute."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from runner.pipelines import LearnerPiece
+from runner.pipelines import LearnerConnector
 
 _SHAPE = (84, 84, 4)
 
@@ -35,7 +35,7 @@ class Pictures(gym.Env[Any, Any]):
         return self._pictures[self._t % len(self._pictures)], 1.0, False, self._t == 100, {}
 
 
-class Waiting(LearnerPiece):
+class Waiting(LearnerConnector):
     """Sleeps `seconds` in each update."""
 
     def __init__(self, seconds: float) -> None:

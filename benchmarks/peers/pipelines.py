@@ -1,7 +1,7 @@
 """Microseconds of the env pipelines in a vector step of `runner`, on a real `SingleAgentEnvRunner` that samples.
 
 Two runners are measured one after the other: one with timers around whole pipeline calls, the forward pass and the
-environment's step, and one with a timer around each piece, which costs a little itself.
+environment's step, and one with a timer around each connector, which costs a little itself.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
 from runner.module_parts import build_acting_parts, make_module_specs
 from runner.modules.flat_parameters import FlatParameters
-from runner.pipelines.piece import DEFAULT_MODULE_ID
-from runner.pipelines.profile import time_pieces
+from runner.pipelines.connector import DEFAULT_MODULE_ID
+from runner.pipelines.profile import time_connectors
 
 NOISE_DRAWS = 20
 BEHIND_OBS = "AddObservationsFromEpisodesToBatch"
@@ -32,11 +32,11 @@ BEHIND_OBS = "AddObservationsFromEpisodesToBatch"
 
 @dataclass(frozen=True)
 class PipelineSettings(OursSettings):
-    """`pieces`: names of classes in `runner.pipelines`, joined with +, in their order behind the observations; a
+    """`connectors`: names of classes in `runner.pipelines`, joined with +, in their order behind the observations; a
     name may have one argument, `FrameStacking:num_frames:4`.
     """
 
-    pieces: str = ""
+    connectors: str = ""
     vector_steps: int = 5000
     warmup_steps: int = 1000
 
@@ -84,7 +84,7 @@ class Sampling:
     def run(self, vector_steps: int) -> None:
         """Sample whole fragments until so many vector steps are made."""
         for _ in range(-(-vector_steps * self._num_envs // self._num_env_steps)):
-            # Between fragments the states of all runners are merged, which gives pieces more to do in a step.
+            # Between fragments the states of all runners are merged, which gives connectors more to do in a step.
             pipeline = self.runner.env_to_module
             shared = pipeline.merge_states([pipeline.get_state()])
             self.runner.sample(self._num_env_steps, True, self._weights, {DEFAULT_MODULE_ID: shared})
@@ -141,20 +141,20 @@ def noise_seconds(get_actions: Any, dist: Any, num_envs: int) -> float:
     return statistics.median(seconds) / num_steps
 
 
-def measure_pieces(cfg: PipelineSettings, config: ExperimentConfig) -> dict[str, dict[str, float]]:
-    """Return pipeline -> name of a piece -> its median microseconds."""
+def measure_connectors(cfg: PipelineSettings, config: ExperimentConfig) -> dict[str, dict[str, float]]:
+    """Return pipeline -> name of a connector -> its median microseconds."""
     sampling = Sampling(config)
     pipelines = sampling.runner.pipelines_of(DEFAULT_MODULE_ID)
-    names = {pipeline.name: [type(piece).__name__ for piece in pipeline] for pipeline in pipelines}
-    # Timers hide the pieces' states, so nothing is merged here; a MeanStdFilter costs a little more than this says.
-    timed = {pipeline.name: time_pieces(pipeline) for pipeline in pipelines}
+    names = {pipeline.name: [type(connector).__name__ for connector in pipeline] for pipeline in pipelines}
+    # Timers hide the connectors' states, so nothing is merged here; a MeanStdFilter costs a little more than this says.
+    timed = {pipeline.name: time_connectors(pipeline) for pipeline in pipelines}
     sampling.run(cfg.warmup_steps)
-    for piece in (piece for pieces in timed.values() for piece in pieces):
-        piece.seconds.clear()
+    for connector in (connector for connectors in timed.values() for connector in connectors):
+        connector.seconds.clear()
     sampling.run(cfg.vector_steps)
     sampling.runner.close()
     return {
-        name: {piece: timer.microseconds for piece, timer in zip(names[name], timers, strict=True)}
+        name: {connector: timer.microseconds for connector, timer in zip(names[name], timers, strict=True)}
         for name, timers in timed.items()
     }
 
@@ -163,11 +163,11 @@ def median_us(seconds: Sequence[float]) -> float:
     return statistics.median(seconds) * 1e6
 
 
-def piece_edits(pieces: str) -> str:
-    """Return the override that puts the pieces behind the observations, in their order."""
+def connector_edits(connectors: str) -> str:
+    """Return the override that puts the connectors behind the observations, in their order."""
     edits = []
-    for piece in reversed(pieces.split("+")):
-        name, *argument = piece.split(":")
+    for connector in reversed(connectors.split("+")):
+        name, *argument = connector.split(":")
         arguments = f", {argument[0]}: {argument[1]}" if argument else ""
         edits.append(f"{{insert_after: {BEHIND_OBS}, piece: {{_target_: runner.pipelines.{name}{arguments}}}}}")
     return f"connectors.env_to_module=[{', '.join(edits)}]"
@@ -175,7 +175,9 @@ def piece_edits(pieces: str) -> str:
 
 def config_of(cfg: PipelineSettings) -> ExperimentConfig:
     given = [f"+experiment={cfg.experiment}", *overrides(cfg, "unused")]
-    return build_experiment_config(compose_experiment(given + ([piece_edits(cfg.pieces)] if cfg.pieces else []), None))
+    return build_experiment_config(
+        compose_experiment(given + ([connector_edits(cfg.connectors)] if cfg.connectors else []), None)
+    )
 
 
 def main() -> None:
@@ -183,7 +185,14 @@ def main() -> None:
     torch.set_num_threads(1)
     config = config_of(cfg)
     whole = measure_whole(cfg, config)
-    report({"num_envs": cfg.num_envs, "pieces": cfg.pieces, **whole, "by_piece": measure_pieces(cfg, config)})
+    report(
+        {
+            "num_envs": cfg.num_envs,
+            "connectors": cfg.connectors,
+            **whole,
+            "by_connector": measure_connectors(cfg, config),
+        }
+    )
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ export class LocalPolicy {
       const action = greedy(action_space, "actions", outputs);
       return { action, sent_action: action, action_logp: undefined, ...common };
     }
-    if (!action_scaling) throw new Error("custom pieces change actions inside the graph only: act without explore");
+    if (!action_scaling) throw new Error("custom connectors change actions inside the graph only: act without explore");
     return { ...sampled(distribution, action_scaling, action_dist_inputs, random), ...common };
   }
 

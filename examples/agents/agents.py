@@ -1,13 +1,13 @@
-"""Two pieces with which agents learn of each other while they act, and a game in which one of them is needed."""
+"""Two connectors with which agents learn of each other while they act, and a game in which one of them is needed."""
 
 import gymnasium as gym
 import numpy as np
 
 from runner.env_runners.multi_agent_env import MultiAgentEnv
-from runner.pipelines import EnvToModulePiece
+from runner.pipelines import EnvToModuleConnector
 
 
-class OfOthers(EnvToModulePiece):
+class OfOthers(EnvToModuleConnector):
     """Adds what it finds out about other agents, `width` numbers for each, to an observation that is a vector."""
 
     def __init__(self, agents, width):

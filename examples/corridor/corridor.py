@@ -1,4 +1,4 @@
-"""An environment and connector pieces outside the repository. `python -m runner` finds them by their dotted paths."""
+"""An environment and connectors outside the repository. `python -m runner` finds them by their dotted paths."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from runner.pipelines import ConnectorPiece
+from runner.pipelines import Connector
 
 
 class Corridor(gym.Env[np.ndarray, int]):
@@ -34,7 +34,7 @@ class Corridor(gym.Env[np.ndarray, int]):
         return np.array([self._place], np.float32)
 
 
-class NoveltyBonus(ConnectorPiece):
+class NoveltyBonus(Connector):
     """Adds scale / sqrt(visits) to the reward of every step, visits of the place that it led to.
 
     Only the learner sees the bonus; episodes, and with them the reported returns, keep what the environment gave.
@@ -66,8 +66,8 @@ class NoveltyBonus(ConnectorPiece):
         self._visits = np.array(state["visits"])
 
 
-class NoveltyBonusItemByItem(ConnectorPiece):
-    """The same with a loop over episodes: shorter to write, and only this piece pays for the loop."""
+class NoveltyBonusItemByItem(Connector):
+    """The same with a loop over episodes: shorter to write, and only this connector pays for the loop."""
 
     writes = ("rewards",)
 

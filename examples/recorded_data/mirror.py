@@ -1,4 +1,4 @@
-"""A connector piece of one's own: more varied data from what is known of the environment."""
+"""A custom connector: more varied data from what is known of the environment."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from runner.pipelines import ConnectorPiece
+from runner.pipelines import Connector
 
 
-class MirrorCartPole(ConnectorPiece):
+class MirrorCartPole(Connector):
     """Mirrors every other row: what is right to do here, is right the other way round on the other side."""
 
     reads = ("obs", "actions")

@@ -27,14 +27,14 @@ class StackedTextPreLearner(TextOfflinePreLearner):
     ) -> None:
         self._spec, self._vocabulary = module_spec, vocabulary
         self._module = module_spec.build().module
-        pieces = [
+        connectors = [
             FrameStacking(num_frames=num_frames),
             AddObservationsFromEpisodesToBatch(),
             AddColumnsFromEpisodesToTrainBatch(),
             AgentToModuleMapping(),
             BatchIndividualItems(),
         ]
-        self._pipeline = LearnerConnectorPipeline(pieces, module_spec.observation_space, module_spec.action_space)
+        self._pipeline = LearnerConnectorPipeline(connectors, module_spec.observation_space, module_spec.action_space)
 
     def __call__(self, batch: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """Make train rows, column -> (B, ...), of lines of text."""

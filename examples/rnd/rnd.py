@@ -7,10 +7,10 @@ from typing import Any
 import gymnasium as gym
 from torch import Tensor, nn
 
-from runner.pipelines import LearnedConnector
+from runner.pipelines import NetworkConnector
 
 
-class RND(LearnedConnector):
+class RND(NetworkConnector):
     """Adds scale * (error of a network that predicts the outputs of a fixed random network) to each reward.
 
     Only the learner sees the bonus; the reported returns are the environment's.

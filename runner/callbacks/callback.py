@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from runner.config.piece_reports import Reports
+from runner.config.declared_metrics import Reports
 
 
 class Callback:
@@ -21,7 +21,7 @@ class Callback:
     all of them.
 
     Attributes:
-        reports: metric -> (reduction, meaning), as for connector pieces: `mean`, `sum`, `min`, `max`, `median`, `last`
+        reports: metric -> (reduction, meaning), as for connectors: `mean`, `sum`, `min`, `max`, `median`, `last`
             or a percentile `p1` to `p99`, over an iteration and all env runners.
     """
 

@@ -11,15 +11,15 @@ from typing import Any
 from runner.callbacks.callback import EPISODE_HOOKS, EXTERNAL_HOOKS, HOOKS, Callback
 from runner.config.callables import made_arguments
 from runner.config.callback_checks import callback_metric
+from runner.config.declared_metrics import meaning_of
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError, nearest_match
 from runner.config.imports import import_target
 from runner.config.operators import ENV_RUNNERS
-from runner.config.piece_reports import meaning_of
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import place_of
 from runner.parts import Part
-from runner.pipelines.piece_metrics import ConnectorMetrics, PieceMetrics, ReducedValue
+from runner.pipelines.custom_metrics import CustomMetrics, ReducedMetrics, ReducedValue
 from runner.pipelines.pipeline_metrics import joined_reports
 
 
@@ -43,13 +43,13 @@ class Callbacks(Part):
         if problems:
             raise ConfigError(problems)
         self._reports = joined_reports(callbacks, "callbacks")
-        self._reduced: ConnectorMetrics = {}
+        self._reduced: ReducedMetrics = {}
         self.take_metrics()
         metrics = [
-            PieceMetrics(type(one).__name__, f"callbacks.{index}", one.reports, self._reduced)
+            CustomMetrics(type(one).__name__, f"callbacks.{index}", one.reports, self._reduced)
             for index, one in enumerate(callbacks)
         ]
-        self._heard: dict[str, list[tuple[int, Callable[..., None], PieceMetrics]]] = {
+        self._heard: dict[str, list[tuple[int, Callable[..., None], CustomMetrics]]] = {
             hook: [
                 (index, getattr(one, hook), of_one)
                 for index, (one, of_one) in enumerate(zip(callbacks, metrics, strict=True))
@@ -89,7 +89,7 @@ class Callbacks(Part):
         """Metric of the run -> meaning."""
         return {callback_metric(name): meaning_of(self._reports, name) for name in self._reports}
 
-    def take_metrics(self) -> ConnectorMetrics:
+    def take_metrics(self) -> ReducedMetrics:
         """Return metric of the run -> what was reported since the last call, of all that are declared."""
         taken = {callback_metric(name): reduced for name, reduced in self._reduced.items()}
         for name, (reduction, _) in self._reports.items():

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from runner.callbacks.callbacks import Callbacks
 from runner.episodes import multi_agent_episodes, nested
 from runner.episodes.columns import DEFAULT_MODULE_ID, Rollout
-from runner.pipelines.piece_metrics import ConnectorMetrics
+from runner.pipelines.custom_metrics import ReducedMetrics
 
 _EPISODE_HOOKS = ("on_episode_created", "on_episode_start", "on_episode_step", "on_episode_end")
 
@@ -72,7 +72,7 @@ class EpisodeCallbacks:
         """Tell only of sub-environments (N,) that have anything left to run."""
         self._heard_envs = is_running
 
-    def end_evaluation(self) -> ConnectorMetrics:
+    def end_evaluation(self) -> ReducedMetrics:
         """Tell of all sub-environments again; return metric of the run -> what was reported in the evaluation."""
         self._heard_envs = np.ones(len(self._own), np.bool_)
         return self._callbacks.take_metrics()
@@ -128,7 +128,7 @@ class EpisodeCallbacks:
         if self._callbacks.hears("on_sample_end"):
             self._callbacks.call("on_sample_end", episodes=episodes_of(rollout), env_runner_index=self._index)
 
-    def take_metrics(self) -> ConnectorMetrics:
+    def take_metrics(self) -> ReducedMetrics:
         """See `Callbacks.take_metrics`."""
         return self._callbacks.take_metrics()
 

@@ -8,7 +8,7 @@ from typing import Any
 from runner.callbacks.callbacks import Callbacks
 from runner.callbacks.episode_callbacks import episodes_of
 from runner.episodes.columns import Rollout
-from runner.pipelines.piece_metrics import ConnectorMetrics
+from runner.pipelines.custom_metrics import ReducedMetrics
 
 
 class ReceivedCallbacks:
@@ -41,7 +41,7 @@ class ReceivedCallbacks:
                 self._callbacks.call("on_episode_end", own, **event, env_index=None, rl_module=None)
         self._callbacks.call("on_sample_end", episodes=episodes, env_runner_index=self._index)
 
-    def take_metrics(self) -> ConnectorMetrics:
+    def take_metrics(self) -> ReducedMetrics:
         """See `Callbacks.take_metrics`."""
         return self._callbacks.take_metrics()
 

@@ -9,7 +9,7 @@ from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 
 
 def shared_state_in(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return module id -> merged state of pieces that runners share.
+    """Return module id -> merged state of connectors that runners share.
 
     Raises:
         KeyError: the state has neither env runners nor recorded data.

@@ -1,4 +1,4 @@
-"""The pipelines of an experiment as text: each piece in its place, with its columns, its spaces and its cost."""
+"""The pipelines of an experiment as text: each connector in its place, with its columns, its spaces and its cost."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import torch
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
 from runner.module_parts import ModuleParts, build_parts, weights_of
+from runner.pipelines.connector import Connector
 from runner.pipelines.description import ENDS, columns_of, space_text
-from runner.pipelines.piece import ConnectorPiece
 from runner.pipelines.pipeline import ConnectorPipeline
-from runner.pipelines.profile import time_pieces
+from runner.pipelines.profile import time_connectors
 
 _TITLES = {name: f"{name:<15} {begins} -> {ends}" for name, (begins, ends) in ENDS.items()}
 _LEARNER_PASSES = 3
 
-# Microseconds of each piece of a module's three pipelines, by the pipeline's name.
+# Microseconds of each connector of a module's three pipelines, by the pipeline's name.
 Costs = Mapping[str, Sequence[float]]
 Spaces = tuple[gym.Space[Any], gym.Space[Any]]
 
@@ -30,7 +30,7 @@ def render_pipelines(config: ExperimentConfig, has_profile: bool = False) -> str
 
     Args:
         config: the experiment.
-        has_profile: also sample, and say how long a call of each piece takes.
+        has_profile: also sample, and say how long a call of each connector takes.
     """
     parts = build_parts(config)
     costs = measure_costs(config, parts) if has_profile else {}
@@ -50,13 +50,13 @@ def render_pipelines(config: ExperimentConfig, has_profile: bool = False) -> str
 
 
 def measure_costs(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, Costs]:
-    """Measure on one train batch of real steps; module id -> microseconds of each piece."""
+    """Measure on one train batch of real steps; module id -> microseconds of each connector."""
     torch.set_num_threads(config.learners.torch_num_threads)
     plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
     runner = build_env_runner(replace(config, callbacks=[]), plans, TRAINING, 0, 0)
     try:
         timed = {
-            module_id: {pipeline.name: time_pieces(pipeline) for pipeline in runner.pipelines_of(module_id)}
+            module_id: {pipeline.name: time_connectors(pipeline) for pipeline in runner.pipelines_of(module_id)}
             for module_id in parts
         }
         sample = runner.sample(config.algorithm.train_batch_size_per_learner, True, weights_of(parts), {})
@@ -66,14 +66,14 @@ def measure_costs(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) ->
     blocks = sample.rollout.blocks
     for module_id, block in blocks.items():
         learner = parts[module_id].learner
-        # The output shows the pieces of `parts`: the timing wrappers are taken out again.
-        pieces = list(learner)
-        timed[module_id][learner.name] = time_pieces(learner)
+        # The output shows the connectors of `parts`: the timing wrappers are taken out again.
+        connectors = list(learner)
+        timed[module_id][learner.name] = time_connectors(learner)
         for _ in range(_LEARNER_PASSES):
             learner(rl_module=modules, batch={}, episodes=block, shared_data={}, episodes_of_modules=blocks)
-        learner.substitute_pieces(pieces)
+        learner.substitute_connectors(connectors)
     return {
-        module_id: {name: [piece.microseconds for piece in pieces] for name, pieces in by_name.items()}
+        module_id: {name: [connector.microseconds for connector in connectors] for name, connectors in by_name.items()}
         for module_id, by_name in timed.items()
     }
 
@@ -83,30 +83,32 @@ def _render(pipeline: ConnectorPipeline, costs: Sequence[float]) -> Iterator[str
     width = _width(pipeline)
     obs_space, action_space = pipeline.input_spaces
     yield f"     {'':<{width}}  observations {space_text(obs_space)}, actions {space_text(action_space)}"
-    yield from _render_pieces(pipeline, width, costs)
+    yield from _render_connectors(pipeline, width, costs)
     if costs:
         yield f"     {'together':<{width}}  {sum(costs):7.1f} us"
 
 
 def _width(pipeline: ConnectorPipeline, indent: int = 0) -> int:
-    """Return the width of the column of names, which nested pieces are indented in."""
-    widths = [indent + len(type(piece).__name__) for piece in pipeline]
-    inner = [_width(piece, indent + 2) for piece in pipeline if isinstance(piece, ConnectorPipeline)]
+    """Return the width of the column of names, which nested connectors are indented in."""
+    widths = [indent + len(type(connector).__name__) for connector in pipeline]
+    inner = [_width(connector, indent + 2) for connector in pipeline if isinstance(connector, ConnectorPipeline)]
     return max([*widths, *inner], default=0)
 
 
-def _render_pieces(
+def _render_connectors(
     pipeline: ConnectorPipeline, width: int, costs: Sequence[float] = (), indent: str = ""
 ) -> Iterator[str]:
-    """Yield a line for each piece, and one for each space that it changes; a nested pipeline's pieces are indented."""
+    """Yield a line for each connector, and one for each space that it changes; a nested pipeline's connectors are
+    indented.
+    """
     spaces = pipeline.input_spaces
-    for number, (piece, after) in enumerate(zip(pipeline, pipeline.spaces_after, strict=True), start=1):
+    for number, (connector, after) in enumerate(zip(pipeline, pipeline.spaces_after, strict=True), start=1):
         cost = f"{costs[number - 1]:7.1f} us  " if costs else ""
-        name = f"{indent}{type(piece).__name__}"
+        name = f"{indent}{type(connector).__name__}"
         place = "" if indent else number
-        yield f"  {place:>2} {name:<{width}}  {cost}{_columns(piece)}".rstrip()
-        if isinstance(piece, ConnectorPipeline):
-            yield from _render_pieces(piece, width, indent=f"{indent}  ")
+        yield f"  {place:>2} {name:<{width}}  {cost}{_columns(connector)}".rstrip()
+        if isinstance(connector, ConnectorPipeline):
+            yield from _render_connectors(connector, width, indent=f"{indent}  ")
         else:
             yield from _changes(spaces, after, width)
         spaces = after
@@ -118,5 +120,5 @@ def _changes(before: Spaces, after: Spaces, width: int) -> Iterator[str]:
             yield f"     {'':<{width}}  {kind} are {space_text(space)} from here on"
 
 
-def _columns(piece: ConnectorPiece) -> str:
-    return "   ".join(f"{label} {', '.join(columns)}" for label, columns in columns_of(piece).items())
+def _columns(connector: Connector) -> str:
+    return "   ".join(f"{label} {', '.join(columns)}" for label, columns in columns_of(connector).items())

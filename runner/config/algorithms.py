@@ -1,7 +1,7 @@
 """For each algorithm its config dataclass, in the order of its YAML file, and the record of metrics of its loss.
 
 An algorithm is three neighbours: its loss (`runner/learners/ppo.py`), its dataclass here, and
-`conf/algorithm/ppo.yaml`, which names its loss, its connector pieces and its plan.
+`conf/algorithm/ppo.yaml`, which names its loss, its connectors and its plan.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Metrics of a run that connector pieces report, as far as the configuration and the source of the pieces tell."""
+"""Metrics of a run that connectors report, as far as the configuration and the source of the connectors tell."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from runner.config.declared_metrics import reports_of_edits
 from runner.config.list_patches import OF_ALGORITHM, added_up
 from runner.config.module_ids import DEFAULT_MODULE_ID, is_mapping_complete, trained_modules
-from runner.config.piece_reports import reports_of_edits
 from runner.config.schemas import ExperimentConfig
 from runner.config.source_modules import UnknowableError
 
@@ -17,15 +17,15 @@ _LEARNER = "learner"
 
 
 def connector_metric(module_id: str, pipeline: str, name: str) -> str:
-    """Return the name that a metric of a connector piece has in the run; the id `default_policy` is left out."""
+    """Return the name that a metric of a connector has in the run; the id `default_policy` is left out."""
     owner = [] if module_id == DEFAULT_MODULE_ID else [module_id]
     return "/".join([CONNECTORS, *owner, pipeline, name])
 
 
 def connector_metrics(config: ExperimentConfig, module_ids: Sequence[str]) -> dict[str, str]:
-    """Return metric of the run -> meaning for the pieces that the configuration names.
+    """Return metric of the run -> meaning for the connectors that the configuration names.
 
-    Pieces of the default pipelines report nothing, and pieces whose source does not tell are left out.
+    Connectors of the default pipelines report nothing, and connectors whose source does not tell are left out.
     """
     trained = trained_modules(config, module_ids)
     names: dict[str, str] = {}
@@ -37,7 +37,7 @@ def connector_metrics(config: ExperimentConfig, module_ids: Sequence[str]) -> di
 
 
 def may_be_reported(name: str, config: ExperimentConfig) -> bool:
-    """Return whether a metric may be one of a piece that cannot be read, or of a module that is not known yet."""
+    """Return whether a metric may be one of a connector that cannot be read, or of a module that is not known yet."""
     parts = name.split("/")
     if parts[0] != CONNECTORS or len(parts) not in (3, 4) or parts[-2] not in (*_ENV_PIPELINES, _LEARNER):
         return False
@@ -49,12 +49,12 @@ def may_be_reported(name: str, config: ExperimentConfig) -> bool:
 
 
 def is_of_learner(name: str) -> bool:
-    """Return whether a metric of pieces is of a learner pipeline, the only one that reports on recorded data."""
+    """Return whether a metric of connectors is of a learner pipeline, the only one that reports on recorded data."""
     return name.split("/")[-2] == _LEARNER
 
 
 def _reports(config: ExperimentConfig, module_id: str, pipeline: str) -> dict[str, str] | None:
-    """Return metric -> meaning for the pieces of one pipeline; None if the source of one does not tell."""
+    """Return metric -> meaning for the connectors of one pipeline; None if the source of one does not tell."""
     try:
         return reports_of_edits(_edits(config, module_id, pipeline))
     except UnknowableError:

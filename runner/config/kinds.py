@@ -17,8 +17,11 @@ PIPELINE_KINDS = {
     "learner": "runner.pipelines.pipeline.LearnerConnectorPipeline",
 }
 
-# Bases of pieces that are given running episodes.
-ENV_PIECES = ("runner.pipelines.piece_kinds.EnvToModulePiece", "runner.pipelines.piece_kinds.ModuleToEnvPiece")
+# Bases of connectors that are given running episodes.
+ENV_CONNECTORS = (
+    "runner.pipelines.connector_kinds.EnvToModuleConnector",
+    "runner.pipelines.connector_kinds.ModuleToEnvConnector",
+)
 
 # Bases of environments with several agents.
 MULTI_AGENT_ENVS = (
@@ -31,7 +34,7 @@ ENVIRONMENTS = Kinds(
     "gymnasium.Env, gymnasium.vector.VectorEnv, MultiAgentEnv, or PettingZoo's ParallelEnv or AECEnv",
     has_factories=True,
 )
-PIECES = Kinds(("runner.pipelines.piece.ConnectorPiece",), "runner.pipelines.ConnectorPiece")
+CONNECTORS = Kinds(("runner.pipelines.connector.Connector",), "runner.pipelines.Connector")
 MODULES = Kinds(("runner.modules.rl_module.RLModule",), "runner.modules.RLModule")
 MULTI_MODULES = Kinds(("runner.modules.multi_rl_module.MultiRLModule",), "runner.modules.MultiRLModule")
 OPTIMIZERS = Kinds(("torch.optim.optimizer.Optimizer",), "torch.optim.Optimizer")
@@ -66,7 +69,7 @@ _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"env\._target_", ENVIRONMENTS.bases),
     (r"env\.wrappers\.\d+\._target_", _WRAPPER),
     (r"callbacks\.\d+\._target_", CALLBACKS.bases),
-    (rf"(connectors\.(modules\.[^.]+\.)?\w+|{_ALGORITHM}\.\w+_pipeline)\.{_EDIT}", PIECES.bases),
+    (rf"(connectors\.(modules\.[^.]+\.)?\w+|{_ALGORITHM}\.\w+_pipeline)\.{_EDIT}", CONNECTORS.bases),
     (r"multi_agent\.agent_to_module\._target_", AGENT_MAPPINGS.bases),
     (r"league\.fixed\.[^.]+\._target_", PLAYERS.bases),
     (r"offline\.offline_data_class", ("runner.offline.training.offline_data.OfflineData",)),

@@ -1,4 +1,4 @@
-"""Checks of pipeline edits in YAML: their form, and whether their pieces exist and take the given arguments."""
+"""Checks of pipeline edits in YAML: their form, and whether their connectors exist and take the given arguments."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 from runner.config.errors import Problem, nearest_match, show_value
-from runner.config.kinds import ENV_PIECES, PIECES, PIPELINE, PIPELINE_KINDS
+from runner.config.kinds import CONNECTORS, ENV_CONNECTORS, PIPELINE, PIPELINE_KINDS
 from runner.config.list_patches import DISCARD, EARLIER
 from runner.config.source_definitions import uses_of_itself
 from runner.config.targets import NOTHING_GIVEN, Given, TargetFault, find_target_fault, is_subclass
 
-PIECE_EDITS = ("prepend", "append")
+CONNECTOR_EDITS = ("prepend", "append")
 ANCHORED_EDITS = ("insert_before", "insert_after", "replace")
-EDITS = (*PIECE_EDITS, *ANCHORED_EDITS, "remove")
+EDITS = (*CONNECTOR_EDITS, *ANCHORED_EDITS, "remove")
 _PLACE_IN_LIST = re.compile(r"\.\d+\.")
 # Keys that Hydra's `instantiate` reads itself.
 POSITIONAL = "_args_"
@@ -42,8 +42,8 @@ def _check_edit(key: str, edit: dict[str, Any], where: Where) -> Iterator[Proble
         yield Problem(what, where(key), show_value(edit), f"- {DISCARD}: {EARLIER}")
         return
     if "_target_" in edit:
-        what = f"{key} is a piece, and does not say where it stands"
-        allowed = "{append: {_target_: ...}}, {prepend: ...}, or {insert_after: PIECE, piece: {_target_: ...}}"
+        what = f"{key} is a connector, and does not say where it stands"
+        allowed = "{append: {_target_: ...}}, {prepend: ...}, or {insert_after: CONNECTOR, piece: {_target_: ...}}"
         yield Problem(what, where(key), show_value(edit), allowed)
         return
     kinds = [kind for kind in EDITS if kind in edit]
@@ -59,34 +59,36 @@ def _check_edit(key: str, edit: dict[str, Any], where: Where) -> Iterator[Proble
         yield Problem(f"{key} must be one edit", place, ", ".join(kinds) or show_value(edit), allowed)
         return
     kind = kinds[0]
-    if kind in PIECE_EDITS:
-        yield from _check_piece(f"{key}.{kind}", edit[kind], where)
+    if kind in CONNECTOR_EDITS:
+        yield from _check_connector(f"{key}.{kind}", edit[kind], where)
     elif not isinstance(edit[kind], str):
-        yield Problem(f"{key}.{kind} must name a piece of the pipeline", place, show_value(edit[kind]), "a class name")
+        yield Problem(
+            f"{key}.{kind} must name a connector of the pipeline", place, show_value(edit[kind]), "a class name"
+        )
     if kind in ANCHORED_EDITS:
-        yield from _check_piece(f"{key}.piece", edit.get("piece"), where)
+        yield from _check_connector(f"{key}.piece", edit.get("piece"), where)
     elif "piece" in edit:
         what = f"{key}: {kind} takes no piece beside it"
         yield Problem(what, place, show_value(edit["piece"]), f"piece only with {', '.join(ANCHORED_EDITS)}")
 
 
-def _check_piece(key: str, piece: Any, where: Where) -> Iterator[Problem]:
-    if not isinstance(piece, dict) or not isinstance(piece.get("_target_"), str):
-        allowed = "{_target_: package.module.Piece, argument: value, ...}"
-        yield Problem(f"{key} must be a piece with a _target_", where(key), show_value(piece), allowed)
+def _check_connector(key: str, connector: Any, where: Where) -> Iterator[Problem]:
+    if not isinstance(connector, dict) or not isinstance(connector.get("_target_"), str):
+        allowed = "{_target_: package.module.Connector, argument: value, ...}"
+        yield Problem(f"{key} must be a connector with a _target_", where(key), show_value(connector), allowed)
         return
-    path = piece["_target_"]
-    arguments = [str(name) for name in piece if name not in INSTANTIATE_KEYS]
+    path = connector["_target_"]
+    arguments = [str(name) for name in connector if name not in INSTANTIATE_KEYS]
     is_pipeline = is_subclass(path, PIPELINE)
-    given = with_positional(Given(names=SPACES) if is_pipeline else NOTHING_GIVEN, piece)
-    fault = find_target_fault(path, arguments, kinds=PIECES, given=given)
+    given = with_positional(Given(names=SPACES) if is_pipeline else NOTHING_GIVEN, connector)
+    fault = find_target_fault(path, arguments, kinds=CONNECTORS, given=given)
     if fault is not None:
         yield describe_fault(f"{key}._target_", fault, where(key), path)
     elif is_pipeline:
         yield from _check_kind(key, path, where)
-        if "pieces" in piece:  # else the class makes its pieces
-            yield from _check_pieces(f"{key}.pieces", piece["pieces"], where)
-    elif uses_of_itself(path, "multi_agent_episodes") and any(is_subclass(path, base) for base in ENV_PIECES):
+        if "pieces" in connector:  # else the class makes its connectors
+            yield from _check_connectors(f"{key}.pieces", connector["pieces"], where)
+    elif uses_of_itself(path, "multi_agent_episodes") and any(is_subclass(path, base) for base in ENV_CONNECTORS):
         what = f"{key}: {path.rpartition('.')[2]} asks for multi_agent_episodes, which are made in learner pipelines"
         allowed = "episodes_of_modules: running episodes know their agent_id and multi_agent_episode_id"
         yield Problem(what, where(key), path, allowed)
@@ -104,13 +106,15 @@ def _check_kind(key: str, path: str, where: Where) -> Iterator[Problem]:
         yield Problem(what, where(key), path, allowed)
 
 
-def _check_pieces(key: str, pieces: Any, where: Where) -> Iterator[Problem]:
-    """The pieces of a pipeline in a pipeline."""
-    if not isinstance(pieces, list):
-        yield Problem(f"{key} must be a list of pieces", where(key), show_value(pieces), "[{_target_: ...}, ...]")
+def _check_connectors(key: str, connectors: Any, where: Where) -> Iterator[Problem]:
+    """The connectors of a pipeline in a pipeline."""
+    if not isinstance(connectors, list):
+        yield Problem(
+            f"{key} must be a list of connectors", where(key), show_value(connectors), "[{_target_: ...}, ...]"
+        )
         return
-    for index, piece in enumerate(pieces):
-        yield from _check_piece(f"{key}.{index}", piece, where)
+    for index, connector in enumerate(connectors):
+        yield from _check_connector(f"{key}.{index}", connector, where)
 
 
 def with_positional(given: Given, block: Mapping[str, Any]) -> Given:

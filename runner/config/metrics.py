@@ -167,7 +167,7 @@ def producible_metrics(
     Args:
         config: the experiment.
         agents_by_module: module id -> its agents, in environments with several; None: not known (yet).
-        reported: metric -> meaning of what connector pieces report; None: read it from the source of the pieces.
+        reported: metric -> meaning of what connectors report; None: read it from the source of the connectors.
 
     What callbacks and operators report is read from their source.
     """
@@ -199,8 +199,8 @@ def producible_metrics(
                 names |= {f"{prefix}/{kind}_episode_return_mean/{id_}": meaning for id_ in ids[kind]}
     names |= info_metrics(config, prefixes, agents_by_module)
     module_ids = list(agents_by_module or declared_module_ids(config) or [DEFAULT_MODULE_ID])
-    of_pieces = connector_metrics(config, module_ids) if reported is None else reported
-    names |= {name: meaning for name, meaning in of_pieces.items() if samples or is_of_learner(name)}
+    of_connectors = connector_metrics(config, module_ids) if reported is None else reported
+    names |= {name: meaning for name, meaning in of_connectors.items() if samples or is_of_learner(name)}
     names |= league_metrics(config) | curriculum_metrics(config)
     names |= callback_metrics(config) | operator_metrics(config)
     for module_id in trained_modules(config, module_ids):
@@ -264,7 +264,7 @@ def check_metric_names(
     Args:
         config: the experiment.
         agents_by_module: module id -> its agents, in environments with several.
-        reported: metric -> meaning of what the pieces of the run report.
+        reported: metric -> meaning of what the connectors of the run report.
         of_callbacks: the same of its callbacks.
 
     Raises:

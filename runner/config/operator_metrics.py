@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 
-from runner.config.piece_reports import Reports, declared_reports, meaning_of
+from runner.config.declared_metrics import Reports, declared_reports, meaning_of
 from runner.config.plans import PlanStep, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.source_definitions import find_ancestors

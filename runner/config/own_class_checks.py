@@ -14,15 +14,15 @@ from runner.config.algorithms import AlgorithmConfig
 from runner.config.composed import DEFAULT_SOURCE, Composed
 from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.fields import names_of
-from runner.config.kinds import LOSSES, MODULES, PIECES
+from runner.config.kinds import CONNECTORS, LOSSES, MODULES
 from runner.config.list_patch_checks import ANCHORED_EDITS
 from runner.config.list_patches import OF_ALGORITHM, PIPELINES
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.config.source_definitions import Definition, constant_named, lineage_to, read_class_attribute
 from runner.config.source_modules import UnknowableError
 
-# Pieces that a default pipeline may have, whatever the environment and the module are.
-DEFAULT_PIECES: Mapping[str, tuple[str, ...]] = {
+# Connectors that a default pipeline may have, whatever the environment and the module are.
+DEFAULT_CONNECTORS: Mapping[str, tuple[str, ...]] = {
     "env_to_module": (
         *("AddObservationsFromEpisodesToBatch", "AddTimeDimToBatchAndZeroPad", "AddStatesFromEpisodesToBatch"),
         *("AddNoiseToBatch", "BatchIndividualItems", "NumpyToTensor"),
@@ -77,22 +77,22 @@ def _find_in_edits(
 ) -> Iterator[Problem]:
     """Yield anchors that no pipeline of this algorithm may have."""
     for pipeline in PIPELINES:
-        names = set(DEFAULT_PIECES[pipeline])
+        names = set(DEFAULT_CONNECTORS[pipeline])
         for list_key, edits in _lists_of(key, algorithm, config, pipeline).items():
             for index, edit in enumerate(edits):
                 anchor = next((edit[name] for name in (*ANCHORED_EDITS, "remove") if name in edit), None)
                 if isinstance(anchor, str) and anchor not in names:
                     where = composed.where(f"{list_key}.{index}")
-                    what = f"the {pipeline} pipeline has no piece {anchor}"
+                    what = f"the {pipeline} pipeline has no connector {anchor}"
                     yield Problem(what, where, anchor, list_names(names), nearest_match(anchor, names))
                 blocks = list(_blocks_of(edit))
                 names |= {str(block["_target_"]).rpartition(".")[2] for block in blocks}
-                if any(_has_own_pieces(block) for block in blocks):
-                    return  # a pipeline that makes its pieces by itself
+                if any(_has_own_connectors(block) for block in blocks):
+                    return  # a pipeline that makes its connectors by itself
 
 
 def _blocks_of(edit: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the blocks of the pieces that an edit adds."""
+    """Yield the blocks of the connectors that an edit adds."""
     blocks = [edit.get(name) for name in ("prepend", "append", "piece")] if isinstance(edit, Mapping) else []
     while blocks:
         block = blocks.pop()
@@ -101,8 +101,8 @@ def _blocks_of(edit: Any) -> Iterator[Mapping[str, Any]]:
             blocks += block["pieces"] if isinstance(block.get("pieces"), list) else []
 
 
-def _has_own_pieces(block: Mapping[str, Any]) -> bool:
-    names = _names_of_lineage(str(block["_target_"]), PIECES.bases[0])
+def _has_own_connectors(block: Mapping[str, Any]) -> bool:
+    names = _names_of_lineage(str(block["_target_"]), CONNECTORS.bases[0])
     return names is None or ("ConnectorPipeline" in names and "pieces" not in block)
 
 
@@ -149,22 +149,22 @@ def _find_unwritten(
         return
     missing = [column for column in reads if column not in written]
     if missing:
-        what = f"{name} reads {', '.join(missing)}, which no piece of the learner pipeline writes"
+        what = f"{name} reads {', '.join(missing)}, which no connector of the learner pipeline writes"
         nearest = nearest_match(missing[0], written)
         yield Problem(what, composed.where(f"{key}.loss"), ", ".join(missing), list_names(written), nearest)
 
 
 def _written_by(key: str, config: ExperimentConfig) -> Iterator[str]:
-    """Yield the columns that pieces of edits write."""
+    """Yield the columns that connectors of edits write."""
     algorithm = config.algorithms[key]
     for pipeline in PIPELINES:
         for edits in _lists_of(key, algorithm, config, pipeline).values():
             for block in (block for edit in edits for block in _blocks_of(edit)):
-                if _has_own_pieces(block):
+                if _has_own_connectors(block):
                     raise UnknowableError
-                piece = lineage_to(str(block["_target_"]), PIECES.bases[0])[0]
+                connector = lineage_to(str(block["_target_"]), CONNECTORS.bases[0])[0]
                 for name in ("writes", "writes_per_fragment"):
-                    yield from read_class_attribute(piece, name, PIECES.bases[0])
+                    yield from read_class_attribute(connector, name, CONNECTORS.bases[0])
 
 
 def _outputs_of(module: str) -> Iterable[str]:

@@ -67,7 +67,7 @@ def sampling_mode(environments: Any, pipelines: Iterable[ConnectorPipeline], has
     """Return the context in which env steps and pipelines run.
 
     It is torch's inference mode, in which a step takes less time, if none of this code is the user's: an environment,
-    piece or callback may train a network. Then only the forward pass runs without gradients.
+    connector or callback may train a network. Then only the forward pass runs without gradients.
 
     Args:
         environments: see `SubEnvironments`.
@@ -81,7 +81,7 @@ def sampling_mode(environments: Any, pipelines: Iterable[ConnectorPipeline], has
 
 
 def array_of(leaf: Any) -> npt.NDArray[Any]:
-    """Return a copy of a leaf of a batch, which a piece may have computed with gradients, as an array."""
+    """Return a copy of a leaf of a batch, which a connector may have computed with gradients, as an array."""
     return np.array(leaf.detach().cpu().numpy() if isinstance(leaf, torch.Tensor) else leaf)
 
 

@@ -26,7 +26,7 @@ from runner.episodes.columns import OBS, Column, ColumnBlock, Rollout
 from runner.episodes.spaces import blank_item
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
-from runner.pipelines.piece import ACTIONS_FOR_ENV, DEFAULT_MODULE_ID
+from runner.pipelines.connector import ACTIONS_FOR_ENV, DEFAULT_MODULE_ID
 from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline, taken_metrics
 from runner.rows.finished_episodes import NONE_OUTSIDE, FinishedEpisodes
 from runner.rows.lock_step_rows import EnvFragment, LockStepRows
@@ -253,7 +253,7 @@ class SingleAgentEnvRunner:
             self.tasks.add_step(terminateds | truncateds)
         self._buffer.add_step(obs, rewards, terminateds, truncateds, infos, batch)
         self._to_module = self._run_env_to_module(explore)
-        if self.callbacks is not None:  # pieces may have written the newest observation anew
+        if self.callbacks is not None:  # connectors may have written the newest observation anew
             self.callbacks.after_step(self._buffer)
 
     def _break_off(self, envs: Sequence[int]) -> None:

@@ -42,7 +42,7 @@ _REPORT_AFTER_S = 30.0
 class EnvRunnerGroup(Part):
     """W env runners behind the calls of one.
 
-    Weights and the merged state of pieces travel with each call, so that a runner that had to be replaced in the
+    Weights and the merged state of connectors travel with each call, so that a runner that had to be replaced in the
     middle of an iteration acts like the one before it.
 
     Args:
@@ -147,7 +147,7 @@ class EnvRunnerGroup(Part):
         return subject in self._announced
 
     def use_shared_state(self, shared_state: Mapping[str, Any]) -> None:
-        """Act with this state of pieces from the next call on: module id -> piece name -> state."""
+        """Act with this state of connectors from the next call on: module id -> connector name -> state."""
         self.shared_state = dict(shared_state)
 
     def metrics(self) -> dict[str, float | int | None]:
@@ -225,7 +225,7 @@ class EnvRunnerGroup(Part):
         return handle.submit(method, *arguments)
 
     def collect(self, ticket: RunnerTicket) -> Sample:
-        """Wait for the sample of a ticket in flight, and merge its state of pieces into the shared one."""
+        """Wait for the sample of a ticket in flight, and merge its state of connectors into the shared one."""
         self.withdraw(ticket)
         sample: Sample = ticket.result().numbered(ticket.index, ticket.weights_seq_no)
         merged = [self.shared_state] if self.shared_state else []
@@ -248,7 +248,7 @@ class EnvRunnerGroup(Part):
     def _policy_calls(
         self, method: str, shares: Mapping[int, int], explore: bool, num_env_steps_sampled: int
     ) -> dict[int, tuple[Any, ...]]:
-        """Return a call for each of some runners, with its share, its weights and the merged state of pieces."""
+        """Return a call for each of some runners, with its share, its weights and the merged state of connectors."""
         shared_state = self.shared_state if len(shares) == 1 else self._share(self.shared_state)
         sent = {index: self._sent[index] for index in shares}
         return {
@@ -257,7 +257,7 @@ class EnvRunnerGroup(Part):
         }
 
     def shared_state_of(self, samples: Sequence[Sample], merged: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
-        """Merge the states of pieces that came with samples, into ones that were merged before."""
+        """Merge the states of connectors that came with samples, into ones that were merged before."""
         states = [*merged, *(state for sample in samples for state in (sample.shared_state, *sample.further_states))]
         return {
             module_id: pipeline.merge_states([state[module_id] for state in states])

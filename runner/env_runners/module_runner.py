@@ -21,7 +21,7 @@ from runner.episodes import nested
 from runner.episodes.columns import Column
 from runner.episodes.spaces import blank_item
 from runner.modules.rl_module import RLModule
-from runner.pipelines.piece import ACTIONS_FOR_ENV, Batch
+from runner.pipelines.connector import ACTIONS_FOR_ENV, Batch
 from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
 from runner.rows.agent_rows import AgentRows
 from runner.rows.chunks import IntArray

@@ -273,7 +273,7 @@ class MultiAgentEnvRunner:
             self.callbacks.before_step(self._episodes)
         steps = self.env.step(actions)
         self._take_in(steps, explore)
-        if self.callbacks is not None:  # pieces may have written the newest observations anew
+        if self.callbacks is not None:  # connectors may have written the newest observations anew
             self.callbacks.after_step(self._episodes)
         return np.array([not step.is_reset for step in steps], np.bool_)
 

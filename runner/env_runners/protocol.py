@@ -36,7 +36,7 @@ class EnvRunner(Protocol):
             num_env_steps: at most one less than the number of sub-environments more are made.
             explore: sample actions; false: the distribution's mode.
             weights: module id -> (P,) parameters to act with.
-            shared_state: by module id, the merged state of pieces that runners share.
+            shared_state: by module id, the merged state of connectors that runners share.
             weights_seq_no: number of the weights, which is recorded with the steps.
             num_env_steps_sampled: by all runners so far, for exploration that changes with time.
 

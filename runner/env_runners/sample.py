@@ -13,7 +13,7 @@ from runner.config.errors import Problem
 from runner.episodes.block_state import rollout_from_state, rollout_to_state
 from runner.episodes.columns import Rollout
 from runner.episodes.lean_pickle import LeanPickle
-from runner.pipelines.piece_metrics import ConnectorMetrics, metrics_from_state, metrics_to_state
+from runner.pipelines.custom_metrics import ReducedMetrics, metrics_from_state, metrics_to_state
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 from runner.rows.to_record import ToRecord
 
@@ -28,13 +28,13 @@ class Sample(LeanPickle):
     Attributes:
         rollout: the sampled steps.
         finished: the episodes that ended.
-        shared_state: by module id, the state of pieces that runners share (running means, for example), not merged.
+        shared_state: by module id, the state of connectors that runners share (running means, for example), not merged.
         counts: metric name -> what this runner has counted since it was made.
         further_states: the same of this runner's other pipelines, which may have gone on from older merged states.
         to_record: what recording needs besides, where the group records.
         runner: number of the runner.
         weights_seq_no: number of the weights that it acted with.
-        connector_metrics: metric of the run -> what pieces of the pipelines have reported for it.
+        connector_metrics: metric of the run -> what connectors of the pipelines have reported for it.
         broken_off: ids of episodes that neither ended nor go on.
         idle_s: seconds that a runner in a process of its own had waited to be asked.
         bytes_per_env_step: that samples of such a runner take on their way, 0 where it is in this process.
@@ -48,7 +48,7 @@ class Sample(LeanPickle):
     to_record: ToRecord | None = None
     runner: int = 0
     weights_seq_no: int = 0
-    connector_metrics: ConnectorMetrics = field(default_factory=dict)
+    connector_metrics: ReducedMetrics = field(default_factory=dict)
     broken_off: Sequence[str] = ()
     idle_s: float = 0.0
     bytes_per_env_step: float = 0.0

@@ -306,7 +306,7 @@ class Rollout(LeanPickle):
     Attributes:
         skip_journal_records: value of `rllink.skip_journal_records` with which `resume` continues without this rollout;
             empty if it is not repeated.
-        whole: the blocks that `blocks` are parts of, for pieces that read other agents' rows; None: it is no part.
+        whole: the blocks that `blocks` are parts of, for connectors that read other agents' rows; None: it is no part.
     """
 
     blocks: Mapping[str, ColumnBlock]

@@ -559,7 +559,7 @@ class SingleAgentEpisode:
 
     @property
     def custom_data(self) -> dict[Any, Any]:
-        """A dict for whatever callbacks and pieces want to remember; chunks and slices get a shallow copy."""
+        """A dict for whatever callbacks and connectors want to remember; chunks and slices get a shallow copy."""
         if self._custom_data is None:
             self._custom_data = {}
         return self._custom_data

@@ -42,7 +42,7 @@ from runner.module_parts import (
     networks_of,
     on_device,
 )
-from runner.pipelines.piece import DEFAULT_MODULE_ID
+from runner.pipelines.connector import DEFAULT_MODULE_ID
 
 if TYPE_CHECKING:
     from runner.offline.writing.env_episode_recorder import EnvEpisodeRecorder

@@ -22,7 +22,7 @@ from runner.experiment.filming import Filmer
 from runner.experiment.missing_infos import MissingInfos
 from runner.interrupts import Interrupted
 from runner.module_parts import ModuleParts
-from runner.pipelines.piece_metrics import merged_metrics
+from runner.pipelines.custom_metrics import merged_metrics
 from runner.plans import Result
 from runner.plans.run_metrics import episode_metrics, mean_returns_by_id, reduced_infos, returns_by_kind
 from runner.plans.run_parts import RunParts
@@ -39,7 +39,7 @@ class EvaluatedPolicy:
 
     Attributes:
         weights: module id -> vector of parameters.
-        shared_state: module id -> state of pieces that runners share.
+        shared_state: module id -> state of connectors that runners share.
         num_env_steps_sampled: by the run so far.
     """
 

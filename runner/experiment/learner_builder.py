@@ -57,7 +57,7 @@ def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModulePart
     """Make a learner for each module, behind its learner pipeline: in this process, or in Ray actors.
 
     Raises:
-        ConfigError: a part cannot be made, or a piece needs rows that other learners get.
+        ConfigError: a part cannot be made, or a connector needs rows that other learners get.
     """
     if config.learners.num_learners == 0:
         return build_local_learner_group(config, parts, SingleProcess())
@@ -68,13 +68,14 @@ def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModulePart
 
 
 def _check_shared_out(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> None:
-    """Refuse pieces that need all rows of a rollout that is shared out among learners."""
+    """Refuse connectors that need all rows of a rollout that is shared out among learners."""
     if config.learners.num_learners == 1 or ENV_RUNNERS not in needs_of(config):
         return
     for module_id in trained_modules(config, list(parts)):
-        for piece in parts[module_id].learner.single_pieces():
-            if piece.needs_all_rows:
-                what = f"{type(piece).__name__} needs all rows of what is sampled, and several learners get parts of it"
+        for connector in parts[module_id].learner.single_connectors():
+            if connector.needs_all_rows:
+                name = type(connector).__name__
+                what = f"{name} needs all rows of what is sampled, and several learners get parts of it"
                 raise ConfigError([Problem(what, "learners.num_learners", str(config.learners.num_learners), "0 or 1")])
 
 

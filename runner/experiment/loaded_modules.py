@@ -1,6 +1,6 @@
 """Modules that begin with the parameters of another run: `load_state_path` and `load_state_strict` of their blocks.
 
-A module takes over parameters, and the state of pieces that runners share (the moments of a `MeanStdFilter`).
+A module takes over parameters, and the state of connectors that runners share (the moments of a `MeanStdFilter`).
 Optimisers, counters, random streams and everything else begin anew.
 """
 
@@ -34,7 +34,7 @@ class SavedModule:
 
     Attributes:
         parameters: name -> array, buffers included.
-        shared: piece name -> state.
+        shared: connector name -> state.
         activations: field of the module block -> value, without which the parameters are another function.
     """
 
@@ -51,19 +51,19 @@ class LoadedModule:
 
     Attributes:
         saved: the source.
-        parameters, pieces: names of parameters and pieces that were taken over.
+        parameters, connectors: names of parameters and connectors that were taken over.
         misfits: descriptions of what only one of the two has; empty unless `load_state_strict` is false.
     """
 
     module_id: str
     saved: SavedModule
     parameters: tuple[str, ...]
-    pieces: tuple[str, ...]
+    connectors: tuple[str, ...]
     misfits: tuple[str, ...]
 
     def __str__(self) -> str:
         """Describe the load for the start of the run."""
-        source, taken = self.saved.source, " and ".join([f"{len(self.parameters)} parameters", *self.pieces])
+        source, taken = self.saved.source, " and ".join([f"{len(self.parameters)} parameters", *self.connectors])
         other_id = "" if self.saved.module_id == self.module_id else f"{self.saved.module_id} in "
         origin = f"begins with {taken} of {other_id}{source.checkpoint} (digest {source.digest[:12]})"
         return "; ".join([origin, *self.misfits])
@@ -95,8 +95,10 @@ def load_modules(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> 
 
 
 def shared_states(loaded: Sequence[LoadedModule]) -> dict[str, Any]:
-    """Return module id -> piece name -> state, for the processes that run the pipelines."""
-    return {one.module_id: {name: one.saved.shared[name] for name in one.pieces} for one in loaded if one.pieces}
+    """Return module id -> connector name -> state, for the processes that run the pipelines."""
+    return {
+        one.module_id: {name: one.saved.shared[name] for name in one.connectors} for one in loaded if one.connectors
+    }
 
 
 def _read_saved(
@@ -125,8 +127,8 @@ class _Fit:
         self._saved = saved
         self._module, self._parameters = parts.module, parts.module.state_dict()
         pipeline = parts.env_to_module
-        pieces = pipeline.merge_states([pipeline.get_state()])  # of runners that have seen nothing
-        here = {name: _shape(value) for name, value in {**self._parameters, **pieces}.items()}
+        connectors = pipeline.merge_states([pipeline.get_state()])  # of runners that have seen nothing
+        here = {name: _shape(value) for name, value in {**self._parameters, **connectors}.items()}
         there = {name: _shape(value) for name, value in {**saved.parameters, **saved.shared}.items()}
         self._here, self._there = here, there
         self._common = [name for name in here if name in there]
@@ -162,8 +164,8 @@ class _Fit:
         with torch.no_grad():
             for name in self._taken_parameters:
                 self._parameters[name].copy_(torch.as_tensor(self._saved.parameters[name]))
-        pieces = tuple(name for name in self._common if name not in self._parameters)
-        return LoadedModule(self._plan.module_id, self._saved, self._taken_parameters, pieces, tuple(self._misfits))
+        connectors = tuple(name for name in self._common if name not in self._parameters)
+        return LoadedModule(self._plan.module_id, self._saved, self._taken_parameters, connectors, tuple(self._misfits))
 
     @property
     def _taken_parameters(self) -> tuple[str, ...]:
@@ -177,7 +179,7 @@ class _Fit:
 
 
 def _shape(value: Any) -> str:
-    """Format the shape of an array, or the shapes of the arrays in a piece's state."""
+    """Format the shape of an array, or the shapes of the arrays in a connector's state."""
     if not isinstance(value, Mapping):
         return str(tuple(np.shape(value)))
     return ", ".join(dict.fromkeys(_shape(leaf) for leaf in value.values() if np.ndim(leaf)))

@@ -17,7 +17,7 @@ from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.learner_builder import columns_of_learner, make_loss
 from runner.module_parts import ModuleParts, ModuleSpec, build_module_parts, has_several_agents, on_device
-from runner.pipelines.piece import DEFAULT_MODULE_ID
+from runner.pipelines.connector import DEFAULT_MODULE_ID
 
 if TYPE_CHECKING:
     from runner.offline.evaluation.held_out import HeldOutEvaluation
@@ -38,7 +38,7 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModulePart
         read in a way that takes Ray, or by the user's own code.
 
     Raises:
-        ConfigError: a piece does not go with recorded data, or the data are not good.
+        ConfigError: a connector does not go with recorded data, or the data are not good.
     """
     learning = trained_modules(config, list(parts))
     found = {id_: _check_data_of(config, parts[id_], agents_read_for(parts, id_)) for id_ in learning}
@@ -62,12 +62,12 @@ def _check_data_of(
     """Return the data of one module."""
     from runner.offline.training import preflight
 
-    learning = _pieces_that_learn(module_parts)
+    learning = _connectors_that_learn(module_parts)
     if learning and ENV_RUNNERS in needs_of(config):
         what = f"{learning[0]} learns from sampled env steps and would see recorded ones with what it knew before"
-        allowed = "pieces without such a state; or a plan that learns from Replay only"
+        allowed = "connectors without such a state; or a plan that learns from Replay only"
         raise ConfigError([Problem(what, "connectors.env_to_module", allowed=allowed)])
-    readers = _pieces_that_read_the_module(module_parts)
+    readers = _connectors_that_read_the_module(module_parts)
     if readers and config.offline.materialize_mapped_data:
         problem = Problem(
             f"{readers[0]} computes with the module; train batches that are made once would not follow its training",
@@ -106,27 +106,27 @@ def _build_pipeline(
     from runner.offline.training.recorded_statistics import statistics_of
     from runner.offline.training.workers import ModuleBoard
 
-    readers = _pieces_that_read_the_module(parts)
+    readers = _connectors_that_read_the_module(parts)
     set_up_ray_data()
     if config.offline.offline_data_class is None:
         data = OfflineData(config, recorded, parts.plan.module_id, num_pipelines)
     else:
         data = import_target(config.offline.offline_data_class, "offline.offline_data_class", OfflineData)(config)
-    if _pieces_that_learn(parts):
+    if _connectors_that_learn(parts):
         assert recorded is not None  # else check_recorded_data refuses them
         data.shared_state = {parts.plan.module_id: statistics_of(recorded, parts.env_to_module, parts.module)}
     data.connect(PlannedModule(config, parts.plan, data.shared_state), ModuleBoard() if readers else None)
     return data
 
 
-def _pieces_that_learn(parts: ModuleParts) -> list[str]:
-    """Return the classes of pieces that learn from observations and change what episodes hold of them."""
-    pieces = parts.env_to_module.single_pieces()
-    return [type(piece).__name__ for piece in pieces if piece.shares_state and not piece.leaves_raw]
+def _connectors_that_learn(parts: ModuleParts) -> list[str]:
+    """Return the classes of connectors that learn from observations and change what episodes hold of them."""
+    connectors = parts.env_to_module.single_connectors()
+    return [type(connector).__name__ for connector in connectors if connector.shares_state and not connector.leaves_raw]
 
 
-def _pieces_that_read_the_module(parts: ModuleParts) -> list[str]:
-    return [type(piece).__name__ for piece in parts.learner.single_pieces() if piece.reads_module]
+def _connectors_that_read_the_module(parts: ModuleParts) -> list[str]:
+    return [type(connector).__name__ for connector in parts.learner.single_connectors() if connector.reads_module]
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,8 @@ class PlannedModule:
     """A plan that makes the parts of a pre-learner in the worker that it is sent to.
 
     Attributes:
-        shared_state: module id -> piece name -> what the piece has learned from observations; it learns no more.
+        shared_state: module id -> connector name -> what the connector has learned from observations; it learns no
+            more.
     """
 
     config: ExperimentConfig
@@ -142,7 +143,7 @@ class PlannedModule:
     shared_state: Mapping[str, Any]
 
     def with_shared_state(self, shared_state: Mapping[str, Any]) -> PlannedModule:
-        """Return the plan with another state of pieces."""
+        """Return the plan with another state of connectors."""
         return replace(self, shared_state=shared_state)
 
     @property

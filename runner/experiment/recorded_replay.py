@@ -18,7 +18,7 @@ from runner.experiment.first_sample import first_sample
 from runner.experiment.learner_builder import columns_of_learner
 from runner.experiment.recorded_data_builder import check_recorded_data
 from runner.module_parts import ModuleParts, has_several_agents
-from runner.pipelines.piece import DEFAULT_MODULE_ID
+from runner.pipelines.connector import DEFAULT_MODULE_ID
 from runner.pipelines.recorded_episodes import with_held_observations
 from runner.replay import ReplayBuffer
 

@@ -99,7 +99,7 @@ def _misfits(key: str, buffer: ReplayBuffer, parts: ModuleParts, num_learners: i
     module_id, is_stateful = parts.plan.module_id, parts.module.is_stateful
     longest, max_seq_len = buffer.fragment_length + buffer.burn_in_len, parts.plan.module.max_seq_len
     if parts.learner.needs_other_agents and buffer.env_steps is None:
-        what = f"a piece of the learner pipeline of module {module_id} reads other agents, which are replayed apart"
+        what = f"a connector of the learner pipeline of module {module_id} reads other agents, which are replayed apart"
         yield Problem(what, f"{key}.replay_mode", "independent", "lockstep")
     if buffer.env_steps is not None and parts.plan.agents is None:
         what = "agents are replayed in step, and there is one"

@@ -43,7 +43,7 @@ from runner.experiment.replay_memory import measure_replay
 from runner.interrupts import Interrupted, PartialIteration, is_overdue
 from runner.learners.remote_learner_group import Learners
 from runner.module_parts import ModuleParts, ModuleSpec, build_parts, encoding_doubts, reported_metrics
-from runner.pipelines.piece import DEFAULT_MODULE_ID
+from runner.pipelines.connector import DEFAULT_MODULE_ID
 from runner.pipelines.shown_pipelines import ShownPipelines
 from runner.plans import IterationEnd, NotReady, PlanEnded, Result, RunMetrics, make_plan
 from runner.plans.shown_plan import ShownPlan
@@ -161,9 +161,9 @@ class Trainer:
         if trains:
             for doubt in encoding_doubts(self._module_parts):
                 self._tell(doubt)
-            of_pieces = reported_metrics(self.config, self._module_parts)
+            of_connectors = reported_metrics(self.config, self._module_parts)
             of_callbacks = with_evaluation(self.callbacks.reported_metrics, self.config)
-            check_metric_names(self.config, agents, of_pieces, of_callbacks)
+            check_metric_names(self.config, agents, of_connectors, of_callbacks)
 
     def _build(
         self, config: ExperimentConfig, recorded: Mapping[str, RecordedSource], held_out: HeldOut | None
@@ -508,7 +508,7 @@ class Trainer:
         self.callbacks.call("on_checkpoint_loaded")
 
     def set_policy_state(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of the policy: parameters and the state of pieces that runners share.
+        """Take over the state of the policy: parameters and the state of connectors that runners share.
 
         Raises:
             ConfigError: the state is of another network.

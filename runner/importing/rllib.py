@@ -30,12 +30,12 @@ _SILENT = (
 _MOST_DIGITS = 19
 _HINTS: Mapping[str, str] = {
     "callbacks": "callbacks have RLlib's hook names, see docs/callbacks.md",
-    **{key: f"its pieces go into connectors.{name}" for name, key in CONVERTED[ConnectorsConfig].items()},
+    **{key: f"its connectors go into connectors.{name}" for name, key in CONVERTED[ConnectorsConfig].items()},
     CONVERTED[AlgorithmConfig]["loss"]: "a loss of your own goes into algorithm.loss",
     CONVERTED[ModuleConfig]["_target_"]: "a class of your own goes into module._target_, its settings into module",
     CONVERTED[EnvRunnersConfig]["env_runner_class"]: "a runner of your own goes into env_runners.env_runner_class",
     "model": "RLlib ignores it on its new API stack, where model_config counts",
-    "clip_rewards": "put the piece ClipRewards into connectors.learner",
+    "clip_rewards": "put the connector ClipRewards into connectors.learner",
     "action_mask_key": "see module.action_mask_key",
     "observation_space": "spaces are the environment's",
     "action_space": "spaces are the environment's",

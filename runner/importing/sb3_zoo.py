@@ -201,7 +201,7 @@ def _wrappers(imported: Imported, algorithm: str, params: Params) -> None:
     if unknown:
         imported.missing["env_wrapper"] = f"{', '.join(unknown)}: put the wrappers into env.wrappers"
     if frames:
-        imported.missing["frame_stack"] = f"{frames} frames: connectors=atari, or the piece FrameStacking"
+        imported.missing["frame_stack"] = f"{frames} frames: connectors=atari, or the connector FrameStacking"
 
 
 def _normalisation(imported: Imported, algorithm: str, params: Params) -> None:
@@ -215,7 +215,7 @@ def _normalisation(imported: Imported, algorithm: str, params: Params) -> None:
     if wanted["norm_obs"]:
         imported.options["connectors"] = "mujoco" if wanted["norm_reward"] and is_on_policy else "mean_std_filter"
     if wanted["norm_reward"] and not (is_on_policy and wanted["norm_obs"]):
-        imported.missing["norm_reward"] = "the piece ScaleRewards in connectors.learner, not from a replay buffer"
+        imported.missing["norm_reward"] = "the connector ScaleRewards in connectors.learner, not from a replay buffer"
 
 
 # -- algorithms ------------------------------------------------------------------------------------------------------

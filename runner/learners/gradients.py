@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runner.pipelines.piece_metrics import ConnectorMetrics, merged_metrics, metrics_from_state, metrics_to_state
+from runner.pipelines.custom_metrics import ReducedMetrics, merged_metrics, metrics_from_state, metrics_to_state
 
 Array = npt.NDArray[Any]
 
@@ -41,12 +41,12 @@ class GroupGradients:
     Attributes:
         modules: module id -> its gradient; only modules with a row.
         connector_s: seconds that learner pipelines took.
-        connector_metrics: metric of the run -> what pieces of these pipelines have reported for it.
+        connector_metrics: metric of the run -> what connectors of these pipelines have reported for it.
     """
 
     modules: Mapping[str, ModuleGradient] = field(default_factory=dict)
     connector_s: float = 0.0
-    connector_metrics: ConnectorMetrics = field(default_factory=dict)
+    connector_metrics: ReducedMetrics = field(default_factory=dict)
 
     def get_state(self) -> dict[str, Any]:
         """Return the gradients as nested dicts of arrays and plain values; without `connector_s`."""
@@ -64,8 +64,8 @@ class GroupGradients:
 def average_gradients(parts: Sequence[GroupGradients]) -> GroupGradients:
     """Return the mean over all rows of several gradients: each counts by its rows.
 
-    Rows of `ModuleGradient.rows` follow one another in the order of `parts`; `connector_s` is the sum. What pieces have
-    reported is left out: it was counted with the parts.
+    Rows of `ModuleGradient.rows` follow one another in the order of `parts`; `connector_s` is the sum. What connectors
+    have reported is left out: it was counted with the parts.
 
     Raises:
         ValueError: there is no gradient to average.

@@ -26,7 +26,7 @@ from runner.modules.default_settings import default_settings
 from runner.modules.multi_rl_module import members_in
 from runner.modules.rl_module import RLModule
 from runner.parts import Part
-from runner.pipelines.piece_metrics import merge_metrics
+from runner.pipelines.custom_metrics import merge_metrics
 from runner.pipelines.pipeline import LearnerConnectorPipeline, taken_metrics
 
 
@@ -123,7 +123,8 @@ class Learner(Part):
         """Compute one gradient of all rows for each module that is trained and has a row; no parameter changes.
 
         With peers it is the mean over all of them, while rows and their number are those of this learner. The gradient
-        of a network is the sum of its modules' gradients. Pipelines run, so that their pieces go on from what they saw.
+        of a network is the sum of its modules' gradients. Pipelines run, so that their connectors go on from what they
+        saw.
 
         Args:
             data, num_env_steps: as in `update`.

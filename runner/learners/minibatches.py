@@ -21,7 +21,7 @@ from runner.episodes import nested
 from runner.learners.collective import Collective
 from runner.learners.loss import Loss
 from runner.modules.rl_module import RLModule
-from runner.pipelines.piece import LOSS_MASK, STEP_ROWS
+from runner.pipelines.connector import LOSS_MASK, STEP_ROWS
 
 Units = npt.NDArray[np.int64]
 

@@ -1,7 +1,7 @@
 """A check of a run's first train batch: the module's outputs equal the outputs recorded while it acted.
 
 With equal weights, the learner's forward pass gives the same outputs and log-probabilities for the same rows. A
-difference means that a connector piece shows the learner other values than the env runner, or that a module or a
+difference means that a connector shows the learner other values than the env runner, or that a module or a
 distribution contradicts itself: every ratio of probabilities would be wrong without a word.
 """
 
@@ -20,19 +20,19 @@ from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock, Rollout
 from runner.learners.minibatches import at_env_steps
 from runner.modules.rl_module import RLModule
-from runner.pipelines.piece import (
+from runner.pipelines.connector import (
     ACTION_DIST_INPUTS,
     ACTION_LOGP,
     ACTIONS,
     LOSS_MASK,
     OBS,
     Batch,
-    ConnectorPiece,
+    Connector,
     Items,
 )
 from runner.pipelines.pipeline import ConnectorPipeline, EnvToModulePipeline, LearnerConnectorPipeline
 from runner.pipelines.pipeline_checks import changes_observations
-from runner.pipelines.recorded_episodes import ACTING_PIECES, MEMORY_PIECES, ObservationRows
+from runner.pipelines.recorded_episodes import ACTING_CONNECTORS, MEMORY_CONNECTORS, ObservationRows
 
 # Rows (sequences for a module with memory) that are checked, evenly spaced over the batch.
 _MAX_ROWS = 1024
@@ -49,7 +49,7 @@ class OnPolicyConsistencyCheck:
     Each module is checked once, with the first train batch that has rows of it.
 
     Args:
-        env_to_module: module id -> the pipeline before the acting module; errors name its pieces.
+        env_to_module: module id -> the pipeline before the acting module; errors name its connectors.
     """
 
     def __init__(self, env_to_module: Mapping[str, EnvToModulePipeline]) -> None:
@@ -70,7 +70,7 @@ class OnPolicyConsistencyCheck:
             modules, learner_pipelines: by module id.
 
         Raises:
-            RunFailure: an output differs; names the piece, the module class or the distribution at fault.
+            RunFailure: an output differs; names the connector, the module class or the distribution at fault.
         """
         for module_id in self._env_to_module.keys() & batches.keys():
             env_to_module = self._env_to_module.pop(module_id)
@@ -169,7 +169,7 @@ def _find_culprit(
         changers = _changers(learner_pipeline, (ACTIONS, ACTION_LOGP), {}, block, modules, blocks)
         if changers:
             return f"{changers[0]} changes the actions or their log-probabilities", "connectors.learner"
-        return f"{type(module.action_dist).__name__}.log_prob gives another value, or a piece changed it", "module"
+        return f"{type(module.action_dist).__name__}.log_prob gives another value, or a connector changed it", "module"
     inputs = tuple(name for name in module.inputs if name in (OBS, *block.columns))
     held = {OBS: block.columns[OBS]}
     acted = _changers(_after_held(env_to_module), inputs, held, ObservationRows(block), module)
@@ -186,33 +186,35 @@ def _find_culprit(
     return f"{name}.forward_train computes something else than {name}.forward_exploration", "module"
 
 
-def _after_held(pipeline: ConnectorPipeline) -> list[ConnectorPiece]:
-    """Return the pieces after the last one that writes observations to the episodes, without pieces for memory."""
-    pieces = list(pipeline.single_pieces())
-    last = max((place for place, piece in enumerate(pieces) if piece.writes_obs_to_episodes), default=-1)
-    return [piece for piece in pieces[last + 1 :] if not isinstance(piece, ACTING_PIECES)]
+def _after_held(pipeline: ConnectorPipeline) -> list[Connector]:
+    """Return the connectors after the last one that writes observations to the episodes, without connectors for
+    memory.
+    """
+    connectors = list(pipeline.single_connectors())
+    last = max((place for place, connector in enumerate(connectors) if connector.writes_obs_to_episodes), default=-1)
+    return [connector for connector in connectors[last + 1 :] if not isinstance(connector, ACTING_CONNECTORS)]
 
 
 def _changers(
-    pieces: Iterable[ConnectorPiece],
+    connectors: Iterable[Connector],
     columns: Iterable[str],
     batch: Batch,
     episodes: Any,
     rl_module: Any,
     blocks: Mapping[str, ColumnBlock] | None = None,
 ) -> list[str]:
-    """Call all pieces once more, and return the names of the pieces that change values of the columns."""
+    """Call all connectors once more, and return the names of the connectors that change values of the columns."""
     names = []
     values = _values(batch, columns)
-    for piece in pieces:
+    for connector in connectors:
         context = {"rl_module": rl_module, "episodes_of_modules": blocks, "shared_data": {}}
-        batch = piece(batch=batch, episodes=episodes, explore=True, **context)
+        batch = connector(batch=batch, episodes=episodes, explore=True, **context)
         before, values = values, _values(batch, columns)
         is_new = any(name not in before for name in values)
-        if isinstance(piece, MEMORY_PIECES):
+        if isinstance(connector, MEMORY_CONNECTORS):
             continue
-        if changes_observations(piece) if is_new else not nested.equal(before, values):
-            names.append(type(piece).__name__)
+        if changes_observations(connector) if is_new else not nested.equal(before, values):
+            names.append(type(connector).__name__)
     return names
 
 

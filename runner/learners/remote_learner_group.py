@@ -26,7 +26,7 @@ from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import MultiRLModule, modules_in
 from runner.modules.rl_module import RLModule
 from runner.parts import Part
-from runner.pipelines.piece_metrics import merged_metrics
+from runner.pipelines.custom_metrics import merged_metrics
 from runner.pipelines.pipeline import STREAMS
 from runner.restarts import Restarts
 

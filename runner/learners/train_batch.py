@@ -10,7 +10,7 @@ import torch
 
 from runner.episodes.columns import Rollout
 from runner.modules.rl_module import RLModule
-from runner.pipelines.piece_metrics import ConnectorMetrics
+from runner.pipelines.custom_metrics import ReducedMetrics
 from runner.pipelines.pipeline import LearnerConnectorPipeline
 
 
@@ -22,13 +22,13 @@ class TrainBatch:
         columns: module id -> column -> tensor, as a learner takes it.
         num_env_steps: rows with a loss; of recorded data.
         ends_pass: whether it is the last batch of a pass over recorded data.
-        connector_metrics: metric of the run -> what pieces of the learner pipelines have reported for these rows.
+        connector_metrics: metric of the run -> what connectors of the learner pipelines have reported for these rows.
     """
 
     columns: dict[str, dict[str, Any]]
     num_env_steps: int = 0
     ends_pass: bool = False
-    connector_metrics: ConnectorMetrics = field(default_factory=dict)
+    connector_metrics: ReducedMetrics = field(default_factory=dict)
 
 
 class BatchReader(Protocol):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from runner.pipelines.piece_metrics import ConnectorMetrics
+from runner.pipelines.custom_metrics import ReducedMetrics
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class UpdateResult:
         update_s: seconds in the learner, its pipelines included.
         rows: module id -> name -> (V, ...), what the loss reported for each of the V rows with a loss, in the order of
             the rollout's rows.
-        connector_metrics: metric of the run -> what pieces of the learner pipelines have reported for it.
+        connector_metrics: metric of the run -> what connectors of the learner pipelines have reported for it.
         compile_s: seconds that compiling took.
     """
 
@@ -28,7 +28,7 @@ class UpdateResult:
     connector_s: float
     update_s: float
     rows: dict[str, dict[str, npt.NDArray[Any]]] = field(default_factory=dict)
-    connector_metrics: ConnectorMetrics = field(default_factory=dict)
+    connector_metrics: ReducedMetrics = field(default_factory=dict)
     compile_s: float = 0.0
 
 
@@ -41,7 +41,8 @@ class RecordedUpdates:
         num_env_steps: env steps of all learners together.
         ends_pass: whether the last one ended a pass over the data.
         waiting_s, update_s, compile_s: seconds of waiting for batches, of updates, and of compiling within these.
-        connector_metrics: metric of the run -> what pieces of the learner pipelines have reported for these batches.
+        connector_metrics: metric of the run -> what connectors of the learner pipelines have reported for these
+            batches.
     """
 
     metrics: list[dict[str, dict[str, float]]] = field(default_factory=list)
@@ -50,4 +51,4 @@ class RecordedUpdates:
     waiting_s: float = 0.0
     update_s: float = 0.0
     compile_s: float = 0.0
-    connector_metrics: ConnectorMetrics = field(default_factory=dict)
+    connector_metrics: ReducedMetrics = field(default_factory=dict)

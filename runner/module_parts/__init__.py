@@ -4,7 +4,7 @@ from runner.module_parts.construction import (
     build_acting_parts,
     build_module_parts,
     learner_device,
-    make_piece,
+    make_connector,
     on_device,
 )
 from runner.module_parts.joined_modules import build_joined_acting_parts, build_parts, check_acts_alone, join_modules
@@ -34,8 +34,8 @@ __all__ = [
     "join_modules",
     "learner_device",
     "lookback_of",
+    "make_connector",
     "make_module_specs",
-    "make_piece",
     "networks_of",
     "on_device",
     "reported_metrics",

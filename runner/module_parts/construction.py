@@ -23,11 +23,11 @@ from runner.module_parts.module_spec import ModuleSpec
 from runner.module_parts.parts import ActingParts, ModuleParts
 from runner.modules.default_settings import default_settings
 from runner.modules.rl_module import RLModule
+from runner.pipelines.connector import ACTIONS, ACTIONS_FOR_ENV, Connector
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
-from runner.pipelines.module_to_env_pieces import acting_space
-from runner.pipelines.piece import ACTIONS, ACTIONS_FOR_ENV, ConnectorPiece
+from runner.pipelines.module_to_env_connectors import acting_space
 from runner.pipelines.pipeline import ConnectorPipeline, EnvToModulePipeline, LearnerConnectorPipeline
-from runner.pipelines.pipeline_checks import find_unmatched_piece
+from runner.pipelines.pipeline_checks import find_unmatched_connector
 from runner.pipelines.raw_observations import leave_raw
 from runner.replay.replay_buffer import REPLAYED
 from runner.streams import integer_seed, random_stream
@@ -39,17 +39,17 @@ def build_acting_parts(config: ExperimentConfig, plan: ModuleSpec) -> ActingPart
     """Make the module and the pipelines of an env runner.
 
     Raises:
-        ConfigError: an edit names an unknown anchor; a piece cannot be made, cannot use the spaces, or reads a column
-            that nothing writes; the module cannot encode the observations.
+        ConfigError: an edit names an unknown anchor; a connector cannot be made, cannot use the spaces, or reads a
+            column that nothing writes; the module cannot encode the observations.
     """
     spaces = plan.observation_space, plan.action_space
     edits = {name: _edits(config, plan, name) for name in ("env_to_module", "module_to_env")}
     with _errors_of(plan):
-        env_to_module = env_to_module_pipeline(*spaces, _CPU, edits["env_to_module"], make_piece)
+        env_to_module = env_to_module_pipeline(*spaces, _CPU, edits["env_to_module"], make_connector)
         module = _build_module(config, plan, env_to_module)
         if module.is_stateful or module.num_noise:
             needs = plan.module.max_seq_len if module.is_stateful else None, module.num_noise > 0
-            env_to_module = env_to_module_pipeline(*spaces, _CPU, edits["env_to_module"], make_piece, *needs)
+            env_to_module = env_to_module_pipeline(*spaces, _CPU, edits["env_to_module"], make_connector, *needs)
         if learns_from_replay_only(read_plan(config.algorithm.plan), plan.module_id):
             leave_raw(env_to_module)
         module_to_env = module_to_env_pipeline(
@@ -57,7 +57,7 @@ def build_acting_parts(config: ExperimentConfig, plan: ModuleSpec) -> ActingPart
             config.env.normalize_actions,
             config.env.clip_actions,
             edits["module_to_env"],
-            make_piece,
+            make_connector,
             module.is_stateful,
             plan.agents is not None,
         )
@@ -80,7 +80,7 @@ def build_module_parts(config: ExperimentConfig, plan: ModuleSpec) -> ModulePart
             acting_parts.module_to_env.action_space,
             device,
             _edits(config, plan, "learner"),
-            make_piece,
+            make_connector,
             (*acting_parts.recorded, *(REPLAYED if is_replayed(plan.module_id, config) else ())),
             plan.module.max_seq_len if acting_parts.module.is_stateful else None,
             # Steps that were not replayed are single steps, and count equally.
@@ -92,7 +92,7 @@ def build_module_parts(config: ExperimentConfig, plan: ModuleSpec) -> ModulePart
     where = "learner_pipeline, connectors.learner"
     module = acting_parts.module
     if _is_checked(config, module):
-        needs = {type(piece).__name__: piece.needs for piece in learner.single_pieces()}
+        needs = {type(connector).__name__: connector.needs for connector in learner.single_connectors()}
         _raise(ModuleCheck(module).learning({loss.__name__: loss.needs, **needs}))
     if isinstance(loss.reads, str):
         what = f"{loss.__name__}.reads is no tuple of column names"
@@ -106,7 +106,9 @@ def build_module_parts(config: ExperimentConfig, plan: ModuleSpec) -> ModulePart
 
 
 def _check_same_observations(acting_parts: ActingParts, learner: LearnerConnectorPipeline, may_augment: bool) -> None:
-    unmatched = find_unmatched_piece(acting_parts.env_to_module.single_pieces(), learner.single_pieces(), may_augment)
+    unmatched = find_unmatched_connector(
+        acting_parts.env_to_module.single_connectors(), learner.single_connectors(), may_augment
+    )
     if unmatched is not None:
         raise ConfigError([unmatched])
     acts_on, learns_on = acting_parts.env_to_module.observation_space, learner.observation_space
@@ -115,8 +117,8 @@ def _check_same_observations(acting_parts: ActingParts, learner: LearnerConnecto
             "the module would learn on other observations than it acts on",
             where="connectors.env_to_module, connectors.learner",
             got=f"{learns_on} in the learner pipeline",
-            allowed=f"{acts_on}, as after env_to_module: put WriteObservationsToEpisodes after the pieces there, "
-            "or the same pieces into connectors.learner",
+            allowed=f"{acts_on}, as after env_to_module: put WriteObservationsToEpisodes after the connectors there, "
+            "or the same connectors into connectors.learner",
         )
         raise ConfigError([problem])
 
@@ -127,8 +129,8 @@ def _edits(config: ExperimentConfig, plan: ModuleSpec, pipeline: str) -> list[Ma
 
 
 def _algorithm_edits(plan: ModuleSpec, pipeline: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the algorithm's edits; a piece's argument with the name of an overridden field (gamma, for example) takes
-    this module's value.
+    """Yield the algorithm's edits; a connector's argument with the name of an overridden field (gamma, for example)
+    takes this module's value.
     """
     overridden = {name: getattr(plan.algorithm, name) for name in plan.overridden}
 
@@ -148,7 +150,7 @@ def _algorithm_edits(plan: ModuleSpec, pipeline: str) -> Iterator[Mapping[str, A
 def _errors_of(plan: ModuleSpec) -> Iterator[None]:
     """Name the module in errors of its pipelines, where there are several agents.
 
-    The TypeError of a piece that cannot use the spaces, from `recompute_output_..._space`, becomes a problem.
+    The TypeError of a connector that cannot use the spaces, from `recompute_output_..._space`, becomes a problem.
     """
     try:
         yield
@@ -170,7 +172,7 @@ def check_reads(reads: tuple[str, ...], available: tuple[str, ...], reader: str,
     if missing:
         pipeline = "learner" if "learner" in where else where
         problem = Problem(
-            f"{reader} reads {', '.join(missing)}, which no piece of the {pipeline} pipeline writes",
+            f"{reader} reads {', '.join(missing)}, which no connector of the {pipeline} pipeline writes",
             where="algorithm.learner_pipeline, connectors.learner" if "learner" in where else f"connectors.{where}",
             allowed=", ".join(sorted(available)),
             nearest=nearest_match(missing[0], available),
@@ -178,28 +180,29 @@ def check_reads(reads: tuple[str, ...], available: tuple[str, ...], reader: str,
         raise ConfigError([problem])
 
 
-def make_piece(block: Mapping[str, Any], where: str) -> ConnectorPiece:
-    """Make a piece from a block `{_target_: dotted path, arguments}`; the `pieces` of a pipeline are such blocks.
+def make_connector(block: Mapping[str, Any], where: str) -> Connector:
+    """Make a connector from a block `{_target_: dotted path, arguments}`; the `pieces` of a pipeline are such
+    blocks.
 
     Args:
-        block: of the piece.
+        block: of the connector.
         where: its pipeline, as messages name it.
 
     Raises:
-        ConfigError: the piece cannot be made.
+        ConfigError: the connector cannot be made.
     """
     path = block["_target_"]
-    piece_class = import_target(path, where, ConnectorPiece)
-    is_pipeline = issubclass(piece_class, ConnectorPipeline) and "pieces" in block
+    connector_class = import_target(path, where, Connector)
+    is_pipeline = issubclass(connector_class, ConnectorPipeline) and "pieces" in block
     given = {name: value for name, value in block.items() if not (is_pipeline and name == "pieces")}
     positional, arguments = made_arguments(given, where)
     if is_pipeline:
-        arguments["pieces"] = [make_piece(piece, where) for piece in block["pieces"]]
+        arguments["pieces"] = [make_connector(connector, where) for connector in block["pieces"]]
     try:
-        piece: ConnectorPiece = piece_class(*positional, **arguments)
+        connector: Connector = connector_class(*positional, **arguments)
     except (TypeError, ValueError) as error:
         raise ConfigError([Problem(f"{path} cannot be made: {error}", where, str(arguments))]) from error
-    return piece
+    return connector
 
 
 @default_settings()

@@ -61,14 +61,14 @@ def check_acts_alone(config: ExperimentConfig, use: str) -> None:
 
 @default_settings()
 def join_modules(config: ExperimentConfig, parts: Mapping[str, P]) -> dict[str, P]:
-    """Return the parts, whose pieces know all agents, with the modules joined by the MultiRLModule that the
+    """Return the parts, whose connectors know all agents, with the modules joined by the MultiRLModule that the
     configuration names, if it does.
 
     Its weights follow from the run's seed, as the modules' do. Parameters that only untrained modules use are frozen.
 
     Raises:
-        ConfigError: it cannot be made, or does not fit to the algorithm or the learner pipelines; a piece needs other
-            agents, and there is one.
+        ConfigError: it cannot be made, or does not fit to the algorithm or the learner pipelines; a connector needs
+            other agents, and there is one.
     """
     spaces = _give_agents(parts)
     block = config.multi_agent.multi_rl_module
@@ -99,7 +99,7 @@ def _run_agents(config: ExperimentConfig, parts: Mapping[str, ActingParts], spac
 
 
 def _give_agents(parts: Mapping[str, ActingParts]) -> dict[str, Space]:
-    """Let pieces know the agents; returns agent id -> space of the observations in its episodes."""
+    """Let connectors know the agents; returns agent id -> space of the observations in its episodes."""
     spaces = {
         agent: of_module.env_to_module.held_observation_space
         for of_module in parts.values()
@@ -111,7 +111,9 @@ def _give_agents(parts: Mapping[str, ActingParts]) -> dict[str, Space]:
             if spaces:
                 pipeline.use_agents(spaces)
                 continue
-            lonely = [type(piece).__name__ for piece in pipeline.single_pieces() if piece.needs_other_agents]
+            lonely = [
+                type(connector).__name__ for connector in pipeline.single_connectors() if connector.needs_other_agents
+            ]
             if lonely:
                 what, allowed = f"{lonely[0]} reads the episodes of other agents, and there is one", "a MultiAgentEnv"
                 raise ConfigError([Problem(what, f"connectors.{pipeline.name}", allowed=allowed)])

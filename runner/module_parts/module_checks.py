@@ -64,10 +64,10 @@ class ModuleCheck:
             yield from self._wrong(name, self._module.outputs, 1)
 
     def learning(self, needs: Mapping[str, Iterable[str]]) -> Iterator[Problem]:
-        """Yield outputs of `forward_train` that the loss or a piece of the learner pipeline cannot use.
+        """Yield outputs of `forward_train` that the loss or a connector of the learner pipeline cannot use.
 
         Args:
-            needs: name of a loss or a piece -> outputs, methods and attributes of the module that it uses.
+            needs: name of a loss or a connector -> outputs, methods and attributes of the module that it uses.
         """
         module = self._module
         askers: dict[str, list[str]] = {_DIST: []} if _DIST in module.train_outputs else {}
@@ -112,7 +112,7 @@ class ModuleCheck:
             name: of the pass.
             columns: that its outputs must have.
             num_steps: of the sequences that a module with memory is given.
-            askers: column -> names of the loss and the pieces that need it.
+            askers: column -> names of the loss and the connectors that need it.
         """
         batch = self._batch(num_steps)
         what, where = f"{self._class.__name__}.{name} returns", self._place(name)

@@ -19,7 +19,7 @@ from runner.env_runners.env_makers import make_environment, sub_environments
 from runner.env_runners.multi_agent_env import DeclaredAgents, MultiAgentEnv, agents_by_module, make_mapping
 from runner.episodes.nested import StateError
 from runner.episodes.spaces import space_from_dict
-from runner.pipelines.piece import DEFAULT_MODULE_ID
+from runner.pipelines.connector import DEFAULT_MODULE_ID
 
 Space = gym.Space[Any]
 B = TypeVar("B", ModuleConfig, AlgorithmConfig)

@@ -81,8 +81,8 @@ def encoding_doubts(parts: Mapping[str, ActingParts]) -> list[str]:
 
 
 def reported_metrics(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, str]:
-    """Return metric -> meaning of what the pieces of a run report; a pipeline of a module that is not updated is not
-    called.
+    """Return metric -> meaning of what the connectors of a run report; a pipeline of a module that is not updated is
+    not called.
     """
     trained = trained_modules(config, list(parts))
     names: dict[str, str] = {}
@@ -94,7 +94,7 @@ def reported_metrics(config: ExperimentConfig, parts: Mapping[str, ModuleParts])
 
 
 def lookback_of(config: ExperimentConfig, parts: Mapping[str, ActingParts]) -> int:
-    """Return how many past steps episodes keep: the configured number, or the larger need of a piece."""
+    """Return how many past steps episodes keep: the configured number, or the larger need of a connector."""
     needed = [
         pipeline.num_lookback
         for module_parts in parts.values()

@@ -42,11 +42,11 @@ class RLModule(nn.Module):
     """
 
     outputs: tuple[str, ...] = ("action_dist_inputs",)
-    """Columns that the acting passes write; pieces of the module-to-env pipeline and the loss may read them."""
+    """Columns that the acting passes write; connectors of the module-to-env pipeline and the loss may read them."""
     train_outputs: tuple[str, ...] = ("action_dist_inputs", "vf_preds")
     """Outputs of `forward_train`, which losses read.
 
-    `vf_preds` may be missing if no loss or connector piece uses it, or if `compute_values` is overridden.
+    `vf_preds` may be missing if no loss or connector uses it, or if `compute_values` is overridden.
     """
     inputs: tuple[str, ...] = ("obs",)
     """Columns that the forward passes read; modules with memory also read `state_in`."""

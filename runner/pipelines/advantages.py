@@ -14,7 +14,7 @@ from torch import Tensor
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.modules.rl_module import RLModule
-from runner.pipelines.piece import (
+from runner.pipelines.connector import (
     ADVANTAGES,
     LOSS_MASK,
     OBS,
@@ -26,8 +26,8 @@ from runner.pipelines.piece import (
     VF_PREDS,
     Batch,
 )
-from runner.pipelines.piece_kinds import LearnerPiece
-from runner.pipelines.piece_metrics import PieceMetrics
+from runner.pipelines.connector_kinds import LearnerConnector
+from runner.pipelines.custom_metrics import CustomMetrics
 
 _SMALLEST_STD = 1e-4
 
@@ -99,7 +99,7 @@ def gae_of_rows(
     return suffix_sums(delta, gamma * lambda_ * not_terminated, longest)
 
 
-class GeneralAdvantageEstimation(LearnerPiece):
+class GeneralAdvantageEstimation(LearnerConnector):
     """Adds `vf_preds`, `value_targets` (A + V) and `advantages` (A), float32 each.
 
     They have a row for each of the batch's (B,), or the shape (S, L) of its sequences; standardisation and estimates
@@ -134,7 +134,7 @@ class GeneralAdvantageEstimation(LearnerPiece):
         rl_module: Mapping[str, RLModule],
         batch: Batch,
         episodes: ColumnBlock,
-        metrics: PieceMetrics | None = None,
+        metrics: CustomMetrics | None = None,
         **kwargs: Any,
     ) -> Batch:
         """Add the columns to the batch of each module."""
@@ -144,7 +144,7 @@ class GeneralAdvantageEstimation(LearnerPiece):
             columns |= on_rows(partial(self._advantages, metrics), columns, values, longest)
         return batch
 
-    def _advantages(self, metrics: PieceMetrics | None, columns: Batch, values: Tensor, longest: int) -> Batch:
+    def _advantages(self, metrics: CustomMetrics | None, columns: Batch, values: Tensor, longest: int) -> Batch:
         is_step = columns[LOSS_MASK]
         advantages = compute_gae(
             columns[REWARDS], values, columns[TERMINATEDS], is_step, self._gamma, self._lambda, longest
@@ -160,7 +160,7 @@ class GeneralAdvantageEstimation(LearnerPiece):
         }
 
 
-class MonteCarloReturns(LearnerPiece):
+class MonteCarloReturns(LearnerConnector):
     """Adds `returns` float32: G[t] = r[t] + gamma G[t + 1] to the end of the chunk, 0 at bootstrap rows.
 
     Without a baseline G is 0 after the last step. With one it is the value of the last observation, but 0 in a terminal

@@ -10,15 +10,16 @@ import gymnasium as gym
 import numpy.typing as npt
 import torch
 
-from runner.pipelines.common_pieces import (
+from runner.pipelines.common_connectors import (
     AddObservationsFromEpisodesToBatch,
     AgentToModuleMapping,
     BatchIndividualItems,
     NumpyToTensor,
 )
-from runner.pipelines.learner_pieces import AddColumnsFromEpisodesToTrainBatch
-from runner.pipelines.memory_pieces import AddStatesFromEpisodesToBatch, AddTimeDimToBatchAndZeroPad
-from runner.pipelines.module_to_env_pieces import (
+from runner.pipelines.connector import Connector
+from runner.pipelines.learner_connectors import AddColumnsFromEpisodesToTrainBatch
+from runner.pipelines.memory_connectors import AddStatesFromEpisodesToBatch, AddTimeDimToBatchAndZeroPad
+from runner.pipelines.module_to_env_connectors import (
     GetActions,
     ListifyDataForVectorEnv,
     ModuleToAgentUnmapping,
@@ -27,8 +28,7 @@ from runner.pipelines.module_to_env_pieces import (
     TensorToNumpy,
     UnBatchToIndividualItems,
 )
-from runner.pipelines.noise_pieces import AddNoiseToBatch
-from runner.pipelines.piece import ConnectorPiece
+from runner.pipelines.noise_connectors import AddNoiseToBatch
 from runner.pipelines.pipeline import (
     ConnectorPipeline,
     EnvToModulePipeline,
@@ -37,8 +37,8 @@ from runner.pipelines.pipeline import (
 )
 
 Space = gym.Space[Any]
-# Makes a piece of a YAML block {_target_: ..., arguments}, in the pipeline `connectors.learner` or its like.
-MakePiece = Callable[[Mapping[str, Any], str], ConnectorPiece]
+# Makes a connector of a YAML block {_target_: ..., arguments}, in the pipeline `connectors.learner` or its like.
+MakeConnector = Callable[[Mapping[str, Any], str], Connector]
 Edit = Mapping[str, Any]
 P = TypeVar("P", bound=ConnectorPipeline)
 
@@ -48,7 +48,7 @@ def env_to_module_pipeline(
     action_space: Space,
     device: torch.device,
     edits: Sequence[Edit],
-    make_piece: MakePiece,
+    make_connector: MakeConnector,
     max_seq_len: int | None = None,
     has_noise: bool = False,
 ) -> EnvToModulePipeline:
@@ -58,8 +58,8 @@ def env_to_module_pipeline(
     """
     memory = [] if max_seq_len is None else [AddTimeDimToBatchAndZeroPad(), AddStatesFromEpisodesToBatch()]
     noise = [AddNoiseToBatch()] if has_noise else []
-    pieces = [AddObservationsFromEpisodesToBatch(), *memory, *noise, BatchIndividualItems(), NumpyToTensor(device)]
-    return edited(EnvToModulePipeline(pieces, observation_space, action_space), edits, make_piece)
+    connectors = [AddObservationsFromEpisodesToBatch(), *memory, *noise, BatchIndividualItems(), NumpyToTensor(device)]
+    return edited(EnvToModulePipeline(connectors, observation_space, action_space), edits, make_connector)
 
 
 def module_to_env_pipeline(
@@ -68,19 +68,19 @@ def module_to_env_pipeline(
     normalize_actions: bool,
     clip_actions: bool,
     edits: Sequence[Edit],
-    make_piece: MakePiece,
+    make_connector: MakeConnector,
     has_memory: bool = False,
     has_several_agents: bool = False,
 ) -> ModuleToEnvPipeline:
     """Make the pipeline from module outputs to the actions of the next vector step."""
-    pieces = default_module_to_env_pieces(normalize_actions, clip_actions, has_memory, has_several_agents)
-    return edited(ModuleToEnvPipeline(pieces, observation_space, action_space), edits, make_piece)
+    connectors = default_module_to_env_connectors(normalize_actions, clip_actions, has_memory, has_several_agents)
+    return edited(ModuleToEnvPipeline(connectors, observation_space, action_space), edits, make_connector)
 
 
-def default_module_to_env_pieces(
+def default_module_to_env_connectors(
     normalize_actions: bool, clip_actions: bool, has_memory: bool, has_several_agents: bool
-) -> list[ConnectorPiece]:
-    """Return the default pieces of `module_to_env_pipeline`."""
+) -> list[Connector]:
+    """Return the default connectors of `module_to_env_pipeline`."""
     return [
         *([RemoveSingleTsTimeRankFromBatch()] if has_memory else []),
         GetActions(),
@@ -97,7 +97,7 @@ def learner_pipeline(
     action_space: Space,
     device: torch.device,
     edits: Sequence[Edit],
-    make_piece: MakePiece,
+    make_connector: MakeConnector,
     recorded_columns: Sequence[str] = (),
     max_seq_len: int | None = None,
     ones: Mapping[str, npt.DTypeLike] = MappingProxyType({}),
@@ -109,16 +109,16 @@ def learner_pipeline(
         action_space: of the episodes.
         device: of the train batch.
         edits: of this pipeline.
-        make_piece: makes the piece of an edit.
+        make_connector: makes the connector of an edit.
         recorded_columns: extra model outputs of the episodes.
         max_seq_len: of a module with memory; None for other modules.
         ones: see `AddColumnsFromEpisodesToTrainBatch`.
     """
-    memory: list[ConnectorPiece] = []
+    memory: list[Connector] = []
     if max_seq_len is not None:
         time_dim = AddTimeDimToBatchAndZeroPad(max_seq_len, as_learner_connector=True)
         memory = [time_dim, AddStatesFromEpisodesToBatch(max_seq_len, as_learner_connector=True)]
-    pieces = [
+    connectors = [
         AddObservationsFromEpisodesToBatch(),
         AddColumnsFromEpisodesToTrainBatch(recorded_columns, ones),
         *memory,
@@ -126,20 +126,20 @@ def learner_pipeline(
         BatchIndividualItems(),
         NumpyToTensor(device),
     ]
-    return edited(LearnerConnectorPipeline(pieces, observation_space, action_space), edits, make_piece)
+    return edited(LearnerConnectorPipeline(connectors, observation_space, action_space), edits, make_connector)
 
 
-def edited(pipeline: P, edits: Sequence[Edit], make_piece: MakePiece) -> P:
-    """Apply edits in order: {prepend: piece}, {append: piece}, {insert_before | insert_after | replace: anchor,
-    piece: piece}, {remove: anchor}.
+def edited(pipeline: P, edits: Sequence[Edit], make_connector: MakeConnector) -> P:
+    """Apply edits in order: {prepend: connector}, {append: connector}, {insert_before | insert_after | replace: anchor,
+    piece: connector}, {remove: anchor}.
     """
     where = f"connectors.{pipeline.name}"
     for edit in edits:
         verb = next(key for key in edit if key != "piece")
         if verb in ("prepend", "append"):
-            getattr(pipeline, verb)(make_piece(edit[verb], where))
+            getattr(pipeline, verb)(make_connector(edit[verb], where))
         elif verb == "remove":
             pipeline.remove(edit[verb])
         else:
-            getattr(pipeline, verb)(edit[verb], make_piece(edit["piece"], where))
+            getattr(pipeline, verb)(edit[verb], make_connector(edit["piece"], where))
     return pipeline

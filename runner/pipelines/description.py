@@ -1,4 +1,4 @@
-"""Pieces and spaces in words."""
+"""Connectors and spaces in words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from runner.pipelines.piece import ConnectorPiece
+from runner.pipelines.connector import Connector
 
 # Pipeline -> what goes into it and what comes out.
 ENDS: Mapping[str, tuple[str, str]] = {
@@ -17,10 +17,10 @@ ENDS: Mapping[str, tuple[str, str]] = {
 }
 
 
-def columns_of(piece: ConnectorPiece) -> dict[str, tuple[str, ...]]:
-    """Return what a piece does with columns -> their names, and the metrics that it reports; without empty ones."""
-    parts = {"reads": piece.reads, "writes": piece.writes, "per fragment": piece.writes_per_fragment}
-    parts["reports"] = tuple(piece.reports)
+def columns_of(connector: Connector) -> dict[str, tuple[str, ...]]:
+    """Return what a connector does with columns -> their names, and the metrics that it reports; without empty ones."""
+    parts = {"reads": connector.reads, "writes": connector.writes, "per fragment": connector.writes_per_fragment}
+    parts["reports"] = tuple(connector.reports)
     return {label: tuple(columns) for label, columns in parts.items() if columns}
 
 

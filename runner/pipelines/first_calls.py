@@ -1,4 +1,6 @@
-"""The first call of a piece of the user's, checked against what the piece declares; later calls cost nothing."""
+"""The first call of a connector of the user's, checked against what the connector declares; later calls cost
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,45 +15,45 @@ from runner.config.user_code import is_bad_call, is_user_defined, outline, place
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.episodes.spaces import blank_item
-from runner.pipelines.piece import OBS, Batch, ConnectorPiece, Items
-from runner.pipelines.piece_list import PieceList
+from runner.pipelines.connector import OBS, Batch, Connector, Items
+from runner.pipelines.connector_list import ConnectorList
 from runner.pipelines.pipeline_metrics import Call
 
 _FORM = "__call__(self, *, batch, episodes, **kwargs)"
 
 
 def check_first_calls(
-    calls: list[Call], pieces: list[ConnectorPiece], spaces: list[gym.Space[Any] | None], pipeline: str
+    calls: list[Call], connectors: list[Connector], spaces: list[gym.Space[Any] | None], pipeline: str
 ) -> None:
-    """Put a check into the place of the call of each piece of the user's; after one call it gives way to the call.
+    """Put a check into the place of the call of each connector of the user's; after one call it gives way to the call.
 
     Args:
-        calls: of the pieces, changed in place.
-        pieces: of a pipeline.
-        spaces: of the observations after each piece; None: unknown.
+        calls: of the connectors, changed in place.
+        connectors: of a pipeline.
+        spaces: of the observations after each connector; None: unknown.
         pipeline: its name.
     """
-    for index, (piece, space) in enumerate(zip(pieces, spaces, strict=True)):
-        if is_user_defined(type(piece)) and not isinstance(piece, PieceList):
-            calls[index] = _FirstCall(calls, index, piece, space, f"connectors.{pipeline}")
+    for index, (connector, space) in enumerate(zip(connectors, spaces, strict=True)):
+        if is_user_defined(type(connector)) and not isinstance(connector, ConnectorList):
+            calls[index] = _FirstCall(calls, index, connector, space, f"connectors.{pipeline}")
 
 
 class _FirstCall:
-    """The call of one piece of a pipeline, with a check."""
+    """The call of one connector of a pipeline, with a check."""
 
     def __init__(
-        self, calls: list[Call], index: int, piece: ConnectorPiece, space: gym.Space[Any] | None, where: str
+        self, calls: list[Call], index: int, connector: Connector, space: gym.Space[Any] | None, where: str
     ) -> None:
         self._calls, self._index, self._call = calls, index, calls[index]
-        self._piece, self._space = piece, space
-        self._name = type(piece).__name__
-        self._where = f"{where}, {place_of(type(piece), 'transform', '__call__')}"
+        self._connector, self._space = connector, space
+        self._name = type(connector).__name__
+        self._where = f"{where}, {place_of(type(connector), 'transform', '__call__')}"
 
     def __call__(self, *, batch: Batch, episodes: Any = None, **kwargs: Any) -> Batch:
-        """Call the piece and check what it did.
+        """Call the connector and check what it did.
 
         Raises:
-            RunFailure: it is no piece, or does not do what it declares.
+            RunFailure: it is no connector, or does not do what it declares.
         """
         before, held = list(_columns_of(batch, episodes)), _copy_of(episodes)
         try:
@@ -68,36 +70,36 @@ class _FirstCall:
         return result
 
     def _problems(self, before: list[str], held: Any, result: Any, episodes: Any) -> Iterator[Problem]:
-        name, piece = self._name, self._piece
+        name, connector = self._name, self._connector
         if not isinstance(result, dict):
             got = "None" if result is None else outline(result) or type(result).__name__
             yield Problem(f"{name}.__call__ returns no batch", self._where, got, "the batch: return batch")
             return
         columns = _columns_of(result, episodes)
         added = [column for column in columns if column not in before]
-        undeclared = [column for column in added if column not in piece.writes]
-        declared = ", ".join(piece.writes) or "none"
-        for column in piece.writes:
+        undeclared = [column for column in added if column not in connector.writes]
+        declared = ", ".join(connector.writes) or "none"
+        for column in connector.writes:
             if column not in columns:
                 what = f"{name} does not write column {column!r}, which its `writes` declares"
                 near = nearest_match(column, undeclared)
                 yield Problem(what, self._where, f"columns after it: {', '.join(columns)}", nearest=near)
         for column in undeclared:
             what = f"{name} writes column {column!r}, which its `writes` does not declare"
-            allowed = f"writes = {(*piece.writes, column)!r}"
+            allowed = f"writes = {(*connector.writes, column)!r}"
             yield Problem(what, self._where, f"writes: {declared}", allowed)
         for column in before:
-            if column not in (*columns, *piece.drops):
+            if column not in (*columns, *connector.drops):
                 what = f"{name} takes out column {column!r}, which its `drops` does not declare"
-                yield Problem(what, self._where, allowed=f"drops = {(*piece.drops, column)!r}")
-        if OBS in columns and OBS in piece.writes:
+                yield Problem(what, self._where, allowed=f"drops = {(*connector.drops, column)!r}")
+        if OBS in columns and OBS in connector.writes:
             yield from self._misfit(columns[OBS])
-        if not piece.writes_obs_to_episodes and not nested.equal(held, _copy_of(episodes)):
+        if not connector.writes_obs_to_episodes and not nested.equal(held, _copy_of(episodes)):
             what = f"{name} changes the observations of the episodes"
             yield Problem(what, self._where, allowed="changes in the batch, or `episodes.write_obs`")
 
     def _misfit(self, obs: Any) -> Iterator[Problem]:
-        """Yield observations of another shape or dtype than the space after the piece."""
+        """Yield observations of another shape or dtype than the space after the connector."""
         if self._space is None or isinstance(obs, (list, Items)):
             return
         try:

@@ -61,7 +61,7 @@ class FlatEncoding:
 
     Args:
         leaves: as from `leaf_spaces`.
-        piece: named in errors.
+        connector: named in errors.
 
     Attributes:
         size: D, the length of a vector.
@@ -71,18 +71,18 @@ class FlatEncoding:
         TypeError: a leaf has no such encoding, or there is none.
     """
 
-    def __init__(self, leaves: Iterable[tuple[Path, Space]], piece: str) -> None:
+    def __init__(self, leaves: Iterable[tuple[Path, Space]], connector: str) -> None:
         self._leaves: list[_Leaf] = []
         self.size = 0
         bounds: list[tuple[Floats, Floats]] = []
         for path, space in leaves:
             classes, components = _one_hot_columns(space)
-            bounds.append(_flat_bounds(space, path, piece) if classes is None else _unit_bounds(len(classes)))
+            bounds.append(_flat_bounds(space, path, connector) if classes is None else _unit_bounds(len(classes)))
             columns = slice(self.size, self.size + len(bounds[-1][0]))
             self._leaves.append(_Leaf(path, math.prod(space.shape or ()), columns, classes, components))
             self.size = columns.stop
         if not bounds:
-            raise TypeError(f"{piece} finds nothing in the space to make a vector of")
+            raise TypeError(f"{connector} finds nothing in the space to make a vector of")
         self.low, self.high = (np.concatenate(part) for part in zip(*bounds, strict=True))
 
     def encode(self, items: Any, num_rows: int) -> Floats:
@@ -145,11 +145,11 @@ def _unit_bounds(size: int) -> tuple[Floats, Floats]:
     return np.zeros(size, np.float32), np.ones(size, np.float32)
 
 
-def _flat_bounds(space: Space, path: Path, piece: str) -> tuple[Floats, Floats]:
+def _flat_bounds(space: Space, path: Path, connector: str) -> tuple[Floats, Floats]:
     if isinstance(space, gym.spaces.MultiBinary):
         return _unit_bounds(math.prod(space.shape))
     if not isinstance(space, gym.spaces.Box):
         where = f" at {list(path)}" if path else ""
-        raise TypeError(f"{piece} cannot make a vector of {space}{where}; it knows {_ENCODABLE}")
+        raise TypeError(f"{connector} cannot make a vector of {space}{where}; it knows {_ENCODABLE}")
     with np.errstate(over="ignore"):  # float64 bounds beyond float32 are none
         return space.low.reshape(-1).astype(np.float32), space.high.reshape(-1).astype(np.float32)

@@ -12,10 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import nested
-from runner.pipelines.observation_piece import ObservationPiece, check_keys
-from runner.pipelines.piece import LOSS_MASK, Batch
-from runner.pipelines.piece_graph import PieceGraph
-from runner.pipelines.piece_graphs import StandardisationGraph
+from runner.pipelines.connector import LOSS_MASK, Batch
+from runner.pipelines.connector_graph import ConnectorGraph
+from runner.pipelines.connector_graphs import StandardisationGraph
+from runner.pipelines.observation_connector import ObservationConnector, check_keys
 from runner.rows.running_episodes import RunningEpisodes
 
 Space = gym.Space[Any]
@@ -77,7 +77,7 @@ class Moments:
         return cls(float(state[f"{name}_count"]), np.asarray(state[f"{name}_mean"]), np.asarray(state[f"{name}_m2"]))
 
 
-class MeanStdFilter(ObservationPiece):
+class MeanStdFilter(ObservationConnector):
     """Standardises `obs` (N, ...) by running mean and standard deviation, in the batch and in the episodes.
 
     Every float Box is filtered, alone or in a Dict or Tuple, whose other leaves pass unchanged; results are float32.
@@ -201,7 +201,7 @@ class MeanStdFilter(ObservationPiece):
             rows = np.minimum(np.maximum(rows, -self._clip), self._clip)
         return rows.astype(np.float32)
 
-    def to_graph(self) -> PieceGraph | None:
+    def to_graph(self) -> ConnectorGraph | None:
         """Return the same in torch, in float64 too; it does not learn from what passes."""
         if self._is_idle:
             return None
@@ -210,7 +210,7 @@ class MeanStdFilter(ObservationPiece):
         return StandardisationGraph(places, statistics["mean"], statistics["std"], self._statistics, self._clip)
 
     def _statistics(self, state: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-        """Return (D,) what is subtracted and what is divided by, in a state of this piece."""
+        """Return (D,) what is subtracted and what is divided by, in a state of this connector."""
         seen = Moments.from_state(state, "merged").merged(Moments.from_state(state, "own"))
         mean = seen.mean if self._centres else np.zeros_like(seen.mean)
         std = seen.std() if self._scales and seen.count > 1 else np.ones_like(seen.mean)

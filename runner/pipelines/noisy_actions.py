@@ -12,18 +12,18 @@ import torch
 from runner.config.algorithms import Schedule
 from runner.config.schedules import check_schedule, scheduled_value
 from runner.modules.rl_module import RLModule
-from runner.pipelines.noise_pieces import DrawsNoise
-from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTIONS, Batch
-from runner.pipelines.piece_graph import PieceGraph
-from runner.pipelines.piece_graphs import GreedyActionsGraph
-from runner.pipelines.piece_kinds import ModuleToEnvPiece
+from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTIONS, Batch
+from runner.pipelines.connector_graph import ConnectorGraph
+from runner.pipelines.connector_graphs import GreedyActionsGraph
+from runner.pipelines.connector_kinds import ModuleToEnvConnector
+from runner.pipelines.noise_connectors import DrawsNoise
 from runner.rows.running_episodes import RunningAgentEpisodes, RunningEpisodes
 
 KINDS = ("gaussian", "ornstein_uhlenbeck")
 _REVERSION = 0.15  # theta of Lillicrap et al.
 
 
-class NoisyActions(DrawsNoise, ModuleToEnvPiece):
+class NoisyActions(DrawsNoise, ModuleToEnvConnector):
     """Adds `actions` (K, ...): the policy's, moved by noise and kept within their bounds.
 
     `gaussian` noise is new in each step (Fujimoto et al., 2018); `ornstein_uhlenbeck` noise remembers the step before,
@@ -120,6 +120,6 @@ class NoisyActions(DrawsNoise, ModuleToEnvPiece):
         remembered = state.get("remembered")
         self._remembered = None if remembered is None else np.array(remembered, np.float32)
 
-    def to_graph(self) -> PieceGraph | None:
+    def to_graph(self) -> ConnectorGraph | None:
         """Return the policy's action."""
         return GreedyActionsGraph()

@@ -1,4 +1,4 @@
-"""Pipelines: sequences of pieces that are checked when they are built, and the three kinds of them."""
+"""Pipelines: sequences of connectors that are checked when they are built, and the three kinds of them."""
 
 from __future__ import annotations
 
@@ -9,47 +9,49 @@ import gymnasium as gym
 import numpy as np
 
 from runner.config.connector_metrics import connector_metric
+from runner.config.declared_metrics import meaning_of
 from runner.config.errors import ConfigError, Problem, nearest_match
-from runner.config.piece_reports import meaning_of
 from runner.config.user_code import is_user_defined, place_of, problem_of
 from runner.episodes.columns import block_from_episodes
+from runner.pipelines.connector import Batch, Connector
+from runner.pipelines.connector_graph import PipelineGraph
+from runner.pipelines.connector_list import ConnectorList, named_connectors
+from runner.pipelines.connector_list import PipelineError as PipelineError
+from runner.pipelines.custom_metrics import ReducedMetrics, merged_metrics
 from runner.pipelines.drawing import draw_pipeline
 from runner.pipelines.first_calls import check_first_calls
-from runner.pipelines.piece import Batch, ConnectorPiece
-from runner.pipelines.piece_graph import PipelineGraph
-from runner.pipelines.piece_list import PieceList, named_pieces
-from runner.pipelines.piece_list import PipelineError as PipelineError
-from runner.pipelines.piece_metrics import ConnectorMetrics, merged_metrics
-from runner.pipelines.pipeline_checks import check_rows, find_misplaced_piece, rows_to_learn_from
+from runner.pipelines.pipeline_checks import check_rows, find_misplaced_connector, rows_to_learn_from
 from runner.pipelines.pipeline_metrics import Call, PipelineMetrics, joined_reports
 from runner.streams import restore_stream, stream_state
 
-# Key in the state of a pipeline, next to the names of pieces.
+# Key in the state of a pipeline, next to the names of connectors.
 STREAMS = "#streams"
 
 
-class ConnectorPipeline(PieceList, ConnectorPiece):
-    """Pieces called one after the other; itself a piece, so that pipelines nest.
+class ConnectorPipeline(ConnectorList, Connector):
+    """Connectors called one after the other; itself a connector, so that pipelines nest.
 
     A nested pipeline is a plain one, or of the kind that it is nested in.
 
     Args:
-        pieces: in the order of their calls.
-        input_observation_space, input_action_space: spaces before the first piece; of a pipeline in a pipeline what
-            the piece before it leaves.
+        pieces: connectors in the order of their calls.
+        input_observation_space, input_action_space: spaces before the first connector; of a pipeline in a pipeline what
+            the connector before it leaves.
     """
 
     name = "pipeline"
     spaces_after: Sequence[tuple[gym.Space[Any], gym.Space[Any]]] = ()
-    """Observation and action space after each piece; empty until the spaces before the first piece are known."""
+    """Observation and action space after each connector; empty until the spaces before the first connector are
+    known.
+    """
 
     def __init__(
         self,
-        pieces: Iterable[ConnectorPiece],
+        pieces: Iterable[Connector],
         input_observation_space: gym.Space[Any] | None = None,
         input_action_space: gym.Space[Any] | None = None,
     ) -> None:
-        self._pieces = list(pieces)
+        self._connectors = list(pieces)
         self._streams: dict[str, np.random.Generator] = {}
         self._infer_columns()
         if input_observation_space is not None and input_action_space is not None:
@@ -57,131 +59,141 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
             self._infer()
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
-        """Pass the batch through all pieces."""
+        """Pass the batch through all connectors."""
         for call in self._calls:
             batch = call(batch=batch, episodes=episodes, **kwargs)
         return batch
 
-    def substitute_pieces(self, pieces: Sequence[ConnectorPiece]) -> None:
-        """Call these in the place of the pieces, one for one; spaces and columns stay (for profiling)."""
-        self._pieces = list(pieces)
+    def substitute_connectors(self, connectors: Sequence[Connector]) -> None:
+        """Call these in the place of the connectors, one for one; spaces and columns stay (for profiling)."""
+        self._connectors = list(connectors)
         self._bind()
 
     def _bind(self) -> None:
-        """Prepare the calls of the pieces, with `metrics` for the ones that report."""
-        self._named = named_pieces(self._pieces)
-        for piece in self._pieces:
-            if isinstance(piece, ConnectorPipeline) and piece.belongs_in is None:
-                piece.name = self.name
-                piece._bind()
-        self.reports = joined_reports(self.single_pieces(), f"connectors.{self.name}")
-        self._metrics = PipelineMetrics(self._pieces, self.name)
+        """Prepare the calls of the connectors, with `metrics` for the ones that report."""
+        self._named = named_connectors(self._connectors)
+        for connector in self._connectors:
+            if isinstance(connector, ConnectorPipeline) and connector.belongs_in is None:
+                connector.name = self.name
+                connector._bind()
+        self.reports = joined_reports(self.single_connectors(), f"connectors.{self.name}")
+        self._metrics = PipelineMetrics(self._connectors, self.name)
         self._completing, self._scheduled, self._stateful = (
             _overriding(hook, self._named) for hook in ("complete_fragment", "at_env_steps", "get_state")
         )
         draws = _overriding("use_stream", self._named)
-        self._drawing = [name for name, piece in draws.items() if not isinstance(piece, ConnectorPipeline)]
-        self._calls: list[Call] = list(self._pieces)
+        self._drawing = [name for name, connector in draws.items() if not isinstance(connector, ConnectorPipeline)]
+        self._calls: list[Call] = list(self._connectors)
         if self.is_training:
-            self._calls = [self._metrics.call_of(piece) for piece in self._pieces]
-        check_first_calls(self._calls, self._pieces, self._observation_spaces, self.name)
+            self._calls = [self._metrics.call_of(connector) for connector in self._connectors]
+        check_first_calls(self._calls, self._connectors, self._observation_spaces, self.name)
 
-    def take_metrics(self, module_id: str) -> ConnectorMetrics:
-        """Return what the pieces of this module's pipeline have reported since the last call, by the run's names."""
+    def take_metrics(self, module_id: str) -> ReducedMetrics:
+        """Return what the connectors of this module's pipeline have reported since the last call, by the run's
+        names.
+        """
         if not self.reports:
             return {}
         reported = merged_metrics(
-            piece._metrics.take() for piece in (self, *self.every_piece()) if isinstance(piece, ConnectorPipeline)
+            connector._metrics.take()
+            for connector in (self, *self.every_connector())
+            if isinstance(connector, ConnectorPipeline)
         )
         return {connector_metric(module_id, self.name, name): reduced for name, reduced in reported.items()}
 
     def reported_metrics(self, module_id: str) -> dict[str, str]:
-        """Return name -> meaning of the metrics of the run that the pieces of this module's pipeline report."""
+        """Return name -> meaning of the metrics of the run that the connectors of this module's pipeline report."""
         return {connector_metric(module_id, self.name, name): meaning_of(self.reports, name) for name in self.reports}
 
     @property
     def _observation_spaces(self) -> list[gym.Space[Any] | None]:
-        """The observation space after each piece; None where the spaces before the first one are not known."""
-        return [obs_space for obs_space, _ in self.spaces_after] or [None] * len(self._pieces)
+        """The observation space after each connector; None where the spaces before the first one are not known."""
+        return [obs_space for obs_space, _ in self.spaces_after] or [None] * len(self._connectors)
 
     # -- spaces and columns ----------------------------------------------------------------------------------------
 
     def _infer(self) -> None:
-        """Infer the spaces after each piece, and the columns that the pieces together read and write."""
+        """Infer the spaces after each connector, and the columns that the connectors together read and write."""
         obs_space, action_space = self.input_spaces
         spaces_after: list[tuple[gym.Space[Any], gym.Space[Any]]] = []
-        for piece in self._pieces:
-            obs_space, action_space = self._spaces_after(piece, obs_space, action_space)
+        for connector in self._connectors:
+            obs_space, action_space = self._spaces_after(connector, obs_space, action_space)
             spaces_after.append((obs_space, action_space))
         self.spaces_after = spaces_after
         self.observation_space, self.action_space = obs_space, action_space
         self._infer_columns()
 
-    def _spaces_after(self, piece: ConnectorPiece, *spaces: gym.Space[Any]) -> tuple[gym.Space[Any], gym.Space[Any]]:
-        """Return the spaces after a piece.
+    def _spaces_after(self, connector: Connector, *spaces: gym.Space[Any]) -> tuple[gym.Space[Any], gym.Space[Any]]:
+        """Return the spaces after a connector.
 
         Raises:
-            PipelineError: the user's piece fails to say it.
-            TypeError: a piece cannot use the spaces.
+            PipelineError: the user's connector fails to say it.
+            TypeError: a connector cannot use the spaces.
         """
-        if not is_user_defined(type(piece)):
-            return piece.recompute_output_observation_space(*spaces), piece.recompute_output_action_space(*spaces)
+        if not is_user_defined(type(connector)):
+            return connector.recompute_output_observation_space(*spaces), connector.recompute_output_action_space(
+                *spaces
+            )
         found = []
         for method in ("recompute_output_observation_space", "recompute_output_action_space"):
             where = f"connectors.{self.name}"
             try:
-                found.append(getattr(piece, method)(*spaces))
+                found.append(getattr(connector, method)(*spaces))
             except (ConfigError, TypeError):
                 raise
             except Exception as error:
                 raise PipelineError([problem_of(error, where)]) from error
             if not isinstance(found[-1], gym.Space):
-                what = f"{type(piece).__name__}.{method} returns no space"
-                where = f"{where}, {place_of(type(piece), method)}"
+                what = f"{type(connector).__name__}.{method} returns no space"
+                where = f"{where}, {place_of(type(connector), method)}"
                 raise PipelineError([Problem(what, where, repr(found[-1]), "a gymnasium.Space")])
         return found[0], found[1]
 
-    def observation_spaces_after(self) -> Iterator[tuple[ConnectorPiece, gym.Space[Any]]]:
-        """Yield each single piece, of nested pipelines too, with the observation space after it."""
-        for piece, (space, _) in zip(self._pieces, self.spaces_after, strict=True):
-            if isinstance(piece, ConnectorPipeline):
-                yield from piece.observation_spaces_after()
+    def observation_spaces_after(self) -> Iterator[tuple[Connector, gym.Space[Any]]]:
+        """Yield each single connector, of nested pipelines too, with the observation space after it."""
+        for connector, (space, _) in zip(self._connectors, self.spaces_after, strict=True):
+            if isinstance(connector, ConnectorPipeline):
+                yield from connector.observation_spaces_after()
             else:
-                yield piece, space
+                yield connector, space
 
     def _infer_columns(self) -> None:
-        """Infer what the pieces together read, write, need and report."""
+        """Infer what the connectors together read, write, need and report."""
         self._bind()
         reads: list[str] = []
         writes: list[str] = []
-        for piece in self._pieces:
-            self._check_declared(piece)
-            reads += [column for column in piece.reads if column not in (*reads, *writes)]
-            writes += [column for column in piece.writes if column not in writes]
-            writes = [column for column in writes if column not in piece.drops]
+        for connector in self._connectors:
+            self._check_declared(connector)
+            reads += [column for column in connector.reads if column not in (*reads, *writes)]
+            writes += [column for column in connector.writes if column not in writes]
+            writes = [column for column in writes if column not in connector.drops]
         self.reads, self.writes = tuple(reads), tuple(writes)
-        self.drops = tuple(column for piece in self._pieces for column in piece.drops if column not in writes)
-        self.writes_obs_to_episodes = any(piece.writes_obs_to_episodes for piece in self._pieces)
-        self.reads_module = any(piece.reads_module for piece in self._pieces)
-        self.needs_trajectories = any(piece.needs_trajectories for piece in self._pieces)
-        self.needs_next_obs = any(piece.needs_next_obs for piece in self._pieces)
-        self.needs_other_agents = any(piece.needs_other_agents for piece in self._pieces)
-        self.needs_all_rows = any(piece.needs_all_rows for piece in self._pieces)
-        self.num_lookback = max((piece.num_lookback for piece in self._pieces), default=0)
-        self.writes_per_fragment = tuple(column for piece in self._pieces for column in piece.writes_per_fragment)
+        self.drops = tuple(
+            column for connector in self._connectors for column in connector.drops if column not in writes
+        )
+        self.writes_obs_to_episodes = any(connector.writes_obs_to_episodes for connector in self._connectors)
+        self.reads_module = any(connector.reads_module for connector in self._connectors)
+        self.needs_trajectories = any(connector.needs_trajectories for connector in self._connectors)
+        self.needs_next_obs = any(connector.needs_next_obs for connector in self._connectors)
+        self.needs_other_agents = any(connector.needs_other_agents for connector in self._connectors)
+        self.needs_all_rows = any(connector.needs_all_rows for connector in self._connectors)
+        self.num_lookback = max((connector.num_lookback for connector in self._connectors), default=0)
+        self.writes_per_fragment = tuple(
+            column for connector in self._connectors for column in connector.writes_per_fragment
+        )
 
-    def _check_declared(self, piece: ConnectorPiece) -> None:
+    def _check_declared(self, connector: Connector) -> None:
         for attribute in ("reads", "writes", "drops", "writes_per_fragment"):
-            names = getattr(piece, attribute)
+            names = getattr(connector, attribute)
             if isinstance(names, str):
-                what = f"{type(piece).__name__}.{attribute} is no tuple of column names"
-                where = f"connectors.{self.name}, {place_of(type(piece))}"
+                what = f"{type(connector).__name__}.{attribute} is no tuple of column names"
+                where = f"connectors.{self.name}, {place_of(type(connector))}"
                 raise PipelineError([Problem(what, where, repr(names), f"({names!r},)")])
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
     ) -> gym.Space[Any]:
-        """Return the observation space after the last piece."""
+        """Return the observation space after the last connector."""
         self.input_spaces = (input_observation_space, input_action_space)
         self._infer()
         return self.observation_space
@@ -189,147 +201,152 @@ class ConnectorPipeline(PieceList, ConnectorPiece):
     def recompute_output_action_space(
         self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
     ) -> gym.Space[Any]:
-        """Return the action space after the last piece."""
+        """Return the action space after the last connector."""
         self.input_spaces = (input_observation_space, input_action_space)
         self._infer()
         return self.action_space
 
     def check_order(self, available: Iterable[str]) -> tuple[str, ...]:
-        """Check that every piece is in its place and finds the columns it reads; return the columns after the last one.
+        """Check that every connector is in its place and finds the columns it reads; return the columns after the last
+        one.
 
         Args:
-            available: columns in the batch before the first piece.
+            available: columns in the batch before the first connector.
 
         Raises:
-            PipelineError: names the piece, the column and, where there is one, the later piece that writes it.
+            PipelineError: names the connector, the column and, where there is one, the later connector that writes it.
         """
-        misplaced = find_misplaced_piece(list(self.every_piece()), self.name)
+        misplaced = find_misplaced_connector(list(self.every_connector()), self.name)
         if misplaced is not None:
             raise PipelineError([misplaced])
         columns = list(available)
-        for position, piece in enumerate(self._pieces):
-            for column in piece.reads:
+        for position, connector in enumerate(self._connectors):
+            for column in connector.reads:
                 if column not in columns:
                     raise PipelineError([self._order_problem(position, column, columns)])
-            columns += [column for column in piece.writes if column not in columns]
-            columns = [column for column in columns if column not in piece.drops]
+            columns += [column for column in connector.writes if column not in columns]
+            columns = [column for column in columns if column not in connector.drops]
         return tuple(columns)
 
     def _order_problem(self, position: int, column: str, columns: Sequence[str]) -> Problem:
-        name = type(self._pieces[position]).__name__
-        later = [type(p).__name__ for p in self._pieces[position + 1 :] if column in p.writes]
-        once = [type(p).__name__ for p in self._pieces if column in p.writes_per_fragment]
+        name = type(self._connectors[position]).__name__
+        later = [type(p).__name__ for p in self._connectors[position + 1 :] if column in p.writes]
+        once = [type(p).__name__ for p in self._connectors if column in p.writes_per_fragment]
         hint = f"; {later[0]}, which comes later, writes it" if later else ""
         if once:
             hint = f"; {once[0]} writes it once per fragment, not in every step"
         return Problem(
-            f"{name} reads the column {column!r}, which no piece before it writes{hint}",
-            where=f"connectors.{self.name}, piece {position + 1} of {len(self._pieces)}",
-            got=" -> ".join(type(piece).__name__ for piece in self._pieces),
+            f"{name} reads the column {column!r}, which no connector before it writes{hint}",
+            where=f"connectors.{self.name}, connector {position + 1} of {len(self._connectors)}",
+            got=" -> ".join(type(connector).__name__ for connector in self._connectors),
             allowed=f"columns at this place: {', '.join(columns) or 'none'}",
             nearest=None if later or once else nearest_match(column, columns),
         )
 
     @property
     def fragment_columns(self) -> tuple[str, ...]:
-        """Columns that pieces add once per fragment."""
+        """Columns that connectors add once per fragment."""
         return self.writes_per_fragment
 
-    # -- what is passed on to the pieces -----------------------------------------------------------------------------
+    # -- what is passed on to the connectors ---------------------------------------------------------------------------
 
     def complete_fragment(self, columns: dict[str, Any], rl_module: Any) -> None:
-        """Let each piece add its columns of a finished fragment."""
-        for piece in self._completing.values():
-            piece.complete_fragment(columns, rl_module)
+        """Let each connector add its columns of a finished fragment."""
+        for connector in self._completing.values():
+            connector.complete_fragment(columns, rl_module)
 
     def _repr_svg_(self) -> str:
-        """Return what a notebook shows: the pieces in order, with the columns that they read and write."""
+        """Return what a notebook shows: the connectors in order, with the columns that they read and write."""
         return draw_pipeline(self, self.input_spaces, self.spaces_after)
 
     def to_graph(self) -> PipelineGraph:
-        """Return the graphs of all pieces, one after the other."""
-        graphs = {name: piece.to_graph() for name, piece in self._named.items()}
+        """Return the graphs of all connectors, one after the other."""
+        graphs = {name: connector.to_graph() for name, connector in self._named.items()}
         return PipelineGraph({name: graph for name, graph in graphs.items() if graph is not None})
 
     def give_streams(self, make_stream: Callable[[str, int], np.random.Generator]) -> None:
-        """Give each piece its own random stream, `make_stream(pipeline name, position)`; the state includes them."""
-        self._give([make_stream(self.name, position) for position in range(len(self._pieces))])
+        """Give each connector its own random stream, `make_stream(pipeline name, position)`; the state includes
+        them.
+        """
+        self._give([make_stream(self.name, position) for position in range(len(self._connectors))])
 
     def _give(self, streams: Sequence[np.random.Generator]) -> None:
         self._streams = dict(zip(self._named, streams, strict=True))
-        for piece, stream in zip(self._pieces, streams, strict=True):
-            piece.use_stream(stream)
+        for connector, stream in zip(self._connectors, streams, strict=True):
+            connector.use_stream(stream)
 
     def at_env_steps(self, num_env_steps: int) -> None:
-        """Let each piece know how many env steps all runners have sampled."""
-        for piece in self._scheduled.values():
-            piece.at_env_steps(num_env_steps)
+        """Let each connector know how many env steps all runners have sampled."""
+        for connector in self._scheduled.values():
+            connector.at_env_steps(num_env_steps)
 
     def use_env_runner(self, index: int, num_env_runners: int) -> None:
-        """Let each piece know which env runner it acts in."""
-        for piece in self._pieces:
-            piece.use_env_runner(index, num_env_runners)
+        """Let each connector know which env runner it acts in."""
+        for connector in self._connectors:
+            connector.use_env_runner(index, num_env_runners)
 
     def use_agents(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
-        """Let each piece know the agents of the run."""
-        for piece in self._pieces:
-            piece.use_agents(spaces)
+        """Let each connector know the agents of the run."""
+        for connector in self._connectors:
+            connector.use_agents(spaces)
 
     def use_stream(self, stream: np.random.Generator) -> None:
-        """Give each piece a child of the stream (of a pipeline within a pipeline)."""
-        self._give(stream.spawn(len(self._pieces)))
+        """Give each connector a child of the stream (of a pipeline within a pipeline)."""
+        self._give(stream.spawn(len(self._connectors)))
 
     def freeze(self) -> None:
-        """Let no piece learn from what passes, nor report (evaluation)."""
+        """Let no connector learn from what passes, nor report (evaluation)."""
         self.is_training = False
         self._bind()
-        for piece in self._pieces:
-            piece.is_training = False
-            if isinstance(piece, ConnectorPipeline):
-                piece.freeze()
+        for connector in self._connectors:
+            connector.is_training = False
+            if isinstance(connector, ConnectorPipeline):
+                connector.freeze()
 
-    def named_pieces(self) -> dict[str, ConnectorPiece]:
-        """Return name -> piece, in order, as states name them; a nested pipeline is one piece."""
+    def named_connectors(self) -> dict[str, Connector]:
+        """Return name -> connector, in order, as states name them; a nested pipeline is one connector."""
         return dict(self._named)
 
     def get_state(self) -> dict[str, Any]:
-        """Return piece name -> its state, for pieces that have one, and the streams of the pieces that use theirs."""
-        states = {name: piece.get_state() for name, piece in self._stateful.items()}
+        """Return connector name -> its state, for connectors that have one, and the streams of the connectors that use
+        theirs.
+        """
+        states = {name: connector.get_state() for name, connector in self._stateful.items()}
         states = {name: state for name, state in states.items() if state}
         streams = {name: stream_state(self._streams[name]) for name in self._drawing if name in self._streams}
         return {**states, STREAMS: streams} if streams else states
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `get_state`; states of pieces that are not here are an error."""
+        """Continue from a state of `get_state`; states of connectors that are not here are an error."""
         state = dict(state)
         for name, of_stream in state.pop(STREAMS, {}).items():
             if name in self._streams:
                 restore_stream(self._streams[name], of_stream)
-        pieces = self._named
-        for name, piece_state in state.items():
-            if name not in pieces:
+        connectors = self._named
+        for name, connector_state in state.items():
+            if name not in connectors:
                 raise PipelineError(
                     [
                         Problem(
-                            f"the state of piece {name} has no piece in the {self.name} pipeline",
+                            f"the state of connector {name} has no connector in the {self.name} pipeline",
                             where=f"connectors.{self.name}",
                             got=", ".join(state),
-                            allowed=", ".join(pieces),
+                            allowed=", ".join(connectors),
                         )
                     ]
                 )
-            pieces[name].set_state(piece_state)
+            connectors[name].set_state(connector_state)
 
     def reset_state(self) -> None:
-        """Reset every piece."""
-        for piece in self._pieces:
-            piece.reset_state()
+        """Reset every connector."""
+        for connector in self._connectors:
+            connector.reset_state()
 
     def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Merge the states of several runners, piece by piece (by name); each runner keeps its streams."""
-        pieces = self._named
+        """Merge the states of several runners, connector by connector (by name); each runner keeps its streams."""
+        connectors = self._named
         names = [name for name in states[0] if name != STREAMS]
-        merged = {name: pieces[name].merge_states([state[name] for state in states]) for name in names}
+        merged = {name: connectors[name].merge_states([state[name] for state in states]) for name in names}
         return {name: state for name, state in merged.items() if state}
 
 
@@ -341,21 +358,23 @@ class EnvToModulePipeline(ConnectorPipeline):
     _are_rows_checked = False
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
-        """Build the batch; the first time, check how many rows each piece leaves."""
+        """Build the batch; the first time, check how many rows each connector leaves."""
         if self._are_rows_checked:
             return super().__call__(batch=batch, episodes=episodes, **kwargs)
-        for piece, call in zip(self._pieces, self._calls, strict=True):
+        for connector, call in zip(self._connectors, self._calls, strict=True):
             batch = call(batch=batch, episodes=episodes, **kwargs)
-            check_rows(self.name, piece, batch, len(episodes))
+            check_rows(self.name, connector, batch, len(episodes))
         self._are_rows_checked = True
         return batch
 
     @property
     def held_observation_space(self) -> gym.Space[Any]:
-        """The space of the observations that episodes hold: the environment's, or what a piece wrote in their place."""
+        """The space of the observations that episodes hold: the environment's, or what a connector wrote in their
+        place.
+        """
         held = self.input_spaces[0]
-        for piece, space in self.observation_spaces_after():
-            if piece.writes_obs_to_episodes:
+        for connector, space in self.observation_spaces_after():
+            if connector.writes_obs_to_episodes:
                 held = space
         return held
 
@@ -375,15 +394,15 @@ class LearnerConnectorPipeline(ConnectorPipeline):
 
     def _bind(self) -> None:
         super()._bind()
-        self._are_of_runner = [is_of_runner(piece) for piece in self._pieces]
-        self._are_checked = [False] * len(self._pieces)
+        self._are_of_runner = [is_of_runner(connector) for connector in self._connectors]
+        self._are_checked = [False] * len(self._connectors)
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
         """Build the batch. `episodes` may be a column block or any sequence of episodes.
 
         Raises:
-            RunFailure: a piece leaves a column with too many or too few rows; pieces of runner are checked the first
-                time only.
+            RunFailure: a connector leaves a column with too many or too few rows; connectors of runner are checked the
+                first time only.
         """
         block = block_from_episodes(episodes)
         for place, call in enumerate(self._calls):
@@ -391,26 +410,26 @@ class LearnerConnectorPipeline(ConnectorPipeline):
             if self._are_checked[place]:
                 continue
             columns = batch.get(block.module_id, batch)
-            check_rows(self.name, self._pieces[place], columns, rows_to_learn_from(columns, block))
+            check_rows(self.name, self._connectors[place], columns, rows_to_learn_from(columns, block))
             self._are_checked[place] = self._are_of_runner[place]
         return batch
 
 
-def _overriding(hook: str, pieces: Mapping[str, ConnectorPiece]) -> dict[str, ConnectorPiece]:
-    """Return the pieces whose class has a method of its own in the place of the one that does nothing."""
-    nothing = getattr(ConnectorPiece, hook)
-    return {name: piece for name, piece in pieces.items() if getattr(type(piece), hook) is not nothing}
+def _overriding(hook: str, connectors: Mapping[str, Connector]) -> dict[str, Connector]:
+    """Return the connectors whose class has a method of its own in the place of the one that does nothing."""
+    nothing = getattr(Connector, hook)
+    return {name: connector for name, connector in connectors.items() if getattr(type(connector), hook) is not nothing}
 
 
-def is_of_runner(piece: ConnectorPiece) -> bool:
-    """Return whether no line of a piece, or of the pieces in it, is the user's."""
-    if isinstance(piece, ConnectorPipeline):
-        return all(map(is_of_runner, piece.single_pieces()))
-    return type(piece).__module__.startswith("runner.")
+def is_of_runner(connector: Connector) -> bool:
+    """Return whether no line of a connector, or of the connectors in it, is the user's."""
+    if isinstance(connector, ConnectorPipeline):
+        return all(map(is_of_runner, connector.single_connectors()))
+    return type(connector).__module__.startswith("runner.")
 
 
-def taken_metrics(pipelines: Mapping[str, Iterable[ConnectorPipeline]]) -> ConnectorMetrics:
-    """Return what pieces have reported since the last call, by the run's names; module id -> its pipelines."""
+def taken_metrics(pipelines: Mapping[str, Iterable[ConnectorPipeline]]) -> ReducedMetrics:
+    """Return what connectors have reported since the last call, by the run's names; module id -> its pipelines."""
     return merged_metrics(
         pipeline.take_metrics(module_id)
         for module_id, of_module in pipelines.items()

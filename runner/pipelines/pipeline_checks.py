@@ -1,5 +1,5 @@
-"""What pipelines check besides the columns that pieces read: their places, the rows they leave, and whether the module
-learns on the observations that it acts on.
+"""What pipelines check besides the columns that connectors read: their places, the rows they leave, and whether the
+module learns on the observations that it acts on.
 """
 
 from __future__ import annotations
@@ -15,69 +15,70 @@ from runner.config.errors import Problem, RunFailure
 from runner.config.user_code import is_user_defined, place_of
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
-from runner.pipelines.common_pieces import AddObservationsFromEpisodesToBatch
-from runner.pipelines.piece import LOSS_MASK, OBS, SEQ_LENS, ConnectorPiece, Items
-from runner.pipelines.piece_list import PieceList
+from runner.pipelines.common_connectors import AddObservationsFromEpisodesToBatch
+from runner.pipelines.connector import LOSS_MASK, OBS, SEQ_LENS, Connector, Items
+from runner.pipelines.connector_list import ConnectorList
 
 _ARRAYS = (np.ndarray, Tensor)
 
 
-def find_misplaced_piece(pieces: Sequence[ConnectorPiece], pipeline: str) -> Problem | None:
-    """Return the first piece that belongs in another pipeline, or that stands after one that spoils its observations.
+def find_misplaced_connector(connectors: Sequence[Connector], pipeline: str) -> Problem | None:
+    """Return the first connector that belongs in another pipeline, or that stands after one that spoils its
+    observations.
 
     Args:
-        pieces: in the order of their calls, nested pipelines before their pieces.
+        connectors: in the order of their calls, nested pipelines before their connectors.
         pipeline: name of the pipeline.
     """
     changer: str | None = None
-    for piece in pieces:
-        name = type(piece).__name__
-        if piece.belongs_in is not None and pipeline not in piece.belongs_in:
+    for connector in connectors:
+        name = type(connector).__name__
+        if connector.belongs_in is not None and pipeline not in connector.belongs_in:
             return Problem(
                 f"{name} does not belong in the {pipeline} pipeline",
                 where=f"connectors.{pipeline}",
-                got=_order_of(pieces),
-                allowed=f"{name} in connectors.{' or connectors.'.join(piece.belongs_in)}",
+                got=_order_of(connectors),
+                allowed=f"{name} in connectors.{' or connectors.'.join(connector.belongs_in)}",
             )
-        if isinstance(piece, PieceList):  # its pieces follow
+        if isinstance(connector, ConnectorList):  # its connectors follow
             continue
-        if piece.needs_episode_obs and changer is not None:
+        if connector.needs_episode_obs and changer is not None:
             return Problem(
                 f"{name} reads observations from the episodes, but {changer} before it has changed column 'obs'",
                 where=f"connectors.{pipeline}",
-                got=_order_of(pieces),
-                allowed=f"{name} before the pieces that change observations",
+                got=_order_of(connectors),
+                allowed=f"{name} before the connectors that change observations",
             )
-        if changes_observations(piece):
+        if changes_observations(connector):
             changer = name
     return None
 
 
-def changes_observations(piece: ConnectorPiece) -> bool:
-    """Return whether the piece declares that it leaves other values in column `obs` than the episodes hold."""
-    return OBS in piece.writes and not isinstance(piece, AddObservationsFromEpisodesToBatch)
+def changes_observations(connector: Connector) -> bool:
+    """Return whether the connector declares that it leaves other values in column `obs` than the episodes hold."""
+    return OBS in connector.writes and not isinstance(connector, AddObservationsFromEpisodesToBatch)
 
 
-def find_unmatched_piece(
-    acting: Iterable[ConnectorPiece], learning: Iterable[ConnectorPiece], may_augment: bool
+def find_unmatched_connector(
+    acting: Iterable[Connector], learning: Iterable[Connector], may_augment: bool
 ) -> Problem | None:
-    """Return the first piece that changes what the module acts on or learns on, but not both.
+    """Return the first connector that changes what the module acts on or learns on, but not both.
 
-    Pieces match by their classes, in order. What episodes hold, the learner gets as it is: pieces up to the last one
-    that writes observations to the episodes need no match.
+    Connectors match by their classes, in order. What episodes hold, the learner gets as it is: connectors up to the
+    last one that writes observations to the episodes need no match.
 
     Args:
-        acting, learning: the pieces of the env-to-module and of the learner pipeline, in the order of their calls.
+        acting, learning: the connectors of the env-to-module and of the learner pipeline, in the order of their calls.
         may_augment: the learner pipeline may change more observations than are acted on, to make more of
             recorded data.
     """
     to_match: list[str] = []
-    for piece in acting:
-        if piece.writes_obs_to_episodes:
+    for connector in acting:
+        if connector.writes_obs_to_episodes:
             to_match = []
-        elif changes_observations(piece):
-            to_match.append(type(piece).__name__)
-    matches = [type(piece).__name__ for piece in learning if changes_observations(piece)]
+        elif changes_observations(connector):
+            to_match.append(type(connector).__name__)
+    matches = [type(connector).__name__ for connector in learning if changes_observations(connector)]
     for acted, learned in zip_longest(to_match, matches):
         if acted != learned and acted is not None:
             return _unmatched(acted, "acts on", "connectors.env_to_module", to_match, matches)
@@ -86,19 +87,20 @@ def find_unmatched_piece(
     return None
 
 
-def _unmatched(piece: str, what: str, where: str, acting: Sequence[str], learning: Sequence[str]) -> Problem:
+def _unmatched(connector: str, what: str, where: str, acting: Sequence[str], learning: Sequence[str]) -> Problem:
     other = "learns on" if what == "acts on" else "acts on"
     return Problem(
-        f"{piece} changes the observations that the module {what}, but nothing changes the ones that it {other} alike",
+        f"{connector} changes the observations that the module {what}, "
+        f"but nothing changes the ones that it {other} alike",
         where=where,
         got=f"changed for acting by: {', '.join(acting) or 'none'}; for learning by: {', '.join(learning) or 'none'}",
-        allowed="WriteObservationsToEpisodes after the pieces in connectors.env_to_module, or the same pieces in the "
-        "same order in connectors.learner",
+        allowed="WriteObservationsToEpisodes after the connectors in connectors.env_to_module, or the same connectors "
+        "in the same order in connectors.learner",
     )
 
 
-def _order_of(pieces: Sequence[ConnectorPiece]) -> str:
-    return " -> ".join(type(piece).__name__ for piece in pieces)
+def _order_of(connectors: Sequence[Connector]) -> str:
+    return " -> ".join(type(connector).__name__ for connector in connectors)
 
 
 def rows_to_learn_from(columns: Mapping[str, Any], block: ColumnBlock) -> int:
@@ -109,11 +111,11 @@ def rows_to_learn_from(columns: Mapping[str, Any], block: ColumnBlock) -> int:
     return block.num_rows + len(block) * has_bootstrap_rows
 
 
-def check_rows(pipeline: str, piece: ConnectorPiece, columns: Mapping[str, Any], num_rows: int) -> None:
-    """Check that a piece has left every column with `num_rows` rows; lists and items are not arrays yet.
+def check_rows(pipeline: str, connector: Connector, columns: Mapping[str, Any], num_rows: int) -> None:
+    """Check that a connector has left every column with `num_rows` rows; lists and items are not arrays yet.
 
     Raises:
-        RunFailure: names the piece and the column.
+        RunFailure: names the connector and the column.
     """
     for column, rows in columns.items():
         if type(rows) in _ARRAYS and rows.shape[:1] == (num_rows,):  # the common case, at a fifth of the cost
@@ -123,9 +125,14 @@ def check_rows(pipeline: str, piece: ConnectorPiece, columns: Mapping[str, Any],
         for leaf in nested.leaves(rows):
             shape = tuple(getattr(leaf, "shape", ()))
             if shape[:1] != (num_rows,):
-                place = f", {place_of(type(piece), 'transform', '__call__')}" if is_user_defined(type(piece)) else ""
+                place = (
+                    f", {place_of(type(connector), 'transform', '__call__')}"
+                    if is_user_defined(type(connector))
+                    else ""
+                )
                 problem = Problem(
-                    f"{type(piece).__name__} leaves column {column!r} with another number of rows than the batch has",
+                    f"{type(connector).__name__} leaves column {column!r} with another number of rows than the batch "
+                    "has",
                     where=f"connectors.{pipeline}{place}",
                     got=f"an array of shape {shape}" if hasattr(leaf, "shape") else repr(leaf),
                     allowed=f"arrays with {num_rows} rows, one for each that the pipeline is given",

@@ -1,4 +1,4 @@
-"""The metrics of one pipeline: which of its pieces report, and what they have reported."""
+"""The metrics of one pipeline: which of its connectors report, and what they have reported."""
 
 from __future__ import annotations
 
@@ -8,43 +8,46 @@ from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
+from runner.config.declared_metrics import REPORTS_FORM, Reports, find_report_fault
 from runner.config.errors import Problem
-from runner.config.piece_reports import REPORTS_FORM, Reports, find_report_fault
 from runner.config.user_code import place_of
-from runner.pipelines.piece import Batch, ConnectorPiece
-from runner.pipelines.piece_list import PieceList, PipelineError
-from runner.pipelines.piece_metrics import ConnectorMetrics, PieceMetrics, ReducedValue
+from runner.pipelines.connector import Batch, Connector
+from runner.pipelines.connector_list import ConnectorList, PipelineError
+from runner.pipelines.custom_metrics import CustomMetrics, ReducedMetrics, ReducedValue
 
 Call = Callable[..., Batch]
 
 
 class PipelineMetrics:
-    """What the pieces of a pipeline have reported since the last `take`; nested pipelines keep their own.
+    """What the connectors of a pipeline have reported since the last `take`; nested pipelines keep their own.
 
     Args:
-        pieces: of the pipeline.
+        connectors: of the pipeline.
         pipeline: its name.
 
     Raises:
-        PipelineError: a piece declares what cannot be, or two pieces declare one metric differently.
+        PipelineError: a connector declares what cannot be, or two connectors declare one metric differently.
     """
 
-    def __init__(self, pieces: Sequence[ConnectorPiece], pipeline: str) -> None:
+    def __init__(self, connectors: Sequence[Connector], pipeline: str) -> None:
         self._pipeline = pipeline
         self._reports = joined_reports(
-            (piece for piece in pieces if not isinstance(piece, PieceList)), f"connectors.{pipeline}"
+            (connector for connector in connectors if not isinstance(connector, ConnectorList)),
+            f"connectors.{pipeline}",
         )
-        self._reduced: ConnectorMetrics = {}
+        self._reduced: ReducedMetrics = {}
         self.take()
 
-    def call_of(self, piece: ConnectorPiece) -> Call:
-        """Return the piece as it is called: with its `metrics` if it reports, else as it is."""
-        if isinstance(piece, PieceList) or not (piece.reports or _asks_for_metrics(piece)):
-            return piece
+    def call_of(self, connector: Connector) -> Call:
+        """Return the connector as it is called: with its `metrics` if it reports, else as it is."""
+        if isinstance(connector, ConnectorList) or not (connector.reports or _asks_for_metrics(connector)):
+            return connector
         where = f"connectors.{self._pipeline}"
-        return partial(piece, metrics=PieceMetrics(type(piece).__name__, where, piece.reports, self._reduced))
+        return partial(
+            connector, metrics=CustomMetrics(type(connector).__name__, where, connector.reports, self._reduced)
+        )
 
-    def take(self) -> ConnectorMetrics:
+    def take(self) -> ReducedMetrics:
         """Return metric -> what was reported since the last call; all declared metrics, also without a value."""
         taken = dict(self._reduced)
         for name, (reduction, _) in self._reports.items():
@@ -53,7 +56,7 @@ class PipelineMetrics:
 
 
 class DeclaresMetrics(Protocol):
-    """A piece, a callback or an operator: an object that declares metrics."""
+    """A connector, a callback or an operator: an object that declares metrics."""
 
     @property
     def reports(self) -> Reports:
@@ -61,7 +64,7 @@ class DeclaresMetrics(Protocol):
 
 
 def joined_reports(owners: Iterable[DeclaresMetrics], where: str) -> Reports:
-    """Return the metrics that pieces of a pipeline, callbacks or operators declare together.
+    """Return the metrics that connectors of a pipeline, callbacks or operators declare together.
 
     Args:
         owners: in order.
@@ -83,6 +86,6 @@ def joined_reports(owners: Iterable[DeclaresMetrics], where: str) -> Reports:
     return joined
 
 
-def _asks_for_metrics(piece: ConnectorPiece) -> bool:
-    """Return whether the piece's call names the argument, so that it may report what it does not declare."""
-    return "metrics" in inspect.signature(type(piece).__call__).parameters
+def _asks_for_metrics(connector: Connector) -> bool:
+    """Return whether the connector's call names the argument, so that it may report what it does not declare."""
+    return "metrics" in inspect.signature(type(connector).__call__).parameters

@@ -1,4 +1,4 @@
-"""What each piece of a pipeline costs per call."""
+"""What each connector of a pipeline costs per call."""
 
 from __future__ import annotations
 
@@ -6,28 +6,32 @@ import statistics
 import time
 from typing import Any
 
-from runner.pipelines.piece import Batch, ConnectorPiece
+from runner.pipelines.connector import Batch, Connector
 from runner.pipelines.pipeline import ConnectorPipeline
 
 
-class TimedPiece(ConnectorPiece):
-    """A piece that keeps the seconds of each of its calls."""
+class TimedConnector(Connector):
+    """A connector that keeps the seconds of each of its calls."""
 
-    def __init__(self, piece: ConnectorPiece) -> None:
-        self.piece = piece
+    def __init__(self, connector: Connector) -> None:
+        self.connector = connector
         self.seconds: list[float] = []
-        self.reads, self.writes, self.writes_per_fragment = piece.reads, piece.writes, piece.writes_per_fragment
+        self.reads, self.writes, self.writes_per_fragment = (
+            connector.reads,
+            connector.writes,
+            connector.writes_per_fragment,
+        )
 
     def __call__(self, **kwargs: Any) -> Batch:
-        """Call the piece."""
+        """Call the connector."""
         started = time.perf_counter()
-        batch = self.piece(**kwargs)
+        batch = self.connector(**kwargs)
         self.seconds.append(time.perf_counter() - started)
         return batch
 
     def complete_fragment(self, columns: dict[str, Any], rl_module: Any) -> None:
-        """Let the piece add its columns; not timed."""
-        self.piece.complete_fragment(columns, rl_module)
+        """Let the connector add its columns; not timed."""
+        self.connector.complete_fragment(columns, rl_module)
 
     @property
     def microseconds(self) -> float:
@@ -35,8 +39,8 @@ class TimedPiece(ConnectorPiece):
         return statistics.median(self.seconds) * 1e6
 
 
-def time_pieces(pipeline: ConnectorPipeline) -> list[TimedPiece]:
-    """Time every piece of the pipeline from now on; the list has one entry for each, in order."""
-    timed = [TimedPiece(piece) for piece in pipeline]
-    pipeline.substitute_pieces(timed)
+def time_connectors(pipeline: ConnectorPipeline) -> list[TimedConnector]:
+    """Time every connector of the pipeline from now on; the list has one entry for each, in order."""
+    timed = [TimedConnector(connector) for connector in pipeline]
+    pipeline.substitute_connectors(timed)
     return timed

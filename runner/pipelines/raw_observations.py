@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from runner.episodes.columns import OBS, ColumnBlock, Lookback, LookbackRows, Rollout
-from runner.pipelines.common_pieces import AddObservationsFromEpisodesToBatch
+from runner.pipelines.common_connectors import AddObservationsFromEpisodesToBatch
 from runner.pipelines.mean_std_filter import MeanStdFilter
 from runner.pipelines.pipeline import EnvToModulePipeline
 
@@ -20,20 +20,24 @@ def leave_raw(pipeline: EnvToModulePipeline) -> None:
 
     They can if the filter gets them as they are held, and is the last to write them; else it goes on writing.
     """
-    pieces = list(pipeline.named_pieces().values())
-    writers = [number for number, piece in enumerate(pieces) if piece.writes_obs_to_episodes]
-    last = pieces[writers[-1]] if writers else None
+    connectors = list(pipeline.named_connectors().values())
+    writers = [number for number, connector in enumerate(connectors) if connector.writes_obs_to_episodes]
+    last = connectors[writers[-1]] if writers else None
     if not isinstance(last, MeanStdFilter):
         return
-    since_written = pieces[writers[-2] + 1 if len(writers) > 1 else 0 : writers[-1]]
+    since_written = connectors[writers[-2] + 1 if len(writers) > 1 else 0 : writers[-1]]
     is_changed = any(OBS in one.writes and not isinstance(one, _TAKES_HELD) for one in since_written)
-    last.leaves_raw = not is_changed and not any(one.num_lookback for one in pieces[writers[-1] :])
+    last.leaves_raw = not is_changed and not any(one.num_lookback for one in connectors[writers[-1] :])
 
 
 def raw_filters(pipeline: EnvToModulePipeline) -> dict[str, MeanStdFilter]:
-    """Return name -> piece of the filter that leaves observations raw; {}: none does."""
-    pieces = pipeline.named_pieces().items()
-    return {name: piece for name, piece in pieces if isinstance(piece, MeanStdFilter) and piece.leaves_raw}
+    """Return name -> connector of the filter that leaves observations raw; {}: none does."""
+    connectors = pipeline.named_connectors().items()
+    return {
+        name: connector
+        for name, connector in connectors
+        if isinstance(connector, MeanStdFilter) and connector.leaves_raw
+    }
 
 
 class Standardisation:
@@ -52,7 +56,7 @@ class Standardisation:
 
         Args:
             rollout: raw, of a replay buffer; it stays as it is.
-            shared_state: module id -> merged state of the runners' pieces.
+            shared_state: module id -> merged state of the runners' connectors.
         """
         if not self.is_needed:
             return rollout
@@ -63,23 +67,23 @@ class Standardisation:
         return replace(rollout, blocks=blocks)
 
     def _standardised(self, module_id: str, block: ColumnBlock, states: Mapping[str, Any]) -> ColumnBlock:
-        for name, piece in self._filters[module_id].items():
+        for name, connector in self._filters[module_id].items():
             if name in states:
-                piece.set_state(states[name])
+                connector.set_state(states[name])
             block = replace(
                 block,
-                columns=_with_obs(block.columns, piece),
-                lookback=_past(block.lookback, piece),
-                last_lookback=_past(block.last_lookback, piece),
+                columns=_with_obs(block.columns, connector),
+                lookback=_past(block.lookback, connector),
+                last_lookback=_past(block.last_lookback, connector),
             )
         return block
 
 
-def _with_obs(columns: Mapping[str, Any], piece: MeanStdFilter) -> dict[str, Any]:
-    return {**columns, OBS: piece.standardised(columns[OBS])}
+def _with_obs(columns: Mapping[str, Any], connector: MeanStdFilter) -> dict[str, Any]:
+    return {**columns, OBS: connector.standardised(columns[OBS])}
 
 
-def _past(lookback: Lookback | None, piece: MeanStdFilter) -> Lookback | None:
+def _past(lookback: Lookback | None, connector: MeanStdFilter) -> Lookback | None:
     if not isinstance(lookback, LookbackRows):
         return lookback
-    return replace(lookback, columns=_with_obs(lookback.columns, piece))
+    return replace(lookback, columns=_with_obs(lookback.columns, connector))

@@ -13,25 +13,25 @@ import numpy.typing as npt
 from runner.episodes import SingleAgentEpisode, nested
 from runner.episodes.columns import OBS, REWARDS, Column, ColumnBlock
 from runner.modules.rl_module import RLModule
-from runner.pipelines.memory_pieces import AddStatesFromEpisodesToBatch, AddTimeDimToBatchAndZeroPad
-from runner.pipelines.noise_pieces import AddNoiseToBatch
-from runner.pipelines.piece import Batch, ConnectorPiece
+from runner.pipelines.connector import Batch, Connector
+from runner.pipelines.memory_connectors import AddStatesFromEpisodesToBatch, AddTimeDimToBatchAndZeroPad
+from runner.pipelines.noise_connectors import AddNoiseToBatch
 from runner.pipelines.pipeline import EnvToModulePipeline
 from runner.rows.running_episodes import RunningEpisodes
 
-MEMORY_PIECES = (AddTimeDimToBatchAndZeroPad, AddStatesFromEpisodesToBatch)
-# Default pieces that leave observations as they are.
-ACTING_PIECES = (*MEMORY_PIECES, AddNoiseToBatch)
+MEMORY_CONNECTORS = (AddTimeDimToBatchAndZeroPad, AddStatesFromEpisodesToBatch)
+# Default connectors that leave observations as they are.
+ACTING_CONNECTORS = (*MEMORY_CONNECTORS, AddNoiseToBatch)
 
 
 class ObservationRows(RunningEpisodes):
-    """Every observation of a block as the newest one of a running episode: what env-to-module pieces are given.
+    """Every observation of a block as the newest one of a running episode: what env-to-module connectors are given.
 
     Args:
         block: whole episodes, R + E observations.
 
     Attributes:
-        written_obs: (R + E, ...) what a piece let the episodes hold instead; None if none did.
+        written_obs: (R + E, ...) what a connector let the episodes hold instead; None if none did.
     """
 
     def __init__(self, block: ColumnBlock) -> None:
@@ -82,29 +82,29 @@ def with_held_observations(block: ColumnBlock, pipeline: EnvToModulePipeline, mo
 
     The environment's observations are recorded; a mean-std filter, for example, writes others to the episodes.
     """
-    pieces = list(pipeline.single_pieces())
-    while pieces and not pieces[-1].writes_obs_to_episodes:
-        del pieces[-1]
-    _, written_obs = pass_through(pieces, block, module)
+    connectors = list(pipeline.single_connectors())
+    while connectors and not connectors[-1].writes_obs_to_episodes:
+        del connectors[-1]
+    _, written_obs = pass_through(connectors, block, module)
     return block if written_obs is None else block.with_columns({OBS: written_obs})
 
 
 def pass_through(
-    pieces: Iterable[ConnectorPiece], block: ColumnBlock, module: RLModule, batch: Batch | None = None
+    connectors: Iterable[Connector], block: ColumnBlock, module: RLModule, batch: Batch | None = None
 ) -> tuple[Batch, Column | None]:
-    """Return what env-to-module pieces make of every observation of a block, without a time axis, memory and noise.
+    """Return what env-to-module connectors make of every observation of a block, without a time axis, memory and noise.
 
     Args:
-        pieces: called in order, except the ones that modules with memory or noisy layers need.
+        connectors: called in order, except the ones that modules with memory or noisy layers need.
         block: R + E observations.
-        module: what pieces are given as such.
+        module: what connectors are given as such.
         batch: columns (R + E, ...) to begin with.
 
     Returns:
-        The batch, (R + E, ...) each; and what a piece let the episodes hold instead of their observations.
+        The batch, (R + E, ...) each; and what a connector let the episodes hold instead of their observations.
     """
     rows, batch, shared_data = ObservationRows(block), batch or {}, {}  # type: ignore[var-annotated]
-    for piece in pieces:
-        if not isinstance(piece, ACTING_PIECES):
-            batch = piece(rl_module=module, batch=batch, episodes=rows, explore=True, shared_data=shared_data)
+    for connector in connectors:
+        if not isinstance(connector, ACTING_CONNECTORS):
+            batch = connector(rl_module=module, batch=batch, episodes=rows, explore=True, shared_data=shared_data)
     return batch, rows.written_obs

@@ -14,7 +14,7 @@ from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.modules.rl_module import RLModule
 from runner.pipelines.advantages import in_passes, moments_of, on_rows, standardised, suffix_sums
-from runner.pipelines.piece import (
+from runner.pipelines.connector import (
     ACTION_DIST_INPUTS,
     ACTION_LOGP,
     ACTIONS,
@@ -27,8 +27,8 @@ from runner.pipelines.piece import (
     VF_PREDS,
     Batch,
 )
-from runner.pipelines.piece_kinds import LearnerPiece
-from runner.pipelines.piece_metrics import PieceMetrics
+from runner.pipelines.connector_kinds import LearnerConnector
+from runner.pipelines.custom_metrics import CustomMetrics
 
 _RATIOS = "ratios"
 _ROWS = (REWARDS, TERMINATEDS, LOSS_MASK, _RATIOS)
@@ -87,11 +87,11 @@ def compute_vtrace(
     return targets, advantages
 
 
-class VTrace(LearnerPiece):
+class VTrace(LearnerConnector):
     """Adds `vf_preds`, `value_targets` (v) and `advantages` (A), float32 each, corrected for an older policy.
 
     They have a row for each of the batch's (B,), or the shape (S, L) of its sequences. Ratios are of the module as it
-    is when the piece is called to the policy that acted, whose `action_logp` the batch has.
+    is when the connector is called to the policy that acted, whose `action_logp` the batch has.
 
     Args:
         gamma, lambda_, clip_rho_threshold, clip_c_threshold, clip_pg_rho_threshold: see `VTraceSettings`.
@@ -129,7 +129,7 @@ class VTrace(LearnerPiece):
         rl_module: Mapping[str, RLModule],
         batch: Batch,
         episodes: ColumnBlock,
-        metrics: PieceMetrics | None = None,
+        metrics: CustomMetrics | None = None,
         **kwargs: Any,
     ) -> Batch:
         """Add the columns to the batch of each module."""
@@ -158,7 +158,7 @@ class VTrace(LearnerPiece):
         log_ratios = _log_probs(module, outputs[ACTION_DIST_INPUTS], rows[ACTIONS]) - rows[ACTION_LOGP]
         return {VF_PREDS: outputs[VF_PREDS], _RATIOS: log_ratios.exp().where(rows[LOSS_MASK], 1.0)}
 
-    def _report(self, metrics: PieceMetrics, ratios: Tensor, is_step: Tensor) -> None:
+    def _report(self, metrics: CustomMetrics, ratios: Tensor, is_step: Tensor) -> None:
         mean, _, count = moments_of(ratios, is_step)
         metrics.report("importance_ratio_mean", mean, count)
         clipped, _, _ = moments_of((ratios > self._settings.rho).float(), is_step)

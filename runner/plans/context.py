@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from runner.config.declared_metrics import Reports, meaning_of
 from runner.config.errors import Problem, RunFailure
 from runner.config.metrics import NUM_READY
 from runner.config.operator_metrics import free_name, operator_metric
 from runner.config.operators import ENV_RUNNERS, QUEUES
-from runner.config.piece_reports import Reports, meaning_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import place_of
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.episodes.columns import Rollout
-from runner.pipelines.piece_metrics import PieceMetrics
+from runner.pipelines.custom_metrics import CustomMetrics
 from runner.pipelines.pipeline_metrics import joined_reports
 from runner.pipelines.raw_observations import Standardisation
 from runner.plans.async_requests import AsyncRequests
@@ -41,7 +41,7 @@ class Registered(Protocol):
     """An operator, as far as its plan has to know it."""
 
     reports: ClassVar[Reports]
-    metrics: PieceMetrics
+    metrics: CustomMetrics
     requests: AsyncRequests | None
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from runner.episodes.columns import Rollout
-from runner.pipelines.piece_metrics import ConnectorMetrics
+from runner.pipelines.custom_metrics import ReducedMetrics
 
 # Replay buffer -> module id -> (B,) row of the buffer in which each chunk begins.
 ReplayRows = Mapping[str, Mapping[str, Any]]
@@ -39,13 +39,13 @@ class Item:
     Attributes:
         timers: name -> seconds that the item took, reported as `timers/<name>`.
         samples: what env runners report in addition to their steps, counted with the item; without rollouts.
-        connector_metrics: metric of the run -> what pieces of learner pipelines have reported for it.
+        connector_metrics: metric of the run -> what connectors of learner pipelines have reported for it.
         ends_iteration: whether an iteration may end with the item.
     """
 
     timers: Mapping[str, float] = field(default_factory=dict)
     samples: Sequence[Sample] = ()
-    connector_metrics: ConnectorMetrics = field(default_factory=dict)
+    connector_metrics: ReducedMetrics = field(default_factory=dict)
     ends_iteration: bool = True
 
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self
 
+from runner.config.declared_metrics import Reports
 from runner.config.errors import Problem, RunFailure
 from runner.config.operators import OPERATORS
-from runner.config.piece_reports import Reports
 from runner.config.plans import read_options
 from runner.config.user_code import is_user_defined, place_of
-from runner.pipelines.piece_metrics import PieceMetrics
+from runner.pipelines.custom_metrics import CustomMetrics
 from runner.plans.async_requests import AsyncRequests
 from runner.plans.context import NotReady, PlanContext
 from runner.plans.items import Item
@@ -186,7 +186,7 @@ class Operator:
     reports: ClassVar[Reports] = {}
 
     options: Any
-    metrics: PieceMetrics
+    metrics: CustomMetrics
     requests: AsyncRequests | None = None
 
     def __init__(self, context: PlanContext, **options: Any) -> None:

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from runner.config.declared_metrics import Reports
 from runner.config.errors import Problem
 from runner.config.info_metrics import PREFIX, InfoMetric
 from runner.config.metrics import IDLE_S, LEARNER_IDLE_S, WEIGHTS_LAG_MAX, WEIGHTS_LAG_MEAN
-from runner.config.piece_reports import Reports
 from runner.parts import Part
-from runner.pipelines.piece_metrics import ConnectorMetrics, PieceMetrics, ReducedValue, merge_metrics, reduce_numbers
+from runner.pipelines.custom_metrics import CustomMetrics, ReducedMetrics, ReducedValue, merge_metrics, reduce_numbers
 from runner.plans.items import Item, TrainResult
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 
@@ -78,7 +78,7 @@ class RunMetrics(Part):
         self.info_keys: tuple[str, ...] = ()
         self.infos: dict[str, deque[float]] = {metric.name: deque(maxlen=smoothing) for metric in of_infos}
         self._smoothing = smoothing
-        self._reported: ConnectorMetrics = {}
+        self._reported: ReducedMetrics = {}
         self._reductions: dict[str, str] = {}  # metric of an operator -> its reduction
         self.training_iteration = 0
         self.num_env_steps_sampled_lifetime = 0
@@ -110,7 +110,7 @@ class RunMetrics(Part):
         self._reported.clear()
         self._reported |= {name: ReducedValue(one) for name, one in {**reductions, **self._reductions}.items()}
 
-    def reporter(self, owner: str, where: str, reports: Reports, prefix: str) -> PieceMetrics:
+    def reporter(self, owner: str, where: str, reports: Reports, prefix: str) -> CustomMetrics:
         """Return what an operator reports its metrics to, which are in the result of each iteration.
 
         Args:
@@ -121,11 +121,11 @@ class RunMetrics(Part):
         """
         self._reductions |= {f"{prefix}{name}": reduction for name, (reduction, _) in reports.items()}
         self._reported |= {f"{prefix}{name}": ReducedValue(reduction) for name, (reduction, _) in reports.items()}
-        return PieceMetrics(owner, where, reports, self._reported, prefix)
+        return CustomMetrics(owner, where, reports, self._reported, prefix)
 
     @property
     def reported(self) -> Result:
-        """Return metric -> value so far in this iteration, from pieces, callbacks of env runners and operators."""
+        """Return metric -> value so far in this iteration, from connectors, callbacks of env runners and operators."""
         return {name: reduced.result for name, reduced in self._reported.items()}
 
     def stop_midway(self) -> None:

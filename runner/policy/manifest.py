@@ -19,8 +19,8 @@ from runner.modules.action_distribution import ActionDistribution
 from runner.modules.distributions import distribution_for
 from runner.modules.nested_distribution import NestedDistribution
 from runner.modules.squashed_gaussian import SquashedGaussian
-from runner.pipelines.module_to_env_pieces import acting_space
-from runner.pipelines.piece_graphs import GreedyActionsGraph, LeafScaling, RemoveTimeGraph, ScalingGraph
+from runner.pipelines.connector_graphs import GreedyActionsGraph, LeafScaling, RemoveTimeGraph, ScalingGraph
+from runner.pipelines.module_to_env_connectors import acting_space
 from runner.policy.policy_graph import PolicyGraph
 from runner.policy.ports import plain_array
 
@@ -68,7 +68,7 @@ class Manifest:
         )
 
     def updated(self, weights_seq_no: int | None, statistics: Mapping[str, npt.NDArray[Any]]) -> Manifest:
-        """Return the manifest of other parameters. `statistics`: name of a tensor -> values of pieces."""
+        """Return the manifest of other parameters. `statistics`: name of a tensor -> values of connectors."""
         values = {
             name: plain_array(value) if value.size <= _MOST_STATISTICS else None for name, value in statistics.items()
         }
@@ -136,8 +136,8 @@ def _choices(space: gym.Space[Any]) -> tuple[list[int], list[int]]:
 
 
 def describe_scaling(parts: ActingParts, action_space: gym.Space[Any]) -> Json | None:
-    """Return how the module's actions become the environment's; None where pieces of your own do it."""
-    graphs = [graph for graph in (piece.to_graph() for piece in parts.module_to_env) if graph is not None]
+    """Return how the module's actions become the environment's; None where custom connectors do it."""
+    graphs = [graph for graph in (connector.to_graph() for connector in parts.module_to_env) if graph is not None]
     known = (GreedyActionsGraph, RemoveTimeGraph, ScalingGraph)
     if not all(type(graph) in known for graph in graphs):
         return None

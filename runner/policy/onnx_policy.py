@@ -17,7 +17,7 @@ from runner.policy.tracing import trace_onnx
 
 
 class OnnxPolicy:
-    """The ONNX model of one module with the pieces around it, as a template for any parameters.
+    """The ONNX model of one module with the connectors around it, as a template for any parameters.
 
     Attributes:
         manifest: of the parameters that were put in last; in the file, too.
@@ -46,7 +46,7 @@ class OnnxPolicy:
         """Export the module of an experiment; takes seconds.
 
         Raises:
-            ConfigError: a piece or the module cannot be exported; names it.
+            ConfigError: a connector or the module cannot be exported; names it.
         """
         graph = PolicyGraph(parts)
         return cls(graph, trace_onnx(graph), Manifest.of(graph, parts, config))
@@ -58,8 +58,8 @@ class OnnxPolicy:
 
         Args:
             weights: (P,) as `FlatParameters.to_numpy` gives them.
-            shared_state: piece name -> state, as env runners share them for this module; pieces that have none here
-                keep the statistics that they had when the policy was exported.
+            shared_state: connector name -> state, as env runners share them for this module; connectors that have none
+                here keep the statistics that they had when the policy was exported.
             weights_seq_no: for the manifest.
 
         Raises:

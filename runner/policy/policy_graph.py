@@ -1,4 +1,4 @@
-"""Env-to-module pieces, module and module-to-env pieces as one torch module: raw observation in, action out."""
+"""Env-to-module connectors, module and module-to-env connectors as one torch module: raw observation in, action out."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from runner.episodes import nested
 from runner.module_parts import ActingParts
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
-from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTIONS_FOR_ENV, STATE_OUT
-from runner.pipelines.piece_graph import PipelineGraph, Remembered, Step
+from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTIONS_FOR_ENV, STATE_OUT
+from runner.pipelines.connector_graph import PipelineGraph, Remembered, Step
 from runner.policy.ports import Port, checked_names, dtype_in_graph, join, leaf_ports, rebuild, state_ports
 
 _STATE_IN, _STATE_OUT = "state_in", "state_out"
@@ -27,9 +27,10 @@ _NUM_EXAMPLE_ROWS = 3  # neither 0 nor 1, which torch.export would take for cons
 
 
 class PolicyGraph(nn.Module):
-    """One module of a run with the pieces around it, on copies of all of them, on the CPU.
+    """One module of a run with the connectors around it, on copies of all of them, on the CPU.
 
-    Its variables are the module's parameters and float buffers, and the statistics of pieces: what training changes.
+    Its variables are the module's parameters and float buffers, and the statistics of connectors: what training
+    changes.
 
     Args:
         parts: of the module.
@@ -38,7 +39,7 @@ class PolicyGraph(nn.Module):
         inputs, outputs: of the graph, in order.
 
     Raises:
-        ConfigError: a piece cannot be exported; names it.
+        ConfigError: a connector cannot be exported; names it.
     """
 
     def __init__(self, parts: ActingParts) -> None:
@@ -53,7 +54,7 @@ class PolicyGraph(nn.Module):
         self._module_state = nested.map_leaves(lambda leaf: leaf.detach().cpu().numpy(), initial_state)
         self.inputs = checked_names(self._find_inputs())
         self._originals = dict(self.variables())
-        with self._naming_pieces(), torch.no_grad():
+        with self._naming_connectors(), torch.no_grad():
             example = self(self.example_inputs())
         self.outputs = checked_names(self._find_outputs(example))
 
@@ -82,7 +83,7 @@ class PolicyGraph(nn.Module):
         ]
         missing = [port.name for port in (*actions, *states) if port.name not in example]
         if missing:
-            what = "the policy cannot be exported: its pieces do not give all of its outputs"
+            what = "the policy cannot be exported: its connectors do not give all of its outputs"
             raise ConfigError([Problem(what, "connectors", ", ".join(missing))])
         return [*actions, inputs, *states]
 
@@ -136,8 +137,8 @@ class PolicyGraph(nn.Module):
         return outputs
 
     @contextmanager
-    def _naming_pieces(self) -> Iterator[None]:
-        """Name in errors of the graph the piece in which they happened."""
+    def _naming_connectors(self) -> Iterator[None]:
+        """Name in errors of the graph the connector in which they happened."""
         try:
             yield
         except ConfigError:
@@ -151,7 +152,7 @@ class PolicyGraph(nn.Module):
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         problem = Problem(
             "the policy cannot be exported",
-            where=f"connectors; what was computed last is piece {last} or module {type(self.module).__name__}",
+            where=f"connectors; what was computed last is connector {last} or module {type(self.module).__name__}",
             got=f"{type(error).__name__}: {lines[0][:300]}",
             allowed="torch operations on tensors of any number of rows, see docs/policy-artifact.md",
         )
@@ -184,7 +185,7 @@ class PolicyGraph(nn.Module):
         }
 
     def statistics(self, shared_state: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-        """Name of a variable -> its value in a state of the pieces; what the state does not have stays away."""
+        """Name of a variable -> its value in a state of the connectors; what the state does not have stays away."""
         return {
             f"env_to_module.{name}": np.asarray(value)
             for name, value in self.env_to_module.statistics(shared_state).items()
@@ -192,7 +193,7 @@ class PolicyGraph(nn.Module):
 
     @torch.no_grad()
     def load(self, weights: npt.NDArray[np.float32], shared_state: Mapping[str, Any]) -> None:
-        """Take over (P,) parameters and the state of pieces.
+        """Take over (P,) parameters and the state of connectors.
 
         Raises:
             ValueError: another number of parameters.

@@ -15,7 +15,7 @@ import torch
 from runner.config.errors import ConfigError, Problem
 from runner.episodes import nested
 from runner.modules.action_distribution import torch_dtype
-from runner.pipelines.piece_graphs import paths
+from runner.pipelines.connector_graphs import paths
 
 ROLES = ("obs", "state", "prev_action", "prev_reward", "actions", "action_dist_inputs")
 

@@ -1,4 +1,4 @@
-"""The policy as env runners run it, numpy pieces and all, to compare exported files with."""
+"""The policy as env runners run it, numpy connectors and all, to compare exported files with."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from runner.episodes import nested
 from runner.episodes.spaces import blank_item
 from runner.module_parts import ActingParts
 from runner.modules.flat_parameters import FlatParameters
-from runner.pipelines.module_to_env_pieces import ModuleToAgentUnmapping
-from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTIONS, ACTIONS_FOR_ENV
+from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTIONS, ACTIONS_FOR_ENV
+from runner.pipelines.module_to_env_connectors import ModuleToAgentUnmapping
 from runner.rllink.client.local_policy import LocalPolicy
 from runner.rows.lock_step_rows import LockStepRows
 
@@ -31,7 +31,7 @@ class ReferencePolicy:
     Args:
         parts: of the module.
         weights: (P,) parameters.
-        shared_state: piece name -> state.
+        shared_state: connector name -> state.
         num_rows: B.
     """
 
@@ -52,7 +52,8 @@ class ReferencePolicy:
 
     @torch.no_grad()
     def act(self, obs: Any, rewards: npt.NDArray[np.float32]) -> dict[str, Any]:
-        """Return columns after the module-to-env pieces: `action_dist_inputs`, `actions`, `actions_for_env` and more.
+        """Return columns after the module-to-env connectors: `action_dist_inputs`, `actions`, `actions_for_env` and
+        more.
 
         Args:
             obs: (B, ...) the observations now.
@@ -67,10 +68,10 @@ class ReferencePolicy:
         batch = self._env_to_module(rl_module=self._module, batch={}, episodes=self._episodes, explore=False)
         outputs = self._module.forward_inference(batch)
         acted_on = outputs[ACTION_DIST_INPUTS]
-        for piece in self._module_to_env:
-            if not isinstance(piece, ModuleToAgentUnmapping):
-                outputs = piece(rl_module=self._module, batch=outputs, episodes=self._episodes, explore=False)
-                # A piece that explores by itself takes it away, and a file gives it.
+        for connector in self._module_to_env:
+            if not isinstance(connector, ModuleToAgentUnmapping):
+                outputs = connector(rl_module=self._module, batch=outputs, episodes=self._episodes, explore=False)
+                # A connector that explores by itself takes it away, and a file gives it.
                 acted_on = outputs.get(ACTION_DIST_INPUTS, acted_on)
         self._outputs = {name: column for name, column in outputs.items() if name != ACTIONS_FOR_ENV}
         return {ACTION_DIST_INPUTS: acted_on, **outputs}

@@ -37,7 +37,7 @@ class StoredPolicy:
     Attributes:
         parts: with the checkpoint's parameters.
         weights: (P,) these parameters.
-        shared_state: piece name -> state.
+        shared_state: connector name -> state.
     """
 
     config: ExperimentConfig
@@ -91,8 +91,8 @@ class StoredPolicy:
         )
         if not difference <= _LARGEST_DIFFERENCE:
             problem = Problem(
-                "the exported policy does not do what the module does: a piece's to_graph differs from the piece, or "
-                "the module draws random numbers",
+                "the exported policy does not do what the module does: a connector's to_graph differs from the "
+                "connector, or the module draws random numbers",
                 got=f"a difference of {difference:g} on random observations",
                 allowed=f"at most {_LARGEST_DIFFERENCE:g}",
             )

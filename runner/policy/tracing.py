@@ -34,7 +34,7 @@ def trace_onnx(graph: PolicyGraph) -> onnx.ModelProto:
     """Return the ONNX model of a graph; initializers are the variables that it uses, under their names.
 
     Raises:
-        ConfigError: torch cannot trace or export it; names the piece.
+        ConfigError: torch cannot trace or export it; names the connector.
     """
     variables = {name: variable.detach().clone() for name, variable in graph.variables()}
     inputs = graph.example_inputs()
@@ -94,7 +94,7 @@ def save_pt2(graph: PolicyGraph, manifest_json: str) -> bytes:
     """Return the graph with its present variables as a torch program: `torch.export.load(...).module()({"obs": ...})`.
 
     Raises:
-        ConfigError: torch cannot trace it; names the piece.
+        ConfigError: torch cannot trace it; names the connector.
     """
     inputs = graph.example_inputs()
     batch = torch.export.Dim("batch")

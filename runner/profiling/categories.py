@@ -116,7 +116,7 @@ def _of_shared(frame: Frame) -> Category | None:
 
 
 def _of_part(frame: Frame, in_pipeline: bool) -> Category | None:
-    """Return what a frame of a part of a run means; a piece's work is known by who has called the pipeline."""
+    """Return what a frame of a part of a run means; a connector's work is known by who has called the pipeline."""
     name = frame.function.rpartition(".")[2]
     for beginning, category in _BY_FILE.items():
         if frame.file.startswith(beginning):

@@ -220,7 +220,7 @@ class EnvSteps:
     def agents_of(self, module_id: str, found: DrawnRows, last: Rows) -> Agents:
         """Return whose the chunks are that begin with these rows and whose last observations are in rows `last`.
 
-        Each draw is an env episode by itself, so that pieces find the agents of the same one.
+        Each draw is an env episode by itself, so that connectors find the agents of the same one.
         """
         table, ring = self._tables[module_id], self._rings[module_id]
         both = np.stack((found.rows, last), 1).reshape(-1)

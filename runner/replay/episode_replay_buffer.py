@@ -27,7 +27,7 @@ class _Origin:
 class EpisodeReplayBuffer:
     """The newest env steps of episodes; sampled are fragments, uniformly over their first steps.
 
-    A `ReplayBuffer` whose samples have the ids, time steps and infos of their episodes, which pieces of learner
+    A `ReplayBuffer` whose samples have the ids, time steps and infos of their episodes, which connectors of learner
     pipelines may read. Chunks are not joined with earlier ones of the same episode. Subclass it to sample otherwise
     (`offline.prelearner_buffer_class`).
 

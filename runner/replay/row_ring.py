@@ -4,7 +4,7 @@ A row holds one observation and, as soon as it is known, the step that was taken
 the order in which their observations came; row r lies at place r % capacity, over row r - capacity. Each row knows how
 far its successor in the same episode is, so that chunks of any number of sub-environments, agents and simulators may
 come in turns, every observation is held once, and next observations and n-step returns are made when rows are sampled.
-Where pieces look back, each row also knows how far its predecessor is.
+Where connectors look back, each row also knows how far its predecessor is.
 
 Dimension letters: C capacity, R env steps, E episode chunks, B sampled rows.
 """

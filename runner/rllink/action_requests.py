@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.config.rllink import RLlinkConfig
-from runner.pipelines.piece_metrics import ConnectorMetrics, merged_metrics
+from runner.pipelines.custom_metrics import ReducedMetrics, merged_metrics
 from runner.rllink.agent_spaces import AgentSpaces
 from runner.rllink.inference import ModuleInference, ObservedStep, ServedEpisode
 from runner.rllink.messages import Answer, GetActionsRequest, MessageError, NewObservation
@@ -98,7 +98,7 @@ class ActionRequests:
     # -- for the runner ----------------------------------------------------------------------------------------------
 
     def use(self, version: Version | None, shared_state: Mapping[str, Any]) -> None:
-        """Use these weights (None: as before) and, by module, this merged state of shared pieces."""
+        """Use these weights (None: as before) and, by module, this merged state of shared connectors."""
         for module_id, inference in self._inference.items():
             if version is not None:
                 inference.load(version.weights[module_id])
@@ -116,12 +116,12 @@ class ActionRequests:
         return blocks, num_env_steps
 
     def learned(self) -> list[dict[str, Any]]:
-        """Return what pieces have learned since the last call, as states by module id."""
+        """Return what connectors have learned since the last call, as states by module id."""
         by_module = {module_id: inference.learned() for module_id, inference in self._inference.items()}
         return [dict(zip(by_module, states, strict=True)) for states in zip(*by_module.values(), strict=True)]
 
-    def take_metrics(self) -> ConnectorMetrics:
-        """Return what pieces have reported since the last call."""
+    def take_metrics(self) -> ReducedMetrics:
+        """Return what connectors have reported since the last call."""
         return merged_metrics(inference.take_metrics() for inference in self._inference.values())
 
     # -- for clients ---------------------------------------------------------------------------------------------------

@@ -301,7 +301,7 @@ class ExternalEnvRunner:
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of sampling: weights' number, pieces, sessions, and episodes that were sampled in part.
+        """Return the state of sampling: weights' number, connectors, sessions, and episodes that were sampled in part.
 
         The journal has the messages that were not sampled yet.
         """

@@ -15,8 +15,8 @@ from runner.episodes import nested
 from runner.episodes.spaces import blank_item
 from runner.module_parts import ActingParts
 from runner.modules.flat_parameters import FlatParameters
-from runner.pipelines.piece import ACTIONS_FOR_ENV
-from runner.pipelines.piece_metrics import ConnectorMetrics
+from runner.pipelines.connector import ACTIONS_FOR_ENV
+from runner.pipelines.custom_metrics import ReducedMetrics
 from runner.pipelines.pipeline import taken_metrics
 from runner.rllink.received_episodes import OpenEpisode, SampledChunks
 from runner.rows.agent_rows import AgentRows
@@ -90,21 +90,23 @@ class ModuleInference:
         self._weights.load(weights)
 
     def take_over(self, shared_state: Mapping[str, Any]) -> None:
-        """Set the merged state of pieces that runners share; `learned` still tells what they have learned until now."""
+        """Set the merged state of connectors that runners share; `learned` still tells what they have learned until
+        now.
+        """
         self._learned.append(self._take_learned())
         self.parts.env_to_module.set_state(shared_state)
 
     def learned(self) -> list[dict[str, Any]]:
-        """Return what the pieces have learned since the last call, as states that are not merged yet."""
+        """Return what the connectors have learned since the last call, as states that are not merged yet."""
         learned, self._learned = [*self._learned, self._take_learned()], []
         return learned
 
-    def take_metrics(self) -> ConnectorMetrics:
-        """Return what the pieces have reported since the last call."""
+    def take_metrics(self) -> ReducedMetrics:
+        """Return what the connectors have reported since the last call."""
         return taken_metrics({self.parts.plan.module_id: (self.parts.env_to_module, self.parts.module_to_env)})
 
     def _take_learned(self) -> dict[str, Any]:
-        """Return the state of the pieces, and let them go on as if it was merged, so that it is counted once."""
+        """Return the state of the connectors, and let them go on as if it was merged, so that it is counted once."""
         pipeline = self.parts.env_to_module
         state = pipeline.get_state()
         pipeline.set_state(pipeline.merge_states([state]))

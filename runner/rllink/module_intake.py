@@ -22,11 +22,11 @@ from runner.episodes import nested
 from runner.episodes.columns import OBS, Column, ColumnBlock
 from runner.module_parts import ActingParts
 from runner.modules.flat_parameters import FlatParameters
-from runner.pipelines.common_pieces import step_rows_of_obs
-from runner.pipelines.defaults import default_module_to_env_pieces
-from runner.pipelines.module_to_env_pieces import EpsilonGreedyActions, NormalizeAndClipActions
+from runner.pipelines.common_connectors import step_rows_of_obs
+from runner.pipelines.connector import ACTION_LOGP, LOSS_MASK, STATE_IN, STATE_OUT, Connector
+from runner.pipelines.defaults import default_module_to_env_connectors
+from runner.pipelines.module_to_env_connectors import EpsilonGreedyActions, NormalizeAndClipActions
 from runner.pipelines.noisy_actions import NoisyActions
-from runner.pipelines.piece import ACTION_LOGP, LOSS_MASK, STATE_IN, STATE_OUT, ConnectorPiece
 from runner.pipelines.pipeline import ModuleToEnvPipeline
 from runner.pipelines.recorded_episodes import pass_through
 from runner.rllink.received_episodes import JoinedChunks, ReceivedChunks, SampledChunks, join_chunks, store_lookback
@@ -38,7 +38,7 @@ class ModuleIntake:
 
     Args:
         seen: module and pipelines that compute the missing columns; they learn nothing.
-        learning: pipelines whose shared pieces learn from every observation.
+        learning: pipelines whose shared connectors learn from every observation.
         versions: the newest weights.
         num_lookback: number of past steps that chunks can see.
     """
@@ -51,16 +51,16 @@ class ModuleIntake:
         self._weights = FlatParameters(seen.module)
         self._outputs = tuple(name for name in seen.recorded if name != ACTION_LOGP)
         seen.env_to_module.freeze()
-        pieces = list(learning.env_to_module.single_pieces())
-        shares = [piece.shares_state for piece in pieces]
-        self._pieces_that_learn = pieces[: max(np.flatnonzero(shares), default=-1) + 1]
+        connectors = list(learning.env_to_module.single_connectors())
+        shares = [connector.shares_state for connector in connectors]
+        self._connectors_that_learn = connectors[: max(np.flatnonzero(shares), default=-1) + 1]
 
     def take_over(self, shared_state: Mapping[str, Any]) -> None:
-        """Set the merged state of pieces that runners share."""
+        """Set the merged state of connectors that runners share."""
         self._learning.env_to_module.set_state(shared_state)
 
     def state(self) -> dict[str, Any]:
-        """Return the state of pieces that runners share."""
+        """Return the state of connectors that runners share."""
         return self._learning.env_to_module.get_state()
 
     def block(self, parts: Sequence[ReceivedChunks]) -> SampledChunks:
@@ -72,13 +72,15 @@ class ModuleIntake:
         return SampledChunks(block, joined.episodes, joined.block.columns[OBS])
 
     def _learn(self, joined: JoinedChunks) -> None:
-        """Let pieces see each observation once: a later part of an episode begins with an observation that they saw."""
-        if not self._pieces_that_learn:
+        """Let connectors see each observation once: a later part of an episode begins with an observation that they
+        saw.
+        """
+        if not self._connectors_that_learn:
             return
         block = joined.block
         is_new = np.ones(block.num_rows + len(block), np.bool_)
         is_new[block.first_obs_rows[block.t_started > 0]] = False
-        pass_through(self._pieces_that_learn, block, self._learning.module, {LOSS_MASK: is_new})
+        pass_through(self._connectors_that_learn, block, self._learning.module, {LOSS_MASK: is_new})
 
     def _completed(self, joined: JoinedChunks) -> ColumnBlock:
         """Return the block with the columns that clients did not send."""
@@ -168,15 +170,19 @@ def actions_to_module(pipeline: ModuleToEnvPipeline, module_id: str) -> Any:
     """Return the function that turns actions (R, ...) of the environment back into actions of the module.
 
     Raises:
-        ConfigError: a piece changes actions in a way that cannot be undone.
+        ConfigError: a connector changes actions in a way that cannot be undone.
     """
-    defaults = default_module_to_env_pieces(True, True, has_memory=True, has_several_agents=True)
-    known: tuple[type[ConnectorPiece], ...] = (EpsilonGreedyActions, NoisyActions, *(type(piece) for piece in defaults))
-    for piece in pipeline.single_pieces():
-        if not isinstance(piece, known):
-            what = f"the piece {type(piece).__name__} changes actions for simulators, and this cannot be undone"
+    defaults = default_module_to_env_connectors(True, True, has_memory=True, has_several_agents=True)
+    known: tuple[type[Connector], ...] = (
+        EpsilonGreedyActions,
+        NoisyActions,
+        *(type(connector) for connector in defaults),
+    )
+    for connector in pipeline.single_connectors():
+        if not isinstance(connector, known):
+            what = f"the connector {type(connector).__name__} changes actions for simulators, and this cannot be undone"
             where = "connectors.module_to_env"
-            raise ConfigError([Problem(what, where, module_id, "the default pieces, and NormalizeAndClipActions")])
+            raise ConfigError([Problem(what, where, module_id, "the default connectors, and NormalizeAndClipActions")])
     scaling = pipeline["NormalizeAndClipActions"]
     assert isinstance(scaling, NormalizeAndClipActions)
     return scaling.to_module

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from runner.episodes import nested
 from runner.episodes.columns import OBS, REWARDS, Agents, Column, ColumnBlock, Lookback
-from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP
+from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTION_LOGP
 
 BoolArray = npt.NDArray[np.bool_]
 IntArray = npt.NDArray[np.int64]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column
-from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP
+from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTION_LOGP
 from runner.rllink.agent_spaces import AgentSpaces, read
 from runner.rllink.arrays import number_column
 from runner.rllink.judgement import RewardBound

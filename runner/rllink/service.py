@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from runner.config.rllink import RLlinkConfig
-from runner.pipelines.piece_metrics import ConnectorMetrics
+from runner.pipelines.custom_metrics import ReducedMetrics
 from runner.rllink.action_requests import ActionRequests
 from runner.rllink.agent_spaces import AgentSpaces
 from runner.rllink.inference import ModuleInference
@@ -59,9 +59,9 @@ class Batch:
         received: parts of messages, in the order of their arrival.
         num_env_steps: number of env steps in `received` and `served`.
         served: chunks of episodes in which the server chose the actions.
-        learned: states by module id, with what pieces have learned from these episodes.
+        learned: states by module id, with what connectors have learned from these episodes.
         records: numbers of the journal's records that the batch holds.
-        connector_metrics: what pieces have reported while the server chose actions.
+        connector_metrics: what connectors have reported while the server chose actions.
     """
 
     received: list[ReceivedChunks]
@@ -69,7 +69,7 @@ class Batch:
     served: list[SampledChunks] = field(default_factory=list)
     learned: list[dict[str, Any]] = field(default_factory=list)
     records: range = range(0)
-    connector_metrics: ConnectorMetrics = field(default_factory=dict)
+    connector_metrics: ReducedMetrics = field(default_factory=dict)
 
 
 @dataclass(eq=False)
@@ -162,7 +162,7 @@ class Service:
 
         Args:
             version: the newest weights; None: the same as before.
-            shared_state: module id -> merged state of the pieces that runners share.
+            shared_state: module id -> merged state of the connectors that runners share.
         """
         self._actions.use(version, shared_state)
         self._is_updating = False

@@ -21,7 +21,7 @@ class FileMaker(Protocol):
     problem: str | None
 
     def __call__(self, weights: Any, shared_state: Mapping[str, Any], weights_seq_no: int) -> bytes:
-        """Make the file with these parameters (P,), this state of the module's pieces and this number."""
+        """Make the file with these parameters (P,), this state of the module's connectors and this number."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Version:
     Attributes:
         seq_no: its sequence number.
         weights: module id -> (P,) parameters.
-        shared_state: module id -> merged state of the pieces that runners share.
+        shared_state: module id -> merged state of the connectors that runners share.
     """
 
     seq_no: int

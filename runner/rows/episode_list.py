@@ -1,4 +1,4 @@
-"""Running episodes that are objects of their own, to call pieces and pipelines on episodes made by hand."""
+"""Running episodes that are objects of their own, to call connectors and pipelines on episodes made by hand."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class RowArrays:
 
     Attributes:
         obs: observations as the environment returned them.
-        written_obs: what pieces let the episodes hold instead; None while none did.
+        written_obs: what connectors let the episodes hold instead; None while none did.
         steps: step columns; more come with the first outputs.
         is_gap: (rows, S) bool, the row is no step: the next one begins another episode.
         is_terminated, is_truncated: (rows, S) bool, how the step ended its episode.
@@ -57,7 +57,7 @@ class RowArrays:
 
     @property
     def held_obs(self) -> Column:
-        """The observations that the episodes hold: the environment's, or what a piece wrote in their place."""
+        """The observations that the episodes hold: the environment's, or what a connector wrote in their place."""
         return self.obs if self.written_obs is None else self.written_obs
 
     def write_obs(self, at: Any, obs: Column) -> None:

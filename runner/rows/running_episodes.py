@@ -1,4 +1,4 @@
-"""What pieces of env pipelines are given: the episodes that go on, one for each row of the batch."""
+"""What connectors of env pipelines are given: the episodes that go on, one for each row of the batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Contracts of the parts of a run: checks of pieces, modules, losses, environments, readers, operators and callbacks.
+"""Contracts of the parts of a run: checks of connectors, modules, losses, environments, readers, operators and
+callbacks.
 
 The checks of our own parts are these ones, so that a part of your own keeps to the same rules: docs/contracts.md.
 """
@@ -13,16 +14,17 @@ _EXPORTS: dict[str, str] = {
     "BrokenContract": "rules",
     "EnvironmentCheck": "environment_check",
     "check_callback": "callback_contract",
+    "check_connector": "connector_contract",
     "check_environment": "environment_check",
     "check_loss": "loss_contract",
     "check_module": "module_contract",
     "check_operator": "operator_contract",
-    "check_piece": "piece_contract",
     "check_reader": "reader_contract",
     "inspect_environment": "environment_check",
+    "check_piece": "connector_contract",  # the earlier name of check_connector
 }
 
-__all__ = sorted(_EXPORTS)
+__all__ = sorted(set(_EXPORTS) - {"check_piece"})
 
 
 def __getattr__(name: str) -> Any:

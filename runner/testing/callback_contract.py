@@ -18,7 +18,7 @@ from runner.config.errors import Problem
 from runner.config.validation import build_experiment_config
 from runner.episodes import nested
 from runner.experiment.trainer import Trainer
-from runner.pipelines.piece_metrics import PieceMetrics, ReducedValue
+from runner.pipelines.custom_metrics import CustomMetrics, ReducedValue
 from runner.testing.rules import Rule, are_equal, check_rules, problems_of, through_checkpoint
 
 _RUN = (
@@ -99,14 +99,14 @@ class _CheckedInstance:
         return ()
 
 
-class _Reporter(PieceMetrics):
+class _Reporter(CustomMetrics):
     """Metrics of a callback that note what is reported."""
 
     reported: list[tuple[str, str, float]]
     hook: str
 
     def report(self, name: str, value: Any, weight: Any = 1.0) -> None:
-        """See `PieceMetrics`."""
+        """See `CustomMetrics`."""
         super().report(name, value, weight)
         self.reported.append((self.hook, name, float(value)))
 

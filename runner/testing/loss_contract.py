@@ -120,7 +120,9 @@ class _LossContract:
         return loss
 
     def _rows(self, loss: Loss) -> dict[str, Any]:
-        """Return random rows with only the columns in `reads`, as in a run; a column of a user-defined piece is 0."""
+        """Return random rows with only the columns in `reads`, as in a run; a column of a user-defined connector is
+        0.
+        """
         rows = make_batch(self._make_module(), _NUM_ROWS)
         return {column: rows[column] if column in rows else torch.zeros(_NUM_ROWS) for column in loss.reads}
 

@@ -1,4 +1,4 @@
-"""Random items of spaces: batches for modules, and environments for pieces."""
+"""Random items of spaces: batches for modules, and environments for connectors."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ def test_hooks_see_the_newest_observation() -> None:
             assert (result["callbacks/size"] or 0.0) > 0.1
 
 
-def test_hooks_see_what_pieces_make_of_the_newest_observation() -> None:
+def test_hooks_see_what_connectors_make_of_the_newest_observation() -> None:
     """Normalised: neither what another step left there nor zeros."""
     filtered = "connectors.env_to_module=[{prepend: {_target_: runner.pipelines.MeanStdFilter}}]"
     with trainer_of(*PPO, filtered, f"callbacks=[{{_target_: {OWN}.Seen}}]") as trainer:

@@ -1,4 +1,4 @@
-"""A learner piece that writes down what is learned from."""
+"""A learner connector that writes down what is learned from."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from runner.pipelines.piece import Batch, ConnectorPiece
+from runner.pipelines.connector import Batch, Connector
 
 
-class Witness(ConnectorPiece):
+class Witness(Connector):
     """Appends the rewards of each batch to a file, one a line, in the order of the rows.
 
     Args:

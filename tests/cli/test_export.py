@@ -40,7 +40,7 @@ def test_a_run_becomes_an_onnx_file(run_main: RunMain, run_dir: Path, tmp_path: 
     assert "onnxruntime differs from the module by at most" in outcome.out
     policy = LocalPolicy(content)
     assert policy.manifest["experiment"] == "ppo_cartpole"
-    mean = policy.manifest["statistics"]["env_to_module.pieces.MeanStdFilter.mean"]
+    mean = policy.manifest["statistics"]["env_to_module.connectors.MeanStdFilter.mean"]
     assert np.abs(mean).max() > 0
     action, extra = policy.act(np.zeros(4, np.float32))
     assert action in (0, 1)

@@ -1,4 +1,4 @@
-"""What `validate` knows of environments, wrappers and pieces from their source alone."""
+"""What `validate` knows of environments, wrappers and connectors from their source alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import functools
 import gymnasium as gym
 from gymnasium.wrappers import NormalizeReward
 from runner.environments import MultiAgentCartPole
-from runner.pipelines import ConnectorPiece, ConnectorPipeline
+from runner.pipelines import Connector, ConnectorPipeline
 
 class Maze(gym.Env):
     def __init__(self, size, *, walls=()): ...
@@ -57,7 +57,7 @@ def make_cached(size): return Maze(size)
 
 def rewarded(env, *, times=2): return env
 
-class Piece(ConnectorPiece):
+class Connector(Connector):
     def __init__(self, factor): ...
 
 class Pipeline(ConnectorPipeline): ...
@@ -82,8 +82,8 @@ def with_env(name: str, env_config: str = "{}", wrappers: str = "[]") -> list[st
     return ["+experiment=ppo_cartpole", "env.env=null", *target]
 
 
-def with_piece(piece: str) -> list[str]:
-    return ["+experiment=ppo_cartpole", f"connectors.learner=[{{append: {piece}}}]"]
+def with_connector(connector: str) -> list[str]:
+    return ["+experiment=ppo_cartpole", f"connectors.learner=[{{append: {connector}}}]"]
 
 
 GOOD = {
@@ -102,8 +102,10 @@ GOOD = {
         f"[{{_target_: {TARGETS}.Wrapped, factor: 3}}, {{_target_: {TARGETS}.rewarded, times: 3}}, "
         f"{{_target_: gymnasium.wrappers.NormalizeReward, gamma: 0.9}}, {{_target_: {TARGETS}.NormalizeReward}}]",
     ),
-    "piece": with_piece(f"{{_target_: {TARGETS}.Piece, factor: 3}}"),
-    "pipeline": with_piece(f"{{_target_: {TARGETS}.Pipeline, pieces: [{{_target_: {TARGETS}.Piece, factor: 3}}]}}"),
+    "piece": with_connector(f"{{_target_: {TARGETS}.Connector, factor: 3}}"),
+    "pipeline": with_connector(
+        f"{{_target_: {TARGETS}.Pipeline, pieces: [{{_target_: {TARGETS}.Connector, factor: 3}}]}}"
+    ),
 }
 BAD = {
     "path in the place of an id": (
@@ -182,29 +184,37 @@ BAD = {
         f"algorithm.loss: {TARGETS}.Plain is no subclass of runner.learners.loss.Loss",
         "Plain",
     ),
-    "no piece": (with_piece(f"{{_target_: {TARGETS}.Plain}}"), "is no subclass of runner.pipelines.ConnectorPiece", ""),
-    "missing argument of a piece": (
-        with_piece(f"{{_target_: {TARGETS}.Piece}}"),
+    "no connector": (
+        with_connector(f"{{_target_: {TARGETS}.Plain}}"),
+        "is no subclass of runner.pipelines.Connector",
+        "",
+    ),
+    "missing argument of a connector": (
+        with_connector(f"{{_target_: {TARGETS}.Connector}}"),
         "needs the argument factor",
         "factor",
     ),
-    "piece of a pipeline": (
-        with_piece(f"{{_target_: {TARGETS}.Pipeline, pieces: [{{_target_: {TARGETS}.Piece, facto: 3}}]}}"),
-        "connectors.learner.0.append.pieces.0._target_: Piece takes no argument facto",
+    "connector of a pipeline": (
+        with_connector(f"{{_target_: {TARGETS}.Pipeline, pieces: [{{_target_: {TARGETS}.Connector, facto: 3}}]}}"),
+        "connectors.learner.0.append.pieces.0._target_: Connector takes no argument facto",
         "nearest  factor",
     ),
-    "piece of a pipeline in a pipeline": (
-        with_piece(
+    "connector of a pipeline in a pipeline": (
+        with_connector(
             f"{{_target_: {TARGETS}.Pipeline, pieces: [{{_target_: {TARGETS}.Pipeline, "
             f"pieces: [{{_target_: {TARGETS}.Plain}}]}}]}}"
         ),
         "connectors.learner.0.append.pieces.0.pieces.0._target_",
         "is no subclass",
     ),
-    "pipeline without pieces": (with_piece(f"{{_target_: {TARGETS}.Pipeline}}"), "needs the argument pieces", ""),
-    "pieces that are no list": (
-        with_piece(f"{{_target_: {TARGETS}.Pipeline, pieces: 3}}"),
-        "pieces must be a list of pieces",
+    "pipeline without connectors": (
+        with_connector(f"{{_target_: {TARGETS}.Pipeline}}"),
+        "needs the argument pieces",
+        "",
+    ),
+    "connectors that are no list": (
+        with_connector(f"{{_target_: {TARGETS}.Pipeline, pieces: 3}}"),
+        "pieces must be a list of connectors",
         "",
     ),
 }

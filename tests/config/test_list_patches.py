@@ -194,8 +194,8 @@ def test_a_run_writes_down_the_edits_that_it_makes(run_main: Callable[..., Any],
 
     from tests.conftest import QUICK
 
-    piece = "{insert_after: AddObservationsFromEpisodesToBatch, piece: {_target_: runner.pipelines.MeanStdFilter}}"
-    edits = (f"{KEY}=[{piece}]", f"{KEY}.1.piece.clip_by_value=3", f"hydra.run.dir={tmp_path / 'run'}")
+    connector = "{insert_after: AddObservationsFromEpisodesToBatch, piece: {_target_: runner.pipelines.MeanStdFilter}}"
+    edits = (f"{KEY}=[{connector}]", f"{KEY}.1.piece.clip_by_value=3", f"hydra.run.dir={tmp_path / 'run'}")
     outcome = run_main(
         "+experiment=ppo_cartpole", "connectors=mean_std_filter", *QUICK, "stop.training_iteration=1", *edits
     )

@@ -23,7 +23,7 @@ GROUPS = (
     "algorithm, checkpoint, connectors, env, env_runners, evaluation, learners, module, offline, rllink, "
     "sweep, tracking"
 )
-LEARNER_PIECES = (
+LEARNER_CONNECTORS = (
     "AddColumnsFromEpisodesToTrainBatch, AddObservationsFromEpisodesToBatch, "
     "AddOneTsToEpisodesAndTruncate, AddStatesFromEpisodesToBatch, AddTimeDimToBatchAndZeroPad, "
     "AgentToModuleMapping, BatchIndividualItems, GeneralAdvantageEstimation, NumpyToTensor"
@@ -63,8 +63,8 @@ CHOSEN_TWICE = Problem(
 )
 
 ODD_CUSTOM_RESOURCES = "env_runners.custom_resources_per_env_runner={CPU: 2, memory: 1, simulator: 1.5, license: 0}"
-PIECE_WITHOUT_A_PLACE = "connectors.learner=[{_target_: runner.pipelines.ClipRewards, limit: 1}]"
-MISSPELT_PIECE = "connectors.learner=[{insert_after: GAE, pice: {_target_: runner.pipelines.ClipRewards}}]"
+CONNECTOR_WITHOUT_A_PLACE = "connectors.learner=[{_target_: runner.pipelines.ClipRewards, limit: 1}]"
+MISSPELT_CONNECTOR = "connectors.learner=[{insert_after: GAE, pice: {_target_: runner.pipelines.ClipRewards}}]"
 ODD_CONV_FILTERS = "module.conv_filters=[[16,4,2],[32,3],[0,3,1]]"
 ODD_EDITS = (
     "connectors.learner=[{inser: 3}, {prepend: 3}, {prepend: {x: 1}}, {remove: 3}, {insert_after: A}, "
@@ -118,9 +118,9 @@ def no_schedule(key: str, why: str, where: str, got: str) -> Problem:
     return Problem(f"{key} is no schedule: {why}", where, got, SCHEDULE)
 
 
-def not_a_piece(place: str, got: str) -> Problem:
-    allowed = "{_target_: package.module.Piece, argument: value, ...}"
-    what = f"connectors.learner.{place} must be a piece with a _target_"
+def not_a_connector(place: str, got: str) -> Problem:
+    allowed = "{_target_: package.module.Connector, argument: value, ...}"
+    what = f"connectors.learner.{place} must be a connector with a _target_"
     return Problem(what, f"override {ODD_EDITS}", got, allowed)
 
 
@@ -781,44 +781,45 @@ MISTAKES = [
                 nearest="MeanStdFilter",
             )
         ],
-        id="missing_piece",
+        id="missing_connector",
     ),
     pytest.param(
-        [PIECE_WITHOUT_A_PLACE],
+        [CONNECTOR_WITHOUT_A_PLACE],
         [
             Problem(
                 "connectors.learner.0: ClipRewards takes no argument limit",
-                where=f"override {PIECE_WITHOUT_A_PLACE}",
+                where=f"override {CONNECTOR_WITHOUT_A_PLACE}",
                 got="runner.pipelines.ClipRewards",
                 allowed="high, low, sign",
             ),
             Problem(
-                "connectors.learner.0 is a piece, and does not say where it stands",
-                where=f"override {PIECE_WITHOUT_A_PLACE}",
+                "connectors.learner.0 is a connector, and does not say where it stands",
+                where=f"override {CONNECTOR_WITHOUT_A_PLACE}",
                 got='{"_target_": "runner.pipelines.ClipRewards", "limit": 1}',
-                allowed="{append: {_target_: ...}}, {prepend: ...}, or {insert_after: PIECE, piece: {_target_: ...}}",
+                allowed="{append: {_target_: ...}}, {prepend: ...}, or "
+                "{insert_after: CONNECTOR, piece: {_target_: ...}}",
             ),
         ],
-        id="piece_without_a_place",
+        id="connector_without_a_place",
     ),
     pytest.param(
-        [MISSPELT_PIECE],
+        [MISSPELT_CONNECTOR],
         [
             Problem(
-                "the learner pipeline has no piece GAE",
-                where=f"override {MISSPELT_PIECE}",
+                "the learner pipeline has no connector GAE",
+                where=f"override {MISSPELT_CONNECTOR}",
                 got="GAE",
-                allowed=LEARNER_PIECES,
+                allowed=LEARNER_CONNECTORS,
             ),
             Problem(
                 "connectors.learner.0 is an unknown edit pice",
-                where=f"override {MISSPELT_PIECE}",
+                where=f"override {MISSPELT_CONNECTOR}",
                 got="pice",
                 allowed=ONE_EDIT,
                 nearest="piece",
             ),
         ],
-        id="misspelt_piece",
+        id="misspelt_connector",
     ),
     pytest.param(
         ["connectors.learner={append: {_target_: runner.pipelines.ClipRewards}}"],
@@ -904,7 +905,10 @@ MISTAKES = [
         [ODD_EDITS],
         [
             Problem(
-                "the learner pipeline has no piece A", where=f"override {ODD_EDITS}", got="A", allowed=LEARNER_PIECES
+                "the learner pipeline has no connector A",
+                where=f"override {ODD_EDITS}",
+                got="A",
+                allowed=LEARNER_CONNECTORS,
             ),
             Problem(
                 "connectors.learner.0 is an unknown edit inser",
@@ -913,15 +917,15 @@ MISTAKES = [
                 allowed=ONE_EDIT,
                 nearest="insert_before",
             ),
-            not_a_piece("1.prepend", "3"),
-            not_a_piece("2.prepend", '{"x": 1}'),
+            not_a_connector("1.prepend", "3"),
+            not_a_connector("2.prepend", '{"x": 1}'),
             Problem(
-                "connectors.learner.3.remove must name a piece of the pipeline",
+                "connectors.learner.3.remove must name a connector of the pipeline",
                 where=f"override {ODD_EDITS}",
                 got="3",
                 allowed="a class name",
             ),
-            not_a_piece("4.piece", "null"),
+            not_a_connector("4.piece", "null"),
             not_one_edit(5, "append, remove"),
             not_one_edit(6, "{}"),
         ],

@@ -15,7 +15,7 @@ from runner.config.errors import ConfigError
 from runner.config.experiment_file import experiment_text
 from runner.config.stored import compose_stored
 from runner.config.variants import compose_variant
-from tests.support.reporting_pieces import RewardSum
+from tests.support.reporting_connectors import RewardSum
 
 WriteConfig = Callable[[str, str], Path]
 ReportOf = Callable[..., str]
@@ -161,10 +161,11 @@ def test_a_single_agent_has_one_module(report_of: ReportOf) -> None:
     assert "allowed  default_policy" in report
 
 
-def test_metrics_of_a_piece_of_one_module() -> None:
-    piece = "{prepend: {_target_: tests.support.reporting_pieces.RewardSum}}"
+def test_metrics_of_a_connector_of_one_module() -> None:
+    connector = "{prepend: {_target_: tests.support.reporting_connectors.RewardSum}}"
     plain, config = (
-        build_experiment_config(compose_experiment([AGENTS, *more])) for more in ([], [f"{OF_P0}.learner=[{piece}]"])
+        build_experiment_config(compose_experiment([AGENTS, *more]))
+        for more in ([], [f"{OF_P0}.learner=[{connector}]"])
     )
     names = connector_metrics(config, ["p0", "p1"]).keys() - connector_metrics(plain, ["p0", "p1"]).keys()
     assert names == {f"connectors/p0/learner/{name}" for name in RewardSum.reports}
@@ -178,7 +179,7 @@ def parts_of(*overrides: str) -> Any:
 
 def test_pipelines_of_one_module() -> None:
     parts = parts_of(f"{OF_P0}.env_to_module=[{CLIP}]", "connectors.modules.p1.module_to_env=[]")
-    names = {id_: [type(piece).__name__ for piece in of_one.env_to_module] for id_, of_one in parts.items()}
+    names = {id_: [type(connector).__name__ for connector in of_one.env_to_module] for id_, of_one in parts.items()}
     assert "MeanStdFilter" in names["p0"]
     assert "MeanStdFilter" not in names["p1"]
 

@@ -13,14 +13,14 @@ import pytest
 
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
-from runner.config.own_class_checks import DEFAULT_COLUMNS, DEFAULT_PIECES
+from runner.config.own_class_checks import DEFAULT_COLUMNS, DEFAULT_CONNECTORS
 from runner.config.validation import build_experiment_config
 
 SOURCE = """
 import torch
 from runner.learners.loss import Loss
 from runner.modules import RLModule, ActorCriticModule
-from runner.pipelines.piece import ConnectorPiece
+from runner.pipelines.connector import Connector
 
 EXTRA = "curiosity"
 
@@ -50,13 +50,13 @@ class Small(ActorCriticModule):
         super().__init__(observation_space, action_space, config)
         self.size = config.model_config["size"]
 
-class MyPiece(ConnectorPiece):
+class MyConnector(Connector):
     writes = (EXTRA,)
 
     def __call__(self, *, batch, **kwargs):
         return batch
 """
-PIECE = "connectors.learner=[{append: {_target_: own_classes.MyPiece}}"
+CONNECTOR = "connectors.learner=[{append: {_target_: own_classes.MyConnector}}"
 
 
 @pytest.fixture
@@ -83,16 +83,16 @@ LOSS = "algorithm.loss=own_classes.MyLoss"
 @pytest.mark.parametrize(
     ("overrides", "what", "nearest"),
     [
-        ([LOSS, MINE], "MyLoss reads curiosity, which no piece of the learner pipeline writes", None),
-        ([LOSS, NO_GAE, MINE, f"{PIECE}]"], "MyLoss reads advantages", None),
-        ([LOSS, f"{PIECE}]"], "MyLoss needs curiosity_head of the module, and ActorCriticModule has none", None),
+        ([LOSS, MINE], "MyLoss reads curiosity, which no connector of the learner pipeline writes", None),
+        ([LOSS, NO_GAE, MINE, f"{CONNECTOR}]"], "MyLoss reads advantages", None),
+        ([LOSS, f"{CONNECTOR}]"], "MyLoss needs curiosity_head of the module, and ActorCriticModule has none", None),
         (
             ["connectors.learner=[{remove: GeneralAdvantageEstimations}]"],
-            "the learner pipeline has no piece GeneralAdvantageEstimations",
+            "the learner pipeline has no connector GeneralAdvantageEstimations",
             "GeneralAdvantageEstimation",
         ),
-        (["connectors.env_to_module=[{remove: NumpyToTensors}]"], "has no piece NumpyToTensors", "NumpyToTensor"),
-        (["connectors.module_to_env=[{remove: GetAction}]"], "has no piece GetAction", "GetActions"),
+        (["connectors.env_to_module=[{remove: NumpyToTensors}]"], "has no connector NumpyToTensors", "NumpyToTensor"),
+        (["connectors.module_to_env=[{remove: GetAction}]"], "has no connector GetAction", "GetActions"),
         ([MINE, "module.model_config={sise: 1}"], "module.model_config.sise is not used by MyModule", "size"),
         (["module._target_=own_classes.Small", "module.model_config={dept: 1}"], "dept is not used by Small", "depth"),
         (["module.model_config={size: 1}"], "module.model_config.size is not used by ActorCriticModule", None),
@@ -111,8 +111,8 @@ def test_what_is_found(
 @pytest.mark.parametrize(
     "overrides",
     [
-        [LOSS, MINE, f"{PIECE}]"],
-        [f"{PIECE}, {{insert_before: MyPiece, piece: {{_target_: own_classes.MyPiece}}}}]"],
+        [LOSS, MINE, f"{CONNECTOR}]"],
+        [f"{CONNECTOR}, {{insert_before: MyConnector, piece: {{_target_: own_classes.MyConnector}}}}]"],
         [MINE, "module.model_config={size: 1, depth: 3}", "module.fcnet_hiddens=[8]"],
         ["module._target_=own_classes.Passing", "module.use_lstm=true"],
         ["module._target_=own_classes.Small", "module.use_lstm=true", "module.model_config={size: 1}"],
@@ -139,7 +139,7 @@ def test_torch_is_not_imported(tmp_path: Path) -> None:
     assert "MyLoss reads curiosity" in done.stderr
 
 
-def test_all_default_pieces_and_columns_are_known() -> None:
+def test_all_default_connectors_and_columns_are_known() -> None:
     import torch
     from gymnasium.spaces import Box, Discrete
 
@@ -151,8 +151,8 @@ def test_all_default_pieces_and_columns_are_known() -> None:
         "module_to_env": defaults.module_to_env_pipeline(space, actions, True, True, [], None, True, True),  # type: ignore[arg-type]
         "learner": defaults.learner_pipeline(space, actions, device, [], None, (), 2),  # type: ignore[arg-type]
     }
-    assert {name: {type(piece).__name__ for piece in pipeline.every_piece()} for name, pipeline in made.items()} == {
-        name: set(names) for name, names in DEFAULT_PIECES.items()
-    }
-    written = {column for piece in made["learner"].every_piece() for column in piece.writes}
+    assert {
+        name: {type(connector).__name__ for connector in pipeline.every_connector()} for name, pipeline in made.items()
+    } == {name: set(names) for name, names in DEFAULT_CONNECTORS.items()}
+    written = {column for connector in made["learner"].every_connector() for column in connector.writes}
     assert written <= set(DEFAULT_COLUMNS)

@@ -1,4 +1,4 @@
-"""A user's own experiment, environment, dataclass and pieces, all outside the repository."""
+"""A user's own experiment, environment, dataclass and connectors, all outside the repository."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CODE = """
 from dataclasses import dataclass
 import gymnasium as gym
 from runner.config.algorithms import PPOConfig
-from runner.pipelines.piece import ConnectorPiece
+from runner.pipelines.connector import Connector
 
 class Maze(gym.Env):
     def __init__(self, size=3, *, walls=()): ...
@@ -32,7 +32,7 @@ def make_maze(size, **others):
     return Maze(size, **others)
 
 @dataclass
-class Piece(ConnectorPiece):
+class Connector(Connector):
     factor: float = 1.0
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ env:
   env_config: {size: 4}
 connectors:
   learner:
-    - append: {_target_: my_lab.code.Piece, factor: "${algorithm.temperature}"}
+    - append: {_target_: my_lab.code.Connector, factor: "${algorithm.temperature}"}
 stop: {training_iteration: 3}
 """
 ALGORITHM = """# Mine.

@@ -26,7 +26,7 @@ PAGES = {
     "runner.callbacks": ["callbacks"],
     "runner.environments": ["environments"],
     "runner.modules": ["modules"],
-    "runner.pipelines": ["pieces"],
+    "runner.pipelines": ["connectors"],
     "runner.plans": ["plans", "operators"],
     "runner.replay": ["replay"],
 }

@@ -60,7 +60,7 @@ def test_boxes_are_within_each_other_or_apart() -> None:
 
 def test_long_lines_are_broken_and_nothing_is_lost() -> None:
     words = [f"column_{number}" for number in range(30)]
-    texts = texts_of(parsed(BoxStack([Box("Piece", [Line("reads", ", ".join(words))])], [None])))
+    texts = texts_of(parsed(BoxStack([Box("Connector", [Line("reads", ", ".join(words))])], [None])))
     assert max(map(len, texts)) <= 52
     assert " ".join(text for text in texts if "column" in text) == ", ".join(words)
 

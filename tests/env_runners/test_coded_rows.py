@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from runner.env_runners.sample import Sample
 from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import ColumnBlock, concat_blocks
-from runner.module_parts import make_piece
+from runner.module_parts import make_connector
 from runner.pipelines.defaults import learner_pipeline
 from tests.support.coded_runs import (
     CPU,
@@ -158,7 +158,7 @@ def test_train_batch_has_every_row_once_and_none_shifted(
     kind: str, num_envs: int, lengths: list[int], fragments: list[int], lookback: int, explore: bool
 ) -> None:
     samples, actions = run(kind, num_envs, lengths, fragments, lookback, explore)
-    pipeline = learner_pipeline(CodedEnv.observation_space, CodedEnv.action_space, CPU, LEARNER_EDITS, make_piece)
+    pipeline = learner_pipeline(CodedEnv.observation_space, CodedEnv.action_space, CPU, LEARNER_EDITS, make_connector)
     seen: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for steps, sample in zip(fragments, samples, strict=True):
         batch = batch_of(pipeline, sample.rollout.blocks["default_policy"])
@@ -245,7 +245,7 @@ def in_order(n: int, lengths: Sequence[int], num_steps: int) -> list[tuple[int, 
 def test_blocks_of_two_runners_concatenate_to_one_batch() -> None:
     samples, _ = run("batched", 3, [4, 1, 6], [10, 10], 1, True)
     block = concat_blocks([sample.rollout.blocks["default_policy"] for sample in samples])
-    pipeline = learner_pipeline(CodedEnv.observation_space, CodedEnv.action_space, CPU, LEARNER_EDITS, make_piece)
+    pipeline = learner_pipeline(CodedEnv.observation_space, CodedEnv.action_space, CPU, LEARNER_EDITS, make_connector)
     together = batch_of(pipeline, block)
     apart = [batch_of(pipeline, sample.rollout.blocks["default_policy"]) for sample in samples]
     for name in set(together) - {"advantages"}:  # standardised over the batch

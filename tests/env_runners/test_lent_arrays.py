@@ -22,7 +22,7 @@ from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.vector_envs import BatchedEnvironments, SyncEnvironments
 from runner.episodes import nested
 from runner.modules import ActorCriticModule
-from runner.pipelines.observation_piece import ObservationPiece
+from runner.pipelines.observation_connector import ObservationConnector
 from runner.rows.agent_rows import AgentRows
 from runner.testing import inspect_environment
 from runner.testing.rules import through_checkpoint
@@ -240,7 +240,7 @@ def test_infos_of_agents_that_are_reused() -> None:
 
 
 class HalvesInPlace(ActorCriticModule):
-    """Writes into the batch that it is given, as its pieces do."""
+    """Writes into the batch that it is given, as its connectors do."""
 
     def forward_train(self, batch: Any) -> Any:
         if not torch.is_grad_enabled():
@@ -248,17 +248,17 @@ class HalvesInPlace(ActorCriticModule):
         return super().forward_train(batch)
 
 
-class DoublesInPlace(ObservationPiece):
+class DoublesInPlace(ObservationConnector):
     def transform(self, obs: Any, batch: Any, episodes: Any) -> Any:
         obs *= 2.0
         return obs
 
 
-def test_pieces_and_modules_may_write_into_the_batch() -> None:
+def test_connectors_and_modules_may_write_into_the_batch() -> None:
     envs = SyncEnvironments(lambda: Spoils("floats"), 2, 0)
     module = HalvesInPlace(envs.single_observation_space, SPACES["floats"], SMALL)
-    piece = {"_target_": f"{__name__}.DoublesInPlace"}
-    edits = [{"insert_after": "AddObservationsFromEpisodesToBatch", "piece": piece}]
+    connector = {"_target_": f"{__name__}.DoublesInPlace"}
+    edits = [{"insert_after": "AddObservationsFromEpisodesToBatch", "piece": connector}]
     block = make_runner(envs, module, env_to_module_edits=edits).sample(8).rollout.blocks["default_policy"]
     for episode in block:
         sums = np.cumsum([0.0, *episode.get_rewards().tolist()])

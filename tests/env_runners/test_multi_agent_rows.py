@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from runner.env_runners.sample import Sample
 from runner.episodes import SingleAgentEpisode, nested
 from runner.episodes.columns import ColumnBlock, concat_rollouts
-from runner.pipelines.piece import ConnectorPiece
+from runner.pipelines.connector import Connector
 from tests.support.coded_agents import (
     AgentEpisode,
     CodedAgentsEnv,
@@ -35,7 +35,7 @@ runs = given(
 some_runs = settings(max_examples=20, deadline=None, derandomize=True)
 
 
-class Watcher(ConnectorPiece):
+class Watcher(Connector):
     """Notes what every view of a running episode shows, and the histories."""
 
     def __init__(self, lookback: int) -> None:

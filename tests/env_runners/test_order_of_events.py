@@ -7,7 +7,7 @@ from typing import Any
 
 from runner.callbacks import Callback, Callbacks, EpisodeCallbacks
 from runner.env_runners.vector_envs import SyncEnvironments
-from runner.pipelines import ConnectorPiece
+from runner.pipelines import Connector
 from tests.env_runners.test_multi_agent_rows import StatefulAgentsEnv
 from tests.support.coded_agents import make_coded_run
 from tests.support.coded_runs import coded_module, make_runner, weights_of
@@ -39,7 +39,7 @@ class Notes(Callback):
         self.log.append("sample end")
 
 
-class NotedPass(ConnectorPiece):
+class NotedPass(Connector):
     """Notes that its pipeline runs."""
 
     def __init__(self, text: str, log: list[str]) -> None:

@@ -16,7 +16,7 @@ from runner import Trainer
 from runner.callbacks import Callback
 from runner.config import build_experiment_config, compose_experiment
 from runner.modules.default_settings import default_settings
-from runner.pipelines.piece import ConnectorPiece
+from runner.pipelines.connector import Connector
 from tests.conftest import QUICK
 
 HERE = __name__
@@ -54,7 +54,7 @@ class TrainsInStep(gym.Wrapper[Any, Any, Any, Any]):
         return obs, *others
 
 
-class TrainsInPiece(ConnectorPiece):
+class TrainsInConnector(Connector):
     reads = ("obs",)
 
     def __init__(self) -> None:
@@ -65,7 +65,7 @@ class TrainsInPiece(ConnectorPiece):
         return batch
 
 
-class TrainsOnOutputs(ConnectorPiece):
+class TrainsOnOutputs(Connector):
     def __init__(self) -> None:
         self._network = torch.nn.Linear(2, 1)
 
@@ -94,7 +94,7 @@ def train(*overrides: str, num_iterations: int = 2) -> dict[str, Any]:
     [
         f"env.wrappers=[{{_target_: {HERE}.TrainsInStep}}]",
         "connectors.env_to_module=[{insert_after: AddObservationsFromEpisodesToBatch, "
-        f"piece: {{_target_: {HERE}.TrainsInPiece}}}}]",
+        f"piece: {{_target_: {HERE}.TrainsInConnector}}}}]",
         f"connectors.module_to_env=[{{insert_before: GetActions, piece: {{_target_: {HERE}.TrainsOnOutputs}}}}]",
         f"callbacks=[{{_target_: {HERE}.TrainsInCallback}}]",
     ],

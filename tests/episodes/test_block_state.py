@@ -130,7 +130,7 @@ def test_arrays_in_infos_are_kept(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_checkpoint_can_be_written(tmp_path: Path) -> None:
-    """Pieces of learner pipelines may write to what they get."""
+    """Connectors of learner pipelines may write to what they get."""
     block = block_from_episodes([episode_of("a", 2)])
     got = through_disk(Rollout({ID: block}, 2), tmp_path / "one").blocks[ID]
     got.columns["rewards"][0] = 3.0

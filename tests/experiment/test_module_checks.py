@@ -16,7 +16,7 @@ from runner.experiment.rehearsal import rehearse
 from runner.learners.loss import Loss
 from runner.module_parts import build_parts
 from runner.modules import RLModule
-from runner.pipelines import LearnerPiece, MonteCarloReturns
+from runner.pipelines import LearnerConnector, MonteCarloReturns
 
 HERE = "tests.experiment.test_module_checks"
 CARTPOLE = "+experiment=ppo_cartpole"
@@ -308,7 +308,7 @@ def test_what_needs_values_is_named() -> None:
     assert "returns no vf_preds, which ActorLoss needs" in report
 
 
-class ReadsTemperature(LearnerPiece):
+class ReadsTemperature(LearnerConnector):
     """Reads an output that no module of runner has."""
 
     needs = ("log_temperature",)
@@ -317,7 +317,7 @@ class ReadsTemperature(LearnerPiece):
         return batch
 
 
-def test_a_piece_names_what_it_needs() -> None:
+def test_a_connector_names_what_it_needs() -> None:
     edit = f"connectors.learner=[{{append: {{_target_: {HERE}.ReadsTemperature}}}}]"
     assert "returns no log_temperature, which ReadsTemperature needs" in report_of("Good", edit)
 

@@ -22,7 +22,7 @@ from runner.env_runners.env_makers import make_environment
 from runner.experiment.trainer import Trainer
 from runner.learners.ppo import PPOLoss
 from runner.modules import ActorCriticModule
-from runner.pipelines.piece import ConnectorPiece
+from runner.pipelines.connector import Connector
 from tests.conftest import Outcome, progress_of, without_times
 
 HERE = "tests.experiment.test_nested_targets"
@@ -72,7 +72,7 @@ class PairModule(ActorCriticModule):
         super().__init__(observation_space, action_space, config)
 
 
-class PairPiece(ConnectorPiece):
+class PairConnector(Connector):
     def __init__(self, pair: Any) -> None:
         assert is_whole(pair)
 
@@ -105,8 +105,8 @@ EVERYWHERE = (
     REWARD,
     f"module._target_={HERE}.PairModule",
     f"module.model_config={{pair: {PAIR}}}",
-    f"connectors.learner=[{{append: {{_target_: {HERE}.PairPiece, pair: {PAIR}}}}}]",
-    f"connectors.env_to_module=[{{prepend: {{_target_: {HERE}.PairPiece, _args_: [{PAIR}]}}}}]",
+    f"connectors.learner=[{{append: {{_target_: {HERE}.PairConnector, pair: {PAIR}}}}}]",
+    f"connectors.env_to_module=[{{prepend: {{_target_: {HERE}.PairConnector, _args_: [{PAIR}]}}}}]",
     f"callbacks=[{{_target_: {HERE}.PairCallback, _args_: [{PAIR}]}}]",
     f"algorithm.schema={HERE}.PairConfig",
     f"algorithm.loss={HERE}.PairLoss",
@@ -177,7 +177,7 @@ def test_blocks_stay_as_they_are_without_recursion() -> None:
             "module.model_config.a.first: os.system is part of Python itself",
         ),
         (
-            f"connectors.learner=[{{append: {{_target_: {HERE}.PairPiece, pair: {{_target_: {HERE}.Non}}}}}}]",
+            f"connectors.learner=[{{append: {{_target_: {HERE}.PairConnector, pair: {{_target_: {HERE}.Non}}}}}}]",
             f"connectors.learner.0.append.pair: {HERE} has no Non",
         ),
         (f"callbacks=[{{_target_: {HERE}.PairCallback, a: {{_target_: nowhere.A}}}}]", "callbacks.0.a: "),

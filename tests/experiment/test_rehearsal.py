@@ -18,7 +18,7 @@ from runner.episodes.spaces import space_to_dict
 from runner.experiment.rehearsal import Rehearsed, rehearse
 from runner.modules import ActorCriticModule
 from runner.offline.writing.writer import EpisodeWriter
-from runner.pipelines import ConnectorPiece
+from runner.pipelines import Connector
 from tests.chaos.runs import NOT_KILLED
 from tests.conftest import Outcome
 from tests.learners.toy_mdps import record
@@ -63,7 +63,7 @@ class WrongForward(ActorCriticModule):
         return {name: tensor[:1] @ torch.zeros(77, 1) for name, tensor in super().forward_train(batch).items()}
 
 
-class FailingPiece(ConnectorPiece):
+class FailingConnector(Connector):
     def __call__(self, *, batch: Any, episodes: Any, **kwargs: Any) -> Any:
         return {**batch, "obs": batch["osb"]}
 
@@ -191,13 +191,13 @@ def test_what_a_run_makes_elsewhere() -> None:
         ),
         ([f"module._target_={HERE}.WrongForward"], ["RuntimeError: ", "one update", "test_rehearsal.py:"]),
         (
-            [f"connectors.env_to_module=[{{prepend: {{_target_: {HERE}.FailingPiece}}}}]"],
+            [f"connectors.env_to_module=[{{prepend: {{_target_: {HERE}.FailingConnector}}}}]"],
             ["KeyError: 'osb'", "one step", "test_rehearsal.py:"],
         ),
-        (["connectors.learner=[{remove: Nothing}]"], ["the learner pipeline has no piece Nothing"]),
+        (["connectors.learner=[{remove: Nothing}]"], ["the learner pipeline has no connector Nothing"]),
         (["env.env_config.max_episode_steps=many"], ["TypeError"]),
     ],
-    ids=["text space", "step", "module", "update", "piece", "anchor", "argument"],
+    ids=["text space", "step", "module", "update", "connector", "anchor", "argument"],
 )
 def test_what_cannot_be_made_or_stepped(overrides: list[str], messages: list[str]) -> None:
     report = report_of(CARTPOLE, *overrides)

@@ -10,7 +10,7 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
 from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
-from runner.pipelines import LearnerPiece
+from runner.pipelines import LearnerConnector
 from tests.support.problems import not_a_choice
 
 MEMORY = ("module.use_lstm=true", "module.fcnet_hiddens=[32]", "module.lstm_cell_size=16")
@@ -106,7 +106,7 @@ def replayed_bytes(*overrides: str) -> int:
 def test_stacked_frames_are_stored_once() -> None:
     single = replayed_bytes()
     assert replayed_bytes(*IN_BOTH) <= 1.3 * single
-    assert replayed_bytes(*WRITTEN) > 2 * single, "what pieces write to episodes is stored as it is"
+    assert replayed_bytes(*WRITTEN) > 2 * single, "what connectors write to episodes is stored as it is"
 
 
 TOGETHER = (
@@ -121,7 +121,7 @@ TOGETHER = (
 READS_OTHERS = "connectors.learner=[{append: {_target_: tests.experiment.test_replayed_training.ReadsOthers}}]"
 
 
-class ReadsOthers(LearnerPiece):
+class ReadsOthers(LearnerConnector):
     """Checks that each step comes with the ones of the other agent at the same env step."""
 
     needs_other_agents = True
@@ -168,7 +168,7 @@ MISTAKES = [
     pytest.param(
         (*TOGETHER, READS_OTHERS),
         Problem(
-            "a piece of the learner pipeline of module default_policy reads other agents, which are replayed apart",
+            "a connector of the learner pipeline of module default_policy reads other agents, which are replayed apart",
             where="algorithm.replay_buffers.replay.replay_mode",
             got="independent",
             allowed="lockstep",

@@ -18,7 +18,7 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError
 from runner.config.validation import build_experiment_config
 from runner.experiment.rehearsal import rehearse
-from runner.pipelines.piece import ConnectorPiece
+from runner.pipelines.connector import Connector
 from tests.conftest import Outcome, progress_of, without_times
 
 HERE = "tests.experiment.test_storable_keys"
@@ -81,7 +81,7 @@ class OddCallback(Callback):
         self.counts = state["counts"]
 
 
-class OddPiece(ConnectorPiece):
+class OddConnector(Connector):
     def __init__(self) -> None:
         self.seen: dict[Any, Any] = {3: 0}
 
@@ -115,7 +115,7 @@ class OnceEnv(OddEnv):
 
 PARTS = (
     f"callbacks=[{{_target_: {HERE}.OddCallback, rest: {{7: a}}}}]",
-    f"connectors.learner=[{{append: {{_target_: {HERE}.OddPiece}}}}]",
+    f"connectors.learner=[{{append: {{_target_: {HERE}.OddConnector}}}}]",
 )
 
 

@@ -1,4 +1,4 @@
-"""A piece of the learner pipeline with state: its own random stream, and a count of its calls."""
+"""A connector of the learner pipeline with state: its own random stream, and a count of its calls."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from runner.episodes.columns import ColumnBlock
-from runner.pipelines.piece import Batch, ConnectorPiece
+from runner.pipelines.connector import Batch, Connector
 from runner.streams import restore_stream, stream_state
 
 
-class RewardNoise(ConnectorPiece):
+class RewardNoise(Connector):
     """Adds noise to `rewards`; `first_draws` of its state are the first number of each call."""
 
     writes = ("rewards",)

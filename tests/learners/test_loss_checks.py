@@ -123,7 +123,7 @@ def test_a_mistake_is_told(name: str, messages: list[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "messages"),
     [
-        ("MisspeltReads", ["reads value_target, which no piece of the learner pipeline", "nearest value_targets"]),
+        ("MisspeltReads", ["reads value_target, which no connector of the learner pipeline", "nearest value_targets"]),
         ("NotFinite", ["the loss is not finite: total_loss is nan", "policy_loss "]),
     ],
 )

@@ -21,12 +21,12 @@ from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock, concat_blocks
 from runner.learners.loss import Loss
 from runner.learners.ppo import PPOLoss
-from runner.module_parts import make_piece
+from runner.module_parts import make_connector
 from runner.modules import ActorCriticModule, RLModule
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.advantages import GeneralAdvantageEstimation, MonteCarloReturns
+from runner.pipelines.connector import Batch, Connector
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
-from runner.pipelines.piece import Batch, ConnectorPiece
 from runner.testing.module_learner import ModuleLearner
 from tests.support.coded_runs import CPU, coded_envs
 from tests.support.environments import CodedEnv
@@ -81,8 +81,8 @@ def sampled(
     runner = SingleAgentEnvRunner(
         env,
         module,
-        env_to_module_pipeline(*SPACES, CPU, [], make_piece, max_seq_len=7),
-        module_to_env_pipeline(*SPACES, True, False, [], make_piece, has_memory=True),
+        env_to_module_pipeline(*SPACES, CPU, [], make_connector, max_seq_len=7),
+        module_to_env_pipeline(*SPACES, True, False, [], make_connector, has_memory=True),
         ("env_runner", 0, 0),
         seed=0,
         num_lookback=num_lookback,
@@ -108,15 +108,15 @@ def sampled(
 
 
 def learner_batch(
-    block: ColumnBlock, module: RLModule, max_seq_len: int, *extra: tuple[str, ConnectorPiece]
+    block: ColumnBlock, module: RLModule, max_seq_len: int, *extra: tuple[str, Connector]
 ) -> dict[str, Any]:
     edits = [
         {"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}},
         {"append": {"_target_": "runner.pipelines.GeneralAdvantageEstimation", "gamma": GAMMA, "lambda_": LAMBDA}},
     ]
-    pipeline = learner_pipeline(*SPACES, CPU, edits, make_piece, block.extra_columns, max_seq_len)
-    for anchor, piece in extra:
-        pipeline.insert_before(anchor, piece)
+    pipeline = learner_pipeline(*SPACES, CPU, edits, make_connector, block.extra_columns, max_seq_len)
+    for anchor, connector in extra:
+        pipeline.insert_before(anchor, connector)
     batch: dict[str, Any] = pipeline(rl_module={"default_policy": module}, batch={}, episodes=block)["default_policy"]
     return batch
 
@@ -238,7 +238,7 @@ def test_advantages_of_sequences_are_those_of_the_chunks(kind: str, max_seq_len:
 # -- padding -----------------------------------------------------------------------------------------------------------
 
 
-class PoisonPadding(ConnectorPiece):
+class PoisonPadding(Connector):
     """Puts NaN (integers: what is no action, observations: a number beyond all others) into all padded rows."""
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:

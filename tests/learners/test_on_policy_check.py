@@ -11,22 +11,22 @@ import torch
 from runner.config.errors import ConfigError, RunFailure
 from runner.experiment.trainer import Trainer
 from runner.modules import ActorCriticModule
-from runner.pipelines import ObservationPiece
-from runner.pipelines.piece import Batch, ConnectorPiece
+from runner.pipelines import ObservationConnector
+from runner.pipelines.connector import Batch, Connector
 from tests.conftest import QUICK, without_times
 
 HERE = "tests.learners.test_on_policy_check"
 TINY = (*QUICK, "algorithm.train_batch_size_per_learner=64", "algorithm.minibatch_size=32", "algorithm.lr=0")
 
 
-class Times100(ObservationPiece):
+class Times100(ObservationConnector):
     """Changes observations, and says so by its base class."""
 
     def transform(self, obs: Any, batch: Batch, episodes: Any) -> Any:
         return obs * 100
 
 
-class Secretly(ConnectorPiece):
+class Secretly(Connector):
     """Multiplies a column by a factor without saying so."""
 
     def __init__(self, column: str = "obs", factor: float = 1.5) -> None:
@@ -39,7 +39,7 @@ class Secretly(ConnectorPiece):
         return batch
 
 
-class RewritesEpisodes(ConnectorPiece):
+class RewritesEpisodes(Connector):
     """Changes observations in the episodes to learn from."""
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
@@ -48,7 +48,7 @@ class RewritesEpisodes(ConnectorPiece):
         return batch
 
 
-class SecondChoice(ConnectorPiece):
+class SecondChoice(Connector):
     """Says that the other action had been taken."""
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
@@ -76,8 +76,8 @@ class Noisy(ActorCriticModule):
         return super().forward_train(batch)
 
 
-def piece(pipeline: str, name: str, **arguments: Any) -> str:
-    """The override that puts a piece of this file behind the observations."""
+def connector(pipeline: str, name: str, **arguments: Any) -> str:
+    """The override that puts a connector of this file behind the observations."""
     given = "".join(f", {key}: {value}" for key, value in arguments.items())
     block = f"{{insert_after: AddObservationsFromEpisodesToBatch, piece: {{_target_: {HERE}.{name}{given}}}}}"
     return f"connectors.{pipeline}=[{block}]"
@@ -92,27 +92,27 @@ def failure_of(*overrides: str, experiment: str = "ppo_cartpole") -> str:
 @pytest.mark.parametrize(
     ("overrides", "named"),
     [
-        ([piece("env_to_module", "Times100")], "Times100 changes the observations that the module acts on"),
-        ([piece("learner", "Times100")], "Times100 changes the observations that the module learns on"),
+        ([connector("env_to_module", "Times100")], "Times100 changes the observations that the module acts on"),
+        ([connector("learner", "Times100")], "Times100 changes the observations that the module learns on"),
         (
             [
                 "connectors.env_to_module=[{insert_after: AddObservationsFromEpisodesToBatch, "
                 f"piece: {{_target_: {HERE}.Times100}}}}, "
                 "{insert_after: Times100, piece: {_target_: runner.pipelines.WriteObservationsToEpisodes}}]",
-                piece("learner", "Times100"),
+                connector("learner", "Times100"),
             ],
             "Times100 changes the observations that the module learns on",
         ),
     ],
 )
-def test_a_piece_that_says_what_it_changes_is_refused_at_the_start(overrides: list[str], named: str) -> None:
+def test_a_connector_that_says_what_it_changes_is_refused_at_the_start(overrides: list[str], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         Trainer.from_experiment("ppo_cartpole", [*TINY, *overrides])
 
 
-def test_the_same_piece_in_both_pipelines_learns_on_what_it_acts_on() -> None:
+def test_the_same_connector_in_both_pipelines_learns_on_what_it_acts_on() -> None:
     with Trainer.from_experiment(
-        "ppo_cartpole", [*TINY, piece("env_to_module", "Times100"), piece("learner", "Times100")]
+        "ppo_cartpole", [*TINY, connector("env_to_module", "Times100"), connector("learner", "Times100")]
     ) as trainer:
         assert trainer.train()["learners/default_policy/mean_kl_loss"] == pytest.approx(0, abs=1e-6)
 
@@ -120,13 +120,13 @@ def test_the_same_piece_in_both_pipelines_learns_on_what_it_acts_on() -> None:
 @pytest.mark.parametrize(
     ("overrides", "named"),
     [
-        ([piece("env_to_module", "Secretly")], "Secretly changes the observations in env_to_module only"),
-        ([piece("learner", "Secretly")], "Secretly changes the observations in the learner pipeline only"),
+        ([connector("env_to_module", "Secretly")], "Secretly changes the observations in env_to_module only"),
+        ([connector("learner", "Secretly")], "Secretly changes the observations in the learner pipeline only"),
         (
-            [piece("env_to_module", "Secretly"), piece("learner", "Secretly", factor=2)],
+            [connector("env_to_module", "Secretly"), connector("learner", "Secretly", factor=2)],
             "Secretly does not change observations alike in both pipelines",
         ),
-        ([piece("learner", "RewritesEpisodes")], "changes the observations in the learner pipeline only"),
+        ([connector("learner", "RewritesEpisodes")], "changes the observations in the learner pipeline only"),
         (
             ["connectors.learner=[{append: {_target_: tests.learners.test_on_policy_check.Secretly}}]"],
             "Secretly changes the observations in the learner pipeline only",
@@ -139,7 +139,10 @@ def test_the_same_piece_in_both_pipelines_learns_on_what_it_acts_on() -> None:
             "SecondChoice changes the actions or their log-probabilities",
         ),
         ([f"module._target_={HERE}.TwoMinds"], "TwoMinds.forward_train computes something else than TwoMinds.forward"),
-        ([piece("env_to_module", "Secretly"), "module.use_lstm=true"], "Secretly changes the observations in env_to"),
+        (
+            [connector("env_to_module", "Secretly"), "module.use_lstm=true"],
+            "Secretly changes the observations in env_to",
+        ),
     ],
 )
 def test_a_first_update_on_something_else_names_whose_fault_it_is(overrides: list[str], named: str) -> None:
@@ -148,7 +151,7 @@ def test_a_first_update_on_something_else_names_whose_fault_it_is(overrides: lis
     assert "learners.check_on_policy_outputs=false" in " ".join(message.split())
 
 
-def test_the_module_of_several_is_named_by_its_piece() -> None:
+def test_the_module_of_several_is_named_by_its_connector() -> None:
     edit = f"connectors.env_to_module=[{{insert_before: NumpyToTensor, piece: {{_target_: {HERE}.Secretly}}}}]"
     message = failure_of(edit, experiment="ppo_multi_agent_cartpole")
     assert "Secretly changes the observations in env_to_module only" in " ".join(message.split())
@@ -156,7 +159,7 @@ def test_the_module_of_several_is_named_by_its_piece() -> None:
 
 def test_the_check_can_be_left_out() -> None:
     with Trainer.from_experiment(
-        "ppo_cartpole", [*TINY, piece("env_to_module", "Secretly"), "learners.check_on_policy_outputs=false"]
+        "ppo_cartpole", [*TINY, connector("env_to_module", "Secretly"), "learners.check_on_policy_outputs=false"]
     ) as trainer:
         assert trainer.train()["training_iteration"] == 1
 

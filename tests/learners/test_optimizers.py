@@ -184,7 +184,7 @@ ENVS = {"Corridor": Corridor, "Line": Line}
                 "algorithm.learner_pipeline=[{discard: earlier_edits}, {remove: AddColumnsFromEpisodesToTrainBatch}]",
             ],
             "Line",
-            r"CQLLoss reads .*new_obs, terminateds, which no piece of the learner pipeline writes",
+            r"CQLLoss reads .*new_obs, terminateds, which no connector of the learner pipeline writes",
         ),
     ],
 )

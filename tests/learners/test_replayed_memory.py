@@ -17,7 +17,7 @@ from runner.episodes import nested
 from runner.episodes.columns import Rollout
 from runner.episodes.rollout_parts import split_rollout
 from runner.learners.dqn import DQNLoss
-from runner.module_parts import make_piece
+from runner.module_parts import make_connector
 from runner.modules import DoubleQModule
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
@@ -52,8 +52,8 @@ def filled(buffer: ReplayBuffer, module: DoubleQModule, fragments: list[int]) ->
     runner = SingleAgentEnvRunner(
         env,
         module,
-        env_to_module_pipeline(*SPACES, CPU, [], make_piece, max_seq_len=7),
-        module_to_env_pipeline(*SPACES, True, False, [], make_piece, has_memory=True),
+        env_to_module_pipeline(*SPACES, CPU, [], make_connector, max_seq_len=7),
+        module_to_env_pipeline(*SPACES, True, False, [], make_connector, has_memory=True),
         ("env_runner", 0, 0),
         seed=0,
         num_lookback=1,
@@ -132,7 +132,7 @@ def test_dqn_learns_from_the_states_that_acted(
     assert (num_burn_in > 0) == (burn_in_len > 0)
     assert max(block.lengths) <= batch_length + burn_in_len
 
-    pipeline = learner_pipeline(*SPACES, CPU, EDITS, make_piece, (*block.extra_columns, *REPLAYED), max_seq_len)
+    pipeline = learner_pipeline(*SPACES, CPU, EDITS, make_connector, (*block.extra_columns, *REPLAYED), max_seq_len)
     batch = pipeline(rl_module={ID: module}, batch={}, episodes=block)[ID]
     learner = ModuleLearner(module, DQNLoss(CONFIG), CONFIG, random_stream(0, "shuffle"))
     gradients = learner.gradients(batch, 0)
@@ -156,7 +156,7 @@ def test_states_of_sequences_within_a_chunk_are_recorded_ones() -> None:
     buffer, module = ReplayBuffer(1000, batch_length_T=12), make_module("use_gru")
     states = filled(buffer, module, [60])
     block = buffer.sample(80).rollout.blocks[ID]
-    pipeline = learner_pipeline(*SPACES, CPU, EDITS, make_piece, (*block.extra_columns, *REPLAYED), 5)
+    pipeline = learner_pipeline(*SPACES, CPU, EDITS, make_connector, (*block.extra_columns, *REPLAYED), 5)
     batch = pipeline(rl_module={ID: module}, batch={}, episodes=block)[ID]
     for obs, new_obs, state, new_state in zip(
         batch["obs"][:, 0], batch["new_obs"][:, 0], batch["state_in"]["h"], batch["new_state_in"]["h"], strict=True

@@ -14,7 +14,7 @@ from runner.modules import DoubleQModule, IQLModule, SACModule
 from runner.modules.mlp import ACTIVATIONS
 from runner.modules.q_functions import through_actions
 from runner.modules.target_networks import follow, target_of
-from runner.pipelines.module_to_env_pieces import acting_space
+from runner.pipelines.module_to_env_connectors import acting_space
 from tests.modules.spaces import items_of
 
 CONFIG = ModuleConfig(fcnet_hiddens=[8], vf_share_layers=False)

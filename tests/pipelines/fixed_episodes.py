@@ -1,4 +1,4 @@
-"""Running episodes with given columns, for calls of single pieces."""
+"""Running episodes with given columns, for calls of single connectors."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import SingleAgentEpisode, nested
-from runner.pipelines.piece import ConnectorPiece
+from runner.pipelines.connector import Connector
 from runner.pipelines.pipeline import ModuleToEnvPipeline
 from runner.streams import random_stream
 
 
-def pipeline_of(piece: ConnectorPiece, index: int = 0) -> ModuleToEnvPipeline:
-    """A pipeline of one piece, with a random stream, which is part of its state."""
-    pipeline = ModuleToEnvPipeline([piece])
+def pipeline_of(connector: Connector, index: int = 0) -> ModuleToEnvPipeline:
+    """A pipeline of one connector, with a random stream, which is part of its state."""
+    pipeline = ModuleToEnvPipeline([connector])
     pipeline.give_streams(lambda *_: random_stream(3, "env_runner/module_to_env", index))
     return pipeline
 
@@ -29,7 +29,7 @@ class FixedEpisodes:
         columns: column -> its history; `obs`: up to the newest.
 
     Attributes:
-        written_obs: what a piece wrote.
+        written_obs: what a connector wrote.
     """
 
     def __init__(self, episodes: Sequence[SingleAgentEpisode] = (), **columns: Any) -> None:

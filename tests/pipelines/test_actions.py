@@ -29,20 +29,20 @@ def module_for(action_space: gym.Space[Any]) -> RLModule:
     return RLModule(OBS_SPACE, action_space, ModuleConfig())
 
 
-def make_piece(index: int = 0) -> GetActions:
-    piece = GetActions()
-    piece.use_stream(random_stream(3, "env_runner/module_to_env", index))
-    return piece
+def make_connector(index: int = 0) -> GetActions:
+    connector = GetActions()
+    connector.use_stream(random_stream(3, "env_runner/module_to_env", index))
+    return connector
 
 
-def act(piece: GetActions, module: RLModule, dist_inputs: torch.Tensor, explore: bool = True) -> Any:
+def act(connector: GetActions, module: RLModule, dist_inputs: torch.Tensor, explore: bool = True) -> Any:
     batch = {"action_dist_inputs": dist_inputs}
-    return piece(rl_module=module, batch=batch, episodes=FixedEpisodes(), explore=explore)["actions"].numpy()
+    return connector(rl_module=module, batch=batch, episodes=FixedEpisodes(), explore=explore)["actions"].numpy()
 
 
 def test_samples_follow_the_softmax() -> None:
-    module, piece, rows = module_for(DISCRETE), make_piece(), 64
-    counts = sum(np.bincount(act(piece, module, LOGITS.expand(rows, 4)), minlength=4) for _ in range(600))
+    module, connector, rows = module_for(DISCRETE), make_connector(), 64
+    counts = sum(np.bincount(act(connector, module, LOGITS.expand(rows, 4)), minlength=4) for _ in range(600))
     expected = LOGITS.softmax(-1)[0].numpy() * rows * 600
     chi_square = float(((counts - expected) ** 2 / expected).sum())
     assert chi_square < 16.3  # 99.9 % quantile with 3 degrees of freedom
@@ -50,8 +50,8 @@ def test_samples_follow_the_softmax() -> None:
 
 def test_rows_and_steps_are_independent() -> None:
     """Pairs of neighbours, in the vector step and in time, hit all 16 pairs as often as independent draws would."""
-    module, piece = module_for(DISCRETE), make_piece()
-    actions = np.stack([act(piece, module, LOGITS.expand(32, 4)) for _ in range(600)])
+    module, connector = module_for(DISCRETE), make_connector()
+    actions = np.stack([act(connector, module, LOGITS.expand(32, 4)) for _ in range(600)])
     probabilities = LOGITS.softmax(-1)[0].numpy()
     for first, second in ((actions[:, :-1:2], actions[:, 1::2]), (actions[:-1:2], actions[1::2])):
         counts = np.bincount((first * 4 + second).ravel(), minlength=16)
@@ -60,9 +60,9 @@ def test_rows_and_steps_are_independent() -> None:
 
 
 def test_gaussian_samples_have_the_moments_of_the_inputs() -> None:
-    module, piece = module_for(GAUSSIAN), make_piece()
+    module, connector = module_for(GAUSSIAN), make_connector()
     dist_inputs = torch.tensor([[1.0, -2.0, np.log(0.5), np.log(2.0)]]).expand(64, 4)
-    actions = np.concatenate([act(piece, module, dist_inputs) for _ in range(600)])
+    actions = np.concatenate([act(connector, module, dist_inputs) for _ in range(600)])
     np.testing.assert_allclose(actions.mean(axis=0), [1.0, -2.0], atol=0.04)
     np.testing.assert_allclose(actions.std(axis=0), [0.5, 2.0], rtol=0.02)
     assert abs(np.corrcoef(actions.T)[0, 1]) < 0.02
@@ -72,8 +72,10 @@ def test_gaussian_samples_have_the_moments_of_the_inputs() -> None:
 def test_same_stream_same_actions(space: gym.Space[Any]) -> None:
     module = module_for(space)
     dist_inputs = torch.zeros(8, 4)
-    first, same, other = make_piece(), make_piece(), make_piece(index=1)
-    actions = [np.stack([act(piece, module, dist_inputs) for _ in range(300)]) for piece in (first, same, other)]
+    first, same, other = make_connector(), make_connector(), make_connector(index=1)
+    actions = [
+        np.stack([act(connector, module, dist_inputs) for _ in range(300)]) for connector in (first, same, other)
+    ]
     np.testing.assert_array_equal(actions[0], actions[1])
     assert (actions[0] != actions[2]).any()
 
@@ -81,13 +83,13 @@ def test_same_stream_same_actions(space: gym.Space[Any]) -> None:
 @pytest.mark.parametrize("space", [DISCRETE, GAUSSIAN], ids=["discrete", "gaussian"])
 @pytest.mark.parametrize("steps", [0, 1, 100, 255, 256, 257, 600])
 def test_state_in_the_middle_of_a_block_of_noise(space: gym.Space[Any], steps: int) -> None:
-    module, piece = module_for(space), GetActions()
-    pipeline = pipeline_of(piece)
+    module, connector = module_for(space), GetActions()
+    pipeline = pipeline_of(connector)
     dist_inputs = torch.zeros(3, 4)
     for _ in range(steps):
-        act(piece, module, dist_inputs)
+        act(connector, module, dist_inputs)
     state = pipeline.get_state()
-    expected = [act(piece, module, dist_inputs).tolist() for _ in range(300)]
+    expected = [act(connector, module, dist_inputs).tolist() for _ in range(300)]
     restored, again = GetActions(), GetActions()
     pipeline = pipeline_of(restored, index=9)
     pipeline.set_state(state)
@@ -98,39 +100,41 @@ def test_state_in_the_middle_of_a_block_of_noise(space: gym.Space[Any], steps: i
 
 
 def test_state_is_not_touched_by_what_follows() -> None:
-    module, piece = module_for(DISCRETE), GetActions()
-    pipeline = pipeline_of(piece)
-    act(piece, module, LOGITS)
+    module, connector = module_for(DISCRETE), GetActions()
+    pipeline = pipeline_of(connector)
+    act(connector, module, LOGITS)
     state = pipeline.get_state()
     before = repr(state)
     for _ in range(600):
-        act(piece, module, LOGITS)
+        act(connector, module, LOGITS)
     assert repr(state) == before
 
 
 def test_greedy_actions_are_the_mode_and_use_no_noise() -> None:
-    module, piece, other = module_for(DISCRETE), make_piece(), make_piece()
-    assert act(piece, module, torch.tensor([[0.0, 3.0, 1.0, 2.0], [9.0, 3.0, 1.0, 2.0]]), explore=False).tolist() == [
+    module, connector, other = module_for(DISCRETE), make_connector(), make_connector()
+    assert act(
+        connector, module, torch.tensor([[0.0, 3.0, 1.0, 2.0], [9.0, 3.0, 1.0, 2.0]]), explore=False
+    ).tolist() == [
         1,
         0,
     ]
-    assert act(piece, module, LOGITS.expand(64, 4)).tolist() == act(other, module, LOGITS.expand(64, 4)).tolist()
-    gaussian = act(make_piece(), module_for(GAUSSIAN), torch.tensor([[0.25, -0.5, 1.0, 1.0]]), explore=False)
+    assert act(connector, module, LOGITS.expand(64, 4)).tolist() == act(other, module, LOGITS.expand(64, 4)).tolist()
+    gaussian = act(make_connector(), module_for(GAUSSIAN), torch.tensor([[0.25, -0.5, 1.0, 1.0]]), explore=False)
     assert gaussian.tolist() == [[0.25, -0.5]]
 
 
 def test_another_number_of_sub_environments_draws_anew() -> None:
-    module, piece = module_for(DISCRETE), make_piece()
-    assert act(piece, module, LOGITS.expand(3, 4)).shape == (3,)
-    assert act(piece, module, LOGITS.expand(5, 4)).shape == (5,)
+    module, connector = module_for(DISCRETE), make_connector()
+    assert act(connector, module, LOGITS.expand(3, 4)).shape == (3,)
+    assert act(connector, module, LOGITS.expand(5, 4)).shape == (5,)
 
 
 @pytest.mark.parametrize("space", [DISCRETE, GAUSSIAN], ids=["discrete", "gaussian"])
 def test_logp_of_a_fragment_is_that_of_its_actions(space: gym.Space[Any]) -> None:
-    module, piece = module_for(space), make_piece()
+    module, connector = module_for(space), make_connector()
     dist_inputs = torch.from_numpy(np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32))
-    columns = {"action_dist_inputs": dist_inputs.numpy(), "actions": act(piece, module, dist_inputs)}
-    piece.complete_fragment(columns, module)
+    columns = {"action_dist_inputs": dist_inputs.numpy(), "actions": act(connector, module, dist_inputs)}
+    connector.complete_fragment(columns, module)
     actions = torch.from_numpy(columns["actions"])
     if space is DISCRETE:
         expected = torch.distributions.Categorical(logits=dist_inputs).log_prob(actions)
@@ -162,10 +166,10 @@ ACTIONS = [[-1.0, -1.0], [0.0, 0.5], [1.0, 1.0], [-3.0, 7.0]]
     ],
 )
 def test_actions_for_the_environment(space: Any, normalize: bool, clip: bool, expected: Any) -> None:
-    piece = NormalizeAndClipActions(normalize, clip)
-    assert piece.recompute_output_action_space(OBS_SPACE, space) == space
+    connector = NormalizeAndClipActions(normalize, clip)
+    assert connector.recompute_output_action_space(OBS_SPACE, space) == space
     given = np.array(ACTIONS, np.float32)
-    batch = piece(batch={"actions": given})
+    batch = connector(batch={"actions": given})
     assert batch["actions_for_env"].tolist() == expected
     assert batch["actions_for_env"].dtype == np.float32
     assert batch["actions"] is given  # what is learned from stays what the module did
@@ -173,10 +177,10 @@ def test_actions_for_the_environment(space: Any, normalize: bool, clip: bool, ex
 
 
 def test_discrete_actions_pass() -> None:
-    piece = NormalizeAndClipActions(True, True)
-    piece.recompute_output_action_space(OBS_SPACE, DISCRETE)
+    connector = NormalizeAndClipActions(True, True)
+    connector.recompute_output_action_space(OBS_SPACE, DISCRETE)
     actions = np.array([0, 3, 1])
-    assert piece(batch={"actions": actions})["actions_for_env"] is actions
+    assert connector(batch={"actions": actions})["actions_for_env"] is actions
 
 
 # -- actions stay within the bounds of their Box -----------------------------------------------------------------------
@@ -204,13 +208,13 @@ def widest(dtype: Any) -> gym.spaces.Box:
 
 
 def scaled_everywhere(space: gym.spaces.Box, units: Any, normalize: bool) -> list[Any]:
-    """Actions by the piece, by the graph of an exported policy, and by a client with a stored policy."""
-    piece = NormalizeAndClipActions(normalize, True)
-    piece.recompute_output_action_space(OBS_SPACE, space)
+    """Actions by the connector, by the graph of an exported policy, and by a client with a stored policy."""
+    connector = NormalizeAndClipActions(normalize, True)
+    connector.recompute_output_action_space(OBS_SPACE, space)
     kind = "unsquash" if normalize else "clip"
     described = {"kind": kind, "low": space.low.tolist(), "high": space.high.tolist()}
-    in_graph = piece.to_graph().scalings(torch.from_numpy(units)).numpy()
-    return [piece(batch={"actions": units})["actions_for_env"], in_graph, _scale(described, units, clips=True)]
+    in_graph = connector.to_graph().scalings(torch.from_numpy(units)).numpy()
+    return [connector(batch={"actions": units})["actions_for_env"], in_graph, _scale(described, units, clips=True)]
 
 
 @given(space=float_boxes(), normalize=st.booleans())
@@ -233,15 +237,15 @@ def test_the_widest_box_is_scaled_evenly(dtype: Any) -> None:
     units = np.array([[-0.5, 0.25]], dtype)
     for actions in scaled_everywhere(space, units, normalize=True):
         np.testing.assert_allclose(actions, units * space.high)
-    piece = NormalizeAndClipActions()
-    piece.recompute_output_action_space(OBS_SPACE, space)
-    np.testing.assert_allclose(piece.to_module(units * space.high), units)
+    connector = NormalizeAndClipActions()
+    connector.recompute_output_action_space(OBS_SPACE, space)
+    np.testing.assert_allclose(connector.to_module(units * space.high), units)
 
 
 def test_float32_actions_are_cast_to_the_dtype_of_the_box() -> None:
-    piece = NormalizeAndClipActions()
-    piece.recompute_output_action_space(OBS_SPACE, one_decimal(1, 2, np.float16))
-    actions = piece(batch={"actions": np.array([[1.0]], np.float32)})["actions_for_env"]
+    connector = NormalizeAndClipActions()
+    connector.recompute_output_action_space(OBS_SPACE, one_decimal(1, 2, np.float16))
+    actions = connector(batch={"actions": np.array([[1.0]], np.float32)})["actions_for_env"]
     assert actions.dtype == np.float16
 
 
@@ -263,7 +267,7 @@ def test_integer_actions_never_leave_their_box(low: int, width: int, dtype: Any)
     low = max(low, -128)
     space = gym.spaces.Box(low, low + width, (2,), dtype)
     module = module_for(space)
-    piece = NormalizeAndClipActions(True, True)
-    piece.recompute_output_action_space(OBS_SPACE, space)
-    sampled = act(make_piece(), module, torch.randn(20, module.action_dist.num_inputs))
-    assert all(space.contains(action) for action in piece(batch={"actions": sampled})["actions_for_env"])
+    connector = NormalizeAndClipActions(True, True)
+    connector.recompute_output_action_space(OBS_SPACE, space)
+    sampled = act(make_connector(), module, torch.randn(20, module.action_dist.num_inputs))
+    assert all(space.contains(action) for action in connector(batch={"actions": sampled})["actions_for_env"])

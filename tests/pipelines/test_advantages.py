@@ -14,7 +14,7 @@ from torch import Tensor
 from runner.config.schemas import ModuleConfig
 from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import block_from_episodes
-from runner.module_parts import make_piece
+from runner.module_parts import make_connector
 from runner.modules.rl_module import RLModule
 from runner.pipelines.advantages import GeneralAdvantageEstimation, compute_gae, gae_of_rows, standardised, suffix_sums
 from runner.pipelines.defaults import learner_pipeline
@@ -236,7 +236,7 @@ def hand_made(id_: str, terminated: bool, truncated: bool) -> SingleAgentEpisode
 
 
 @pytest.mark.parametrize("max_rows", [65536, 5])
-def test_the_piece_in_its_pipeline(max_rows: int) -> None:
+def test_the_connector_in_its_pipeline(max_rows: int) -> None:
     edits = [
         {"prepend": {"_target_": "runner.pipelines.AddOneTsToEpisodesAndTruncate"}},
         {
@@ -249,7 +249,7 @@ def test_the_piece_in_its_pipeline(max_rows: int) -> None:
         },
     ]
     spaces = CodedEnv.observation_space, CodedEnv.action_space
-    pipeline = learner_pipeline(*spaces, torch.device("cpu"), edits, make_piece)
+    pipeline = learner_pipeline(*spaces, torch.device("cpu"), edits, make_connector)
     module = FirstNumber(*spaces, ModuleConfig())
     module.rows_per_pass = []
     # Terminated, truncated, cut, and both at once, which is a terminal state.
@@ -279,7 +279,7 @@ def returns_batch(episodes: Any, gamma: float, use_baseline: bool) -> tuple[Any,
         {"append": {"_target_": "runner.pipelines.MonteCarloReturns", **arguments}},
     ]
     spaces = CodedEnv.observation_space, CodedEnv.action_space
-    pipeline = learner_pipeline(*spaces, torch.device("cpu"), edits, make_piece)
+    pipeline = learner_pipeline(*spaces, torch.device("cpu"), edits, make_connector)
     module = FirstNumber(*spaces, ModuleConfig())
     module.rows_per_pass = []
     return pipeline(rl_module={"default_policy": module}, batch={}, episodes=episodes)["default_policy"], module
@@ -297,7 +297,7 @@ def test_returns_bootstrap_from_a_baseline_after_truncation_alone(use_baseline: 
 
 @pytest.mark.parametrize("standardize", [True, False])
 def test_advantages_are_standardised_on_request(standardize: bool) -> None:
-    piece = GeneralAdvantageEstimation(0.5, 0.5, standardize=standardize)
+    connector = GeneralAdvantageEstimation(0.5, 0.5, standardize=standardize)
     columns = {
         "obs": torch.tensor(VALUES)[:, None],
         "rewards": torch.tensor([*REWARDS, 0.0]),
@@ -307,7 +307,7 @@ def test_advantages_are_standardised_on_request(standardize: bool) -> None:
     module = FirstNumber(CodedEnv.observation_space, CodedEnv.action_space, ModuleConfig())
     module.rows_per_pass = []
     block = block_from_episodes([hand_made("a", True, False)])
-    batch = piece(rl_module={"default_policy": module}, batch={"default_policy": columns}, episodes=block)
+    batch = connector(rl_module={"default_policy": module}, batch={"default_policy": columns}, episodes=block)
     got = batch["default_policy"]["advantages"][:3]
     raw = torch.tensor(TERMINATED[:3])
     expected = (raw - raw.mean()) / raw.std(correction=0) if standardize else raw

@@ -17,11 +17,11 @@ def texts_of(pipeline: ConnectorPipeline) -> list[str]:
     return [text.text or "" for text in drawing.iter("{http://www.w3.org/2000/svg}text")]
 
 
-def test_pieces_with_what_they_read_and_write() -> None:
+def test_connectors_with_what_they_read_and_write() -> None:
     with Trainer.from_experiment("ppo_cartpole", QUICK) as trainer:
         pipelines = trainer.pipelines()
         texts = texts_of(pipelines.learner)
-        names = [type(piece).__name__ for piece in pipelines.learner]
+        names = [type(connector).__name__ for connector in pipelines.learner]
         assert [text for text in texts if text in names] == names
         estimation = texts[texts.index("GeneralAdvantageEstimation") :]
         assert estimation[1:7] == [
@@ -36,9 +36,9 @@ def test_pieces_with_what_they_read_and_write() -> None:
         assert "GetActions" in html
 
 
-def test_a_space_that_a_piece_changes_stands_beside_the_arrow() -> None:
-    piece = "{_target_: runner.pipelines.FrameStacking, num_frames: 4}"
-    edit = f"{{insert_after: AddObservationsFromEpisodesToBatch, piece: {piece}}}"
+def test_a_space_that_a_connector_changes_stands_beside_the_arrow() -> None:
+    connector = "{_target_: runner.pipelines.FrameStacking, num_frames: 4}"
+    edit = f"{{insert_after: AddObservationsFromEpisodesToBatch, piece: {connector}}}"
     stacked = [f"connectors.{pipeline}=[{edit}]" for pipeline in ("env_to_module", "learner")]
     with Trainer.from_experiment("ppo_cartpole", [*QUICK, *stacked]) as trainer:
         texts = texts_of(trainer.pipelines().env_to_module)

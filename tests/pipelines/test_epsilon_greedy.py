@@ -21,26 +21,26 @@ OBS_SPACE = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 Q = torch.tensor([[0.0, 3.0, -1.0, 0.5]])
 
 
-def make_piece(epsilon: Any, index: int = 0) -> EpsilonGreedyActions:
-    piece = EpsilonGreedyActions(epsilon)
-    piece.use_stream(random_stream(3, "env_runner/module_to_env", index))
-    return piece
+def make_connector(epsilon: Any, index: int = 0) -> EpsilonGreedyActions:
+    connector = EpsilonGreedyActions(epsilon)
+    connector.use_stream(random_stream(3, "env_runner/module_to_env", index))
+    return connector
 
 
-def act(piece: EpsilonGreedyActions, q: torch.Tensor, explore: bool = True, start: int = 0) -> Any:
+def act(connector: EpsilonGreedyActions, q: torch.Tensor, explore: bool = True, start: int = 0) -> Any:
     module = RLModule(OBS_SPACE, gym.spaces.Discrete(q.shape[1], start=start), ModuleConfig())
-    batch = piece(rl_module=module, batch={"action_dist_inputs": q}, episodes=FixedEpisodes(), explore=explore)
+    batch = connector(rl_module=module, batch={"action_dist_inputs": q}, episodes=FixedEpisodes(), explore=explore)
     assert set(batch) == {"actions"}
     return batch["actions"].numpy()
 
 
-def counts(piece: EpsilonGreedyActions, q: torch.Tensor, rows: int = 64, steps: int = 600) -> Any:
-    return sum(np.bincount(act(piece, q.expand(rows, 4)), minlength=4) for _ in range(steps))
+def counts(connector: EpsilonGreedyActions, q: torch.Tensor, rows: int = 64, steps: int = 600) -> Any:
+    return sum(np.bincount(act(connector, q.expand(rows, 4)), minlength=4) for _ in range(steps))
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.1, 1.0])
 def test_shares_of_actions(epsilon: float) -> None:
-    seen = counts(make_piece(epsilon), Q)
+    seen = counts(make_connector(epsilon), Q)
     expected = np.full(4, epsilon / 4)
     expected[1] += 1 - epsilon
     if epsilon == 0:
@@ -53,41 +53,41 @@ def test_shares_of_actions(epsilon: float) -> None:
 def test_random_actions_are_uniform_over_what_is_allowed() -> None:
     masked = Q.clone()
     masked[0, 2] = MASKED_LOGIT
-    seen = counts(make_piece(1.0), masked)
+    seen = counts(make_connector(1.0), masked)
     assert seen[2] == 0
     expected = 64 * 600 / 3
     assert float(((seen[[0, 1, 3]] - expected) ** 2 / expected).sum()) < 13.8  # 99.9 %, 2 degrees of freedom
 
 
 def test_actions_begin_where_their_space_does() -> None:
-    assert act(make_piece(0.0), Q, start=5).tolist() == [6]
-    assert set(np.concatenate([act(make_piece(1.0, index), Q, start=5) for index in range(40)])) == {5, 6, 7, 8}
+    assert act(make_connector(0.0), Q, start=5).tolist() == [6]
+    assert set(np.concatenate([act(make_connector(1.0, index), Q, start=5) for index in range(40)])) == {5, 6, 7, 8}
 
 
 def test_epsilon_follows_the_env_steps_that_it_is_told() -> None:
-    piece = make_piece([[0, 1.0], [100, 0.5], [200, 0.0]])
+    connector = make_connector([[0, 1.0], [100, 0.5], [200, 0.0]])
     seen = []
     for num_env_steps in (0, 50, 100, 150, 200, 10**6):
-        piece.at_env_steps(num_env_steps)
-        seen.append(piece.epsilon)
+        connector.at_env_steps(num_env_steps)
+        seen.append(connector.epsilon)
     assert seen == pytest.approx([1.0, 0.75, 0.5, 0.25, 0.0, 0.0])
 
 
 def test_greedy_when_not_exploring() -> None:
-    piece = make_piece(1.0)
-    assert all(act(piece, Q, explore=False) == 1 for _ in range(50))
+    connector = make_connector(1.0)
+    assert all(act(connector, Q, explore=False) == 1 for _ in range(50))
 
 
-def test_a_resumed_piece_goes_on() -> None:
+def test_a_resumed_connector_goes_on() -> None:
     """In the middle of the noise that is drawn at once, and where that ends."""
     for steps in (0, 1, 100, 255, 256, 300):
-        piece, other = EpsilonGreedyActions(0.7), EpsilonGreedyActions(0.7)
-        pipeline = pipeline_of(piece)
+        connector, other = EpsilonGreedyActions(0.7), EpsilonGreedyActions(0.7)
+        pipeline = pipeline_of(connector)
         for _ in range(steps):
-            act(piece, Q.expand(3, 4))
+            act(connector, Q.expand(3, 4))
         pipeline_of(other, index=9).set_state(pipeline.get_state())
         for _ in range(300):
-            assert np.array_equal(act(piece, Q.expand(3, 4)), act(other, Q.expand(3, 4)))
+            assert np.array_equal(act(connector, Q.expand(3, 4)), act(other, Q.expand(3, 4)))
 
 
 @pytest.mark.parametrize("epsilon", [-0.1, 1.5, "much", [[0, 1.0], [0, 0.5]], [[0, 2.0]], [[0]], None])
@@ -97,9 +97,9 @@ def test_what_is_no_share(epsilon: Any) -> None:
 
 
 def test_rows_explore_as_differently_as_the_exponent_says() -> None:
-    piece = EpsilonGreedyActions(0.5, exponent=2.0)
-    piece.use_stream(random_stream(3, "env_runner/module_to_env", 0))
-    others = sum((act(piece, Q.expand(3, 4)) != 1).astype(float) for _ in range(4000)) / 4000
+    connector = EpsilonGreedyActions(0.5, exponent=2.0)
+    connector.use_stream(random_stream(3, "env_runner/module_to_env", 0))
+    others = sum((act(connector, Q.expand(3, 4)) != 1).astype(float) for _ in range(4000)) / 4000
     expected = 0.75 * np.array([0.5, 0.5**2, 0.5**3])  # a random action is the best one in a quarter of the cases
     np.testing.assert_allclose(others, expected, atol=0.03)
     with pytest.raises(ValueError, match="exponent must be a number of 0 or more, got -1"):
@@ -108,10 +108,10 @@ def test_rows_explore_as_differently_as_the_exponent_says() -> None:
 
 def test_the_rows_of_all_env_runners_explore_differently() -> None:
     """Six places, 0 to 5: env runner 1 of 3 has places 1 and 4."""
-    piece = EpsilonGreedyActions(0.5, exponent=5.0)
-    piece.use_env_runner(1, 3)
-    piece.use_stream(random_stream(3, "env_runner/module_to_env", 0))
-    others = sum((act(piece, Q.expand(2, 4)) != 1).astype(float) for _ in range(6000)) / 6000
+    connector = EpsilonGreedyActions(0.5, exponent=5.0)
+    connector.use_env_runner(1, 3)
+    connector.use_stream(random_stream(3, "env_runner/module_to_env", 0))
+    others = sum((act(connector, Q.expand(2, 4)) != 1).astype(float) for _ in range(6000)) / 6000
     np.testing.assert_allclose(others, 0.75 * np.array([0.5**2, 0.5**5]), atol=0.02)
 
 
@@ -136,10 +136,10 @@ def test_each_number_of_an_action_explores_by_itself() -> None:
     sizes, epsilon, rows = [3, 2], 0.3, 64 * 400
     module = RLModule(OBS_SPACE, gym.spaces.MultiDiscrete(sizes), ModuleConfig())
     q = torch.tensor([[0.0, 3.0, -1.0, 1.0, 0.5]]).expand(64, 5)
-    piece = make_piece(epsilon)
+    connector = make_connector(epsilon)
     seen = np.zeros(sizes)
     for _ in range(rows // 64):
-        batch = piece(rl_module=module, batch={"action_dist_inputs": q}, episodes=FixedEpisodes(), explore=True)
+        batch = connector(rl_module=module, batch={"action_dist_inputs": q}, episodes=FixedEpisodes(), explore=True)
         np.add.at(seen, tuple(batch["actions"].numpy().T), 1)
     first = np.array([epsilon / 3, 1 - epsilon + epsilon / 3, epsilon / 3])
     second = np.array([1 - epsilon + epsilon / 2, epsilon / 2])

@@ -1,4 +1,4 @@
-"""A piece of the user's that does not do what it declares is told in its first call, with its line."""
+"""A connector of the user's that does not do what it declares is told in its first call, with its line."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import pytest
 from runner.config import ConfigError, build_experiment_config, compose_experiment
 from runner.experiment.rehearsal import rehearse
 from runner.pipelines import (
-    ConnectorPiece,
-    EnvToModulePiece,
+    Connector,
+    EnvToModuleConnector,
     EnvToModulePipeline,
-    LearnerPiece,
-    ObservationPiece,
+    LearnerConnector,
+    ObservationConnector,
 )
 from tests.pipelines.fixed_episodes import FixedEpisodes
 
 HERE = "tests.pipelines.test_first_calls"
 
 
-class Passing(ConnectorPiece):
+class Passing(Connector):
     def __call__(self, *, batch: Any, **_: Any) -> Any:
         return batch
 
@@ -40,82 +40,82 @@ class NotWritten(Passing):
     writes = ("speed",)
 
 
-class Misspelt(ConnectorPiece):
+class Misspelt(Connector):
     writes = ("speed",)
 
     def __call__(self, *, batch: Any, **_: Any) -> Any:
         return {**batch, "speeds": batch["obs"][:, 1]}
 
 
-class Undeclared(ConnectorPiece):
+class Undeclared(Connector):
     def __call__(self, *, batch: Any, **_: Any) -> Any:
         return {**batch, "speed": batch["obs"][:, 1]}
 
 
-class TakesOut(ConnectorPiece):
+class TakesOut(Connector):
     def __call__(self, *, batch: Any, **_: Any) -> Any:
         return {}
 
 
-class ReturnsNothing(ConnectorPiece):
+class ReturnsNothing(Connector):
     def __call__(self, *, batch: Any, **_: Any) -> Any:
         batch["obs"] = 2 * batch["obs"]
 
 
-class ReadsUndeclared(ConnectorPiece):
+class ReadsUndeclared(Connector):
     def __call__(self, *, batch: Any, **_: Any) -> Any:
         return {**batch, "obs": batch["obss"]}
 
 
-class FewKeywords(ConnectorPiece):
+class FewKeywords(Connector):
     def __call__(self, *, batch: Any, episodes: Any) -> Any:  # type: ignore[override]
         return batch
 
 
-class NoCall(ConnectorPiece):
+class NoCall(Connector):
     pass
 
 
-class NoTransform(ObservationPiece):
+class NoTransform(ObservationConnector):
     pass
 
 
-class TooFewRows(ObservationPiece):
+class TooFewRows(ObservationConnector):
     def transform(self, obs: Any, batch: Any, episodes: Any) -> Any:
         return obs[:-1]
 
 
-class Doubles(ObservationPiece):
+class Doubles(ObservationConnector):
     def transform(self, obs: Any, batch: Any, episodes: Any) -> Any:
         return obs.astype(np.float64)
 
 
-class Wider(ObservationPiece):
+class Wider(ObservationConnector):
     def transform(self, obs: Any, batch: Any, episodes: Any) -> Any:
         return np.concatenate([obs, obs], -1)
 
 
-class InPlace(ObservationPiece):
+class InPlace(ObservationConnector):
     def transform(self, obs: Any, batch: Any, episodes: Any) -> Any:
         episodes.current_obs[:] *= 2
         return obs
 
 
-class NoSpace(ObservationPiece):
+class NoSpace(ObservationConnector):
     def recompute_output_observation_space(self, *_: Any) -> Any:
         return None
 
 
-class RaisesForSpaces(ObservationPiece):
+class RaisesForSpaces(ObservationConnector):
     def recompute_output_observation_space(self, input_observation_space: Any, input_action_space: Any) -> Any:
         return input_observation_space.lov
 
 
-class Acting(EnvToModulePiece):
+class Acting(EnvToModuleConnector):
     pass
 
 
-class ShortRewards(LearnerPiece):
+class ShortRewards(LearnerConnector):
     reads = writes = ("rewards",)
 
     def __call__(self, *, batch: Any, episodes: Any, **_: Any) -> Any:
@@ -164,7 +164,7 @@ def test_a_mistake_in_env_to_module(name: str, messages: list[str]) -> None:
 @pytest.mark.parametrize(
     ("pipeline", "name", "messages"),
     [
-        ("env_to_module", "MisspeltReads", ["reads the column 'obss', which no piece before it", "nearest obs"]),
+        ("env_to_module", "MisspeltReads", ["reads the column 'obss', which no connector before it", "nearest obs"]),
         ("learner", "Acting", ["Acting does not belong in the learner pipeline", "connectors.env_to_module"]),
         ("module_to_env", "Wider", ["Wider does not belong in the module_to_env pipeline", "connectors.learner"]),
         ("learner", "ShortRewards", ["leaves column 'rewards' with another number of rows", "ShortRewards.__call__"]),
@@ -179,9 +179,9 @@ def test_a_mistake_elsewhere(pipeline: str, name: str, messages: list[str]) -> N
         assert message in report
 
 
-def test_later_calls_go_to_the_piece_itself() -> None:
-    piece = Passing()
-    pipeline = EnvToModulePipeline([piece], gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2))
-    assert pipeline._calls[0] is not piece
+def test_later_calls_go_to_the_connector_itself() -> None:
+    connector = Passing()
+    pipeline = EnvToModulePipeline([connector], gym.spaces.Box(-1, 1, (2,)), gym.spaces.Discrete(2))
+    assert pipeline._calls[0] is not connector
     pipeline(batch={}, episodes=FixedEpisodes())
-    assert pipeline._calls[0] is piece
+    assert pipeline._calls[0] is connector

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from runner.episodes import nested
 from runner.episodes.columns import block_from_episodes
-from runner.module_parts import make_piece
+from runner.module_parts import make_connector
 from runner.pipelines.mean_std_filter import MeanStdFilter
 from runner.pipelines.recorded_episodes import ObservationRows
 from tests.episodes.test_columns import episode_of
@@ -32,13 +32,13 @@ BEFORE = [{"prepend": EDITS[0]["piece"]}]
 
 
 def make_filter(**options: Any) -> MeanStdFilter:
-    piece = MeanStdFilter(**options)
-    piece.recompute_output_observation_space(SPACE, gym.spaces.Discrete(2))
-    return piece
+    connector = MeanStdFilter(**options)
+    connector.recompute_output_observation_space(SPACE, gym.spaces.Discrete(2))
+    return connector
 
 
-def filtered(piece: MeanStdFilter, rows: Any) -> Any:
-    return piece(batch={"obs": np.array(rows, np.float32)}, episodes=FixedEpisodes())["obs"]
+def filtered(connector: MeanStdFilter, rows: Any) -> Any:
+    return connector(batch={"obs": np.array(rows, np.float32)}, episodes=FixedEpisodes())["obs"]
 
 
 def moments(state: Any, name: str = "merged") -> tuple[float, Any, Any]:
@@ -59,14 +59,14 @@ def test_merged_states_are_the_moments_of_all_rows(rounds: list[list[list[int]]]
     runners, merger = [make_filter() for _ in range(3)], make_filter()
     seen: list[np.ndarray[Any, Any]] = []
     for samples in rounds:
-        for piece, batches in zip(runners, samples, strict=True):
+        for connector, batches in zip(runners, samples, strict=True):
             for size in batches:
                 rows = random.normal(1000.0, [1.0, 50.0], (size, 2)).astype(np.float32)
                 seen.append(rows)
-                filtered(piece, rows)
-        merged = merger.merge_states([piece.get_state() for piece in runners])
-        for piece in runners:
-            piece.set_state(merged)
+                filtered(connector, rows)
+        merged = merger.merge_states([connector.get_state() for connector in runners])
+        for connector in runners:
+            connector.set_state(merged)
     everything = np.concatenate([np.zeros((0, 2)), *seen]).astype(np.float64)
     count, mean, m2 = moments(merged)
     assert count == len(everything)
@@ -77,10 +77,10 @@ def test_merged_states_are_the_moments_of_all_rows(rounds: list[list[list[int]]]
 
 
 def test_output_is_standardised_by_all_rows_so_far() -> None:
-    piece = make_filter(clip_by_value=None)
+    connector = make_filter(clip_by_value=None)
     rows = np.random.default_rng(0).normal(3.0, 2.0, (40, 2)).astype(np.float32)
-    filtered(piece, rows[:15])
-    got = filtered(piece, rows[15:])
+    filtered(connector, rows[:15])
+    got = filtered(connector, rows[15:])
     expected = (rows[15:] - rows.mean(axis=0, dtype=np.float64)) / rows.std(axis=0, ddof=1, dtype=np.float64)
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
@@ -98,32 +98,32 @@ def test_options() -> None:
 
 
 def test_a_constant_observation_stays_finite() -> None:
-    piece = make_filter()
-    assert filtered(piece, [[5.0, 5.0]]).tolist() == [[0.0, 0.0]]
-    assert filtered(piece, [[5.0, 5.0]]).tolist() == [[0.0, 0.0]]
+    connector = make_filter()
+    assert filtered(connector, [[5.0, 5.0]]).tolist() == [[0.0, 0.0]]
+    assert filtered(connector, [[5.0, 5.0]]).tolist() == [[0.0, 0.0]]
 
 
 @pytest.mark.parametrize("how", ["is_training", "update_stats"])
 def test_frozen_filter_learns_nothing(how: str) -> None:
     learner = make_filter()
     filtered(learner, [[0.0, 1.0], [2.0, 5.0]])
-    piece = make_filter(update_stats=how != "update_stats")
-    piece.is_training = how != "is_training"
-    piece.set_state(learner.get_state())
-    first = filtered(piece, [[7.0, 7.0]])
-    assert filtered(piece, [[7.0, 7.0]]).tolist() == first.tolist()
-    assert piece.get_state()["own_count"] == 2
+    connector = make_filter(update_stats=how != "update_stats")
+    connector.is_training = how != "is_training"
+    connector.set_state(learner.get_state())
+    first = filtered(connector, [[7.0, 7.0]])
+    assert filtered(connector, [[7.0, 7.0]]).tolist() == first.tolist()
+    assert connector.get_state()["own_count"] == 2
     filtered(learner, [[7.0, 7.0]])
     assert learner.get_state()["own_count"] == 3
 
 
 def test_state_round_trip_and_reset() -> None:
-    piece, other = make_filter(), make_filter()
-    filtered(piece, [[0.0, 1.0], [2.0, 5.0]])
-    piece.set_state(piece.merge_states([piece.get_state()]))
-    filtered(piece, [[3.0, 3.0]])  # both merged and own rows
-    other.set_state(piece.get_state())
-    assert filtered(other, [[9.0, 1.0]]).tolist() == filtered(piece, [[9.0, 1.0]]).tolist()
+    connector, other = make_filter(), make_filter()
+    filtered(connector, [[0.0, 1.0], [2.0, 5.0]])
+    connector.set_state(connector.merge_states([connector.get_state()]))
+    filtered(connector, [[3.0, 3.0]])  # both merged and own rows
+    other.set_state(connector.get_state())
+    assert filtered(other, [[9.0, 1.0]]).tolist() == filtered(connector, [[9.0, 1.0]]).tolist()
     assert moments(other.get_state(), "own")[0] == 2
     assert moments(other.get_state())[0] == 2
     other.reset_state()
@@ -141,10 +141,10 @@ def test_output_space_and_spaces_it_cannot_filter() -> None:
 
 
 def test_a_float64_box_becomes_float32() -> None:
-    piece = MeanStdFilter()
+    connector = MeanStdFilter()
     space = gym.spaces.Box(-np.inf, np.inf, (2,), np.float64)
-    assert piece.recompute_output_observation_space(space, gym.spaces.Discrete(2)).dtype == np.float32
-    assert piece(batch={"obs": np.ones((3, 2))}, episodes=FixedEpisodes())["obs"].dtype == np.float32
+    assert connector.recompute_output_observation_space(space, gym.spaces.Discrete(2)).dtype == np.float32
+    assert connector(batch={"obs": np.ones((3, 2))}, episodes=FixedEpisodes())["obs"].dtype == np.float32
 
 
 # -- nested observations -----------------------------------------------------------------------------------------------
@@ -168,14 +168,14 @@ def nested_rows(num_rows: int, seed: int) -> dict[str, Any]:
 
 
 def test_each_float_leaf_is_filtered_as_if_it_were_alone() -> None:
-    piece = MeanStdFilter(clip_by_value=2.0)
-    space = piece.recompute_output_observation_space(NESTED_SPACE, gym.spaces.Discrete(2))
+    connector = MeanStdFilter(clip_by_value=2.0)
+    space = connector.recompute_output_observation_space(NESTED_SPACE, gym.spaces.Discrete(2))
     far, small = MeanStdFilter(clip_by_value=2.0), MeanStdFilter(clip_by_value=2.0)
     far.recompute_output_observation_space(NESTED_SPACE["far"], gym.spaces.Discrete(2))
     small.recompute_output_observation_space(gym.spaces.Box(-1, 1, (1,)), gym.spaces.Discrete(2))
     for seed in range(3):
         obs = nested_rows(5, seed)
-        got = piece(batch={"obs": obs}, episodes=FixedEpisodes())["obs"]
+        got = connector(batch={"obs": obs}, episodes=FixedEpisodes())["obs"]
         assert got["image"] is obs["image"]
         assert got["parts"][0] is obs["parts"][0]
         np.testing.assert_allclose(
@@ -186,11 +186,11 @@ def test_each_float_leaf_is_filtered_as_if_it_were_alone() -> None:
         assert all(space.contains(item) for item in nested.unstack(got))
     other = MeanStdFilter(clip_by_value=2.0)
     other.recompute_output_observation_space(NESTED_SPACE, gym.spaces.Discrete(2))
-    other.set_state(piece.merge_states([piece.get_state()]))
+    other.set_state(connector.merge_states([connector.get_state()]))
     obs = nested_rows(1, 9)
-    for filter_ in (piece, other):
+    for filter_ in (connector, other):
         filter_.is_training = False
-    results = [filter_(batch={"obs": obs}, episodes=FixedEpisodes())["obs"] for filter_ in (piece, other)]
+    results = [filter_(batch={"obs": obs}, episodes=FixedEpisodes())["obs"] for filter_ in (connector, other)]
     assert nested.equal(*results)
 
 
@@ -203,9 +203,9 @@ def test_nested_spaces_without_floats_are_refused() -> None:
 def test_observations_that_are_masked_are_filtered_but_not_counted() -> None:
     block = block_from_episodes([episode_of("a", 2), episode_of("b", 1, first=10)])
     mask = np.array([True, True, False, True, False])
-    piece = make_filter(clip_by_value=None)
-    rows = piece(batch={"loss_mask": mask}, episodes=ObservationRows(block))["obs"]
-    assert moments(piece.get_state(), "own")[0] == 3
+    connector = make_filter(clip_by_value=None)
+    rows = connector(batch={"loss_mask": mask}, episodes=ObservationRows(block))["obs"]
+    assert moments(connector.get_state(), "own")[0] == 3
     np.testing.assert_allclose(
         rows[:, 0], (np.array([0, 1, 2, 10, 11]) - 11 / 3) / np.std([0, 1, 10], ddof=1), rtol=1e-6
     )
@@ -262,7 +262,7 @@ def places_of(env: Any, n: int) -> set[tuple[int, int, int]]:
 
 
 def test_blocks_without_the_filter_hold_raw_observations() -> None:
-    assert make_piece({"_target_": "runner.pipelines.MeanStdFilter"}, "connectors.learner").writes == ("obs",)
+    assert make_connector({"_target_": "runner.pipelines.MeanStdFilter"}, "connectors.learner").writes == ("obs",)
     env, _ = coded_envs("sync", 1, [9])
     module = coded_module()
     block = make_runner(env, module).sample(4, True, weights_of(module), {}).rollout.blocks["default_policy"]
@@ -289,11 +289,11 @@ def test_evaluation_runs_with_the_merged_state_and_leaves_it_alone() -> None:
     "space", [gym.spaces.Discrete(4), gym.spaces.Box(0, 255, (2,), np.uint8), gym.spaces.Dict(a=gym.spaces.Discrete(3))]
 )
 def test_observations_without_floats_may_pass(space: gym.Space[Any]) -> None:
-    piece = MeanStdFilter(needs_floats=False)
-    assert piece.recompute_output_observation_space(space, gym.spaces.Discrete(2)) == space
+    connector = MeanStdFilter(needs_floats=False)
+    assert connector.recompute_output_observation_space(space, gym.spaces.Discrete(2)) == space
     obs = nested.stack([space.sample() for _ in range(3)])
-    assert nested.equal(piece(batch={"obs": obs}, episodes=FixedEpisodes())["obs"], obs)
-    assert piece.to_graph() is None
-    merged = piece.merge_states([piece.get_state(), piece.get_state()])
-    piece.set_state(merged)
-    assert nested.equal(piece(batch={"obs": obs}, episodes=FixedEpisodes())["obs"], obs)
+    assert nested.equal(connector(batch={"obs": obs}, episodes=FixedEpisodes())["obs"], obs)
+    assert connector.to_graph() is None
+    merged = connector.merge_states([connector.get_state(), connector.get_state()])
+    connector.set_state(merged)
+    assert nested.equal(connector(batch={"obs": obs}, episodes=FixedEpisodes())["obs"], obs)

@@ -1,4 +1,4 @@
-"""Pipelines in pipelines, as YAML names them: a block with `pieces` in a list of edits."""
+"""Pipelines in pipelines, as YAML names them: a block with `connectors` in a list of edits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from runner.cli.show_pipelines import render_pipelines
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError
 from runner.episodes import nested as nested_values
-from runner.module_parts import make_piece
-from runner.pipelines import ConnectorPiece, ConnectorPipeline, MeanStdFilter, PrevActionsPrevRewards
+from runner.module_parts import make_connector
+from runner.pipelines import Connector, ConnectorPipeline, MeanStdFilter, PrevActionsPrevRewards
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.pipelines.pipeline import PipelineError
 from runner.streams import random_stream
@@ -32,12 +32,12 @@ CLIP = {"_target_": f"{P}.ClipRewards"}
 AFTER_OBS = "AddObservationsFromEpisodesToBatch"
 
 
-def nested(*pieces: Mapping[str, Any], kind: str = "ConnectorPipeline") -> dict[str, Any]:
-    return {"_target_": f"{P}.{kind}", "pieces": [dict(piece) for piece in pieces]}
+def nested(*connectors: Mapping[str, Any], kind: str = "ConnectorPipeline") -> dict[str, Any]:
+    return {"_target_": f"{P}.{kind}", "pieces": [dict(connector) for connector in connectors]}
 
 
 def env_to_module(*edits: Mapping[str, Any]) -> ConnectorPipeline:
-    return env_to_module_pipeline(*SPACES, CPU, edits, make_piece)
+    return env_to_module_pipeline(*SPACES, CPU, edits, make_connector)
 
 
 INNER = {"insert_after": AFTER_OBS, "piece": nested(FILTER, nested(PAST, FLATTEN))}
@@ -49,7 +49,7 @@ FLAT = [
 
 
 def names(pipeline: ConnectorPipeline) -> list[str]:
-    return [type(piece).__name__ for piece in pipeline.single_pieces()]
+    return [type(connector).__name__ for connector in pipeline.single_connectors()]
 
 
 def test_spaces_columns_and_needs_are_those_of_the_flat_pipeline() -> None:
@@ -60,7 +60,7 @@ def test_spaces_columns_and_needs_are_those_of_the_flat_pipeline() -> None:
         assert getattr(inner, name) == getattr(flat, name), name
 
 
-def test_episodes_hold_what_the_last_writing_piece_made_and_not_what_follows_in_its_pipeline() -> None:
+def test_episodes_hold_what_the_last_writing_connector_made_and_not_what_follows_in_its_pipeline() -> None:
     inner, flat = env_to_module(INNER), env_to_module(*FLAT)
     assert inner.held_observation_space == flat.held_observation_space == gym.spaces.Box(-5.0, 5.0, (3,), np.float32)
 
@@ -86,23 +86,23 @@ def test_a_runner_samples_as_with_the_flat_pipeline_and_its_state_goes_on() -> N
     assert merged["merged_count"] == filtered["merged_count"] + filtered["own_count"] > 14
 
 
-def test_every_nested_piece_has_a_random_stream() -> None:
-    class Draws(ConnectorPiece):
+def test_every_nested_connector_has_a_random_stream() -> None:
+    class Draws(Connector):
         def use_stream(self, stream: np.random.Generator) -> None:
             self.drawn = stream.integers(2**62)
 
     def drawn() -> list[int]:
-        pieces = [Draws() for _ in range(4)]
-        inner = ConnectorPipeline([pieces[1], ConnectorPipeline([pieces[2]], *SPACES)], *SPACES)
-        pipeline = ConnectorPipeline([pieces[0], inner, pieces[3]], *SPACES)
+        connectors = [Draws() for _ in range(4)]
+        inner = ConnectorPipeline([connectors[1], ConnectorPipeline([connectors[2]], *SPACES)], *SPACES)
+        pipeline = ConnectorPipeline([connectors[0], inner, connectors[3]], *SPACES)
         pipeline.give_streams(lambda name, position: random_stream(0, name, position))
-        return [piece.drawn for piece in pieces]
+        return [connector.drawn for connector in connectors]
 
     assert len(set(drawn())) == 4
     assert drawn() == drawn()
 
 
-def test_edits_find_pieces_of_nested_pipelines_by_name() -> None:
+def test_edits_find_connectors_of_nested_pipelines_by_name() -> None:
     pipeline = env_to_module(
         INNER,
         {"insert_before": "PrevActionsPrevRewards", "piece": {"_target_": f"{P}.WriteObservationsToEpisodes"}},
@@ -119,12 +119,12 @@ def test_edits_find_pieces_of_nested_pipelines_by_name() -> None:
     assert isinstance(pipeline["PrevActionsPrevRewards"], PrevActionsPrevRewards)
     assert pipeline[MeanStdFilter] == [pipeline["MeanStdFilter"]]
     assert pipeline.observation_space == gym.spaces.Box(-5.0, 5.0, (9,), np.float32)
-    with pytest.raises(PipelineError, match="no piece PrevActions\n") as caught:
+    with pytest.raises(PipelineError, match="no connector PrevActions\n") as caught:
         pipeline.remove("PrevActions")
     assert caught.value.problems[0].nearest == "PrevActionsPrevRewards"
 
 
-def test_a_nested_piece_may_need_observations_that_the_episodes_hold() -> None:
+def test_a_nested_connector_may_need_observations_that_the_episodes_hold() -> None:
     env_to_module({"insert_after": AFTER_OBS, "piece": nested({"_target_": f"{P}.FrameStacking", "num_frames": 2})})
     stack = {"_target_": f"{P}.FrameStacking", "num_frames": 2}
     pipeline = env_to_module({"insert_after": AFTER_OBS, "piece": nested(FILTER, nested(stack))})
@@ -141,24 +141,24 @@ KINDS = {
 }
 
 
-def pipeline_of(kind: str, piece: Mapping[str, Any], depth: int = 1) -> ConnectorPipeline:
+def pipeline_of(kind: str, connector: Mapping[str, Any], depth: int = 1) -> ConnectorPipeline:
     for _ in range(depth - 1):
-        piece = nested(piece)
+        connector = nested(connector)
     anchors = {"env_to_module": AFTER_OBS, "module_to_env": "GetActions", "learner": "NumpyToTensor"}
-    edits = [{"insert_before" if kind == "learner" else "insert_after": anchors[kind], "piece": piece}]
+    edits = [{"insert_before" if kind == "learner" else "insert_after": anchors[kind], "piece": connector}]
     if kind == "env_to_module":
         return env_to_module(*edits)
     if kind == "module_to_env":
-        return module_to_env_pipeline(*SPACES, True, False, edits, make_piece)
-    return learner_pipeline(*SPACES, CPU, edits, make_piece)
+        return module_to_env_pipeline(*SPACES, True, False, edits, make_connector)
+    return learner_pipeline(*SPACES, CPU, edits, make_connector)
 
 
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("around", KINDS)
 def test_a_nested_pipeline_is_of_the_kind_that_it_is_nested_in(kind: str, around: str, depth: int) -> None:
-    name, piece = KINDS[kind]
-    pipeline = pipeline_of(around, nested(piece, kind=name), depth)
+    name, connector = KINDS[kind]
+    pipeline = pipeline_of(around, nested(connector, kind=name), depth)
     available = ("action_dist_inputs",) if around == "module_to_env" else ()
     if kind == around:
         pipeline.check_order(available)
@@ -172,8 +172,8 @@ def test_a_nested_pipeline_is_of_the_kind_that_it_is_nested_in(kind: str, around
 def test_validate_tells_the_kind_from_the_source(kind: str, around: str) -> None:
     name, _ = KINDS[kind]
     block = f"{{_target_: {P}.{name}, pieces: []}}"
-    for piece in (block, f"{{_target_: {P}.ConnectorPipeline, pieces: [{block}]}}"):
-        composed = compose_experiment(["+experiment=ppo_cartpole", f"connectors.{around}=[{{append: {piece}}}]"])
+    for connector in (block, f"{{_target_: {P}.ConnectorPipeline, pieces: [{block}]}}"):
+        composed = compose_experiment(["+experiment=ppo_cartpole", f"connectors.{around}=[{{append: {connector}}}]"])
         if kind == around:
             build_experiment_config(composed)
             continue
@@ -184,13 +184,13 @@ def test_validate_tells_the_kind_from_the_source(kind: str, around: str) -> None
 
 
 class Standardised(ConnectorPipeline):
-    """A pipeline that makes its pieces itself."""
+    """A pipeline that makes its connectors itself."""
 
     def __init__(self, clip: float = 3.0) -> None:
         super().__init__([MeanStdFilter(clip_by_value=clip)])
 
 
-def test_a_pipeline_of_ones_own_may_make_its_pieces() -> None:
+def test_a_pipeline_of_ones_own_may_make_its_connectors() -> None:
     block = f"{{_target_: {__name__}.Standardised, clip: 2.0}}"
     edit = f"connectors.env_to_module=[{{insert_after: {AFTER_OBS}, piece: {block}}}]"
     config = build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", edit]))
@@ -198,9 +198,9 @@ def test_a_pipeline_of_ones_own_may_make_its_pieces() -> None:
     assert pipeline.observation_space == gym.spaces.Box(-2.0, 2.0, (3,), np.float32)
 
 
-def test_show_draws_the_pieces_of_nested_pipelines_below_them() -> None:
-    pieces = f"[{{_target_: {P}.FlattenObservations}}, {{_target_: {P}.MeanStdFilter}}]"
-    block = f"{{_target_: {P}.ConnectorPipeline, pieces: {pieces}}}"
+def test_show_draws_the_connectors_of_nested_pipelines_below_them() -> None:
+    connectors = f"[{{_target_: {P}.FlattenObservations}}, {{_target_: {P}.MeanStdFilter}}]"
+    block = f"{{_target_: {P}.ConnectorPipeline, pieces: {connectors}}}"
     edit = f"connectors.env_to_module=[{{insert_after: {AFTER_OBS}, piece: {block}}}]"
     config = build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", edit]))
     lines = render_pipelines(config).splitlines()

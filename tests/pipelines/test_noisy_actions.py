@@ -21,10 +21,10 @@ ACTION_SPACE = gym.spaces.Box(-2.0, 2.0, (1,), np.float32)
 ROWS = 64
 
 
-def make_piece(sigma: Any, **options: Any) -> NoisyActions:
-    piece = NoisyActions(sigma, **options)
-    piece.use_stream(random_stream(3, "env_runner/module_to_env", 0))
-    return piece
+def make_connector(sigma: Any, **options: Any) -> NoisyActions:
+    connector = NoisyActions(sigma, **options)
+    connector.use_stream(random_stream(3, "env_runner/module_to_env", 0))
+    return connector
 
 
 class Episodes(FixedEpisodes):
@@ -40,36 +40,36 @@ class Episodes(FixedEpisodes):
         return self.starts
 
 
-def act(piece: NoisyActions, starts: Any = (True,) * ROWS, explore: bool = True, mean: float = 0.0) -> Any:
+def act(connector: NoisyActions, starts: Any = (True,) * ROWS, explore: bool = True, mean: float = 0.0) -> Any:
     module = RLModule(OBS_SPACE, ACTION_SPACE, ModuleConfig())
     module.action_dist = SquashedGaussian(ACTION_SPACE)
     theta = torch.tensor([[mean, -20.0]]).repeat(len(starts), 1)
     episodes: Any = Episodes(starts)
-    batch = piece(rl_module=module, batch={"action_dist_inputs": theta}, episodes=episodes, explore=explore)
+    batch = connector(rl_module=module, batch={"action_dist_inputs": theta}, episodes=episodes, explore=explore)
     assert set(batch) == {"actions"}
     return batch["actions"].numpy()[:, 0]
 
 
 def test_gaussian_noise_has_its_size_and_no_memory() -> None:
-    piece = make_piece(0.25)
-    actions = np.stack([act(piece) for _ in range(400)])  # half the distance of the bounds is 2
+    connector = make_connector(0.25)
+    actions = np.stack([act(connector) for _ in range(400)])  # half the distance of the bounds is 2
     assert actions.std() == pytest.approx(0.5, rel=0.02)
     assert abs(actions.mean()) < 0.01
     assert abs(np.corrcoef(actions[:-1].ravel(), actions[1:].ravel())[0, 1]) < 0.02
 
 
 def test_actions_stay_within_their_bounds() -> None:
-    actions = act(make_piece(5.0), mean=1.0)
+    actions = act(make_connector(5.0), mean=1.0)
     assert np.abs(actions).max() == 2.0
     assert (np.abs(actions) == 2.0).mean() > 0.5
 
 
 def test_greedy_actions_have_no_noise() -> None:
-    np.testing.assert_allclose(act(make_piece(0.5), explore=False, mean=0.3), 2 * np.tanh(0.3), rtol=1e-6)
+    np.testing.assert_allclose(act(make_connector(0.5), explore=False, mean=0.3), 2 * np.tanh(0.3), rtol=1e-6)
 
 
 def test_correlated_noise_is_its_recursion_and_starts_anew() -> None:
-    correlated, white = make_piece(0.1, kind="ornstein_uhlenbeck"), make_piece(0.1)
+    correlated, white = make_connector(0.1, kind="ornstein_uhlenbeck"), make_connector(0.1)
     expected = np.zeros(3)
     for step in range(40):
         starts = np.array([step == 0, step % 7 == 0, step in (0, 5)])
@@ -78,35 +78,35 @@ def test_correlated_noise_is_its_recursion_and_starts_anew() -> None:
 
 
 def test_random_actions_are_uniform_until_their_step() -> None:
-    piece = make_piece(0.0, num_random_steps=100)
-    piece.at_env_steps(99)
-    actions = np.concatenate([act(piece) for _ in range(300)])
+    connector = make_connector(0.0, num_random_steps=100)
+    connector.at_env_steps(99)
+    actions = np.concatenate([act(connector) for _ in range(300)])
     counts, _ = np.histogram(actions, 10, (-2.0, 2.0))
     expected = len(actions) / 10
     assert float(((counts - expected) ** 2 / expected).sum()) < 27.9  # 99.9 % quantile, 9 degrees of freedom
-    piece.at_env_steps(100)
-    assert act(piece).tolist() == [0.0] * ROWS
+    connector.at_env_steps(100)
+    assert act(connector).tolist() == [0.0] * ROWS
 
 
 def test_sigma_follows_its_schedule() -> None:
-    piece = make_piece([[0, 1.0], [100, 0.5]])
+    connector = make_connector([[0, 1.0], [100, 0.5]])
     found = []
     for num_env_steps in (0, 50, 100, 1000):
-        piece.at_env_steps(num_env_steps)
-        found.append(piece.sigma)
+        connector.at_env_steps(num_env_steps)
+        found.append(connector.sigma)
     assert found == [1.0, 0.75, 0.5, 0.5]
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "ornstein_uhlenbeck"])
 def test_a_state_goes_on_with_the_same_noise(kind: str) -> None:
-    piece, other = NoisyActions(0.1, kind=kind), NoisyActions(0.1, kind=kind)
-    pipeline = pipeline_of(piece)
+    connector, other = NoisyActions(0.1, kind=kind), NoisyActions(0.1, kind=kind)
+    pipeline = pipeline_of(connector)
     goes_on = (False,) * ROWS
     for _ in range(300):
-        act(piece, goes_on)
+        act(connector, goes_on)
     pipeline_of(other, index=9).set_state(pipeline.get_state())
     for _ in range(300):
-        assert act(piece, goes_on).tolist() == act(other, goes_on).tolist()
+        assert act(connector, goes_on).tolist() == act(other, goes_on).tolist()
 
 
 @pytest.mark.parametrize(
@@ -125,6 +125,6 @@ def test_actions_without_bounds_are_refused() -> None:
     module = RLModule(OBS_SPACE, gym.spaces.Discrete(2), ModuleConfig())
     episodes: Any = Episodes([True])
     with pytest.raises(TypeError, match="noise is for actions within bounds"):
-        make_piece(0.1)(
+        make_connector(0.1)(
             rl_module=module, batch={"action_dist_inputs": torch.zeros(1, 2)}, episodes=episodes, explore=True
         )

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from runner.config.errors import ConfigError, Problem
-from runner.module_parts import make_piece
+from runner.module_parts import make_connector
 from runner.pipelines import (
-    ConnectorPiece,
+    Connector,
     ConnectorPipeline,
     EnvToModulePipeline,
     GetActions,
@@ -21,7 +21,7 @@ from runner.pipelines import (
     ModuleToEnvPipeline,
     NormalizeAndClipActions,
 )
-from runner.pipelines.common_pieces import AddObservationsFromEpisodesToBatch, BatchIndividualItems, NumpyToTensor
+from runner.pipelines.common_connectors import AddObservationsFromEpisodesToBatch, BatchIndividualItems, NumpyToTensor
 from runner.pipelines.defaults import edited, env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.pipelines.pipeline import PipelineError
 from runner.streams import random_stream
@@ -33,7 +33,7 @@ ACTION_SPACE = gym.spaces.Discrete(3)
 CPU = torch.device("cpu")
 
 
-class Marker(ConnectorPiece):
+class Marker(Connector):
     """Notes its name when it is called."""
 
     writes = ("calls",)
@@ -115,7 +115,7 @@ def test_an_anchor_means_the_first_of_its_name() -> None:
 
 def test_reading_a_pipeline() -> None:
     pipeline = make_abc()
-    assert [type(piece) for piece in pipeline] == [A, B, C]
+    assert [type(connector) for connector in pipeline] == [A, B, C]
     assert pipeline[1] is pipeline["B"]
     assert pipeline[Marker] == list(pipeline)
     assert pipeline[New] == []
@@ -124,7 +124,7 @@ def test_reading_a_pipeline() -> None:
 @pytest.mark.parametrize("verb", ["insert_before", "insert_after", "replace", "remove"])
 def test_unknown_anchor_leaves_the_pipeline_as_it_is(verb: str) -> None:
     pipeline = make_abc()
-    with pytest.raises(PipelineError, match="pipeline has no piece Nowhere"):
+    with pytest.raises(PipelineError, match="pipeline has no connector Nowhere"):
         edited(pipeline, [{verb: "Nowhere", "piece": {}}], lambda block, where: New())
     assert calls_of(pipeline) == "a b c"
 
@@ -132,24 +132,24 @@ def test_unknown_anchor_leaves_the_pipeline_as_it_is(verb: str) -> None:
 # -- messages ----------------------------------------------------------------------------------------------------------
 
 
-def piece_block(name: str, **arguments: Any) -> dict[str, Any]:
+def connector_block(name: str, **arguments: Any) -> dict[str, Any]:
     return {"_target_": f"runner.pipelines.{name}", **arguments}
 
 
-class ReadsLogp(ConnectorPiece):
+class ReadsLogp(Connector):
     reads = ("action_logp",)
 
 
-class ReadsNothingThatIs(ConnectorPiece):
+class ReadsNothingThatIs(Connector):
     reads = ("hidden_state",)
 
 
 def problems_of(pipeline_name: str, edits: Sequence[Mapping[str, Any]]) -> tuple[Problem, ...]:
     makers = {"ReadsLogp": ReadsLogp, "ReadsNothingThatIs": ReadsNothingThatIs}
 
-    def make(block: Mapping[str, Any], where: str) -> ConnectorPiece:
+    def make(block: Mapping[str, Any], where: str) -> Connector:
         name = block["_target_"]
-        return makers[name]() if name in makers else make_piece(block, where)
+        return makers[name]() if name in makers else make_connector(block, where)
 
     def build() -> ConnectorPipeline:
         if pipeline_name == "env_to_module":
@@ -164,14 +164,14 @@ def problems_of(pipeline_name: str, edits: Sequence[Mapping[str, Any]]) -> tuple
     return caught.value.problems
 
 
-def no_piece(pipeline: str, piece: str, allowed: str, nearest: str | None = None) -> Problem:
+def no_connector(pipeline: str, connector: str, allowed: str, nearest: str | None = None) -> Problem:
     where = f"connectors.{pipeline}"
-    return Problem(f"the {pipeline} pipeline has no piece {piece}", where, piece, allowed, nearest)
+    return Problem(f"the {pipeline} pipeline has no connector {connector}", where, connector, allowed, nearest)
 
 
-def not_written(piece: str, column: str, place: str, got: str, columns: str, *, note: str = "") -> Problem:
+def not_written(connector: str, column: str, place: str, got: str, columns: str, *, note: str = "") -> Problem:
     return Problem(
-        f"{piece} reads the column '{column}', which no piece before it writes{note}",
+        f"{connector} reads the column '{column}', which no connector before it writes{note}",
         where=f"connectors.{place}",
         got=got,
         allowed=f"columns at this place: {columns}",
@@ -182,7 +182,7 @@ MESSAGES = [
     pytest.param(
         "env_to_module",
         [{"remove": "AddObservationFromEpisodesToBatch"}],
-        no_piece(
+        no_connector(
             "env_to_module",
             "AddObservationFromEpisodesToBatch",
             "AddObservationsFromEpisodesToBatch, BatchIndividualItems, NumpyToTensor",
@@ -192,8 +192,8 @@ MESSAGES = [
     ),
     pytest.param(
         "learner",
-        [{"insert_after": "Zzz", "piece": piece_block("MeanStdFilter")}],
-        no_piece(
+        [{"insert_after": "Zzz", "piece": connector_block("MeanStdFilter")}],
+        no_connector(
             "learner",
             "Zzz",
             "AddObservationsFromEpisodesToBatch, AddColumnsFromEpisodesToTrainBatch, "
@@ -203,17 +203,17 @@ MESSAGES = [
     ),
     pytest.param(
         "module_to_env",
-        [{"prepend": piece_block("NormalizeAndClipActions")}],
+        [{"prepend": connector_block("NormalizeAndClipActions")}],
         not_written(
             "NormalizeAndClipActions",
             "actions",
-            "module_to_env, piece 1 of 6",
+            "module_to_env, connector 1 of 6",
             "NormalizeAndClipActions -> GetActions -> TensorToNumpy -> UnBatchToIndividualItems "
             "-> NormalizeAndClipActions -> ListifyDataForVectorEnv",
             "action_dist_inputs",
             note="; GetActions, which comes later, writes it",
         ),
-        id="reads_what_a_later_piece_writes",
+        id="reads_what_a_later_connector_writes",
     ),
     pytest.param(
         "module_to_env",
@@ -221,7 +221,7 @@ MESSAGES = [
         not_written(
             "ReadsLogp",
             "action_logp",
-            "module_to_env, piece 2 of 6",
+            "module_to_env, connector 2 of 6",
             "GetActions -> ReadsLogp -> TensorToNumpy -> UnBatchToIndividualItems -> "
             "NormalizeAndClipActions -> ListifyDataForVectorEnv",
             "action_dist_inputs, actions",
@@ -235,7 +235,7 @@ MESSAGES = [
         not_written(
             "ReadsNothingThatIs",
             "hidden_state",
-            "learner, piece 6 of 6",
+            "learner, connector 6 of 6",
             "AddObservationsFromEpisodesToBatch -> AddColumnsFromEpisodesToTrainBatch -> "
             "AgentToModuleMapping -> BatchIndividualItems -> NumpyToTensor -> ReadsNothingThatIs",
             "obs, actions, rewards, terminateds, truncateds",
@@ -248,19 +248,19 @@ MESSAGES = [
         not_written(
             "NormalizeAndClipActions",
             "actions",
-            "module_to_env, piece 3 of 4",
+            "module_to_env, connector 3 of 4",
             "TensorToNumpy -> UnBatchToIndividualItems -> NormalizeAndClipActions -> ListifyDataForVectorEnv",
             "action_dist_inputs",
         ),
-        id="removed_piece_was_needed",
+        id="removed_connector_was_needed",
     ),
     pytest.param(
         "learner",
-        [{"append": piece_block("GeneralAdvantageEstimation", gamma=0.99, lambda_=0.95)}],
+        [{"append": connector_block("GeneralAdvantageEstimation", gamma=0.99, lambda_=0.95)}],
         not_written(
             "GeneralAdvantageEstimation",
             "loss_mask",
-            "learner, piece 6 of 6",
+            "learner, connector 6 of 6",
             "AddObservationsFromEpisodesToBatch -> AddColumnsFromEpisodesToTrainBatch -> "
             "AgentToModuleMapping -> BatchIndividualItems -> NumpyToTensor -> "
             "GeneralAdvantageEstimation",
@@ -276,17 +276,17 @@ def test_messages(pipeline_name: str, edits: list[dict[str, Any]], expected: Pro
     assert problems_of(pipeline_name, edits) == (expected,)
 
 
-def test_a_piece_that_cannot_be_made_is_told_with_its_pipeline() -> None:
+def test_a_connector_that_cannot_be_made_is_told_with_its_pipeline() -> None:
     with pytest.raises(ConfigError, match="num_frames must be at least 1, got 0") as caught:
-        problems_of("learner", [{"append": piece_block("FrameStacking", num_frames=0)}])
+        problems_of("learner", [{"append": connector_block("FrameStacking", num_frames=0)}])
     (problem,) = caught.value.problems
     assert problem.where == "connectors.learner"
 
 
 def test_default_pipelines_pass_the_order_check() -> None:
-    env_to_module = env_to_module_pipeline(OBS_SPACE, ACTION_SPACE, CPU, [], make_piece)
+    env_to_module = env_to_module_pipeline(OBS_SPACE, ACTION_SPACE, CPU, [], make_connector)
     assert env_to_module.check_order(()) == ("obs",)
-    module_to_env = module_to_env_pipeline(OBS_SPACE, ACTION_SPACE, True, False, [], make_piece)
+    module_to_env = module_to_env_pipeline(OBS_SPACE, ACTION_SPACE, True, False, [], make_connector)
     assert set(module_to_env.check_order(("action_dist_inputs",))) == {
         "action_dist_inputs",
         "actions",
@@ -295,13 +295,13 @@ def test_default_pipelines_pass_the_order_check() -> None:
     assert module_to_env.fragment_columns == ("action_logp",)
 
 
-def test_state_of_a_missing_piece() -> None:
-    pipeline = env_to_module_pipeline(OBS_SPACE, ACTION_SPACE, CPU, [], make_piece)
+def test_state_of_a_missing_connector() -> None:
+    pipeline = env_to_module_pipeline(OBS_SPACE, ACTION_SPACE, CPU, [], make_connector)
     with pytest.raises(PipelineError) as caught:
         pipeline.set_state({"MeanStdFilter": {}})
     assert caught.value.problems == (
         Problem(
-            "the state of piece MeanStdFilter has no piece in the env_to_module pipeline",
+            "the state of connector MeanStdFilter has no connector in the env_to_module pipeline",
             where="connectors.env_to_module",
             got="MeanStdFilter",
             allowed="AddObservationsFromEpisodesToBatch, BatchIndividualItems, NumpyToTensor",
@@ -312,7 +312,7 @@ def test_state_of_a_missing_piece() -> None:
 # -- spaces ------------------------------------------------------------------------------------------------------------
 
 
-class Doubles(ConnectorPiece):
+class Doubles(Connector):
     """Pretends to put a second copy of the observation behind the first."""
 
     def recompute_output_observation_space(
@@ -323,7 +323,7 @@ class Doubles(ConnectorPiece):
         return gym.spaces.Box(np.concatenate((low, low)), np.concatenate((high, high)), dtype=np.float32)
 
 
-def test_each_piece_infers_from_the_one_before() -> None:
+def test_each_connector_infers_from_the_one_before() -> None:
     pipeline = ConnectorPipeline([Doubles(), MeanStdFilter(clip_by_value=5.0), Doubles()], OBS_SPACE, ACTION_SPACE)
     shapes = [(space.shape, float(space.high.max())) for space, _ in pipeline.spaces_after]  # type: ignore[attr-defined]
     assert shapes == [((4,), 1.0), ((4,), 5.0), ((8,), 5.0)]
@@ -340,10 +340,10 @@ def test_each_piece_infers_from_the_one_before() -> None:
 # -- states ------------------------------------------------------------------------------------------------------------
 
 
-def test_two_pieces_of_one_class_keep_separate_states() -> None:
+def test_two_connectors_of_one_class_keep_separate_states() -> None:
     def make() -> ConnectorPipeline:
-        pieces = [MeanStdFilter(clip_by_value=None), A("a"), MeanStdFilter(clip_by_value=0.1)]
-        return ConnectorPipeline(pieces, OBS_SPACE, ACTION_SPACE)
+        connectors = [MeanStdFilter(clip_by_value=None), A("a"), MeanStdFilter(clip_by_value=0.1)]
+        return ConnectorPipeline(connectors, OBS_SPACE, ACTION_SPACE)
 
     pipeline, other = make(), make()
     pipeline(batch={"obs": np.array([[0.0, 10.0], [4.0, 30.0]])}, episodes=FixedEpisodes())
@@ -358,11 +358,11 @@ def test_two_pieces_of_one_class_keep_separate_states() -> None:
     merged = pipeline.merge_states([state, state])
     assert merged["MeanStdFilter"]["merged_count"] == merged["MeanStdFilter#2"]["merged_count"] == 4
     pipeline.reset_state()
-    assert [piece["own_count"] for piece in pipeline.get_state().values()] == [0, 0]
+    assert [connector["own_count"] for connector in pipeline.get_state().values()] == [0, 0]
 
 
-def test_pieces_that_share_nothing_are_left_out_of_merged_states() -> None:
-    pipeline = module_to_env_pipeline(OBS_SPACE, ACTION_SPACE, True, False, [], make_piece)
+def test_connectors_that_share_nothing_are_left_out_of_merged_states() -> None:
+    pipeline = module_to_env_pipeline(OBS_SPACE, ACTION_SPACE, True, False, [], make_connector)
     state = pipeline.get_state()
     assert list(state) == ["GetActions"]
     assert pipeline.merge_states([state, state]) == {}
@@ -371,11 +371,11 @@ def test_pieces_that_share_nothing_are_left_out_of_merged_states() -> None:
 # -- pipelines in pipelines --------------------------------------------------------------------------------------------
 
 
-def nested(*inner: ConnectorPiece) -> ConnectorPipeline:
+def nested(*inner: Connector) -> ConnectorPipeline:
     return ConnectorPipeline(inner, OBS_SPACE, ACTION_SPACE)
 
 
-def test_nested_pieces_are_called_in_their_place() -> None:
+def test_nested_connectors_are_called_in_their_place() -> None:
     pipeline = ConnectorPipeline([A("1"), nested(B("2"), C("3")), A("4")], OBS_SPACE, ACTION_SPACE)
     assert pipeline(batch={}, episodes=FixedEpisodes())["calls"] == ["1", "2", "3", "4"]
 
@@ -387,17 +387,17 @@ def test_nested_columns_count_in_the_order_check() -> None:
     assert nested(GetActions()).writes_per_fragment == ("action_logp",)
     assert nested(GetActions(), NormalizeAndClipActions()).reads == ("action_dist_inputs",)
     pipeline = ModuleToEnvPipeline([nested(NormalizeAndClipActions()), GetActions()], OBS_SPACE, ACTION_SPACE)
-    with pytest.raises(PipelineError, match="reads the column 'actions', which no piece before it writes"):
+    with pytest.raises(PipelineError, match="reads the column 'actions', which no connector before it writes"):
         pipeline.check_order(("action_dist_inputs",))
 
 
-def test_nested_pieces_infer_spaces() -> None:
+def test_nested_connectors_infer_spaces() -> None:
     inner = nested(MeanStdFilter(clip_by_value=7.0))
     pipeline = ConnectorPipeline([Doubles(), inner], OBS_SPACE, ACTION_SPACE)
     assert pipeline.observation_space == gym.spaces.Box(-7.0, 7.0, (4,), np.float32)
 
 
-def test_nested_pieces_keep_states_and_freeze() -> None:
+def test_nested_connectors_keep_states_and_freeze() -> None:
     def make() -> ConnectorPipeline:
         return ConnectorPipeline([nested(MeanStdFilter())], OBS_SPACE, ACTION_SPACE)
 
@@ -413,16 +413,16 @@ def test_nested_pieces_keep_states_and_freeze() -> None:
     assert merged["ConnectorPipeline"]["MeanStdFilter"]["merged_count"] == 2
 
 
-def test_nested_pieces_get_streams_of_their_own() -> None:
-    class Draws(ConnectorPiece):
+def test_nested_connectors_get_streams_of_their_own() -> None:
+    class Draws(Connector):
         def use_stream(self, stream: np.random.Generator) -> None:
             self.drawn = stream.integers(2**62)
 
     def draw() -> list[int]:
-        pieces = [Draws() for _ in range(4)]
-        pipeline = ConnectorPipeline([pieces[0], nested(*pieces[1:3]), pieces[3]], OBS_SPACE, ACTION_SPACE)
+        connectors = [Draws() for _ in range(4)]
+        pipeline = ConnectorPipeline([connectors[0], nested(*connectors[1:3]), connectors[3]], OBS_SPACE, ACTION_SPACE)
         pipeline.give_streams(lambda name, position: random_stream(0, name, position))
-        return [piece.drawn for piece in pieces]
+        return [connector.drawn for connector in connectors]
 
     assert len(set(draw())) == 4
     assert draw() == draw()

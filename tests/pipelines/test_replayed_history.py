@@ -1,4 +1,4 @@
-"""Pieces that look back get the same of replayed steps as of the steps when they were sampled."""
+"""Connectors that look back get the same of replayed steps as of the steps when they were sampled."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from runner.episodes.block_state import block_from_state, block_to_state
 from runner.episodes.columns import ColumnBlock, concat_blocks
 from runner.episodes.rollout_parts import split_rollout
-from runner.module_parts import make_piece
+from runner.module_parts import make_connector
 from runner.pipelines import FrameStacking, PrevActionsPrevRewards
+from runner.pipelines.connector import Connector
 from runner.pipelines.defaults import learner_pipeline
-from runner.pipelines.piece import ConnectorPiece
 from runner.replay import ReplayBuffer
 from runner.streams import random_stream
 from tests.support.coded_runs import CPU, coded_envs, coded_module, make_runner, weights_of
@@ -44,10 +44,10 @@ def filled(buffer: ReplayBuffer, num_lookback: int, lengths: list[int], fragment
     return actions
 
 
-def batch_of(block: ColumnBlock, piece: ConnectorPiece) -> Any:
-    pipeline = learner_pipeline(*SPACES, CPU, [ADD_ONE], make_piece, block.extra_columns)
-    pipeline.insert_after("AddObservationsFromEpisodesToBatch", piece)
-    pipeline.insert_after(type(piece).__name__, make_piece(ADD_NEXT, "connectors.learner"))
+def batch_of(block: ColumnBlock, connector: Connector) -> Any:
+    pipeline = learner_pipeline(*SPACES, CPU, [ADD_ONE], make_connector, block.extra_columns)
+    pipeline.insert_after("AddObservationsFromEpisodesToBatch", connector)
+    pipeline.insert_after(type(connector).__name__, make_connector(ADD_NEXT, "connectors.learner"))
     return pipeline(rl_module={ID: None}, batch={}, episodes=block)[ID]
 
 

@@ -87,9 +87,9 @@ def test_the_closed_form_is_the_sum_of_the_paper(
     assert torch.equal(targets[~is_step], values[~is_step])
 
 
-def added(piece: VTrace | GeneralAdvantageEstimation, module: RLModule, batch: dict[str, Any], block: Any) -> Any:
+def added(connector: VTrace | GeneralAdvantageEstimation, module: RLModule, batch: dict[str, Any], block: Any) -> Any:
     columns = {"default_policy": {**batch}}
-    return piece(rl_module={"default_policy": module}, batch=columns, episodes=block)["default_policy"]
+    return connector(rl_module={"default_policy": module}, batch=columns, episodes=block)["default_policy"]
 
 
 KINDS = ["lstm", "gru, own value net"]
@@ -126,7 +126,7 @@ def test_ratios_are_of_the_module_that_learns_to_the_one_that_acted(kind: str, m
     # With c = 0 a target is one temporal difference away, so that the difference is the ratio's.
     short = VTrace(GAMMA, 0.0, 10.0, 1.0, 10.0, max_rows_per_pass=max_rows)
     clipped = VTrace(GAMMA, 0.0, 1.0, 1.0, 1.0, max_rows_per_pass=max_rows)
-    whole, bounded = (added(piece, module, batch, fragment.block) for piece in (short, clipped))
+    whole, bounded = (added(connector, module, batch, fragment.block) for connector in (short, clipped))
     difference = whole["value_targets"][mask] - whole["vf_preds"][mask]
     torch.testing.assert_close(whole["vf_preds"][mask], values.detach())
     torch.testing.assert_close(

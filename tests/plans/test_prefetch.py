@@ -18,7 +18,7 @@ from runner.experiment.learner_builder import build_learner_group
 from runner.experiment.trainer import Trainer
 from runner.learners.remote_learner_group import RemoteLearnerGroup
 from runner.module_parts import build_parts
-from runner.pipelines import LearnerPiece
+from runner.pipelines import LearnerConnector
 from tests.conftest import marked_but, without_times
 
 pytestmark = pytest.mark.ray
@@ -148,7 +148,7 @@ def _kill_in_update(trainer: Trainer, number: int, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(learners, "begin_update", begin_and_kill)
 
 
-class WaitingForNext(LearnerPiece):
+class WaitingForNext(LearnerConnector):
     """Returns when the driver has sent the rows of the next update, by the number of files in `folder`."""
 
     num_calls = 0
@@ -175,8 +175,8 @@ def test_the_next_batch_is_made_and_sent_while_learners_update(tmp_path: Path, m
         return parts
 
     monkeypatch.setattr(RemoteLearnerGroup, "send", send_and_tell)
-    piece = f"{{_target_: {__name__}.WaitingForNext, folder: {tmp_path}}}"
-    waiting = f"connectors.learner=[{{insert_before: AgentToModuleMapping, piece: {piece}}}]"
+    connector = f"{{_target_: {__name__}.WaitingForNext, folder: {tmp_path}}}"
+    waiting = f"connectors.learner=[{{insert_before: AgentToModuleMapping, piece: {connector}}}]"
     with trainer_of("impala", *AHEAD, waiting) as trainer:
         assert results_of(trainer, 2)[-1]["num_env_steps_trained_lifetime"] >= 500
 

@@ -1,4 +1,4 @@
-"""Policies of any spaces and pieces, without an environment."""
+"""Policies of any spaces and connectors, without an environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runner.modules.flat_parameters import FlatParameters
 from runner.policy.reference import random_observations
 from runner.rows.lock_step_rows import LockStepRows
 
-PIECES = "runner.pipelines."
+CONNECTORS = "runner.pipelines."
 
 
 def make_parts(
@@ -40,8 +40,8 @@ def make_parts(
 
 
 def prepended(name: str, **arguments: Any) -> dict[str, Any]:
-    """An edit that puts a piece of ours behind the one that adds observations."""
-    return {"insert_after": "AddObservationsFromEpisodesToBatch", "piece": {"_target_": PIECES + name, **arguments}}
+    """An edit that puts a connector of ours behind the one that adds observations."""
+    return {"insert_after": "AddObservationsFromEpisodesToBatch", "piece": {"_target_": CONNECTORS + name, **arguments}}
 
 
 def random_weights(parts: ActingParts, seed: int = 1) -> npt.NDArray[np.float32]:

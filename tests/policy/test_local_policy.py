@@ -20,8 +20,8 @@ from runner.episodes import nested
 from runner.modules.action_distribution import ActionDistribution
 from runner.modules.distributions import distribution_for, squashed_distribution
 from runner.modules.squashed_gaussian import SquashedGaussian
-from runner.pipelines.module_to_env_pieces import NormalizeAndClipActions
-from runner.pipelines.piece import ACTIONS, ACTIONS_FOR_ENV
+from runner.pipelines.connector import ACTIONS, ACTIONS_FOR_ENV
+from runner.pipelines.module_to_env_connectors import NormalizeAndClipActions
 from runner.policy import OnnxPolicy
 from runner.policy.manifest import describe_distribution
 from runner.rllink.client import local_policy
@@ -92,18 +92,18 @@ def arm_policy() -> tuple[LocalPolicy, bytes]:
 OBS = {"a": np.zeros(4, np.float32), "b": 1}
 
 
-def test_sampled_actions_are_scaled_as_the_piece_scales_them(arm_policy: tuple[LocalPolicy, bytes]) -> None:
+def test_sampled_actions_are_scaled_as_the_connector_scales_them(arm_policy: tuple[LocalPolicy, bytes]) -> None:
     policy, _ = arm_policy
     batch = {"a": np.ones((30, 4), np.float32), "b": np.ones(30, np.int64)}
     actions, extra = policy.act(batch, explore=True, rng=np.random.default_rng(0))
-    piece = NormalizeAndClipActions()
-    piece.recompute_output_action_space(VECTOR, ARM)
-    expected = piece(batch={ACTIONS: extra["module_actions"]})[ACTIONS_FOR_ENV]
+    connector = NormalizeAndClipActions()
+    connector.recompute_output_action_space(VECTOR, ARM)
+    expected = connector(batch={ACTIONS: extra["module_actions"]})[ACTIONS_FOR_ENV]
     np.testing.assert_array_equal(actions, expected)
     assert actions.shape == (30, 2)
     assert len({*extra["module_actions"][:, 0].tolist()}) == 30
     greedy, extra = policy.act(batch, explore=False)
-    np.testing.assert_allclose(greedy, piece(batch={ACTIONS: extra["module_actions"]})[ACTIONS_FOR_ENV], atol=1e-6)
+    np.testing.assert_allclose(greedy, connector(batch={ACTIONS: extra["module_actions"]})[ACTIONS_FOR_ENV], atol=1e-6)
 
 
 def test_one_observation_and_a_batch(arm_policy: tuple[LocalPolicy, bytes]) -> None:
@@ -151,9 +151,9 @@ def test_observations_that_do_not_fit(arm_policy: tuple[LocalPolicy, bytes], obs
 
 def test_a_policy_with_memory() -> None:
     """Each row's outputs depend on its own past; rows of new episodes begin with the initial state."""
-    pieces = [prepended("PrevActionsPrevRewards")]
+    connectors = [prepended("PrevActionsPrevRewards")]
     parts, config = make_parts(
-        VECTOR, spaces.Discrete(3), "module.use_gru=true", "module.lstm_cell_size=8", env_to_module=pieces
+        VECTOR, spaces.Discrete(3), "module.use_gru=true", "module.lstm_cell_size=8", env_to_module=connectors
     )
     policy = LocalPolicy(OnnxPolicy.of_parts(parts, config).to_bytes(random_weights(parts), {}))
     obs = np.random.default_rng(0).normal(size=(2, 4)).astype(np.float32)

@@ -1,4 +1,4 @@
-"""onnxruntime's outputs are those of the module and its numpy pieces, for every kind of policy."""
+"""onnxruntime's outputs are those of the module and its numpy connectors, for every kind of policy."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from gymnasium import spaces
 from runner.config.errors import ConfigError
 from runner.module_parts import ActingParts
 from runner.modules.flat_parameters import FlatParameters
-from runner.pipelines import ConnectorPiece, ObservationPiece
-from runner.pipelines.piece_graph import ObservationGraph, PieceGraph
+from runner.pipelines import Connector, ObservationConnector
+from runner.pipelines.connector_graph import ConnectorGraph, ObservationGraph
 from runner.policy import Manifest, OnnxPolicy, PolicyGraph
 from runner.policy.manifest import METADATA_KEY
 from runner.policy.reference import ProgramPolicy, largest_difference
@@ -109,8 +109,8 @@ def difference(model: bytes, parts: ActingParts, weights: Any, shared_state: Any
 
 @pytest.mark.parametrize("name", CASES)
 def test_onnxruntime_computes_what_the_module_does(name: str) -> None:
-    observation_space, action_space, overrides, pieces = CASES[name]
-    parts, config = make_parts(observation_space, action_space, *overrides, env_to_module=pieces)
+    observation_space, action_space, overrides, connectors = CASES[name]
+    parts, config = make_parts(observation_space, action_space, *overrides, env_to_module=connectors)
     policy = OnnxPolicy.of_parts(parts, config)
     shared_state = seen_state(parts)
     assert bool(shared_state) == ("filtered" in name)
@@ -149,8 +149,8 @@ def test_a_policy_that_explores_by_itself_is_greedy_in_a_file(
 
 def test_a_torch_program() -> None:
     """The same policy as `.pt2`, for torch."""
-    pieces = [prepended("MeanStdFilter")]
-    parts, config = make_parts(NESTED, NESTED_ACTIONS, "module.use_lstm=true", env_to_module=pieces)
+    connectors = [prepended("MeanStdFilter")]
+    parts, config = make_parts(NESTED, NESTED_ACTIONS, "module.use_lstm=true", env_to_module=connectors)
     weights, shared_state = random_weights(parts), seen_state(parts)
     graph = PolicyGraph(parts)
     graph.load(weights, shared_state)
@@ -158,7 +158,7 @@ def test_a_torch_program() -> None:
     assert largest_difference(program, parts, weights, shared_state) < 1e-5
 
 
-def test_pieces_change_what_the_policy_does() -> None:
+def test_connectors_change_what_the_policy_does() -> None:
     """The comparison above can fail: other statistics are another policy."""
     parts, config = make_parts(VECTOR, TWO, env_to_module=[prepended("MeanStdFilter")])
     weights, shared_state = random_weights(parts), seen_state(parts)
@@ -198,8 +198,8 @@ def random_weights_of(like: np.ndarray[Any, np.dtype[np.float32]]) -> np.ndarray
 
 
 def test_the_manifest_is_in_the_file() -> None:
-    pieces = [prepended("MeanStdFilter"), prepended("FrameStacking", num_frames=2)]
-    parts, config = make_parts(spaces.Dict({"position": VECTOR}), ARM, env_to_module=pieces)
+    connectors = [prepended("MeanStdFilter"), prepended("FrameStacking", num_frames=2)]
+    parts, config = make_parts(spaces.Dict({"position": VECTOR}), ARM, env_to_module=connectors)
     policy = OnnxPolicy.of_parts(parts, config)
     shared_state = seen_state(parts)
     model = onnx.load_from_string(policy.to_bytes(random_weights(parts), shared_state, weights_seq_no=7))
@@ -223,7 +223,7 @@ def test_the_manifest_is_in_the_file() -> None:
     ]  # fmt: skip
     assert manifest["distribution"]["name"] == "diag_gaussian"
     assert manifest["action_scaling"] == {"kind": "unsquash", "low": [-2.0, 0.0], "high": [2.0, 10.0]}
-    statistics = manifest["statistics"]["env_to_module.pieces.MeanStdFilter.mean"]
+    statistics = manifest["statistics"]["env_to_module.connectors.MeanStdFilter.mean"]
     merged = shared_state["MeanStdFilter"]["merged_mean"]
     np.testing.assert_array_equal(statistics, merged)
     graph_inputs = {one.name: one for one in model.graph.input}
@@ -246,47 +246,47 @@ def test_weights_of_another_module(count: int) -> None:
         policy.to_bytes(np.zeros(count, np.float32), {})
 
 
-# -- pieces of a user's own --------------------------------------------------------------------------------------------
+# -- connectors of a user's own ----------------------------------------------------------------------------------------
 
 
-class WithoutGraph(ObservationPiece):
-    """A piece that nobody has told how to be exported."""
+class WithoutGraph(ObservationConnector):
+    """A connector that nobody has told how to be exported."""
 
     def transform(self, obs: Any, batch: Any, episodes: Any) -> Any:
         """The same."""
         return obs
 
 
-class Halves(ObservationPiece):
-    """A piece with a graph of one line."""
+class Halves(ObservationConnector):
+    """A connector with a graph of one line."""
 
     def transform(self, obs: Any, batch: Any, episodes: Any) -> Any:
         """A half."""
         return obs * np.float32(0.5)
 
-    def to_graph(self) -> PieceGraph:
+    def to_graph(self) -> ConnectorGraph:
         """The same on tensors."""
         return ObservationGraph(lambda obs: obs * 0.5)
 
 
 class BreaksInTheGraph(Halves):
-    """A piece whose graph asks for what tensors do not have."""
+    """A connector whose graph asks for what tensors do not have."""
 
-    def to_graph(self) -> PieceGraph:
+    def to_graph(self) -> ConnectorGraph:
         """Wrong."""
         return ObservationGraph(lambda obs: obs.no_such_method())
 
 
 class LooksAtValues(Halves):
-    """A piece whose graph branches on the values, which cannot be traced."""
+    """A connector whose graph branches on the values, which cannot be traced."""
 
-    def to_graph(self) -> PieceGraph:
+    def to_graph(self) -> ConnectorGraph:
         """Wrong."""
         return ObservationGraph(lambda obs: obs if obs.sum() > 0 else -obs)
 
 
-class NegatesActions(ConnectorPiece):
-    """A piece that changes actions for the environment."""
+class NegatesActions(Connector):
+    """A connector that changes actions for the environment."""
 
     reads = ("actions_for_env",)
 
@@ -294,12 +294,12 @@ class NegatesActions(ConnectorPiece):
         """The other sign."""
         return {**batch, "actions_for_env": -batch["actions_for_env"]}
 
-    def to_graph(self) -> PieceGraph:
+    def to_graph(self) -> ConnectorGraph:
         """The same on tensors."""
         return NegatesActionsGraph()
 
 
-class NegatesActionsGraph(PieceGraph):
+class NegatesActionsGraph(ConnectorGraph):
     """Of `NegatesActions`."""
 
     def forward(self, columns: Any, step: Any) -> Any:
@@ -307,20 +307,20 @@ class NegatesActionsGraph(PieceGraph):
         return {**columns, "actions_for_env": -columns["actions_for_env"]}
 
 
-def own(piece: type[ConnectorPiece]) -> dict[str, Any]:
+def own(connector: type[Connector]) -> dict[str, Any]:
     return {
         "insert_after": "AddObservationsFromEpisodesToBatch",
-        "piece": {"_target_": f"{piece.__module__}.{piece.__name__}"},
+        "piece": {"_target_": f"{connector.__module__}.{connector.__name__}"},
     }
 
 
-def test_a_piece_of_ones_own() -> None:
+def test_a_connector_of_ones_own() -> None:
     parts, config = make_parts(VECTOR, TWO, env_to_module=[own(Halves)])
     weights = random_weights(parts)
     assert difference(OnnxPolicy.of_parts(parts, config).to_bytes(weights, {}), parts, weights, {}) < 1e-5
 
 
-def test_a_piece_of_ones_own_behind_the_module() -> None:
+def test_a_connector_of_ones_own_behind_the_module() -> None:
     edit = {"insert_after": "NormalizeAndClipActions", "piece": own(NegatesActions)["piece"]}
     parts, config = make_parts(VECTOR, ARM, module_to_env=[edit])
     weights = random_weights(parts)
@@ -331,10 +331,10 @@ def test_a_piece_of_ones_own_behind_the_module() -> None:
         LocalPolicy(policy.to_bytes(weights, {})).act(np.zeros(4, np.float32), explore=True)
 
 
-@pytest.mark.parametrize("piece", [WithoutGraph, BreaksInTheGraph, LooksAtValues])
-def test_a_piece_that_cannot_be_exported_is_named(piece: type[ConnectorPiece]) -> None:
-    parts, config = make_parts(VECTOR, TWO, env_to_module=[own(piece)])
-    with pytest.raises(ConfigError, match=piece.__name__):
+@pytest.mark.parametrize("connector", [WithoutGraph, BreaksInTheGraph, LooksAtValues])
+def test_a_connector_that_cannot_be_exported_is_named(connector: type[Connector]) -> None:
+    parts, config = make_parts(VECTOR, TWO, env_to_module=[own(connector)])
+    with pytest.raises(ConfigError, match=connector.__name__):
         OnnxPolicy.of_parts(parts, config)
 
 

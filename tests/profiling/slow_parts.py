@@ -1,4 +1,4 @@
-"""An environment and pieces that take a known time."""
+"""An environment and connectors that take a known time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv
 
 from runner.callbacks import Callback
-from runner.pipelines import EnvToModulePiece, LearnerPiece, ModuleToEnvPiece
+from runner.pipelines import EnvToModuleConnector, LearnerConnector, ModuleToEnvConnector
 
 STEP_S = 0.003
 
@@ -27,7 +27,7 @@ class SleepingCartPole(CartPoleEnv):
         return super().step(action)
 
 
-class SlowObservations(EnvToModulePiece):
+class SlowObservations(EnvToModuleConnector):
     """Computes for a while before each action."""
 
     def __call__(self, *, batch: dict[str, Any], **_: Any) -> dict[str, Any]:
@@ -35,7 +35,7 @@ class SlowObservations(EnvToModulePiece):
         return batch
 
 
-class SlowActions(ModuleToEnvPiece):
+class SlowActions(ModuleToEnvConnector):
     """Computes for a while after each action."""
 
     def __call__(self, *, batch: dict[str, Any], **_: Any) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class SlowActions(ModuleToEnvPiece):
         return batch
 
 
-class SlowBatches(LearnerPiece):
+class SlowBatches(LearnerConnector):
     """Computes for a while for each train batch."""
 
     def __call__(self, *, batch: dict[str, Any], **_: Any) -> dict[str, Any]:

@@ -44,15 +44,15 @@ def test_an_environment_that_sleeps() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pipeline", "piece", "title"),
+    ("pipeline", "connector", "title"),
     [
         ("env_to_module", "SlowObservations", "env to module"),
         ("module_to_env", "SlowActions", "module to env"),
         ("learner", "SlowBatches", "learner pipeline"),
     ],
 )
-def test_a_piece_that_is_slow(pipeline: str, piece: str, title: str) -> None:
-    edit = f"connectors.{pipeline}=[{{append: {{_target_: tests.profiling.slow_parts.{piece}}}}}]"
+def test_a_connector_that_is_slow(pipeline: str, connector: str, title: str) -> None:
+    edit = f"connectors.{pipeline}=[{{append: {{_target_: tests.profiling.slow_parts.{connector}}}}}]"
     profile = profile_of("ppo_cartpole", *QUICK, edit)
     check_sums(profile)
     assert shares(profile)[title] > 0.5

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from runner.config.errors import RunFailure
 from runner.episodes import nested
 from runner.episodes.columns import Rollout
-from runner.pipelines.cross_agent_pieces import observations_of_agents
+from runner.pipelines.cross_agent_connectors import observations_of_agents
 from runner.replay import ReplayBuffer
 from runner.streams import random_stream
 from tests.replay.test_replay_buffer import rollout_of

@@ -92,9 +92,9 @@ def test_other_runs_replay_what_they_hold() -> None:
         assert trainer.context.standardised(rollout) is rollout
 
 
-@pytest.mark.parametrize("pieces", [AFTER, BEFORE], ids=["written after", "changed before"])
-def test_a_filter_whose_input_is_not_held_goes_on_writing(pieces: str) -> None:
-    with trainer_of(pieces) as trainer:
+@pytest.mark.parametrize("connectors", [AFTER, BEFORE], ids=["written after", "changed before"])
+def test_a_filter_whose_input_is_not_held_goes_on_writing(connectors: str) -> None:
+    with trainer_of(connectors) as trainer:
         trainer.train()
         assert not raw_filters(trainer._module_parts[ID].env_to_module)
         ring = trainer.context.replay_buffers["replay"]._rings[ID]

@@ -85,7 +85,7 @@ class Served:
     def sample(
         self, num_env_steps: int, update: bool = False, shared_state: Mapping[str, Any] | None = None
     ) -> Future[Sample]:
-        """Start to sample, with new weights if `update`, from this merged state of pieces."""
+        """Start to sample, with new weights if `update`, from this merged state of connectors."""
         if update:
             self.weights = {key: vector + np.float32(0.01) for key, vector in self.weights.items()}
         sampling = self._pool.submit(self.runner.sample, num_env_steps, True, self.weights, shared_state or {})

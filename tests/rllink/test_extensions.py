@@ -354,14 +354,14 @@ class TestActions:
 
 def test_a_policy_that_cannot_be_exported(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     """A client without the ONNX graph, or one that lets the server act, is served all the same."""
-    piece = f"{{_target_: {WithoutGraph.__module__}.{WithoutGraph.__name__}}}"
-    edit = f"{{insert_after: AddObservationsFromEpisodesToBatch, piece: {piece}}}"
+    connector = f"{{_target_: {WithoutGraph.__module__}.{WithoutGraph.__name__}}}"
+    edit = f"{{insert_after: AddObservationsFromEpisodesToBatch, piece: {connector}}}"
     served = serve(f"connectors.env_to_module=[{edit}]", f"connectors.learner=[{edit}]", OFF)
-    assert "piece WithoutGraph cannot be exported" in caplog.text
+    assert "connector WithoutGraph cannot be exported" in caplog.text
     sampling = served.sample(6)
     with Client(*served.address, extensions={"actions": {}}, reconnect_s=0) as client:
         for ask in (client.get_state, lambda: client.send_episodes_and_get_state([episode(3)])):
-            with pytest.raises(RLlinkError, match="piece WithoutGraph cannot be exported; ask for") as refused:
+            with pytest.raises(RLlinkError, match="connector WithoutGraph cannot be exported; ask for") as refused:
                 ask()
             assert refused.value.code == "not_exportable"
         with pytest.raises(CannotCheck, match="has no ONNX file"):

@@ -91,11 +91,11 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
             case 5:
                 changed[place:place] = changed[place : place + size]
             case _:
-                changed[place:place] = rng.choice(_BAD_PIECES)
+                changed[place:place] = rng.choice(_BAD_CONNECTORS)
     return bytes(changed)
 
 
-_BAD_PIECES = (
+_BAD_CONNECTORS = (
     b"null",
     b"-1",
     b"1e999",

@@ -1,4 +1,4 @@
-"""Running episodes for tests of single pieces."""
+"""Running episodes for tests of single connectors."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ from runner.env_runners.module_runner import ActingModule
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
-from runner.module_parts import make_piece
+from runner.module_parts import make_connector
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
+from runner.pipelines.connector import Connector
 from runner.pipelines.defaults import env_to_module_pipeline, module_to_env_pipeline
-from runner.pipelines.piece import ConnectorPiece
 
 CPU = torch.device("cpu")
 NUM_ACTIONS = 5
@@ -105,7 +105,7 @@ def _end_for_all(step: PlannedStep, running: set[int], rng: random.Random) -> No
 
 
 def code_of(obs: Any) -> list[int]:
-    """(n, a, t, e, k) of an observation; checks that its parts are of one piece."""
+    """(n, a, t, e, k) of an observation; checks that its parts are of one connector."""
     if isinstance(obs, dict):
         number, box = obs["rest"]
         assert number == obs["code"][2]
@@ -314,13 +314,13 @@ def make_coded_run(
     num_envs: int,
     num_agents: int,
     lookback: int,
-    env_to_module: Sequence[ConnectorPiece] = (),
-    module_to_env: Sequence[ConnectorPiece] = (),
+    env_to_module: Sequence[Connector] = (),
+    module_to_env: Sequence[Connector] = (),
     make_env: Any = CodedAgentsEnv,
     seed_name: tuple[str, int, int] = ("env_runner", 0, 0),
     validate_observations: str = "warn",
 ) -> CodedRun:
-    """A runner with the default pipelines; the pieces come first in those of every module."""
+    """A runner with the default pipelines; the connectors come first in those of every module."""
     log: list[Any] = []
     numbers = iter(range(num_envs))
     nested_agents = [a for a in range(num_agents) if a % 2]
@@ -333,12 +333,12 @@ def make_coded_run(
         if not agents:
             continue
         spaces = envs.environments[0].observation_spaces[agents[0]], envs.environments[0].action_spaces[agents[0]]
-        to_module = env_to_module_pipeline(*spaces, CPU, [], make_piece)
-        to_env = module_to_env_pipeline(*spaces, True, False, [], make_piece, has_several_agents=True)
-        for piece in env_to_module:
-            to_module.prepend(piece)
-        for piece in module_to_env:
-            to_env.prepend(piece)
+        to_module = env_to_module_pipeline(*spaces, CPU, [], make_connector)
+        to_env = module_to_env_pipeline(*spaces, True, False, [], make_connector, has_several_agents=True)
+        for connector in env_to_module:
+            to_module.prepend(connector)
+        for connector in module_to_env:
+            to_env.prepend(connector)
         modules[module_id] = ActingModule(CodedAgentsModule(*spaces, ModuleConfig()), agents, to_module, to_env)
     runner = MultiAgentEnvRunner(envs, modules, seed_name, 0, lookback, validate_observations)
     weights = {module_id: FlatParameters(acting.module).to_numpy() for module_id, acting in modules.items()}

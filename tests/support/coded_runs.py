@@ -13,7 +13,7 @@ from runner.config.schemas import ModuleConfig
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
 from runner.episodes import SingleAgentEpisode
-from runner.module_parts import make_piece
+from runner.module_parts import make_connector
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
 from runner.pipelines.defaults import env_to_module_pipeline, module_to_env_pipeline
@@ -66,8 +66,8 @@ def make_runner(
     return SingleAgentEnvRunner(
         env,
         module,
-        env_to_module_pipeline(*spaces, CPU, env_to_module_edits, make_piece),
-        module_to_env_pipeline(*spaces, True, False, module_to_env_edits, make_piece),
+        env_to_module_pipeline(*spaces, CPU, env_to_module_edits, make_connector),
+        module_to_env_pipeline(*spaces, True, False, module_to_env_edits, make_connector),
         seed_name,
         seed,
         num_lookback,

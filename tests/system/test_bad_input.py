@@ -209,7 +209,7 @@ def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) 
         pytest.param(
             ["connectors.learner=[{remove: AddOneTs}]"],
             Problem(
-                "the learner pipeline has no piece AddOneTs",
+                "the learner pipeline has no connector AddOneTs",
                 where="override connectors.learner=[{remove: AddOneTs}]",
                 got="AddOneTs",
                 allowed=(
@@ -225,8 +225,8 @@ def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) 
         pytest.param(
             ["connectors.learner=[{remove: AddOneTsToEpisodesAndTruncate}]"],
             Problem(
-                "GeneralAdvantageEstimation reads the column 'loss_mask', which no piece before it writes",
-                where="connectors.learner, piece 6 of 6",
+                "GeneralAdvantageEstimation reads the column 'loss_mask', which no connector before it writes",
+                where="connectors.learner, connector 6 of 6",
                 got=(
                     "AddObservationsFromEpisodesToBatch -> AddColumnsFromEpisodesToTrainBatch -> "
                     "AgentToModuleMapping -> BatchIndividualItems -> NumpyToTensor -> "
@@ -237,7 +237,7 @@ def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) 
                     "action_dist_inputs, action_logp"
                 ),
             ),
-            id="piece_order",
+            id="connector_order",
         ),
     ],
 )

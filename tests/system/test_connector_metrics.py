@@ -1,4 +1,4 @@
-"""Metrics of pieces as metrics of runs: the same numbers in one process and on Ray, and checked at the start."""
+"""Metrics of connectors as metrics of runs: the same numbers in one process and on Ray, and checked at the start."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from runner.config.metrics import producible_metrics
 from runner.experiment.trainer import Trainer
 from tests.conftest import QUICK, without_times
 
-PIECES = "tests.support.reporting_pieces"
+CONNECTORS = "tests.support.reporting_connectors"
 AFTER_OBS = "insert_after: AddObservationsFromEpisodesToBatch"
-POSITIONS = f"connectors.env_to_module=[{{{AFTER_OBS}, piece: {{_target_: {PIECES}.CartPositions}}}}]"
-ACTIONS = f"connectors.module_to_env=[{{insert_after: GetActions, piece: {{_target_: {PIECES}.ActionCount}}}}]"
+POSITIONS = f"connectors.env_to_module=[{{{AFTER_OBS}, piece: {{_target_: {CONNECTORS}.CartPositions}}}}]"
+ACTIONS = f"connectors.module_to_env=[{{insert_after: GetActions, piece: {{_target_: {CONNECTORS}.ActionCount}}}}]"
 
 
-def learner_piece(name: str) -> str:
+def learner_connector(name: str) -> str:
     after = "insert_after: AddColumnsFromEpisodesToTrainBatch"
-    return f"connectors.learner=[{{{after}, piece: {{_target_: {PIECES}.{name}}}}}]"
+    return f"connectors.learner=[{{{after}, piece: {{_target_: {CONNECTORS}.{name}}}}}]"
 
 
-REWARDS = learner_piece("RewardSum")
+REWARDS = learner_connector("RewardSum")
 WITHOUT_ADVANTAGES = "connectors.learner=[{remove: GeneralAdvantageEstimation}]"
 REPORTING = (POSITIONS, ACTIONS, REWARDS)
 
@@ -33,11 +33,11 @@ def train(*overrides: str, experiment: str = "ppo_cartpole", iterations: int = 2
         return [without_times(trainer.train()) for _ in range(iterations)]
 
 
-def of_pieces(result: dict[str, Any]) -> dict[str, Any]:
+def of_connectors(result: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in result.items() if name.startswith("connectors/")}
 
 
-def test_what_pieces_report_is_in_the_result_of_the_iteration() -> None:
+def test_what_connectors_report_is_in_the_result_of_the_iteration() -> None:
     for result in train(*REPORTING):
         assert 0 < result["connectors/env_to_module/left_fraction"] < 1
         assert result["connectors/env_to_module/rightmost"] >= result["connectors/env_to_module/newest_position"]
@@ -47,7 +47,7 @@ def test_what_pieces_report_is_in_the_result_of_the_iteration() -> None:
         assert result["connectors/learner/advantages_std"] > 0
 
 
-def test_pieces_of_ours_report_what_they_clip() -> None:
+def test_connectors_of_ours_report_what_they_clip() -> None:
     clips = "connectors.learner=[{insert_after: AddColumnsFromEpisodesToTrainBatch, piece: {_target_: "
     overrides = ["connectors=mean_std_filter", "connectors.env_to_module.0.piece.clip_by_value=0.5"]
     (result,) = train(*overrides, f"{clips}runner.pipelines.ClipRewards, low: 0.0, high: 0.25}}}}]", iterations=1)
@@ -55,17 +55,17 @@ def test_pieces_of_ours_report_what_they_clip() -> None:
     assert result["connectors/learner/rewards_clipped_fraction"] == 1.0
 
 
-def test_metrics_of_pieces_do_not_change_a_run() -> None:
+def test_metrics_of_connectors_do_not_change_a_run() -> None:
     reporting, silent = train(*REPORTING), train()
-    names = {*of_pieces(reporting[0])} - {*of_pieces(silent[0])}
+    names = {*of_connectors(reporting[0])} - {*of_connectors(silent[0])}
     assert len(names) == 9
     assert [{name: value for name, value in one.items() if name not in names} for one in reporting] == silent
 
 
 def test_evaluation_reports_nothing() -> None:
     evaluated = ["evaluation.evaluation_interval=1", "evaluation.evaluation_duration=2"]
-    assert [of_pieces(result) for result in train(*REPORTING, *evaluated)] == [
-        of_pieces(result) for result in train(*REPORTING)
+    assert [of_connectors(result) for result in train(*REPORTING, *evaluated)] == [
+        of_connectors(result) for result in train(*REPORTING)
     ]
 
 
@@ -79,7 +79,7 @@ def test_an_iteration_of_several_samples_counts_all_of_them() -> None:
 
 def test_several_modules_report_under_their_ids() -> None:
     (result,) = train(*REPORTING, experiment="ppo_multi_agent_cartpole", iterations=1)
-    found = of_pieces(result)
+    found = of_connectors(result)
     for module_id in ("p0", "p1"):
         assert found[f"connectors/{module_id}/module_to_env/num_actions"] > 0
         assert 0 < found[f"connectors/{module_id}/env_to_module/left_fraction"] < 1
@@ -95,8 +95,8 @@ def test_several_modules_report_under_their_ids() -> None:
 def test_the_same_numbers_inline_and_on_ray() -> None:
     two_runners = ["env_runners.num_env_runners=2", "connectors=mean_std_filter"]
     inline = train(*two_runners, *REPORTING, "engine=inline")
-    assert len(of_pieces(inline[0])) == 12
-    assert None not in of_pieces(inline[1]).values()
+    assert len(of_connectors(inline[0])) == 12
+    assert None not in of_connectors(inline[1]).values()
     assert train(*two_runners, *REPORTING) == inline
 
 
@@ -124,9 +124,9 @@ def stop(name: str) -> str:
     [
         ["+stop.connectors.learner.advantages_std=1"],
         [POSITIONS, stop("env_to_module.left_fraction"), "checkpoint.metric=connectors/env_to_module/rightmost"],
-        [learner_piece("SubclassedSum"), stop("learner.reward_sum")],
-        [learner_piece("ComputedNames"), stop("learner.anything")],
-        [learner_piece("SetByInstance"), stop("learner.of_instance")],
+        [learner_connector("SubclassedSum"), stop("learner.reward_sum")],
+        [learner_connector("ComputedNames"), stop("learner.anything")],
+        [learner_connector("SetByInstance"), stop("learner.of_instance")],
     ],
     ids=["default", "own", "of_base", "computed_names", "set_by_instance"],
 )
@@ -144,24 +144,24 @@ def test_declared_metrics_may_be_named(overrides: list[str]) -> None:
             ["connectors.learner=[{remove: GeneralAdvantageEstimation}]", stop("learner.advantages_std")],
             "advantages_std",
         ),
-        ([learner_piece("ComputedNames"), stop("env_to_module.anything")], "env_to_module/anything"),
+        ([learner_connector("ComputedNames"), stop("env_to_module.anything")], "env_to_module/anything"),
     ],
-    ids=["misspelt", "no_such_piece", "other_pipeline", "removed", "computed_names_elsewhere"],
+    ids=["misspelt", "no_such_connector", "other_pipeline", "removed", "computed_names_elsewhere"],
 )
-def test_a_metric_that_no_piece_declares_is_an_error(overrides: list[str], name: str) -> None:
+def test_a_metric_that_no_connector_declares_is_an_error(overrides: list[str], name: str) -> None:
     with pytest.raises(ConfigError, match=f"no part of this run produces the metric connectors/.*{name}"):
         check(*overrides)
 
 
 def test_names_that_only_python_knows_are_checked_at_the_start() -> None:
     declared = stop("learner.left_fraction")
-    Trainer.from_experiment("ppo_cartpole", [*QUICK, learner_piece("ComputedNames"), declared]).close()
+    Trainer.from_experiment("ppo_cartpole", [*QUICK, learner_connector("ComputedNames"), declared]).close()
     with pytest.raises(ConfigError, match="no part of this run produces the metric connectors/learner/anything"):
-        Trainer.from_experiment("ppo_cartpole", [*QUICK, learner_piece("ComputedNames"), stop("learner.anything")])
+        Trainer.from_experiment("ppo_cartpole", [*QUICK, learner_connector("ComputedNames"), stop("learner.anything")])
 
 
-def test_a_run_ends_with_the_piece_that_reports_an_undeclared_name() -> None:
-    with Trainer.from_experiment("ppo_cartpole", [*QUICK, learner_piece("Misspelt")]) as trainer:
+def test_a_run_ends_with_the_connector_that_reports_an_undeclared_name() -> None:
+    with Trainer.from_experiment("ppo_cartpole", [*QUICK, learner_connector("Misspelt")]) as trainer:
         with pytest.raises(RunFailure, match="Misspelt reports rewards_sum, which it does not declare") as caught:
             trainer.train()
         assert caught.value.problem.nearest == "reward_sum"

@@ -96,9 +96,9 @@ OWN_MODULE = ("own_module", "residual_cartpole")
 
 @pytest.mark.parametrize(
     ("folder", "experiment"),
-    marked_but(pytest.mark.slow, [OWN_MODULE, ("own_piece", "angles_cartpole")], OWN_MODULE),
+    marked_but(pytest.mark.slow, [OWN_MODULE, ("own_connector", "angles_cartpole")], OWN_MODULE),
 )
-def test_own_modules_and_pieces_train_and_are_exported(tmp_path: Path, folder: str, experiment: str) -> None:
+def test_own_modules_and_connectors_train_and_are_exported(tmp_path: Path, folder: str, experiment: str) -> None:
     short = ["stop.training_iteration=1", "tracking=none", "evaluation.evaluation_interval=null"]
     run_dir = tmp_path / "run"
     arguments = [f"+experiment={experiment}", "--config-dir", "my_conf", *short, f"hydra.run.dir={run_dir}"]

@@ -129,7 +129,7 @@ def test_overrides_of_the_algorithm_reach_their_module_only() -> None:
         assert (result[f"learners/p0/{name}"], result[f"learners/p1/{name}"]) == pytest.approx(values)
 
 
-def test_overrides_reach_the_pieces_of_the_algorithm() -> None:
+def test_overrides_reach_the_connectors_of_the_algorithm() -> None:
     with trainer_of(f"{OVERRIDES}.p1.gamma=0", f"{OVERRIDES}.p1.lambda_=0") as trainer:
         (sample,) = trainer.env_runners.sample(64, True)
         learners = trainer.learners

@@ -1,4 +1,6 @@
-"""Pieces and losses of users draw from the streams they are given; runs resume exactly, although they save nothing."""
+"""Connectors and losses of users draw from the streams they are given; runs resume exactly, although they save
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +19,23 @@ from runner.config import build_experiment_config, compose_experiment
 from runner.config.algorithms import A2CConfig
 from runner.experiment.trainer import Trainer
 from runner.learners.a2c import A2CLoss
-from runner.pipelines import ConnectorPiece, ConnectorPipeline, EnvToModulePiece, LearnerPiece
-from runner.pipelines.piece import Batch
-from runner.testing import BrokenContract, check_loss, check_piece
+from runner.pipelines import Connector, ConnectorPipeline, EnvToModuleConnector, LearnerConnector
+from runner.pipelines.connector import Batch
+from runner.testing import BrokenContract, check_connector, check_loss
 from tests.conftest import QUICK
 from tests.support.resuming import assert_resumes_exactly
 
 HERE = "tests.system.test_own_streams"
 
 
-class Draws(ConnectorPiece):
+class Draws(Connector):
     """Keeps the stream, and nothing else."""
 
     def use_stream(self, stream: np.random.Generator) -> None:
         self._stream = stream
 
 
-class NoisyObservations(Draws, EnvToModulePiece):
+class NoisyObservations(Draws, EnvToModuleConnector):
     writes = ("obs",)
 
     def __call__(self, *, batch: Batch, **_: Any) -> Batch:
@@ -42,7 +44,7 @@ class NoisyObservations(Draws, EnvToModulePiece):
         return batch
 
 
-class NoisyRewards(Draws, LearnerPiece):
+class NoisyRewards(Draws, LearnerConnector):
     writes = ("rewards",)
 
     def __call__(self, *, batch: Batch, **_: Any) -> Batch:
@@ -98,19 +100,19 @@ def test_a_run_resumes_exactly(overrides: list[str], tmp_path: Path, request: py
     assert_resumes_exactly(partial(Trainer, config), tmp_path, cuts=[1])
 
 
-def test_pipelines_in_pipelines_save_the_streams_of_their_pieces() -> None:
+def test_pipelines_in_pipelines_save_the_streams_of_their_connectors() -> None:
     def make() -> tuple[ConnectorPipeline, list[Any]]:
-        pieces = [NoisyRewards() for _ in range(4)]
-        inner = ConnectorPipeline([pieces[1], ConnectorPipeline([pieces[2]])])
-        pipeline = ConnectorPipeline([pieces[0], inner, pieces[3]])
+        connectors = [NoisyRewards() for _ in range(4)]
+        inner = ConnectorPipeline([connectors[1], ConnectorPipeline([connectors[2]])])
+        pipeline = ConnectorPipeline([connectors[0], inner, connectors[3]])
         pipeline.give_streams(lambda name, position: np.random.default_rng(position))
-        return pipeline, pieces
+        return pipeline, connectors
 
-    (pipeline, pieces), (other, others) = make(), make()
-    drawn = [piece._stream.random(3) for piece in pieces]
+    (pipeline, connectors), (other, others) = make(), make()
+    drawn = [connector._stream.random(3) for connector in connectors]
     other.set_state(copy.deepcopy(pipeline.get_state()))
-    for piece, one, before in zip(pieces, others, drawn, strict=True):
-        after = piece._stream.random(3)
+    for connector, one, before in zip(connectors, others, drawn, strict=True):
+        after = connector._stream.random(3)
         assert after.tolist() == one._stream.random(3).tolist() != before.tolist()
 
 
@@ -123,8 +125,8 @@ def test_states_that_runners_share_leave_streams_alone() -> None:
     assert other.get_state() == before != pipeline.get_state()
 
 
-def test_check_piece_accepts_a_piece_that_does_not_save_its_stream() -> None:
-    check_piece(NoisyRewards)
+def test_check_connector_accepts_a_connector_that_does_not_save_its_stream() -> None:
+    check_connector(NoisyRewards)
 
 
 class SpawnsAStream(NoisyRewards):
@@ -141,12 +143,12 @@ class CountsInSecret(NoisyRewards):
         return batch
 
 
-@pytest.mark.parametrize(("piece", "name"), [(SpawnsAStream, "_stream"), (CountsInSecret, "num_calls")])
-def test_check_piece_names_the_attribute_that_is_not_saved(piece: type[ConnectorPiece], name: str) -> None:
+@pytest.mark.parametrize(("connector", "name"), [(SpawnsAStream, "_stream"), (CountsInSecret, "num_calls")])
+def test_check_connector_names_the_attribute_that_is_not_saved(connector: type[Connector], name: str) -> None:
     with pytest.raises(BrokenContract) as caught:
-        check_piece(piece)
+        check_connector(connector)
     (problem,) = caught.value.problems
-    assert problem.what == "a piece with the state of another one writes other rewards"
+    assert problem.what == "a connector with the state of another one writes other rewards"
     assert problem.got == f"another self.{name} after set_state"
 
 

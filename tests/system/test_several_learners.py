@@ -42,9 +42,9 @@ NOISE = (
 )
 
 
-def _piece(block: str) -> str:
-    piece = f"{{_target_: runner.pipelines.{block}}}"
-    return f"connectors.learner=[{{insert_after: AddColumnsFromEpisodesToTrainBatch, piece: {piece}}}]"
+def _connector(block: str) -> str:
+    connector = f"{{_target_: runner.pipelines.{block}}}"
+    return f"connectors.learner=[{{insert_after: AddColumnsFromEpisodesToTrainBatch, piece: {connector}}}]"
 
 
 def _config(experiment: str, *overrides: str) -> ExperimentConfig:
@@ -126,22 +126,22 @@ def _sampled(config: ExperimentConfig, weights: dict[str, Any]) -> Rollout:
 
 
 @pytest.mark.parametrize(
-    ("experiment", "overrides", "piece"),
+    ("experiment", "overrides", "connector"),
     [
         ("pg_cartpole", [], "MonteCarloReturns"),
-        ("ppo_cartpole", [_piece("ScaleRewards")], "ScaleRewards"),
-        ("ppo_cartpole", [_piece("ComputeReturnsToGo, gamma: 0.9")], "ComputeReturnsToGo"),
+        ("ppo_cartpole", [_connector("ScaleRewards")], "ScaleRewards"),
+        ("ppo_cartpole", [_connector("ComputeReturnsToGo, gamma: 0.9")], "ComputeReturnsToGo"),
     ],
 )
-def test_a_piece_that_needs_all_rows_is_refused(experiment: str, overrides: list[str], piece: str) -> None:
+def test_a_connector_that_needs_all_rows_is_refused(experiment: str, overrides: list[str], connector: str) -> None:
     config = _config(experiment, "learners.num_learners=2", *overrides)
-    with pytest.raises(ConfigError, match=f"{piece} needs all rows"):
+    with pytest.raises(ConfigError, match=f"{connector} needs all rows"):
         build_learner_group(config, build_parts(config))
 
 
 def test_a_fixed_factor_needs_no_other_rows_and_one_learner_has_all() -> None:
     for config in (
-        _config("ppo_cartpole", "learners.num_learners=2", _piece("ScaleRewards, factor: 0.1")),
+        _config("ppo_cartpole", "learners.num_learners=2", _connector("ScaleRewards, factor: 0.1")),
         _config("pg_cartpole", "learners.num_learners=1"),
     ):
         _check_shared_out(config, build_parts(config))
@@ -176,10 +176,13 @@ def test_online_runs_go_on_where_they_were(ray_cluster: None, experiment: str) -
         state = first.get_state()
         expected = without_times(first.train())
     shared, [peer] = state["learners"]["pipelines"], state["learners"]["peers"]
-    for module_id, pieces in peer["pipelines"].items():
-        drawn, draws_of_first = pieces["RewardNoise"]["first_draws"], shared[module_id]["RewardNoise"]["first_draws"]
+    for module_id, connectors in peer["pipelines"].items():
+        drawn, draws_of_first = (
+            connectors["RewardNoise"]["first_draws"],
+            shared[module_id]["RewardNoise"]["first_draws"],
+        )
         assert len(drawn) == len(draws_of_first) == 1
-        assert drawn != draws_of_first, "pieces of different learners draw the same numbers"
+        assert drawn != draws_of_first, "connectors of different learners draw the same numbers"
     with Trainer.from_experiment(experiment, overrides) as second:
         second.set_state(state)
         assert without_times(second.train()) == expected

@@ -12,8 +12,8 @@ import pytest
 
 import runner.testing
 from runner.config.errors import Problem
-from runner.pipelines import ConnectorPiece
-from runner.testing import BrokenContract, check_piece
+from runner.pipelines import Connector
+from runner.testing import BrokenContract, check_connector
 from tests.conftest import ROOT
 from tests.offline.formats.recordings import make_table
 
@@ -29,7 +29,7 @@ def test_example(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     exec(compile(example, "contracts.md", "exec"), {"__name__": "example"})
 
 
-@pytest.mark.parametrize("page", ["algorithm", "callback", "module", "piece"])
+@pytest.mark.parametrize("page", ["algorithm", "callback", "module", "connector"])
 def test_parts_of_ones_own_keep_the_contracts(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each page has the folders of its examples, with a check of each; all code that it shows is run."""
     text = (ROOT / "docs" / "own" / f"{page}.md").read_text()
@@ -53,7 +53,7 @@ def test_every_check_is_documented_and_exported() -> None:
         _ = runner.testing.check_everything
 
 
-class Doubled(ConnectorPiece):
+class Doubled(Connector):
     """Doubles observations in place, of the episodes and of the batch."""
 
     def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:
@@ -64,11 +64,11 @@ class Doubled(ConnectorPiece):
 
 def test_what_a_broken_contract_says() -> None:
     with pytest.raises(BrokenContract) as caught:
-        check_piece(Doubled, "env_to_module")
+        check_connector(Doubled, "env_to_module")
     problems = (
         Problem("column obs is changed and not declared in `writes`", "writes", "()"),
         Problem(
-            "the piece writes into obs of the episodes",
+            "the connector writes into obs of the episodes",
             "__call__",
             allowed="a changed copy in the batch; observations by `write_obs`, with writes_obs_to_episodes = True",
         ),

@@ -35,8 +35,8 @@ from runner.offline.evaluation.policy_evaluation import (
 from runner.offline.evaluation.recorded_actions import BlockReader, ModuleInputs, check_block, device_of
 from runner.offline.reading.source import open_source
 from runner.offline.training.preflight import check_trajectories
-from runner.pipelines.learner_pieces import AddColumnsFromEpisodesToTrainBatch
-from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP, STATE_IN, STATE_OUT
+from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTION_LOGP, STATE_IN, STATE_OUT
+from runner.pipelines.learner_connectors import AddColumnsFromEpisodesToTrainBatch
 from runner.pipelines.recorded_episodes import with_held_observations
 from runner.streams import integer_seed, random_stream
 
@@ -106,7 +106,7 @@ class HeldOutEvaluation:
 
         Args:
             learners_state: of the learners and their pipelines, as in a checkpoint.
-            shared_state: by module id, of the pieces that env runners share.
+            shared_state: by module id, of the connectors that env runners share.
             num_env_steps: sampled so far, for schedules.
 
         Raises:
@@ -216,13 +216,17 @@ class HeldOutEvaluation:
 
     def _find_missing_columns(self, block: ColumnBlock) -> Problem | None:
         """Find model outputs that loss and learner pipeline take from the episodes, which have none."""
-        pieces = list(self._parts.learner.single_pieces())
-        read = [*self._loss.reads, *self._module.inputs, *(name for piece in pieces for name in piece.reads)]
+        connectors = list(self._parts.learner.single_connectors())
+        read = [
+            *self._loss.reads,
+            *self._module.inputs,
+            *(name for connector in connectors for name in connector.reads),
+        ]
         made = {
             name
-            for piece in pieces
-            if not isinstance(piece, AddColumnsFromEpisodesToTrainBatch)
-            for name in piece.writes
+            for connector in connectors
+            if not isinstance(connector, AddColumnsFromEpisodesToTrainBatch)
+            for name in connector.writes
         }
         needed = [name for name in dict.fromkeys(read) if name in self._parts.recorded and name not in made]
         missing = [name for name in needed if name not in block.columns]

@@ -15,35 +15,39 @@ from runner.config.errors import ConfigError, Problem
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.modules.rl_module import RLModule
-from runner.pipelines.learner_pieces import AddOneTsToEpisodesAndTruncate
-from runner.pipelines.piece import STATE_IN, ConnectorPiece
+from runner.pipelines.connector import STATE_IN, Connector
+from runner.pipelines.learner_connectors import AddOneTsToEpisodesAndTruncate
 from runner.pipelines.pipeline import LearnerConnectorPipeline
-from runner.pipelines.recorded_episodes import MEMORY_PIECES
+from runner.pipelines.recorded_episodes import MEMORY_CONNECTORS
 
 
 def inputs_pipeline(learner: LearnerConnectorPipeline, module: RLModule) -> LearnerConnectorPipeline:
     """Return the part of a learner pipeline that makes what the module reads, a row for each of R + E observations.
 
-    Left out are pieces that compute with the module, that cut sequences, or that need columns of such pieces.
+    Left out are connectors that compute with the module, that cut sequences, or that need columns of such connectors.
 
     Raises:
         ConfigError: one of them writes what the module reads.
     """
-    pieces: list[ConnectorPiece] = []
-    if not any(isinstance(piece, AddOneTsToEpisodesAndTruncate) for piece in learner.single_pieces()):
-        pieces.append(AddOneTsToEpisodesAndTruncate())
-    available = {column for piece in pieces for column in piece.writes}
-    for piece in learner.single_pieces():
-        if piece.reads_module or isinstance(piece, MEMORY_PIECES) or not available.issuperset(piece.reads):
+    connectors: list[Connector] = []
+    if not any(isinstance(connector, AddOneTsToEpisodesAndTruncate) for connector in learner.single_connectors()):
+        connectors.append(AddOneTsToEpisodesAndTruncate())
+    available = {column for connector in connectors for column in connector.writes}
+    for connector in learner.single_connectors():
+        if (
+            connector.reads_module
+            or isinstance(connector, MEMORY_CONNECTORS)
+            or not available.issuperset(connector.reads)
+        ):
             continue
-        pieces.append(piece)
-        available.update(piece.writes)
+        connectors.append(connector)
+        available.update(connector.writes)
     missing = [name for name in module.inputs if name != STATE_IN and name not in available]
     if missing:
         what = f"the module reads {', '.join(missing)}, which takes the module itself to compute"
         allowed = "evaluation.offline_evaluation_type=eval_loss"
         raise ConfigError([Problem(what, "connectors.learner, algorithm.learner_pipeline", allowed=allowed)])
-    return LearnerConnectorPipeline(pieces, *learner.input_spaces)
+    return LearnerConnectorPipeline(connectors, *learner.input_spaces)
 
 
 def writable(block: ColumnBlock) -> ColumnBlock:

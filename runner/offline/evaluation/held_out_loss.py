@@ -13,7 +13,7 @@ from runner.episodes.columns import ColumnBlock
 from runner.learners.loss import Loss
 from runner.learners.minibatches import at_env_steps
 from runner.modules.rl_module import RLModule
-from runner.pipelines.piece import LOSS_MASK
+from runner.pipelines.connector import LOSS_MASK
 from runner.pipelines.pipeline import LearnerConnectorPipeline
 
 _MAX_ROWS_PER_PASS = 4096  # bounds the memory of a pass; the mean does not depend on it
@@ -25,7 +25,8 @@ class MeanLoss:
     Args:
         module: on the learner's device, in eval mode.
         loss: with the coefficients of the training.
-        pipeline: makes the train batch; pieces that look at all rows (standardised advantages) see one block at a time.
+        pipeline: makes the train batch; connectors that look at all rows (standardised advantages) see one block at a
+            time.
     """
 
     def __init__(self, module: RLModule, loss: Loss, pipeline: LearnerConnectorPipeline) -> None:

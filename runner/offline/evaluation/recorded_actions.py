@@ -20,8 +20,8 @@ from runner.episodes.columns import ACTIONS, OBS, REWARDS, ColumnBlock
 from runner.modules.action_distribution import MASKED_LOGIT
 from runner.modules.rl_module import RLModule
 from runner.offline.evaluation.estimators import Array, IntArray
-from runner.pipelines.common_pieces import step_rows_of_obs
-from runner.pipelines.piece import ACTION_DIST_INPUTS, ACTION_LOGP, STATE_IN
+from runner.pipelines.common_connectors import step_rows_of_obs
+from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTION_LOGP, STATE_IN
 
 # Columns (R + E, ...) of what a module reads, nested arrays or tensors: a row for each observation of a block.
 ModuleInputs = Mapping[str, Any]

@@ -18,7 +18,7 @@ from runner.episodes import nested
 from runner.learners.train_batch import TrainBatch
 from runner.offline.training.train_rows import flat_columns, nested_columns, without_metrics
 from runner.offline.training.workers import native_messages_to_log, pipeline_errors
-from runner.pipelines.piece import DEFAULT_MODULE_ID, LOSS_MASK
+from runner.pipelines.connector import DEFAULT_MODULE_ID, LOSS_MASK
 
 if TYPE_CHECKING:
     from ray.data import DataIterator, Dataset

@@ -13,7 +13,7 @@ import torch
 from runner.config.schemas import ExperimentConfig
 from runner.learners.train_batch import BatchReader, TrainBatch
 from runner.offline.training.offline_data import OfflineData
-from runner.pipelines.piece_metrics import ConnectorMetrics, merge_metrics
+from runner.pipelines.custom_metrics import ReducedMetrics, merge_metrics
 
 
 class OfflineDataOfModules(OfflineData):
@@ -65,7 +65,7 @@ class OfflineDataOfModules(OfflineData):
 
     def _note_shared_state(self) -> None:
         self.shared_state = {
-            id_: pieces for data in self._modules.values() for id_, pieces in data.shared_state.items()
+            id_: connectors for data in self._modules.values() for id_, connectors in data.shared_state.items()
         }
 
     def set_weights(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
@@ -120,7 +120,7 @@ class ReaderOfModules:
 
 
 def _joined(parts: Sequence[TrainBatch], ends_pass: bool) -> TrainBatch:
-    metrics: ConnectorMetrics = {}
+    metrics: ReducedMetrics = {}
     for part in parts:
         merge_metrics(metrics, part.connector_metrics)
     columns = {module_id: own for part in parts for module_id, own in part.columns.items()}

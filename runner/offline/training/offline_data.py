@@ -39,8 +39,8 @@ from runner.offline.training.workers import (
     remote_args_allowed,
 )
 from runner.parts import Part
-from runner.pipelines.piece import DEFAULT_MODULE_ID
-from runner.pipelines.train_batch_pieces import AddInfosFromEpisodesToTrainBatch
+from runner.pipelines.connector import DEFAULT_MODULE_ID
+from runner.pipelines.train_batch_connectors import AddInfosFromEpisodesToTrainBatch
 
 if TYPE_CHECKING:
     from ray.data import Dataset
@@ -66,7 +66,7 @@ class OfflineData(Part):
         data: raw rows, one pass over them.
         decode: Arrow table of raw rows -> column block; None if the pre-learner maps rows itself.
         source: what `offline.input_` names; None in subclasses that read by themselves.
-        shared_state: module id -> piece name -> what pieces have learned from the observations.
+        shared_state: module id -> connector name -> what connectors have learned from the observations.
         num_batches: that each learner has learned from.
 
     Raises:
@@ -150,15 +150,15 @@ class OfflineData(Part):
 
     def _leave_out_unread(self, source: RecordedSource, parts: PreLearnerParts) -> None:
         """Read neither infos nor extra model outputs that nothing asks for; parts of the user's own may ask for any."""
-        pieces = [*parts.env_to_module, *parts.learner_pipeline]
-        theirs = [type(part).__module__ for part in pieces if not type(part).__module__.startswith("runner.")]
+        connectors = [*parts.env_to_module, *parts.learner_pipeline]
+        theirs = [type(part).__module__ for part in connectors if not type(part).__module__.startswith("runner.")]
         if theirs or self._prelearner_class is not OfflinePreLearner or self.config.offline.prelearner_buffer_class:
             return
         if parts.module.is_stateful:
             return
-        if any(isinstance(piece, AddInfosFromEpisodesToTrainBatch) for piece in pieces):
+        if any(isinstance(connector, AddInfosFromEpisodesToTrainBatch) for connector in connectors):
             return
-        read = {*parts.columns, *(column for piece in pieces for column in piece.reads)}
+        read = {*parts.columns, *(column for connector in connectors for column in connector.reads)}
         recorded = [name for name in source.layout.columns if name not in EPISODE_COLUMNS]
         self._use(source.narrowed([name for name in recorded if name in read], with_infos=False))
 
@@ -301,9 +301,9 @@ class OfflineData(Part):
         return self._board is not None
 
     def use_shared_state(self, shared_state: Mapping[str, Any]) -> None:
-        """Let pieces go on with what they knew in a checkpoint, or in the run that a module is loaded from."""
+        """Let connectors go on with what they knew in a checkpoint, or in the run that a module is loaded from."""
         mine = self.shared_state
-        state = {**mine, **{id_: {**mine.get(id_, {}), **pieces} for id_, pieces in shared_state.items()}}
+        state = {**mine, **{id_: {**mine.get(id_, {}), **connectors} for id_, connectors in shared_state.items()}}
         if not nested.equal(dict(mine), state):
             self.shared_state = state
             self.connect(self._spec.with_shared_state(state), self._board)

@@ -20,7 +20,7 @@ from runner.offline.formats.module_agents import ModuleAgents, several_agents
 from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import is_read_by_ray, open_source
 from runner.offline.training.prelearner import OfflinePreLearner
-from runner.pipelines.piece import ConnectorPiece
+from runner.pipelines.connector import Connector
 
 if TYPE_CHECKING:
     from runner.module_parts import ModuleParts
@@ -101,8 +101,8 @@ def _check_single_agent(source: RecordedSource) -> None:
         raise several_agents(dict.fromkeys(agents.agent_ids), DataLocation(source.where))
 
 
-def check_trajectories(source: RecordedSource, pipeline: Iterable[ConnectorPiece], module: RLModule) -> None:
-    """Refuse rows that belong to no trajectory where a piece or the module needs more than single steps.
+def check_trajectories(source: RecordedSource, pipeline: Iterable[Connector], module: RLModule) -> None:
+    """Refuse rows that belong to no trajectory where a connector or the module needs more than single steps.
 
     Raises:
         DataError: who needs what, and what the data lack.
@@ -111,11 +111,11 @@ def check_trajectories(source: RecordedSource, pipeline: Iterable[ConnectorPiece
         return
     if module.is_stateful:
         raise _no_trajectories(source, f"the memory of {type(module).__name__}")
-    for piece in pipeline:
-        name = type(piece).__name__
-        if piece.needs_trajectories or piece.num_lookback:
+    for connector in pipeline:
+        name = type(connector).__name__
+        if connector.needs_trajectories or connector.num_lookback:
             raise _no_trajectories(source, name)
-        if piece.needs_next_obs and not source.has_final_obs:
+        if connector.needs_next_obs and not source.has_final_obs:
             what = f"{name} needs the observation after each step, and these rows have none"
             raise DataError([Problem(what, source.where, allowed="a column new_obs; or eps_id and t, or end flags")])
 

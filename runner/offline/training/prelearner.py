@@ -26,7 +26,7 @@ from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
 from runner.offline.training.repeated_passes import pass_number
 from runner.offline.training.train_rows import Rows, flat_columns, metric_columns
-from runner.pipelines.piece import LOSS_MASK
+from runner.pipelines.connector import LOSS_MASK
 from runner.pipelines.pipeline import EnvToModulePipeline, LearnerConnectorPipeline, taken_metrics
 from runner.pipelines.recorded_episodes import with_held_observations
 from runner.replay import EpisodeReplayBuffer
@@ -57,7 +57,7 @@ class PreLearnerParts:
 
     Attributes:
         module: of the run, on the worker's device.
-        env_to_module: of the module; its pieces that write to the episodes are applied to what was recorded.
+        env_to_module: of the module; its connectors that write to the episodes are applied to what was recorded.
         learner_pipeline: of the module, to tensors on that device.
         columns: what module and loss read; nothing else leaves the pre-learner.
     """
@@ -83,7 +83,7 @@ class PreLearnerSpec(Protocol):
         """Return module and learner pipeline, anew."""
 
     def with_shared_state(self, shared_state: Mapping[str, Any]) -> PreLearnerSpec:
-        """Return what makes the same parts with another state of pieces that learn from observations."""
+        """Return what makes the same parts with another state of connectors that learn from observations."""
 
 
 class OfflinePreLearner:
@@ -135,7 +135,7 @@ class OfflinePreLearner:
 
         Returns:
             Column -> (B, ...) array, nested columns flattened (see `train_rows`), rows in random order; and columns of
-            what pieces have reported.
+            what connectors have reported.
         """
         self._take_newest_module()
         recorded = self._episodes_of(batch)

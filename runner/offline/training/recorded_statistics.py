@@ -1,4 +1,4 @@
-"""What pieces such as `MeanStdFilter` know of recorded data before anything is learned from them."""
+"""What connectors such as `MeanStdFilter` know of recorded data before anything is learned from them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from runner.pipelines.recorded_episodes import pass_through
 
 
 def statistics_of(source: RecordedSource, env_to_module: EnvToModulePipeline, module: RLModule) -> dict[str, Any]:
-    """Return piece name -> its state after one pass over all observations, the last one of each episode included.
+    """Return connector name -> its state after one pass over all observations, the last one of each episode included.
 
     Args:
         source: of the data.
-        env_to_module: stays as it is; its pieces begin with what they know.
-        module: what pieces are given as such.
+        env_to_module: stays as it is; its connectors begin with what they know.
+        module: what connectors are given as such.
 
     Raises:
         DataError: damaged data.
     """
     learning = copy.deepcopy(env_to_module)
-    pieces = list(learning.single_pieces())
-    while pieces and not pieces[-1].shares_state:
-        del pieces[-1]
+    connectors = list(learning.single_connectors())
+    while connectors and not connectors[-1].shares_state:
+        del connectors[-1]
     for block in source.narrowed((), with_infos=False).blocks():
-        pass_through(pieces, block, module)
+        pass_through(connectors, block, module)
     return learning.merge_states([learning.get_state()])

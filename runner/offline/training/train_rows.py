@@ -1,7 +1,7 @@
 """Rows of a train batch as flat columns, which is what Ray Data carries, and back.
 
-A nested column is one flat column a leaf: `obs/position` for a dict's key, `obs/#0` for a tuple's place. What pieces
-have reported for these rows goes with them, in a column `#<reduction>#<metric>` of bytes for each metric.
+A nested column is one flat column a leaf: `obs/position` for a dict's key, `obs/#0` for a tuple's place. What
+connectors have reported for these rows goes with them, in a column `#<reduction>#<metric>` of bytes for each metric.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from runner.pipelines.piece_metrics import ConnectorMetrics, ReducedValue, merge_metrics
+from runner.pipelines.custom_metrics import ReducedMetrics, ReducedValue, merge_metrics
 
 Rows = dict[str, npt.NDArray[Any]]
 _METRIC = "#"
@@ -64,7 +64,7 @@ def _with_tuples(column: Any) -> Any:
     return parts
 
 
-def metric_columns(metrics: ConnectorMetrics, num_rows: int) -> Rows:
+def metric_columns(metrics: ReducedMetrics, num_rows: int) -> Rows:
     """Return reports as columns (B,): value, weight and kept values, float64 as bytes in the first row."""
     columns: Rows = {}
     for name, reduced in metrics.items():
@@ -74,9 +74,9 @@ def metric_columns(metrics: ConnectorMetrics, num_rows: int) -> Rows:
     return columns
 
 
-def without_metrics(rows: Mapping[str, npt.NDArray[Any]]) -> tuple[dict[str, npt.NDArray[Any]], ConnectorMetrics]:
+def without_metrics(rows: Mapping[str, npt.NDArray[Any]]) -> tuple[dict[str, npt.NDArray[Any]], ReducedMetrics]:
     """Return the other columns, and what was reported for these rows, in their order."""
-    metrics: ConnectorMetrics = {}
+    metrics: ReducedMetrics = {}
     others = {}
     for key, column in rows.items():
         if not key.startswith(_METRIC):

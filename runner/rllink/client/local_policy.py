@@ -222,7 +222,7 @@ class LocalPolicy:
         scaling = self.manifest["action_scaling"]
         if scaling is None:
             raise ValueError(
-                "custom pieces of the run change actions inside the graph only: act with explore=False, or let the "
+                "custom connectors of the run change actions inside the graph only: act with explore=False, or let the "
                 "server choose actions"
             )
         return _scale(scaling, module_actions, clips)

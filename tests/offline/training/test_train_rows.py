@@ -1,4 +1,4 @@
-"""Train rows as flat columns, with what pieces have reported for them."""
+"""Train rows as flat columns, with what connectors have reported for them."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from runner.offline.training.train_rows import flat_columns, metric_columns, nested_columns, without_metrics
-from runner.pipelines.piece_metrics import ConnectorMetrics, ReducedValue, merge_metrics
+from runner.pipelines.custom_metrics import ReducedMetrics, ReducedValue, merge_metrics
 
 # Calls of a pre-learner: number of rows, and the values that it reports for each of them.
 CALLS = ((3, [1.0, 5.0, 3.0]), (4, [2.0, 2.0, 9.0, 2.0]), (2, []), (1, [4.0]))
 EXPECTED = {"mean": 28.0 / 8, "sum": 28.0, "max": 9.0, "last": 4.0, "min": 1.0, "median": 2.5, "p90": 6.2}
 
 
-def reported(values: list[float]) -> ConnectorMetrics:
+def reported(values: list[float]) -> ReducedMetrics:
     metrics = {f"connectors/learner/{name}": ReducedValue(name) for name in EXPECTED}
     for reduced in metrics.values():
         for value in values:
@@ -28,7 +28,7 @@ def test_what_was_reported_reaches_the_learner_once_however_rows_are_cut(rows_pe
         for number, (num, values) in enumerate(CALLS)
     ]
     rows = {name: np.concatenate([call[name] for call in calls]) for name in calls[0]}
-    merged: ConnectorMetrics = {}
+    merged: ReducedMetrics = {}
     for start in range(0, 10, rows_per_batch):
         batch = {name: column[start : start + rows_per_batch] for name, column in rows.items()}
         columns, metrics = without_metrics(batch)

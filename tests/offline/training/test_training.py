@@ -45,7 +45,7 @@ class Doubling(SingleAgentObservationPreprocessor):
 
 REWARDS = (
     "connectors.learner=[{insert_after: AddColumnsFromEpisodesToTrainBatch, "
-    "piece: {_target_: tests.support.reporting_pieces.RewardSum}}]",
+    "piece: {_target_: tests.support.reporting_connectors.RewardSum}}]",
 )
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")]
@@ -94,7 +94,7 @@ def test_streamed_data_with_advantages_of_the_newest_module(ray_cluster: None) -
 
 
 @pytest.mark.slow
-def test_what_pieces_report_on_recorded_data(ray_cluster: None) -> None:
+def test_what_connectors_report_on_recorded_data(ray_cluster: None) -> None:
     overrides = [*SMALL, *REWARDS, "offline.dataset_num_iters_per_learner=null"]
     with Trainer.from_experiment("bc_cartpole", [*overrides, "+stop.connectors.learner.reward_sum=1e9"]) as trainer:
         for line in trained(trainer, 2):
@@ -102,9 +102,9 @@ def test_what_pieces_report_on_recorded_data(ray_cluster: None) -> None:
             assert line["connectors/learner/rows_p90"] > 0, "values that are kept travel with the rows, too"
 
 
-def test_env_pieces_report_nothing_on_recorded_data() -> None:
-    piece = "{append: {_target_: tests.support.reporting_pieces.CartPositions}}"
-    named = ["+stop.connectors.env_to_module.left_fraction=1", f"connectors.env_to_module=[{piece}]"]
+def test_env_connectors_report_nothing_on_recorded_data() -> None:
+    connector = "{append: {_target_: tests.support.reporting_connectors.CartPositions}}"
+    named = ["+stop.connectors.env_to_module.left_fraction=1", f"connectors.env_to_module=[{connector}]"]
     with pytest.raises(ConfigError, match="no part of this run produces the metric connectors/env_to_module/left"):
         Trainer.from_experiment("bc_cartpole", [*SMALL, *named])
 
@@ -132,7 +132,7 @@ def first_observations(trainer: Trainer) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_pieces_that_write_observations_are_applied_to_recorded_ones(ray_cluster: None) -> None:
+def test_connectors_that_write_observations_are_applied_to_recorded_ones(ray_cluster: None) -> None:
     """Recorded are the environment's; the module sees in training what it will see when it acts."""
     doubling = "connectors.env_to_module=[{prepend: {_target_: tests.offline.training.test_training.Doubling}}]"
     with Trainer.from_experiment("bc_cartpole", [*SMALL, doubling]) as trainer:

@@ -1,0 +1,131 @@
+"""Connectors that env-to-module and learner pipelines share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from runner.episodes import nested
+from runner.episodes.columns import Column, ColumnBlock
+from runner.pipelines.connector import LOSS_MASK, OBS, Batch, Connector, Items
+from runner.pipelines.connector_graph import ConnectorGraph
+from runner.pipelines.connector_graphs import AddObservationsGraph
+from runner.pipelines.connector_kinds import LearnerConnector
+from runner.rows.running_episodes import RunningEpisodes
+
+
+class AddObservationsFromEpisodesToBatch(Connector):
+    """Adds `obs`: the newest observation of each running episode (N, ...), or all observations to learn from.
+
+    In a learner pipeline these are the observations that actions were taken on (R, ...); after
+    `AddOneTsToEpisodesAndTruncate` also each chunk's last one (R + E, ...).
+    """
+
+    writes = (OBS,)
+
+    def __call__(self, *, batch: Batch, episodes: RunningEpisodes | ColumnBlock, **kwargs: Any) -> Batch:
+        """Add the column; a column that is there already is left as it is."""
+        if OBS not in batch:
+            batch[OBS] = observations_of(episodes, batch)
+        return batch
+
+    def to_graph(self) -> ConnectorGraph | None:
+        """Return the same in torch."""
+        return AddObservationsGraph()
+
+
+def observations_of(episodes: RunningEpisodes | ColumnBlock, batch: Batch) -> Any:
+    """Return the rows of observations that `AddObservationsFromEpisodesToBatch` adds, also of a list of episodes.
+
+    Those of running episodes are copies: later connectors and the module may write into them.
+    """
+    if isinstance(episodes, ColumnBlock):
+        obs = episodes.columns[OBS]
+        return obs if LOSS_MASK in batch else obs_of_steps(obs, episodes)
+    obs = episodes.current_obs
+    return obs.copy() if type(obs) is np.ndarray else nested.map_leaves(_copied, obs)
+
+
+def _copied(leaf: Any) -> Any:
+    return leaf.copy() if isinstance(leaf, np.ndarray) else leaf
+
+
+class AgentToModuleMapping(LearnerConnector):
+    """Puts the columns under the id of the module that acted, `{module id: {column: rows}}`.
+
+    Pipelines run once for each module, over the chunks of all agents that it acts for.
+    """
+
+    def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
+        """Return the batch by module."""
+        return {episodes.module_id: batch}
+
+
+class BatchIndividualItems(Connector):
+    """Makes arrays of the columns that connectors filled item by item; columns that are arrays stay as they are."""
+
+    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
+        """Stack items in the order in which their episodes were added, also one level down (by module)."""
+        for column, rows in batch.items():
+            if type(rows) is Items:
+                batch[column] = rows.stacked(LOSS_MASK in batch)
+            elif type(rows) is dict:
+                self(batch=rows)
+        return batch
+
+    def to_graph(self) -> ConnectorGraph | None:
+        """Return None: columns are tensors there."""
+        return None
+
+
+class NumpyToTensor(Connector):
+    """Makes tensors on the module's device of all arrays; on the CPU without a copy."""
+
+    def __init__(self, device: str | torch.device = "cpu") -> None:
+        self._device = torch.device(device)
+        self._on_host = self._device.type == "cpu"
+
+    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
+        """Convert every array, also in nested columns and one level down (by module)."""
+        for key, value in batch.items():
+            batch[key] = self._tensor(value) if type(value) is np.ndarray else self._converted(value)
+        return batch
+
+    def to_graph(self) -> ConnectorGraph | None:
+        """Return None: columns are tensors there."""
+        return None
+
+    def _converted(self, value: Any) -> Any:
+        if type(value) is dict:
+            return self(batch=dict(value))
+        if isinstance(value, np.ndarray):
+            return self._tensor(value)
+        if type(value) is tuple:
+            return tuple(self._converted(part) for part in value)
+        return value
+
+    def _tensor(self, array: np.ndarray[Any, Any]) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor if self._on_host else tensor.to(self._device)
+
+
+def obs_of_steps(obs: Column, block: ColumnBlock, later: int = 0) -> Column:
+    """Return copies of the observations (R, ...) that a block's steps were taken on, or (1 later) that they led to.
+
+    Args:
+        obs: (R + E, ...) of the block, as connectors have made them.
+        block: E chunks of R steps.
+        later: 0 or 1.
+    """
+    if block.has_single_steps and type(obs) is np.ndarray:  # in a third of the time
+        return obs[later::2].copy()
+    return nested.take(obs, step_rows_of_obs(block) + later)
+
+
+def step_rows_of_obs(block: ColumnBlock) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return (R,) rows of the `obs` column that steps were taken on, all but each chunk's last."""
+    if block.has_single_steps:
+        return np.arange(0, 2 * len(block), 2)
+    return np.arange(block.num_rows) + np.repeat(np.arange(len(block)), block.lengths)

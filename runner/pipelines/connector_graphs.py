@@ -1,0 +1,288 @@
+"""The graphs of this package's connectors, see `runner.pipelines.connector_graph`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from runner.episodes import nested
+from runner.pipelines.connector import ACTIONS, ACTIONS_FOR_ENV, OBS, STATE_IN, STATE_OUT
+from runner.pipelines.connector_graph import Columns, ConnectorGraph, Remembered, Step
+
+
+class AddObservationsGraph(ConnectorGraph):
+    """Adds `obs`."""
+
+    def forward(self, columns: Columns, step: Step) -> Columns:
+        """Return the columns with `obs`, if they have none yet."""
+        return {OBS: step.obs, **columns}
+
+
+class AddTimeGraph(ConnectorGraph):
+    """(B, ...) -> (B, 1, ...)."""
+
+    def forward(self, columns: Columns, step: Step) -> Columns:
+        """Compute on every column."""
+        return {name: nested.map_leaves(lambda leaf: leaf.unsqueeze(1), rows) for name, rows in columns.items()}
+
+
+class RemoveTimeGraph(ConnectorGraph):
+    """(B, 1, ...) -> (B, ...)."""
+
+    def forward(self, columns: Columns, step: Step) -> Columns:
+        """Compute on every column but the states."""
+        return {
+            name: rows if name == STATE_OUT else nested.map_leaves(lambda leaf: leaf.squeeze(1), rows)
+            for name, rows in columns.items()
+        }
+
+
+class AddStatesGraph(ConnectorGraph):
+    """Adds `state_in`."""
+
+    def forward(self, columns: Columns, step: Step) -> Columns:
+        """Return what the caller kept of the step before."""
+        return {**columns, STATE_IN: step.module_state}
+
+
+class GreedyActionsGraph(ConnectorGraph):
+    """Adds `actions`, the distribution's mode."""
+
+    def forward(self, columns: Columns, step: Step) -> Columns:
+        """Compute from `action_dist_inputs`."""
+        return {**columns, ACTIONS: step.module.action_dist.mode(columns["action_dist_inputs"])}
+
+
+class StandardisationGraph(ConnectorGraph):
+    """Standardises leaves of `obs` in float64, as numpy does; the result is float32.
+
+    Args:
+        places: the observations' structure with the numbers of each leaf in `mean` and `std`; None leaves it.
+        mean, std: (D,) float64.
+        statistics_of: state of the connector -> mean and std.
+        clip: largest absolute value of the result; None: no bound.
+    """
+
+    def __init__(
+        self,
+        places: Any,
+        mean: npt.NDArray[np.float64],
+        std: npt.NDArray[np.float64],
+        statistics_of: Callable[[Mapping[str, Any]], dict[str, npt.NDArray[Any]]],
+        clip: float | None,
+    ) -> None:
+        super().__init__()
+        self._places = places
+        self._clip = clip
+        self._statistics_of = statistics_of
+        self.register_buffer("mean", torch.from_numpy(mean.copy()))
+        self.register_buffer("std", torch.from_numpy(std.copy()))
+
+    mean: Tensor
+    std: Tensor
+
+    def forward(self, columns: Columns, step: Step) -> Columns:
+        """Replace column `obs`."""
+        return {**columns, OBS: nested.map_leaves(self._standardised, self._places, columns.get(OBS, step.obs))}
+
+    def _standardised(self, place: slice | None, leaf: Tensor) -> Tensor:
+        if place is None:
+            return leaf
+        shape = leaf.shape[1:]
+        rows = (leaf.double() - self.mean[place].reshape(shape)) / self.std[place].reshape(shape)
+        if self._clip is not None:
+            rows = rows.clamp(-self._clip, self._clip)
+        return rows.float()
+
+    def statistics(self, state: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
+        """Return `mean` and `std`."""
+        return self._statistics_of(state)
+
+
+class FrameStackGraph(ConnectorGraph):
+    """Stacks the newest observation on remembered ones.
+
+    Args:
+        is_stacked: the observations' structure with whether a leaf is stacked.
+        is_first: whether the first axis of a leaf holds channels or frames.
+        blanks: for each leaf an item of zeros.
+        num_frames: with the newest.
+    """
+
+    def __init__(self, is_stacked: Any, is_first: Any, blanks: Any, num_frames: int) -> None:
+        super().__init__()
+        self._is_stacked = is_stacked
+        self._is_first = is_first
+        self._blanks = blanks
+        self._num_past = num_frames - 1
+
+    def memory(self) -> dict[str, Remembered]:
+        """Return (num_frames - 1, *shape) frames of each stacked leaf, oldest first."""
+        if not self._num_past:
+            return {}
+        return {
+            name: Remembered(np.zeros((self._num_past, *blank.shape), blank.dtype))
+            for name, is_stacked, blank in zip(
+                self._names(), nested.leaves(self._is_stacked), nested.leaves(self._blanks), strict=True
+            )
+            if is_stacked
+        }
+
+    def _names(self) -> list[str]:
+        return ["/".join(["frames", *map(str, path)]) for path in paths(self._is_stacked)]
+
+    def forward(self, columns: Columns, step: Step) -> Columns:
+        """Replace column `obs`."""
+        names = iter(self._names())
+
+        def stack(is_stacked: bool, is_first: bool, leaf: Tensor) -> Tensor:
+            name = next(names)
+            if not is_stacked:
+                return leaf
+            frames = leaf.unsqueeze(1)
+            if self._num_past:
+                frames = torch.cat((step.past[name], frames), 1)
+                step.remember(name, frames[:, 1:])
+            return frames.flatten(1, 2) if is_first else _stacked_frames(frames)
+
+        return {**columns, OBS: nested.map_leaves(stack, self._is_stacked, self._is_first, columns.get(OBS, step.obs))}
+
+
+def _stacked_frames(frames: Tensor) -> Tensor:
+    """Return (B, F, ..., C) -> (B, ..., F * C); without channels, of scalars and (H, W): (B, ..., F)."""
+    if frames.ndim in (2, 4):
+        return frames.movedim(1, -1)
+    if frames.ndim > 3:
+        frames = frames.movedim(1, -2)
+    return frames.flatten(-2)
+
+
+class PastGraph(ConnectorGraph):
+    """Puts past actions and rewards beside the observations.
+
+    Args:
+        names: columns for the observation, the actions and the rewards.
+        encode: (B, ...) actions -> (B, D) float32; None where no actions are wanted.
+        blank_action: an action of the module.
+        num_numbers: D.
+        num_actions, num_rewards: how many.
+    """
+
+    def __init__(
+        self,
+        names: tuple[str, str, str],
+        encode: nn.Module | None,
+        blank_action: Any,
+        num_numbers: int,
+        num_actions: int,
+        num_rewards: int,
+    ) -> None:
+        super().__init__()
+        self._names = names
+        self._encode = encode
+        self._blank_action = blank_action
+        self._num_numbers = num_numbers
+        self._num_actions = num_actions
+        self._num_rewards = num_rewards
+
+    def memory(self) -> dict[str, Remembered]:
+        """Return actions and rewards before the last step (`actions` (n, D), `rewards` (n,)), the last step's
+        (`prev_action`, `prev_reward`), and in `has_begun` (1,) 1 from the second step on.
+        """
+        memory = {"has_begun": Remembered(np.zeros(1, np.float32))}
+        if self._num_actions:
+            memory["prev_action"] = Remembered(self._blank_action, "action")
+        if self._num_rewards:
+            memory["prev_reward"] = Remembered(np.zeros((), np.float32), "reward")
+        if self._num_actions > 1:
+            memory["actions"] = Remembered(np.zeros((self._num_actions - 1, self._num_numbers), np.float32))
+        if self._num_rewards > 1:
+            memory["rewards"] = Remembered(np.zeros(self._num_rewards - 1, np.float32))
+        return memory
+
+    def forward(self, columns: Columns, step: Step) -> Columns:
+        """Replace column `obs` by a dict."""
+        obs_name, actions_name, rewards_name = self._names
+        has_begun = step.past["has_begun"]
+        obs = {obs_name: columns.get(OBS, step.obs)}
+        if self._encode is not None:
+            newest = self._encode(step.past["prev_action"]) * has_begun
+            obs[actions_name] = self._with_past("actions", newest.unsqueeze(1), step).flatten(1)
+        if self._num_rewards:
+            newest = step.past["prev_reward"].unsqueeze(1) * has_begun
+            obs[rewards_name] = self._with_past("rewards", newest, step)
+        step.remember("has_begun", torch.ones_like(has_begun))
+        return {**columns, OBS: obs}
+
+    def _with_past(self, name: str, newest: Tensor, step: Step) -> Tensor:
+        if name not in step.past:
+            return newest
+        values = torch.cat((step.past[name], newest), 1)
+        step.remember(name, values[:, 1:])
+        return values
+
+
+class ScalingGraph(ConnectorGraph):
+    """Adds `actions_for_env`.
+
+    Args:
+        scalings: the actions' structure with, for each leaf, None or a `LeafScaling`.
+    """
+
+    def __init__(self, scalings: Any) -> None:
+        super().__init__()
+        self.scalings = scalings
+
+    def forward(self, columns: Columns, step: Step) -> Columns:
+        """Compute from `actions`."""
+        actions = columns[ACTIONS]
+        if self.scalings is not None:
+            actions = nested.map_leaves(
+                lambda scaling, leaf: scaling(leaf) if scaling else leaf, self.scalings, actions
+            )
+        return {**columns, ACTIONS_FOR_ENV: actions}
+
+
+@dataclass(frozen=True)
+class LeafScaling:
+    """Actions first scaled from [-1, 1] to bounds, or not; then clipped into them.
+
+    Attributes:
+        kind: `clip` or `unsquash`.
+        low, high: (*shape) bounds of the environment.
+    """
+
+    kind: Literal["clip", "unsquash"]
+    low: npt.NDArray[Any]
+    high: npt.NDArray[Any]
+
+    def __call__(self, actions: Tensor) -> Tensor:
+        """Return (B, *shape) of the same dtype."""
+        low, high = torch.from_numpy(self.low.copy()), torch.from_numpy(self.high.copy())
+        if self.kind == "unsquash":
+            units, half = actions.clamp(-1.0, 1.0), 0.5 * high - 0.5 * low
+            if is_wide(self.low, self.high):
+                actions = (0.5 * high + 0.5 * low) + units * half
+            else:
+                actions = low + (units + 1.0) * half
+        return torch.minimum(torch.maximum(actions, low), high)
+
+
+def is_wide(low: npt.NDArray[Any], high: npt.NDArray[Any]) -> bool:
+    """Return whether bounds are further apart than the largest number of their dtype."""
+    with np.errstate(over="ignore"):
+        return not np.isfinite(high - low).all()
+
+
+def paths(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return keys and indices that lead to each leaf, in the order of `nested.leaves`."""
+    if not isinstance(tree, (dict, tuple)):
+        return [path]
+    branches = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    return [found for key, branch in branches for found in paths(branch, (*path, key))]

@@ -1,0 +1,186 @@
+"""Connectors that give a row the data of other agents at the same env step.
+
+Dimension letters: R env steps of E chunks, A agents of the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+
+from runner.config.errors import Problem, RunFailure
+from runner.episodes import nested
+from runner.episodes.columns import OBS, Column, ColumnBlock
+from runner.episodes.spaces import blank_item
+from runner.pipelines.common_connectors import step_rows_of_obs
+from runner.pipelines.connector import AGENT_INDEX, AGENTS_MASK, LOSS_MASK, OBS_OF_AGENTS, STATE, Batch
+from runner.pipelines.connector_kinds import LearnerConnector
+
+IntArray = npt.NDArray[np.int64]
+
+
+class AddObservationsOfAllAgentsToTrainBatch(LearnerConnector):
+    """Adds what all agents saw at each row's env step, for a critic that reads all agents.
+
+    `obs_of_agents`: agent id -> (rows, ...) observations, as its episodes hold them, zeros where the agent has none at
+    that env step. `agents_mask` (rows, A) bool: which agents have one, in the order of the environment's
+    `possible_agents` by module. `agent_index` (rows,) int64: whose row it is, in this order. Rows are as in the batch:
+    R, or R + E after `AddOneTsToEpisodesAndTruncate`.
+
+    An agent that ends without a final observation is there once more, with its last one, as in its own rows. An agent
+    whose first observation of the rollout awaits its step when the rollout ends has its row in the next one. An agent
+    that ends at the env step at which it comes has no row, and is not there.
+    """
+
+    writes = (OBS_OF_AGENTS, AGENTS_MASK, AGENT_INDEX)
+    needs_other_agents = True
+
+    def use_agents(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
+        """Take the agents of the run: agent id -> space of the observations in its episodes."""
+        self._spaces = dict(spaces)
+
+    def __call__(
+        self,
+        *,
+        batch: Batch,
+        episodes: ColumnBlock,
+        episodes_of_modules: Mapping[str, ColumnBlock] | None = None,
+        **kwargs: Any,
+    ) -> Batch:
+        """Add the columns."""
+        blocks = episodes_of_modules or {episodes.module_id: episodes}
+        observed, mask = observations_of_agents(episodes, blocks, self._spaces)
+        index = agents_of_observations(episodes, list(self._spaces))
+        if LOSS_MASK not in batch:
+            rows = step_rows_of_obs(episodes)
+            observed, mask, index = nested.take(observed, rows), mask[rows], index[rows]
+        batch[OBS_OF_AGENTS], batch[AGENTS_MASK], batch[AGENT_INDEX] = observed, mask, index
+        return batch
+
+
+class AddStatesFromInfosToTrainBatch(LearnerConnector):
+    """Adds the environment's state at each row's env step, which infos hold as `state`, for a critic that reads it.
+
+    `state` (rows, ...), nested as the environment's `state_space`; a row whose observation came without an info has the
+    one of the row before it. `agent_index` (rows,) int64: whose row it is, in the order of the environment's
+    `possible_agents` by module. Rows are as in the batch: R, or R + E after `AddOneTsToEpisodesAndTruncate`.
+    """
+
+    writes = (STATE, AGENT_INDEX)
+    needs_other_agents = True
+
+    def use_agents(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
+        """Take the agents of the run: agent id -> space of the observations in its episodes."""
+        self._agents = list(spaces)
+
+    def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
+        """Add the columns.
+
+        Raises:
+            RunFailure: the first info of a chunk has no state.
+        """
+        states = [state for chunk in range(len(episodes)) for state in _states_of(episodes, chunk)]
+        column, index = nested.stack(states), agents_of_observations(episodes, self._agents)
+        if LOSS_MASK not in batch:
+            rows = step_rows_of_obs(episodes)
+            column, index = nested.take(column, rows), index[rows]
+        batch[STATE], batch[AGENT_INDEX] = column, index
+        return batch
+
+
+def _states_of(block: ColumnBlock, chunk: int) -> list[Any]:
+    """Return the state at each of a chunk's observations."""
+    infos = block.infos.rows_of(chunk, 0, int(block.lengths[chunk]) + 1) if block.infos else None
+    states: list[Any] = []
+    for info in infos or [{}]:
+        if STATE not in info and not states:
+            what, agent = "an info has no state, which a critic reads", _agents_of(block).agent_ids[chunk]
+            allowed = "infos[agent]['state'] with each observation of each agent"
+            raise RunFailure(Problem(what, f"agent {agent}", ", ".join(map(str, info)) or "{}", allowed))
+        states.append(info.get(STATE, states[-1] if states else None))
+    return states
+
+
+def agents_of_observations(block: ColumnBlock, agents: Sequence[str]) -> IntArray:
+    """Return (R + E,) the number among `agents` of the agent that each observation is of."""
+    number = {agent: place for place, agent in enumerate(agents)}
+    of_chunk = np.array([number[agent] for agent in _agents_of(block).agent_ids], np.int64)
+    index: IntArray = np.repeat(of_chunk, block.lengths + 1)
+    return index
+
+
+def observations_of_agents(
+    asked: ColumnBlock, blocks: Mapping[str, ColumnBlock], spaces: Mapping[str, gym.Space[Any]]
+) -> tuple[dict[str, Column], npt.NDArray[np.bool_]]:
+    """Return what each agent saw at the env step of each observation of a block.
+
+    Args:
+        asked: the block.
+        blocks: module id -> block of the same rollout.
+        spaces: agent id -> space of its observations.
+
+    Returns:
+        Agent id -> (R + E, ...) observations, zeros where there is none, and (R + E, A) whether there is one.
+    """
+    steps = _EnvSteps([asked, *blocks.values()])
+    keys_asked = steps.keys_of(asked)
+    mask = np.zeros((len(keys_asked), len(spaces)), np.bool_)
+    observed: dict[str, Column] = {}
+    indexes = [_AgentIndex(block, steps.keys_of(block)) for block in blocks.values()]
+    for place, (agent, space) in enumerate(spaces.items()):
+        column = observed[agent] = nested.zeros(blank_item(space), (len(keys_asked),))
+        for index in indexes:
+            at, rows = index.find(agent, keys_asked)
+            if len(at):
+                nested.assign(column, at, nested.take(index.obs, rows))
+                mask[at, place] = True
+    return observed, mask
+
+
+class _EnvSteps:
+    """Numbers of env steps that are equal in all blocks of a rollout."""
+
+    def __init__(self, blocks: list[ColumnBlock]) -> None:
+        ids = dict.fromkeys(id_ for block in blocks for id_ in _agents_of(block).multi_agent_episode_ids)
+        self._numbers = {id_: number for number, id_ in enumerate(ids)}
+        self._longest = 1 + max((int(_agents_of(block).env_t.max()) for block in blocks if len(block)), default=0)
+
+    def keys_of(self, block: ColumnBlock) -> IntArray:
+        """Return (R + E,) the number of each observation's env step."""
+        agents = _agents_of(block)
+        episodes = np.array([self._numbers[id_] for id_ in agents.multi_agent_episode_ids], np.int64)
+        keys: IntArray = np.repeat(episodes, block.lengths + 1) * self._longest + agents.env_t
+        return keys
+
+
+class _AgentIndex:
+    """The observations of a block, found by agent and env step."""
+
+    def __init__(self, block: ColumnBlock, keys: IntArray) -> None:
+        self.obs = block.columns[OBS]
+        ids = list(dict.fromkeys(_agents_of(block).agent_ids))
+        places = np.array([ids.index(agent) for agent in _agents_of(block).agent_ids], np.int64)
+        of_row = np.repeat(places, block.lengths + 1)
+        self._rows = {agent: np.flatnonzero(of_row == place) for place, agent in enumerate(ids)}
+        self._keys = keys
+
+    def find(self, agent: str, asked: IntArray) -> tuple[IntArray, IntArray]:
+        """Return the places in `asked` of env steps that the agent has an observation of, and its rows of `obs`."""
+        rows = self._rows.get(agent)
+        if rows is None:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        order = np.argsort(self._keys[rows], kind="stable")
+        keys = self._keys[rows][order]
+        places = np.searchsorted(keys, asked)
+        at = np.flatnonzero(keys[np.minimum(places, len(keys) - 1)] == asked)
+        return at, rows[order][places[at]]
+
+
+def _agents_of(block: ColumnBlock) -> Any:
+    if block.agents is None:
+        raise ValueError(f"the block of module {block.module_id!r} does not say whose rows it has")
+    return block.agents

@@ -1,0 +1,89 @@
+"""Connectors of the learner pipeline: from episode chunks to the columns of a train batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.episodes import nested
+from runner.episodes.columns import ACTIONS, OBS, ColumnBlock
+from runner.pipelines.connector import LOSS_MASK, REWARDS, STATE_OUT, TERMINATEDS, TRUNCATEDS, Batch
+from runner.pipelines.connector_kinds import LearnerConnector
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+class AddOneTsToEpisodesAndTruncate(LearnerConnector):
+    """Gives every chunk one row more, for its last observation, so that a value function sees it in the same pass.
+
+    Adds `loss_mask` (R + E,): true at env steps, false at these bootstrap rows. All columns that follow have R + E
+    rows; no statistic and no loss reads a row whose mask is false. The episodes themselves stay as they are.
+    """
+
+    writes = (LOSS_MASK,)
+
+    def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
+        """Add the mask."""
+        mask = np.ones(episodes.num_rows + len(episodes), np.bool_)
+        mask[episodes.offsets[1:] + np.arange(len(episodes))] = False
+        batch[LOSS_MASK] = mask
+        return batch
+
+
+class AddColumnsFromEpisodesToTrainBatch(LearnerConnector):
+    """Adds `actions`, `rewards`, `terminateds`, `truncateds` and every extra model output of the episodes.
+
+    Rows are as in the batch: R, or R + E after `AddOneTsToEpisodesAndTruncate`, where a bootstrap row repeats its
+    chunk's last row with reward 0, terminated false and truncated true.
+
+    Args:
+        recorded_columns: the extra model outputs that episodes will have, for the check of the pipeline's order.
+        ones: column -> its type; each is one in all rows if the episodes do not have it.
+    """
+
+    writes: tuple[str, ...] = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
+
+    def __init__(
+        self, recorded_columns: Sequence[str] = (), ones: Mapping[str, npt.DTypeLike] = MappingProxyType({})
+    ) -> None:
+        recorded = (column for column in recorded_columns if column != STATE_OUT)
+        self.writes = tuple(dict.fromkeys((*type(self).writes, *recorded, *ones)))
+        self._ones = ones
+
+    def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
+        """Add the columns; columns that are present already stay as they are."""
+        mask = batch.get(LOSS_MASK)
+        if mask is not None:
+            rows = np.cumsum(mask) - 1
+        for name, column in episodes.columns.items():
+            if name in (OBS, STATE_OUT) or name in batch:  # states: see AddStatesFromEpisodesToBatch
+                continue
+            batch[name] = column if mask is None else nested.take(column, rows)
+            if name == REWARDS and mask is not None:
+                batch[name][~mask] = 0.0
+        terminateds, truncateds = _ends_of_rows(episodes, mask)
+        batch.setdefault(TERMINATEDS, terminateds)
+        batch.setdefault(TRUNCATEDS, truncateds)
+        for name, dtype in self._ones.items():
+            if name not in batch:
+                batch[name] = np.ones(len(terminateds), dtype)
+        return batch
+
+
+def _ends_of_rows(episodes: ColumnBlock, mask: BoolArray | None) -> tuple[BoolArray, BoolArray]:
+    """Return whether each row's step terminated a chunk, or truncated it; a mask: there are bootstrap rows."""
+    if mask is None and episodes.has_single_steps:
+        return episodes.is_terminated.copy(), episodes.is_truncated.copy()
+    last_rows, num_rows = episodes.offsets[1:] - 1, episodes.num_rows
+    if mask is not None:
+        last_rows, num_rows = last_rows + np.arange(len(episodes)), len(mask)
+    terminateds, truncateds = np.zeros(num_rows, np.bool_), np.zeros(num_rows, np.bool_)
+    terminateds[last_rows] = episodes.is_terminated
+    truncateds[last_rows] = episodes.is_truncated
+    if mask is not None:
+        truncateds[~mask] = True
+    return terminateds, truncateds

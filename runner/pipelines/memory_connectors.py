@@ -1,0 +1,205 @@
+"""What modules with memory need: a time axis, and the state at each sequence's start.
+
+Dimension letters: S sequences, L longest sequence, N sub-environments, R env steps, E episode chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.episodes import nested
+from runner.episodes.columns import BURN_IN, Column, ColumnBlock
+from runner.modules.default_settings import default_settings, is_default_dtype
+from runner.modules.rl_module import RLModule
+from runner.pipelines.connector import LOSS_MASK, NEW_STATE_IN, SEQ_LENS, STATE_IN, STATE_OUT, Batch, Connector, Items
+from runner.pipelines.connector_graph import ConnectorGraph
+from runner.pipelines.connector_graphs import AddStatesGraph, AddTimeGraph
+from runner.rows.running_episodes import RunningEpisodes
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """Where the rows of a batch lie in sequences of at most `longest` rows, none of which crosses two chunks.
+
+    Attributes:
+        chunk: (S,) chunk of each sequence. start: (S,) its first row within the chunk. lengths: (S,) its rows.
+        longest: L.
+    """
+
+    chunk: IntArray
+    start: IntArray
+    lengths: IntArray
+    longest: int
+
+    @classmethod
+    def of_chunks(cls, chunk_rows: IntArray, max_seq_len: int) -> Sequences:
+        """Return every chunk cut into sequences, the last of each as short as it comes."""
+        counts = -(-chunk_rows // max_seq_len)
+        chunk = np.repeat(np.arange(len(chunk_rows)), counts)
+        number = np.arange(len(chunk)) - np.repeat(np.cumsum(counts) - counts, counts)
+        start = number * max_seq_len
+        lengths = np.minimum(chunk_rows[chunk] - start, max_seq_len)
+        return cls(chunk, start, lengths, max_seq_len)
+
+    def padded(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return (B, ...) rows as (S, L, ...), 0 beyond each sequence's end."""
+        out = np.zeros((len(self.lengths), self.longest, *column.shape[1:]), column.dtype)
+        out[np.arange(self.longest) < self.lengths[:, None]] = column
+        return out
+
+
+def sequences_of(block: ColumnBlock, batch: Batch, max_seq_len: int) -> Sequences:
+    """Return the sequences of a batch whose rows are the block's env steps, and its bootstrap rows where it has
+    them."""
+    return Sequences.of_chunks(block.lengths + (LOSS_MASK in batch), max_seq_len)
+
+
+class AddTimeDimToBatchAndZeroPad(Connector):
+    """Gives every column a time axis: (N, ...) -> (N, 1, ...) for acting, (B, ...) -> (S, L, ...) for learning.
+
+    Sequences are zero-padded to L = `max_seq_len`. In a learner pipeline it adds `seq_lens` (S,) and, where none is
+    there, `loss_mask`, which is false in the padding. Steps of `is_burn_in` stay
+    in their sequences, and are masked, too.
+
+    Args:
+        max_seq_len: L.
+        as_learner_connector: the connector is in a learner pipeline.
+    """
+
+    def __init__(self, max_seq_len: int = 20, as_learner_connector: bool = False) -> None:
+        self._max_seq_len = max_seq_len
+        if as_learner_connector:
+            self.writes = (SEQ_LENS, LOSS_MASK)
+            self.belongs_in = ("learner",)
+
+    def __call__(self, *, batch: Batch, episodes: RunningEpisodes | ColumnBlock, **kwargs: Any) -> Batch:
+        """Reshape every column; lists (of infos, for example) stay lists."""
+        if not isinstance(episodes, ColumnBlock):
+            for column, rows in batch.items():
+                batch[column] = nested.map_leaves(lambda leaf: leaf[:, None], _as_arrays(rows))
+            return batch
+        sequences = sequences_of(episodes, batch, self._max_seq_len)
+        has_bootstrap_rows = LOSS_MASK in batch
+        mask, is_burn_in = batch.get(LOSS_MASK, np.ones(episodes.num_rows, np.bool_)), batch.pop(BURN_IN, None)
+        batch[LOSS_MASK] = mask if is_burn_in is None else mask & ~is_burn_in
+        for column, rows in batch.items():
+            if not isinstance(rows, list):
+                batch[column] = nested.map_leaves(sequences.padded, _as_arrays(rows, has_bootstrap_rows))
+        batch[SEQ_LENS] = sequences.lengths
+        return batch
+
+    def to_graph(self) -> ConnectorGraph | None:
+        """Return the same in torch."""
+        return AddTimeGraph()
+
+
+def _as_arrays(rows: Column | Items, has_bootstrap_rows: bool = False) -> Column:
+    return rows.stacked(has_bootstrap_rows) if isinstance(rows, Items) else rows
+
+
+class AddStatesFromEpisodesToBatch(Connector):
+    """Adds `state_in`: the memory before each row that acts (N, ...), or before each sequence to learn from (S, ...).
+
+    It is the `state_out` of the step before, and the module's initial state at the start of an episode. In a learner
+    pipeline also `new_state_in`: the memory after the first step of each sequence, with which `new_obs` begins.
+
+    Args:
+        max_seq_len: rows of a sequence, as `AddTimeDimToBatchAndZeroPad` makes them.
+        as_learner_connector: the connector is in a learner pipeline.
+    """
+
+    writes: tuple[str, ...] = (STATE_IN,)
+    num_lookback = 1
+
+    def __init__(self, max_seq_len: int = 20, as_learner_connector: bool = False) -> None:
+        self._max_seq_len = max_seq_len
+        if as_learner_connector:
+            self.writes = (STATE_IN, NEW_STATE_IN)
+            self.belongs_in = ("learner",)
+
+    def __call__(
+        self,
+        *,
+        rl_module: RLModule | Mapping[str, RLModule],
+        batch: Batch,
+        episodes: RunningEpisodes | ColumnBlock,
+        **kwargs: Any,
+    ) -> Batch:
+        """Add the column; it has no time axis."""
+        if isinstance(episodes, ColumnBlock):
+            initial = _initial_state(cast(Mapping[str, RLModule], rl_module)[episodes.module_id])
+            sequences = Sequences.of_chunks(
+                episodes.lengths + int(_has_bootstrap_rows(episodes, batch)), self._max_seq_len
+            )
+            batch[STATE_IN] = _states_of_sequences(episodes, sequences, initial)
+            # The last step stands in for a bootstrap row that is a sequence by itself: nothing is learned from it.
+            first_rows = np.minimum(sequences.start, episodes.lengths[sequences.chunk] - 1)
+            first_rows += episodes.offsets[sequences.chunk]
+            batch[NEW_STATE_IN] = nested.take(episodes.columns[STATE_OUT], first_rows)
+        else:
+            batch[STATE_IN] = _states_of_running(episodes, _initial_state(cast(RLModule, rl_module)))
+        return batch
+
+    def to_graph(self) -> ConnectorGraph | None:
+        """Return a graph that takes the states as its inputs."""
+        return AddStatesGraph()
+
+
+def _has_bootstrap_rows(block: ColumnBlock, batch: Batch) -> bool:
+    return int(batch[SEQ_LENS].sum()) > block.num_rows
+
+
+def _initial_state(module: RLModule) -> Column:
+    with nullcontext() if is_default_dtype() else default_settings():
+        return nested.map_leaves(lambda leaf: leaf.detach().cpu().numpy(), module.get_initial_state())
+
+
+def _states_of_running(episodes: RunningEpisodes, initial: Column) -> Column:
+    states = episodes.newest_step(STATE_OUT)
+    is_first = episodes.starts_episode
+    if states is None:
+        return nested.map_leaves(lambda start: np.repeat(start[None], len(is_first), axis=0), initial)
+
+    def with_initial(leaf: npt.NDArray[Any], start: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        states = leaf.copy()
+        states[is_first] = start
+        return states
+
+    return nested.map_leaves(with_initial, states, initial)
+
+
+def _states_of_sequences(block: ColumnBlock, sequences: Sequences, initial: Column) -> Column:
+    is_at_start = sequences.start == 0
+    row_before = np.where(is_at_start, 0, block.offsets[sequences.chunk] + sequences.start - 1)
+
+    def gather(column: npt.NDArray[Any], start: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        states = column[row_before]
+        states[is_at_start] = start
+        return states
+
+    states = nested.map_leaves(gather, block.columns[STATE_OUT], initial)
+    continuing = np.flatnonzero(is_at_start & (block.t_started[sequences.chunk] > 0))
+    if len(continuing):
+        chunks = sequences.chunk[continuing]
+        _check_lookback(block, chunks)
+        assert block.lookback is not None
+        nested.assign(states, continuing, block.lookback.rows_before(STATE_OUT, chunks, np.ones_like(chunks)))
+    return states
+
+
+def _check_lookback(block: ColumnBlock, chunks: IntArray) -> None:
+    """Check that the state before these chunks, which continue an episode, is there."""
+    lacking = chunks if block.lookback is None else chunks[block.lookback.num_before[chunks] == 0]
+    if len(lacking):
+        raise ValueError(
+            f"AddStatesFromEpisodesToBatch: chunk {block.episode_ids[lacking[0]]} starts at time step "
+            f"{int(block.t_started[lacking[0]])} without the state before it; keep a lookback of at least 1"
+        )

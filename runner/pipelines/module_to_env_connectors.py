@@ -1,0 +1,388 @@
+"""Connectors from the module's outputs to the actions that the vector environment is stepped with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from runner.config.algorithms import Schedule
+from runner.config.schedules import check_schedule, scheduled_value
+from runner.episodes import nested
+from runner.modules.action_distribution import MASKED_LOGIT
+from runner.modules.rl_module import RLModule
+from runner.pipelines.connector import (
+    ACTION_DIST_INPUTS,
+    ACTION_LOGP,
+    ACTIONS,
+    ACTIONS_FOR_ENV,
+    STATE_OUT,
+    Batch,
+    Connector,
+    Items,
+)
+from runner.pipelines.connector_graph import ConnectorGraph
+from runner.pipelines.connector_graphs import GreedyActionsGraph, LeafScaling, RemoveTimeGraph, ScalingGraph, is_wide
+from runner.pipelines.connector_kinds import ModuleToEnvConnector
+from runner.pipelines.noise_connectors import DrawsNoise
+from runner.rows.running_episodes import RunningAgentEpisodes, RunningEpisodes
+
+
+class GetActions(DrawsNoise, ModuleToEnvConnector):
+    """Adds `actions` (N, ...): a sample of the policy's distribution, or its mode when not exploring.
+
+    `action_logp` is added once per fragment, from `action_dist_inputs` and `actions`.
+    """
+
+    reads = (ACTION_DIST_INPUTS,)
+    writes = (ACTIONS,)
+    writes_per_fragment = (ACTION_LOGP,)
+
+    def __call__(
+        self,
+        *,
+        rl_module: RLModule,
+        batch: Batch,
+        episodes: RunningEpisodes,
+        explore: bool | None = None,
+        **kwargs: Any,
+    ) -> Batch:
+        """Add the actions, on the module's device."""
+        dist_inputs = batch[ACTION_DIST_INPUTS]
+        dist = rl_module.action_dist
+        if not explore:
+            batch[ACTIONS] = dist.mode(dist_inputs)
+            return batch
+
+        def draw(leading: tuple[int, int]) -> Any:
+            return torch.from_numpy(dist.draw_noise(self._stream, leading)).to(dist_inputs.device).unbind(0)
+
+        noise = self._next_noise(dist_inputs.shape[0], episodes.max_rows, draw)
+        batch[ACTIONS] = dist.sample(dist_inputs, noise)
+        return batch
+
+    def to_graph(self) -> ConnectorGraph | None:
+        """Return the mode; who runs the graph samples from `action_dist_inputs`."""
+        return GreedyActionsGraph()
+
+    def complete_fragment(self, columns: dict[str, Any], rl_module: Any) -> None:
+        """Add `action_logp` (R,) float32 to the fragment's columns."""
+        dist_inputs = torch.from_numpy(columns[ACTION_DIST_INPUTS])
+        actions = nested.map_leaves(torch.from_numpy, columns[ACTIONS])
+        logp = rl_module.action_dist.log_prob(dist_inputs, actions)
+        columns[ACTION_LOGP] = logp.detach().numpy()
+
+
+class EpsilonGreedyActions(DrawsNoise, ModuleToEnvConnector):
+    """Adds `actions` (N, ...): the best ones by `action_dist_inputs`, and with probability epsilon random ones.
+
+    Random actions are uniform over what no mask forbids; of MultiDiscrete actions each number is random or the best one
+    by itself. The Q values are taken out of the batch: they are no
+    distribution, and nothing is learned from the ones of old networks.
+
+    Args:
+        epsilon: share of random actions; a number, or [[env steps, value], ...] over the env steps of all runners.
+        exponent: how differently the rows of all env runners explore: number i of N with
+            epsilon^(1 + exponent i / (N - 1)) (Horgan et al., 2018, appendix C of https://arxiv.org/abs/1803.00933,
+            have 7), counted over env runners first, then over rows; 0: all alike.
+
+    Raises:
+        ValueError: a share below 0 or above 1, no schedule, or an exponent below 0.
+    """
+
+    reads = (ACTION_DIST_INPUTS,)
+    writes = (ACTIONS,)
+    drops = (ACTION_DIST_INPUTS,)
+
+    def __init__(self, epsilon: Schedule, exponent: float = 0.0) -> None:
+        super().__init__()
+        check_schedule("epsilon", epsilon, 0, 1)
+        if not isinstance(exponent, (int, float)) or exponent < 0:
+            raise ValueError(f"exponent must be a number of 0 or more, got {exponent!r}")
+        self._schedule, self._exponent = epsilon, exponent
+        self._index, self._num_env_runners = 0, 1
+        self.at_env_steps(0)
+
+    def at_env_steps(self, num_env_steps: int) -> None:
+        """Set epsilon for the next fragment."""
+        self.epsilon = scheduled_value(self._schedule, num_env_steps)
+
+    def use_env_runner(self, index: int, num_env_runners: int) -> None:
+        """Explore as this env runner."""
+        self._index, self._num_env_runners = index, num_env_runners
+
+    def __call__(
+        self,
+        *,
+        rl_module: RLModule,
+        batch: Batch,
+        episodes: RunningEpisodes,
+        explore: bool | None = None,
+        **kwargs: Any,
+    ) -> Batch:
+        """Add the actions, on the module's device, and take `action_dist_inputs` away."""
+        q = batch.pop(ACTION_DIST_INPUTS)
+        if explore:
+            num_rows, num_values = q.shape
+            sizes = getattr(rl_module.action_dist, "sizes", (num_values,))  # values of each number of an action
+            width = len(sizes) + num_values
+            noise = self._next_noise(
+                num_rows, episodes.max_rows, lambda leading: self._stream.random((*leading, width), np.float32)
+            )
+            explores = noise[:, : len(sizes)] < self._epsilons(num_rows)
+            if np.count_nonzero(explores):
+                of_values = explores if len(sizes) == 1 else explores.repeat(sizes, 1)
+                q = _random_where(of_values, noise[:, len(sizes) :], q)
+        batch[ACTIONS] = rl_module.action_dist.mode(q)
+        return batch
+
+    def _epsilons(self, num_rows: int) -> Any:
+        """Return epsilon of all rows, or of each row (N, 1) where rows explore differently."""
+        if not self._exponent:
+            return self.epsilon
+        places = np.arange(num_rows)[:, None] * self._num_env_runners + self._index
+        return self.epsilon ** (1 + self._exponent * places / max(1, num_rows * self._num_env_runners - 1))
+
+    def to_graph(self) -> ConnectorGraph | None:
+        """Return the best action."""
+        return GreedyActionsGraph()
+
+
+def _random_where(explores: npt.NDArray[np.bool_], random: npt.NDArray[np.float32], q: torch.Tensor) -> torch.Tensor:
+    """Return Q (N, K) with random values (N, K) where rows or values explore, (N, 1) or (N, K), but for forbidden
+    actions."""
+    values = q.cpu().numpy()
+    mixed = np.where(explores & (values != np.float32(MASKED_LOGIT)), random, values)
+    return torch.from_numpy(mixed).to(q.device)
+
+
+class TensorToNumpy(Connector):
+    """Makes arrays of all tensors; on the CPU without a copy."""
+
+    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
+        """Convert every tensor, also in nested columns."""
+        for column, value in batch.items():
+            if isinstance(value, torch.Tensor):
+                batch[column] = _to_numpy(value)
+            elif isinstance(value, (dict, tuple)):
+                batch[column] = nested.map_leaves(_to_numpy, value)
+        return batch
+
+    def to_graph(self) -> ConnectorGraph | None:
+        """Return None: columns stay tensors there."""
+        return None
+
+
+def _to_numpy(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        value = value.detach() if value.requires_grad else value
+        return value.numpy() if value.is_cpu else value.cpu().numpy()
+    return value
+
+
+class RemoveSingleTsTimeRankFromBatch(ModuleToEnvConnector):
+    """Takes the time axis away from the outputs of a module with memory, (N, 1, ...) -> (N, ...).
+
+    The states `state_out` have none.
+    """
+
+    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
+        """Remove axis 1 of every column but the states."""
+        for column, value in batch.items():
+            if column != STATE_OUT:
+                batch[column] = nested.map_leaves(lambda leaf: leaf.squeeze(1), value)
+        return batch
+
+    def to_graph(self) -> ConnectorGraph | None:
+        """Return the same in torch."""
+        return RemoveTimeGraph()
+
+
+class UnBatchToIndividualItems(ModuleToEnvConnector):
+    """Checks that each column has one row for each sub-environment; row n is sub-environment n's item."""
+
+    def __call__(self, *, batch: Batch, episodes: RunningEpisodes, **kwargs: Any) -> Batch:
+        """Return the batch as it is."""
+        num_envs = len(episodes)
+        for column, rows in batch.items():
+            num_rows = len(rows) if type(rows) is np.ndarray else nested.row_count(rows)
+            if num_rows != num_envs:
+                raise ValueError(f"module-to-env column {column!r} has {num_rows} rows for {num_envs} that act")
+        return batch
+
+    def to_graph(self) -> ConnectorGraph | None:
+        """Return None: it only checks."""
+        return None
+
+
+class NormalizeAndClipActions(ModuleToEnvConnector):
+    """Adds `actions_for_env`: Box actions scaled from [-1, 1] to the space's bounds, or clipped into them.
+
+    Args:
+        normalize_actions: the module acts in [-1, 1]; values outside are clipped.
+        clip_actions: clip into the bounds; only where actions are not normalised.
+    """
+
+    reads = (ACTIONS,)
+    writes = (ACTIONS_FOR_ENV,)
+
+    def __init__(self, normalize_actions: bool = True, clip_actions: bool = False) -> None:
+        self._normalizes = normalize_actions
+        self._clips = clip_actions
+        self._scalings: Any = None
+
+    def recompute_output_action_space(
+        self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
+    ) -> gym.Space[Any]:
+        """Remember the bounds; the space stays."""
+        self._scalings = self._scaling_of(input_action_space)
+        if not any(nested.leaves(self._scalings)):
+            self._scalings = None
+        return input_action_space
+
+    def _scaling_of(self, space: gym.Space[Any]) -> Any:
+        """Return for each leaf of the space what is done to its actions; None for nothing."""
+        if isinstance(space, gym.spaces.Dict):
+            return {key: self._scaling_of(part) for key, part in space.spaces.items()}
+        if isinstance(space, gym.spaces.Tuple):
+            return tuple(self._scaling_of(part) for part in space.spaces)
+        if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+            return None
+        if self._normalizes and _is_bounded(space):
+            return _Unsquashed(space.low, space.high)
+        return _Clipped(space.low, space.high) if self._normalizes or self._clips else None
+
+    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
+        """Add the column; other action spaces than Box are passed on as they are."""
+        actions = batch[ACTIONS]
+        if self._scalings is not None:
+            actions = nested.map_leaves(_scaled, self._scalings, actions)
+        batch[ACTIONS_FOR_ENV] = actions
+        return batch
+
+    def to_module(self, actions: Any) -> Any:
+        """Return what the module would have drawn for these actions of the environment (R, ...), if nothing was
+        clipped."""
+        if self._scalings is None:
+            return actions
+        return nested.map_leaves(
+            lambda scaling, leaf: leaf if scaling is None else scaling.undo(leaf), self._scalings, actions
+        )
+
+    def to_graph(self) -> ScalingGraph:
+        """Return the same in torch."""
+        if self._scalings is None:
+            return ScalingGraph(None)
+        return ScalingGraph(nested.map_leaves(lambda leaf: leaf and leaf.in_graph(), self._scalings))
+
+
+def acting_space(space: gym.Space[Any], normalize_actions: bool) -> gym.Space[Any]:
+    """Return the space that a module acts in: the environment's, with bounded Boxes of floats as [-1, 1] if
+    normalised."""
+    if not normalize_actions:
+        return space
+    if isinstance(space, gym.spaces.Dict):
+        return gym.spaces.Dict([(key, acting_space(part, True)) for key, part in space.items()])
+    if isinstance(space, gym.spaces.Tuple):
+        return gym.spaces.Tuple([acting_space(part, True) for part in space.spaces])
+    if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating) and _is_bounded(space):
+        return gym.spaces.Box(-1.0, 1.0, space.shape, space.dtype.type)
+    return space
+
+
+def _is_bounded(space: gym.spaces.Box) -> bool:
+    return bool(np.isfinite(space.low).all() and np.isfinite(space.high).all())
+
+
+class _Clipped:
+    """Actions clipped into the bounds, in the dtype of the Box."""
+
+    def __init__(self, low: Any, high: Any) -> None:
+        self.low, self.high = low, high
+
+    def __call__(self, actions: Any) -> Any:
+        return np.minimum(np.maximum(actions.astype(self.low.dtype, copy=False), self.low), self.high)
+
+    def undo(self, actions: Any) -> Any:
+        return actions
+
+    def in_graph(self) -> LeafScaling:
+        """Return the same on tensors."""
+        return LeafScaling("clip", self.low, self.high)
+
+
+class _Unsquashed(_Clipped):
+    """Actions in [-1, 1] scaled to the bounds, and clipped: rounding could carry them over a bound."""
+
+    def __init__(self, low: Any, high: Any) -> None:
+        super().__init__(low, high)
+        self._half = 0.5 * high - 0.5 * low  # high - low may be more than the dtype can hold
+        self._center = 0.5 * high + 0.5 * low if is_wide(low, high) else None
+
+    def __call__(self, actions: Any) -> Any:
+        units = np.minimum(np.maximum(actions, -1.0), 1.0)
+        if self._center is None:
+            return super().__call__(self.low + (units + 1.0) * self._half)
+        return super().__call__(self._center + units * self._half)
+
+    def undo(self, actions: Any) -> Any:
+        if self._center is not None:
+            half = np.where(self._half > 0, self._half, 1.0)
+            return ((actions - self._center) / half).astype(actions.dtype)
+        width = np.where(self.high > self.low, self.high - self.low, 1.0)
+        return ((actions - self.low) * (2.0 / width) - 1.0).astype(actions.dtype)
+
+    def in_graph(self) -> LeafScaling:
+        """Return the same on tensors."""
+        return LeafScaling("unsquash", self.low, self.high)
+
+
+def _scaled(scaling: _Clipped | None, actions: Any) -> Any:
+    return actions if scaling is None else scaling(actions)
+
+
+class ModuleToAgentUnmapping(ModuleToEnvConnector):
+    """Makes of `actions_for_env` (K, ...) a list of (sub-environment, agent id, action), for the agents that act.
+
+    Agents whose episodes have just ended are left out: their last observations went through the module with the
+    others.
+    """
+
+    reads = (ACTIONS_FOR_ENV,)
+    writes = (ACTIONS_FOR_ENV,)
+
+    def __call__(self, *, batch: Batch, episodes: RunningAgentEpisodes, **kwargs: Any) -> Batch:  # type: ignore[override]
+        """Replace the column."""
+        actions = batch[ACTIONS_FOR_ENV]
+        items = list(actions) if type(actions) is np.ndarray else nested.unstack(actions)
+        slots, is_running = episodes.slots.tolist(), episodes.is_running[episodes.slots].tolist()
+        batch[ACTIONS_FOR_ENV] = [
+            (episodes.env_of(slot), episodes.agent_of(slot), action)
+            for slot, acts, action in zip(slots, is_running, items, strict=True)
+            if acts
+        ]
+        return batch
+
+    def to_graph(self) -> ConnectorGraph | None:
+        """Return None: the graph acts for one agent a row."""
+        return None
+
+
+class ListifyDataForVectorEnv(ModuleToEnvConnector):
+    """Makes arrays (N, ...) of columns that a connector left as a list or as items per episode, in order."""
+
+    def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
+        """Convert what is no array yet."""
+        for column, rows in batch.items():
+            if isinstance(rows, Items):
+                batch[column] = rows.stacked()
+            elif isinstance(rows, list):
+                batch[column] = nested.stack(rows)
+        return batch
+
+    def to_graph(self) -> ConnectorGraph | None:
+        """Return None: columns are tensors there."""
+        return None

@@ -1,0 +1,91 @@
+"""Connectors that draw random numbers while the module acts."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from runner.modules.rl_module import RLModule
+from runner.pipelines.connector import NOISE, Batch, Connector
+from runner.pipelines.connector_kinds import EnvToModuleConnector
+from runner.rows.running_episodes import RunningEpisodes
+from runner.streams import restore_stream, stream_state
+
+_NOISE_STEPS = 256
+
+
+class DrawsNoise(Connector):
+    """Base of connectors that draw random numbers, each from its stream: the noise of 256 vector steps at once."""
+
+    _noise: Any
+    _position: int
+    _resume_at: int
+
+    def __init__(self) -> None:
+        self.use_stream(np.random.default_rng(0))
+
+    def _next_noise(self, num_rows: int, most_rows: int, draw: Callable[[tuple[int, int]], Any]) -> Any:
+        """Return noise (K, ...) for the K rows of a vector step.
+
+        Args:
+            num_rows: K.
+            most_rows: the largest K there can be.
+            draw: returns noise (vector steps, rows, ...) of this leading shape.
+        """
+        if self._position == len(self._noise) or self._noise[0].shape[0] < num_rows:
+            restore_stream(self._before, stream_state(self._stream))
+            self._noise = draw((_NOISE_STEPS, max(num_rows, most_rows)))
+            self._position, self._resume_at = self._resume_at, 0
+        noise = self._noise[self._position]
+        self._position += 1
+        return noise if noise.shape[0] == num_rows else noise[:num_rows]  # fewer rows act than could
+
+    def use_stream(self, stream: np.random.Generator) -> None:
+        """Draw noise from a copy of `stream`, which itself stays where the current noise begins."""
+        self._before, self._stream = stream, copy.deepcopy(stream)
+        self._noise, self._position, self._resume_at = (), 0, 0
+
+    def get_state(self) -> dict[str, Any]:
+        """Return how much of the current noise is used; the pipeline saves the stream that it was drawn from."""
+        if self._position == len(self._noise):  # the next noise begins here
+            restore_stream(self._before, stream_state(self._stream))
+            self._noise, self._position = (), 0
+        return {"position": self._position or self._resume_at}
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from a state; the noise is drawn again at the next call."""
+        restore_stream(self._stream, stream_state(self._before))
+        self._noise, self._position, self._resume_at = (), 0, int(state["position"])
+
+
+class AddNoiseToBatch(DrawsNoise, EnvToModuleConnector):
+    """Adds `noise` (K, D), which a module with noisy layers reads; only while exploring, so that it acts greedily else.
+
+    Each row of each vector step has noise of its own.
+    """
+
+    writes = (NOISE,)
+
+    def __call__(
+        self,
+        *,
+        rl_module: RLModule,
+        batch: Batch,
+        episodes: RunningEpisodes,
+        explore: bool | None = None,
+        **kwargs: Any,
+    ) -> Batch:
+        """Add the column."""
+        if explore:
+            draw = rl_module.draw_noise
+            batch[NOISE] = self._next_noise(
+                len(episodes), episodes.max_rows, lambda leading: draw(self._stream, leading)
+            )
+        return batch
+
+    def to_graph(self) -> None:
+        """Return None: an exported policy acts without noise."""
+        return None

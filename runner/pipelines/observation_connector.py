@@ -1,0 +1,90 @@
+"""The base of connectors that transform observations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from runner.episodes import nested
+from runner.episodes.columns import ColumnBlock
+from runner.pipelines.common_connectors import obs_of_steps, observations_of
+from runner.pipelines.connector import LOSS_MASK, OBS, Batch, Connector, Items
+from runner.pipelines.custom_metrics import CustomMetrics
+from runner.rows.running_episodes import RunningEpisodes
+
+
+class ObservationConnector(Connector):
+    """Base of connectors that make other observations; yours overrides `transform` and, mostly,
+    `recompute_output_observation_space`.
+
+    It may stand before or after `AddObservationsFromEpisodesToBatch`: without an `obs` column it takes the observations
+    from the episodes. In a learner pipeline rows are R, or R + E after `AddOneTsToEpisodesAndTruncate`.
+    """
+
+    writes = (OBS,)
+    belongs_in: tuple[str, ...] | None = ("env_to_module", "learner")
+    metrics: CustomMetrics | None = None
+    """Takes the metrics that `transform` reports, see `Connector.reports`; None if metrics are not collected."""
+
+    def __call__(self, *, batch: Batch, episodes: RunningEpisodes | ColumnBlock, **kwargs: Any) -> Batch:
+        """Transform all rows of `obs`."""
+        self.metrics = kwargs.get("metrics")
+        obs = batch.get(OBS)
+        if type(obs) is not np.ndarray:
+            obs = observation_rows(type(self).__name__, batch, episodes)
+        batch[OBS] = self.transform(obs, batch, episodes)
+        return batch
+
+    def transform(self, obs: Any, batch: Batch, episodes: Any) -> Any:
+        """Return the new observations.
+
+        Args:
+            obs: (rows, ...) arrays, nested as the space is.
+            batch: the other columns so far.
+            episodes: where the observations come from: `RunningEpisodes`, one row each, or in a learner pipeline a
+                `ColumnBlock`, many rows each.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no transform")
+
+
+def observation_rows(connector: str, batch: Batch, episodes: RunningEpisodes | ColumnBlock) -> Any:
+    """Take the batch's (rows, ...) observations, or the episodes' if it has none.
+
+    Raises:
+        TypeError: they are no arrays any more; names the connector.
+    """
+    if OBS in batch:
+        return as_arrays(connector, batch[OBS])
+    if isinstance(episodes, ColumnBlock) and OBS in batch.get(episodes.module_id, ()):
+        raise TypeError(f"{connector} finds column 'obs' by module already; place it before AgentToModuleMapping")
+    return observations_of(episodes, batch)
+
+
+def as_arrays(connector: str, obs: Any) -> Any:
+    if type(obs) is Items:
+        return obs.stacked()
+    for leaf in nested.leaves(obs):
+        if not isinstance(leaf, np.ndarray):
+            kind = type(leaf).__name__
+            raise TypeError(f"{connector} needs arrays in column 'obs', got {kind}; place it before NumpyToTensor")
+    return obs
+
+
+def check_keys(connector: str, option: str, keys: Iterable[str], space: gym.Space[Any]) -> None:
+    """Check that a Dict space has the keys that an option of a connector names.
+
+    Raises:
+        TypeError: it has not, or it is no Dict.
+    """
+    known = list(space.spaces) if isinstance(space, gym.spaces.Dict) else []
+    unknown = [key for key in keys if key not in known]
+    if unknown:
+        raise TypeError(f"{connector}: {option} has {unknown}, the keys of {space} are {known}")
+
+
+def step_rows(column: Any, batch: Batch, block: ColumnBlock) -> Any:
+    """Return the rows of the batch, out of a (R + E, ...) column with a row for each observation."""
+    return column if LOSS_MASK in batch else obs_of_steps(column, block)

@@ -1,0 +1,126 @@
+"""Connectors that make other observations of the environment's."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from runner.episodes import SingleAgentEpisode, nested
+from runner.pipelines.connector import OBS, Batch
+from runner.pipelines.connector_graph import ConnectorGraph, ObservationGraph
+from runner.pipelines.connector_kinds import EnvToModuleConnector
+from runner.pipelines.flat_encoding import FlatEncoding, Floats, Space, leaf_spaces
+from runner.pipelines.observation_connector import ObservationConnector, as_arrays, check_keys
+from runner.rows.running_episodes import RunningEpisodes
+
+
+class FlattenObservations(ObservationConnector):
+    """Makes one float32 vector (rows, D) of observations of any nesting; Discrete and MultiDiscrete ones one-hot.
+
+    Leaves follow one another in the order of the space's keys. For env-to-module and learner pipelines alike.
+
+    Args:
+        keys_to_remove: keys of a Dict space (at its top) that are left out.
+    """
+
+    def __init__(self, keys_to_remove: Sequence[str] | None = None) -> None:
+        self._removed = tuple(keys_to_remove or ())
+        self._encoding: FlatEncoding | None = None
+        self._is_flat_already = False
+
+    def recompute_output_observation_space(
+        self, input_observation_space: Space, input_action_space: Space
+    ) -> gym.spaces.Box:
+        """Return a 1-D Box with the leaves' bounds.
+
+        Raises:
+            TypeError: a leaf cannot be flattened, or a key to remove is not there.
+        """
+        space = input_observation_space
+        check_keys(type(self).__name__, "keys_to_remove", self._removed, space)
+        leaves = ((path, leaf) for path, leaf in leaf_spaces(space) if not path or path[0] not in self._removed)
+        self._encoding = FlatEncoding(leaves, type(self).__name__)
+        self._is_flat_already = isinstance(space, gym.spaces.Box) and space.dtype == np.float32
+        return gym.spaces.Box(self._encoding.low, self._encoding.high, dtype=np.float32)
+
+    def transform(self, obs: Any, batch: Batch, episodes: Any) -> Floats:
+        """Return (rows, D); a float32 Box is not copied."""
+        if self._encoding is None:
+            raise RuntimeError("FlattenObservations is called before it was given the spaces")
+        if self._is_flat_already:
+            vectors: Floats = obs.reshape(len(obs), self._encoding.size)
+            return vectors
+        return self._encoding.encode(obs, nested.row_count(obs))
+
+    def to_graph(self) -> ConnectorGraph | None:
+        """Return the same in torch."""
+        assert self._encoding is not None  # the pipeline has given it the spaces
+        return ObservationGraph(self._encoding.in_graph())
+
+
+class WriteObservationsToEpisodes(EnvToModuleConnector):
+    """Lets the episodes hold the `obs` (N, ...) of the batch, so that the learner gets what the policy saw.
+
+    Place it behind the connectors that transform observations; the learner pipeline then needs none of them.
+    """
+
+    reads = (OBS,)
+    writes_obs_to_episodes = True
+
+    def __call__(self, *, batch: Batch, episodes: RunningEpisodes, **kwargs: Any) -> Batch:
+        """Write the rows; the batch stays.
+
+        Raises:
+            TypeError: behind `NumpyToTensor`.
+        """
+        obs = batch[OBS]
+        if type(obs) is not np.ndarray:
+            obs = as_arrays(type(self).__name__, obs)
+        episodes.write_obs(obs)
+        return batch
+
+    def to_graph(self) -> ConnectorGraph | None:
+        """Return None: there are no episodes."""
+        return None
+
+
+class SingleAgentObservationPreprocessor(ObservationConnector, ABC):
+    """Base of connectors that change observations one by one: override `preprocess` and, if shapes, dtypes or bounds
+    change, `recompute_output_observation_space`.
+
+    Results are stacked into the column `obs` (N, ...) and the episodes hold them from then on, so that the learner
+    gets what the policy saw. For the env-to-module pipeline. A loop over N sub-environments; where that is too slow,
+    derive from `ObservationConnector`.
+    """
+
+    writes_obs_to_episodes = True
+    belongs_in = ("env_to_module",)
+
+    @abstractmethod
+    def preprocess(self, observation: Any, episode: SingleAgentEpisode) -> Any:
+        """Return the observation to use instead of `observation`, the newest one of `episode`, with the same structure,
+        shapes and dtypes each time.
+        """
+
+    def transform(self, obs: Any, batch: Batch, episodes: RunningEpisodes) -> Any:
+        """Return all rows, one after the other."""
+        name = type(self).__name__
+        items = [self.preprocess(*pair) for pair in zip(nested.unstack(obs), episodes, strict=True)]
+        try:
+            rows = nested.stack(items)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"{name}.preprocess returns what cannot be column 'obs': {error}") from None
+        episodes.write_obs(rows)
+        return rows
+
+
+class MultiAgentObservationPreprocessor(SingleAgentObservationPreprocessor):
+    """The same for runs with several agents.
+
+    Pipelines are per module here: `preprocess` is called for each acting agent of the pipeline's module, and
+    `episode.agent_id` and `episode.module_id` say for whom.
+    """
