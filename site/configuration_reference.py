@@ -17,7 +17,7 @@ from sphinx.util.docutils import SphinxDirective
 
 from runner.config.fields import Option, option_of
 from runner.config.operators import OperatorConfig
-from runner.importing.rllib_names import names_in_rllib
+from runner.importing.rllib_config import names_in_rllib
 
 _HEAD = ("field", "default", "values", "meaning")
 _HEAD_OF_NAMES = "RLlib"

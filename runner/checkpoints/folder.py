@@ -1,4 +1,4 @@
-"""The checkpoints of a run: their names, which are kept, and which one a run goes on from."""
+"""The checkpoints of a run: their names, which are kept, where it continues, and which ones new modules begin with."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from runner.checkpoints.checkpoint import MANIFEST, load_checkpoint, read_manifest, save_checkpoint
-from runner.checkpoints.errors import CheckpointError
-from runner.config.errors import UserError
-from runner.config.schemas import CheckpointConfig
+from runner.checkpoints.files import CheckpointError
+from runner.config.errors import ConfigError, Problem, UserError
+from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
+from runner.config.schemas import CheckpointConfig, ExperimentConfig
 from runner.segments import find_segments
 
 _log = logging.getLogger(__name__)
@@ -183,3 +184,68 @@ def _visible_folders(path: Path) -> list[Path]:
 def is_checkpoint_path(path: Path) -> bool:
     """Return whether a command-line argument means a checkpoint, and not a run."""
     return (path / MANIFEST).exists() or path.name.startswith("iteration_")
+
+
+_FIELD = "load_state_path"
+
+
+@dataclass(frozen=True)
+class ModuleSource:
+    """A checkpoint, and the digest of its manifest (64 hexadecimal digits), which has the digests of its files."""
+
+    checkpoint: Path
+    digest: str
+
+
+def module_sources(
+    config: ExperimentConfig, where: Callable[[str], str | None] = lambda key: key
+) -> dict[str, ModuleSource]:
+    """Find the checkpoint of each `load_state_path` of the module blocks, by its path in the configuration.
+
+    Args:
+        config: of a new run; a resumed run has its parameters already.
+        where: dotted key -> the place of its value, for messages.
+
+    Raises:
+        ConfigError: folders have no checkpoint; all of them.
+        CheckpointError: a manifest is cut off or altered.
+    """
+    sources: dict[str, ModuleSource] = {}
+    problems: list[Problem] = []
+    for key, path in _paths(config):
+        try:
+            sources[path] = _open_source(path)
+        except UserError as error:
+            what = str(error).removeprefix(str(_absolute(path))).lstrip(": ")
+            problems.append(Problem(f"{key}: {what}", where(key) or key, path))
+    if problems:
+        raise ConfigError(problems)
+    return sources
+
+
+def _paths(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
+    if config.module.load_state_path is not None:
+        yield f"module.{_FIELD}", config.module.load_state_path
+    for module_id, fields in config.multi_agent.modules.items():
+        if fields.get(_FIELD) is not None:
+            yield f"multi_agent.modules.{module_id}.{_FIELD}", str(fields[_FIELD])
+
+
+def _open_source(path: str) -> ModuleSource:
+    checkpoint = newest_checkpoint(_absolute(path))
+    return ModuleSource(checkpoint, read_manifest(checkpoint)["digest"])
+
+
+def _absolute(path: str) -> Path:
+    return Path(path).expanduser().absolute()
+
+
+def shared_state_in(state: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return module id -> merged state of connectors that runners share.
+
+    Raises:
+        KeyError: the state has neither env runners nor recorded data.
+    """
+    source = ENV_RUNNERS if ENV_RUNNERS in state else RECORDED_DATA
+    shared: Mapping[str, Any] = state[source]["shared"]
+    return shared

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.checkpoints.checkpoint import config_of, origin_of
-from runner.checkpoints.errors import naming_checkpoint
+from runner.checkpoints.files import naming_checkpoint
 from runner.config.composed import Composed
 from runner.config.errors import UserError
 from runner.config.overrides import parse_overrides

@@ -14,7 +14,7 @@ from runner.config.paths import list_options, search_dirs
 from runner.config.validation import build_blocks
 
 if TYPE_CHECKING:
-    from runner.testing.environment_check import EnvironmentCheck
+    from runner.testing.environment_findings import EnvironmentCheck
 
 
 def main(argv: Sequence[str]) -> int:

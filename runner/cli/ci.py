@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING
 
 from runner.cli.arguments import Arguments, UsageError
 from runner.cli.conditions import Condition
-from runner.cli.junit import Case, write_report
 from runner.cli.main import EXIT_INTERRUPTED
-from runner.cli.trained import JudgedValue, Trained, TrainedRun, TrainedSweep, failure
+from runner.cli.trained import Case, JudgedValue, Trained, TrainedRun, TrainedSweep, failure, write_report
 from runner.config.errors import ConfigError, RunnerError, UserError
 from runner.interrupts import Budget, within
 

@@ -160,7 +160,7 @@ def _compiler() -> Finding:
 
 
 def _video() -> Finding:
-    from runner.videos.video_file import BROWSERS_CODEC, mp4_codec
+    from runner.videos import BROWSERS_CODEC, mp4_codec
 
     if importlib.util.find_spec("av") is None:
         return Finding("video", MISSING, 'for evaluation.video and play --output: pip install "runner[video]"')

@@ -1,24 +1,153 @@
-"""`evaluate RUN_DIR`: the newest checkpoint's policy, filters included, in its environment and on held-out data."""
+"""`evaluate RUN_DIR`: the newest policy in its environment, against other policies, and on held-out data."""
 
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from runner.checkpoints.trust import ACTING, TRUST
-from runner.cli.against import OPTION, naming_opponent, with_opponent
+from runner.checkpoints.trust import ACTING, EXPORTING, TRUST
 from runner.cli.arguments import take_options
-from runner.cli.held_out_table import held_out_lines
 from runner.cli.stored_run import StoredRun, check_writable, open_run, policy_of
-from runner.config.offline_evaluation import PREFIX
+from runner.config.errors import ConfigError, Problem, UserError
+from runner.config.module_ids import DEFAULT_MODULE_ID, declared_module_ids
+from runner.config.offline_evaluation import EVAL_LOSS, OFF_POLICY_METHODS, PREFIX, off_policy_methods
+from runner.config.schemas import ExperimentConfig
 
 if TYPE_CHECKING:
     from runner.plans import Result  # imports torch
+
+
+def held_out_lines(config: ExperimentConfig, metrics: Mapping[str, float | int | None]) -> Iterator[str]:
+    """Yield the lines.
+
+    Args:
+        config: the experiment.
+        metrics: of the evaluation, under names without `evaluation/offline/`.
+    """
+    data = config.evaluation.offline_evaluation_input_
+    names = ", ".join(data) if isinstance(data, list) else data
+    yield f"held-out data {names}: {metrics['num_episodes']:,} episodes, {metrics['num_env_steps']:,} steps"
+    agents = dict.fromkeys(name.partition("/")[0] for name in metrics if "/" in name)
+    for agent in agents:
+        prefix = f"{agent}/"
+        of_agent = {name.removeprefix(prefix): value for name, value in metrics.items() if name.startswith(prefix)}
+        yield f"  {agent}: {of_agent['num_episodes']:,} episodes, {of_agent['num_env_steps']:,} steps"
+        yield from _lines_of_one(config, of_agent)
+    if not agents:
+        yield from _lines_of_one(config, metrics)
+
+
+def _lines_of_one(config: ExperimentConfig, metrics: Mapping[str, float | int | None]) -> Iterator[str]:
+    evaluation, gamma = config.evaluation, config.algorithm.gamma
+    if EVAL_LOSS in metrics:
+        yield f"  loss             {_text(metrics[EVAL_LOSS])}"
+    methods = off_policy_methods(evaluation)
+    if methods:
+        yield f"  recorded return  {_text(metrics['discounted_return_mean'])}, discounted by {gamma:g}"
+        yield "  return of the policy that explores"
+        yield from _estimate_lines(methods, evaluation.offline_evaluation_level, metrics)
+
+
+def _estimate_lines(methods: list[str], level: float, metrics: Mapping[str, float | int | None]) -> Iterator[str]:
+    """Yield the table of estimates with aligned columns."""
+    rows = [("", "estimate", f"{100 * level:g}% interval", "effective episodes", "")]
+    for name in methods:
+        interval = f"{_text(metrics[f'{name}_low'])} to {_text(metrics[f'{name}_high'])}"
+        size = _text(metrics[f"{name}_effective_sample_size"], ".1f")
+        rows.append((name, _text(metrics[name]), interval, size, OFF_POLICY_METHODS[name]))
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *numbers, meaning in rows:
+        cells = [f"{text:>{width}}" for text, width in zip(numbers, widths[1:-1], strict=True)]
+        yield f"    {name:<{widths[0]}}  {'  '.join(cells)}  {meaning}".rstrip()
+
+
+def _text(number: float | int | None, form: str = ".5g") -> str:
+    return "-" if number is None else format(number, form)
+
+
+OPTION = "--against"
+_MODULE = "--module"  # of exports
+_POLICY, _PLAYER = ".onnx", "other"
+
+
+def with_opponent(stored: StoredRun, other: str, folder: Path, is_trusting: bool) -> StoredRun:
+    """Return the run with a league in which its modules meet one opponent.
+
+    Args:
+        stored: the run that is evaluated.
+        other: a policy file, a run dir, or one of its checkpoints.
+        folder: for the policy file of another run.
+        is_trusting: follow the other run's files, whoever wrote them.
+
+    Raises:
+        UserError: there is no such run or file, or a run has no module of the same name to play with.
+        ConfigError: modules of a run do not act alone.
+    """
+    from runner.module_parts import check_acts_alone  # imports torch
+
+    config = stored.config
+    check_acts_alone(config, "meet an opponent")
+    modules = config.league.modules or list(declared_module_ids(config)) or [DEFAULT_MODULE_ID]
+    path, of_modules = Path(other), ", ".join(modules)
+    if path.suffix != _POLICY:
+        policies = _exported(path, modules, folder, is_trusting)
+    elif len(modules) > 1:
+        what = "a policy file plays one module's part, and this run has several modules"
+        allowed = "RUN_DIR, which has a policy for each, or league.fixed with one for some of them"
+        raise UserError(Problem(what, OPTION, f"{other} for {of_modules}", allowed).render_alone())
+    elif not path.is_file():
+        raise UserError(Problem("there is no such policy file", OPTION, other, "POLICY.onnx or RUN_DIR").render_alone())
+    else:
+        policies = {modules[0]: str(path.absolute())}
+    league = replace(config.league, modules=modules, fixed={_PLAYER: policies})
+    league = replace(league, train_against=[], evaluate_against=[_PLAYER])
+    return replace(stored, config=replace(config, league=league))
+
+
+@contextmanager
+def naming_opponent(other: str) -> Iterator[None]:
+    """Let a problem within name the option that the opponent came from, not the place that it has in the league."""
+    places = re.compile(rf"league\.fixed\.{_PLAYER}|{_MODULE}")
+    with _relocating(lambda where: where and places.sub(lambda _: f"{OPTION} {other}", where)):
+        yield
+
+
+def naming_run(run_dir: Path) -> AbstractContextManager[None]:
+    """Let a problem within say that its key is one of another run."""
+    return _relocating(
+        lambda where: where if where == _MODULE else f"{OPTION} {run_dir}{f': {where}' if where else ''}"
+    )
+
+
+@contextmanager
+def _relocating(new_place: Callable[[str | None], str | None]) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError([replace(one, where=new_place(one.where)) for one in error.problems]) from error
+
+
+def _exported(run_dir: Path, modules: Sequence[str], folder: Path, is_trusting: bool) -> dict[str, str]:
+    """Export policies of a run's newest checkpoint: the modules with these ids, or its only one for all of them."""
+    from runner.policy.stored_policy import StoredPolicy  # imports torch
+
+    stored = open_run([str(run_dir), *([TRUST] if is_trusting else [])], {}, EXPORTING)
+    known, policies = declared_module_ids(stored.config), {}
+    for module_id in modules:
+        chosen = module_id if module_id in known or len(known) > 1 else None
+        path = folder / f"{module_id}{_POLICY}"
+        with naming_run(run_dir):
+            path.write_bytes(StoredPolicy.load(stored.checkpoint, stored.config, chosen).to_onnx().content)
+        policies[module_id] = str(path)
+    return policies
+
 
 _FIXED = {"module.": "the checkpoint holds the parameters of this network"}
 _IN_ENVIRONMENT = "evaluation/env_runners/"

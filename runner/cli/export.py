@@ -10,7 +10,7 @@ from runner.checkpoints.trust import EXPORTING, TRUST
 from runner.cli.arguments import UsageError, parse_arguments, take_options
 from runner.cli.stored_run import naming_changes, open_run
 from runner.config.errors import Problem, UserError, nearest_match
-from runner.tracking.result_file import write_atomically
+from runner.tracking.progress_log import write_atomically
 
 if TYPE_CHECKING:
     from runner.policy.stored_policy import ExportedPolicy  # imports torch

@@ -12,7 +12,7 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem, UserError, nearest_match
 from runner.config.validation import build_experiment_config
 from runner.importing import Imported, import_rllib, import_sb3_zoo, one_line
-from runner.tracking.result_file import write_atomically
+from runner.tracking.progress_log import write_atomically
 
 _ENV, _ALGORITHM, _OUTPUT, _FORCE = "--env", "--algorithm", "--output", "--force"
 _USAGES = {

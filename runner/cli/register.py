@@ -32,7 +32,7 @@ def main(argv: Sequence[str]) -> int:
 
     with naming_changes(stored):
         exported = StoredPolicy.load(stored.checkpoint, stored.config, options.get("--module")).to_onnx()
-    from runner.tracking.model_registry import register_model
+    from runner.tracking.known_run import register_model
 
     version = register_model(
         exported.content, exported.manifest.content, options["--name"], known_run, str(stored.checkpoint)

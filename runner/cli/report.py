@@ -1,20 +1,55 @@
-"""`report DIR`: one HTML page of a sweep or of a run; with `--watch` it is served and follows what goes on."""
+"""`report DIR`: one HTML page of a sweep or of a run; with `--watch` it is served and updated while they continue."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.cli.arguments import UsageError, take_options
 from runner.cli.main import EXIT_INTERRUPTED
 from runner.config.errors import Problem, UserError
+from runner.pages.page import Page
+from runner.tracking.known_run import add_artifacts
 
 if TYPE_CHECKING:
     from runner.pages.page import Page
-    from runner.report.followed_folder import FollowedFolder
-    from runner.report.watch_server import WatchServer
+    from runner.report.watch_server import FollowedFolder, WatchServer
+
+
+_ARTIFACT_FOLDER = "report"
+
+
+def log_to_mlflow(folder: Path, file: Path, page: Page, is_trusted: bool = False) -> str:
+    """Put the page and a PNG of each of its large charts into the artifacts of a sweep's or a run's MLflow run.
+
+    Args:
+        folder: of the sweep or the run, with `mlflow_run.json`.
+        file: the page.
+        page: what it was made of.
+        is_trusted: whoever wrote `mlflow_run.json`.
+
+    Returns:
+        Where it was put, for a person.
+
+    Raises:
+        NotLoggedError: the store cannot be reached or does not take it.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        return add_artifacts(folder, _files(file, page, Path(scratch)), _ARTIFACT_FOLDER, is_trusted)
+
+
+def _files(file: Path, page: Page, scratch: Path) -> Iterator[Path]:
+    """Yield the page, then the pictures as they are drawn into `scratch`."""
+    yield file
+    for figure in page.figures:
+        if not figure.is_small:
+            picture = scratch / f"{figure.name}.png"
+            picture.write_bytes(figure.to_png())
+            yield picture
+
 
 _OUTPUT, _TRUST, _WATCH, _PORT = "--output", "--trust", "--watch", "--port"
 _USAGE = f"python -m runner report DIR [{_OUTPUT} FILE], or python -m runner report DIR {_WATCH} [{_PORT} N]"
@@ -78,7 +113,7 @@ def _watch(folder: Path, options: Mapping[str, str]) -> int:
         if name in options:
             raise UsageError(f"{name} is not for {_WATCH}, which writes and logs nothing\n   allowed  {_USAGE}")
     port, is_sweep = _port(options.get(_PORT, "0")), _is_sweep(folder)
-    from runner.report.followed_folder import FollowedFolder, FollowedRun, FollowedSweep
+    from runner.report.watch_server import FollowedFolder, FollowedRun, FollowedSweep
 
     followed = FollowedSweep(folder) if is_sweep else FollowedRun(folder)
     with _open_server(FollowedFolder(folder, followed), port) as server:
@@ -110,7 +145,7 @@ def _open_server(followed: FollowedFolder, port: int) -> WatchServer:
 
 def _write(file: Path, page: Page) -> None:
     from runner.pages.page import render
-    from runner.tracking.result_file import write_atomically
+    from runner.tracking.progress_log import write_atomically
 
     try:
         write_atomically(file, render(page).encode())
@@ -121,8 +156,7 @@ def _write(file: Path, page: Page) -> None:
 
 
 def _log(folder: Path, file: Path, page: Page, is_trusted: bool) -> None:
-    from runner.report.pictures import log_to_mlflow
-    from runner.tracking.added_artifacts import NotLoggedError, has_mlflow_run
+    from runner.tracking.known_run import NotLoggedError, has_mlflow_run
 
     if not has_mlflow_run(folder):
         return

@@ -1,32 +1,74 @@
-"""`resume RUN_DIR`: go on exactly where the newest checkpoint was written, with overrides where they are given."""
+"""`resume RUN_DIR`: continue at the newest checkpoint, or (`--module-only`) begin a new run with its module.
+
+`--module-only` is for another algorithm, or for an environment after recorded data, where only the module can be kept.
+"""
 
 from __future__ import annotations
 
 import os
 import shlex
 import shutil
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from runner.checkpoints.trust import TRAINING
-from runner.cli import module_only
-from runner.cli.arguments import Arguments, parse_arguments
+from runner.checkpoints import naming_checkpoint, read_manifest
+from runner.checkpoints.trust import TRAINING, StoredValues
+from runner.cli.arguments import Arguments, UsageError, parse_arguments
 from runner.cli.ci import Verdict, judged
 from runner.cli.conditions import check_assertions
 from runner.cli.stored_run import (
     StoredRun,
     check_holds_no_run,
     check_writable,
+    named_checkpoint,
     naming_changes,
     open_run,
+    split_run_dir,
     target_run_dir,
 )
-from runner.cli.validate import check_memory
+from runner.cli.validate import check_memory, print_notes
 from runner.config.documents import parse_json
-from runner.experiment.run_folder import opened_run_folder
+from runner.config.schemas import ExperimentConfig
+from runner.config.stored import compose_new_run
+from runner.config.validation import build_experiment_config
+from runner.experiment.run_folder import make_free_folder, opened_run_folder
 from runner.experiment.stop_criteria import MetCriterion, met_criteria
-from runner.tracking.mlflow_store import python_command
+from runner.tracking.known_run import python_command
+
+
+def resume_module_only(arguments: Arguments, verdict: Verdict) -> int:
+    """Train with the stored configuration, the overrides, and the checkpoint as `module.load_state_path`."""
+    if arguments.is_multirun:
+        raise UsageError("--module-only makes one run; for a sweep: +experiment=NAME module.load_state_path=RUN_DIR -m")
+    start_time_s = time.time()
+    checkpoint = named_checkpoint(arguments)
+    run_dir, overrides = split_run_dir(arguments)
+    manifest = read_manifest(checkpoint)
+    stored = StoredValues.of(checkpoint, manifest, arguments.is_trusting)
+    with naming_checkpoint(checkpoint):
+        composed, chosen = compose_new_run(manifest, stored.values, checkpoint, overrides, arguments.config_dir)
+    stored.check(composed, overrides, trusted_blocks={*chosen, "module.load_state_path"})
+    config = build_experiment_config(composed)
+    print_notes([composed])
+    check_assertions(arguments.assertions, config)
+    check_writable(run_dir or _default_run_dir(config))
+    if run_dir is not None:
+        check_holds_no_run(run_dir)
+    check_memory([config])
+    run_dir = run_dir or make_free_folder(_default_run_dir(config))
+    with opened_run_folder(run_dir) as folder:
+        from runner.experiment.run_experiment import run_experiment
+
+        verdict.judge_run(config.experiment_name, folder.path)
+        return run_experiment(config, composed, folder, start_time_s=start_time_s)
+
+
+def _default_run_dir(config: ExperimentConfig) -> Path:
+    """Name the run dir as `hydra.run.dir` in `conf/config.yaml` does."""
+    return Path.cwd() / "outputs" / str(config.experiment_name) / time.strftime("%Y-%m-%d/%H-%M-%S")
+
 
 _ADVICE = "`resume --module-only` begins a new run with its module"
 _FIXED = {
@@ -48,7 +90,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _resume(argv: Sequence[str], arguments: Arguments, verdict: Verdict) -> int:
     if arguments.is_module_only:
-        return module_only.main(arguments, verdict)
+        return resume_module_only(arguments, verdict)
     with ExitStack() as stack:
         run_dir = target_run_dir(arguments)
         is_run = (run_dir / "checkpoints").is_dir() and os.access(run_dir, os.W_OK)

@@ -69,9 +69,8 @@ def run_sweep_command(arguments: Arguments, verdict: Verdict) -> int:
 def _run(
     space: SearchSpace, configs: Sequence[ExperimentConfig], path: Path, arguments: Arguments, verdict: Verdict
 ) -> int:
-    from runner.sweep.display_modes import make_sweep_display
-    from runner.sweep.foreign_trials import check_trials
-    from runner.sweep.trials import SweepFolder, is_complete
+    from runner.sweep.display import make_sweep_display
+    from runner.sweep.trials import SweepFolder, check_trials, is_complete
     from runner.sweep.tuning import run_sweep
 
     config = configs[0]

@@ -12,9 +12,8 @@ from runner.config.errors import UserError, nearest_match
 from runner.config.experiment_file import experiment_text, override_values
 from runner.config.paths import conf_dir
 from runner.config.required_trust import TrustRequirement, find_trust_requirements, mask_resolvers
-from runner.sweep.ranking import rank_folder
 from runner.sweep.space import SEED
-from runner.sweep.statistics import FEWEST_VALUES
+from runner.sweep.statistics import FEWEST_VALUES, rank_folder
 from runner.sweep.trials import SweepFolder, Trial
 
 _USAGE = "python -m runner sweep best SWEEP_DIR [--emit FILE] [--config-dir DIR]"

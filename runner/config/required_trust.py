@@ -20,7 +20,7 @@ from runner.config.source_definitions import find_ancestors
 _REFERENCE = re.compile(r"\$\{\.*[A-Za-z_][\w./\[\]-]*\}")  # ${algorithm.gamma}; a resolver has a colon
 _PRODUCT = re.compile(r"\$\{product:[^${}]*\}")  # of numbers and references, which are taken out before
 MASK = "$ {"  # the beginning of masked resolvers
-_PETTING_ZOO = "runner.environments.petting_zoo.PettingZooEnv"  # imports the module that its argument names
+_PETTING_ZOO = "runner.environments.other_packages.PettingZooEnv"  # imports the module that its argument names
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 _READ_METHODS = ("auto", "read_parquet", "read_json", "read_csv")
 # Options of Ray that only ask for resources.

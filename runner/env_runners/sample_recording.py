@@ -12,7 +12,7 @@ from runner.episodes.columns import OBS, ColumnBlock, Rollout
 from runner.rows.to_record import ToRecord
 
 if TYPE_CHECKING:
-    from runner.offline.writing.file_list import FileList
+    from runner.offline.writing.output_files import FileList
     from runner.offline.writing.recorder import Recorded
 
 

@@ -7,23 +7,23 @@ from typing import Any
 
 # Public name -> submodule; also read (not imported) by `runner validate`.
 _EXPORTS: dict[str, str] = {
-    "AgentsAsOne": "agents_as_one",
-    "BitFlipping": "bit_flipping",
-    "Catch": "catch",
+    "AgentsAsOne": "several_agents",
+    "BitFlipping": "small_tasks",
+    "Catch": "small_tasks",
     "CrashAndStall": "misbehaving",
     "DictCartPole": "cartpoles",
-    "InvestmentGame": "matrix_games",
-    "GoalMaze": "goal_maze",
+    "InvestmentGame": "games",
+    "GoalMaze": "small_tasks",
     "MaskedCartPole": "cartpoles",
-    "MinAtar": "minatar",
+    "MinAtar": "other_packages",
     "MultiAgentCartPole": "cartpoles",
-    "MultiAgentPendulum": "separate_agents",
-    "NewWorld": "new_world",
-    "PettingZooEnv": "petting_zoo",
-    "Pursuit": "pursuit",
+    "MultiAgentPendulum": "several_agents",
+    "NewWorld": "other_packages",
+    "PettingZooEnv": "other_packages",
+    "Pursuit": "games",
     "StatelessCartPole": "cartpoles",
-    "TicTacToe": "tic_tac_toe",
-    "TwoStepGame": "matrix_games",
+    "TicTacToe": "games",
+    "TwoStepGame": "games",
 }
 
 __all__ = sorted(_EXPORTS)

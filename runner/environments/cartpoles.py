@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.envs.classic_control.cartpole import CartPoleEnv, CartPoleVectorEnv
 
-from runner.environments.separate_agents import SeparateAgents
+from runner.environments.several_agents import SeparateAgents
 
 _CARTPOLE = "CartPole-v1"
 Observation = npt.NDArray[np.float32]

@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 
-from runner.episodes.agent_track import ALL, AgentID, AgentTrack, MultiAgentStep, add_hanging
+from runner.episodes.agent_track import (
+    ALL,
+    NUMBER,
+    AgentID,
+    AgentTrack,
+    MultiAgentStep,
+    add_hanging,
+    read_by_agent,
+    read_dict,
+    read_env_t,
+    read_pairs,
+    tracks_from_state,
+    tracks_to_state,
+)
 from runner.episodes.columns import DEFAULT_MODULE_ID
 from runner.episodes.lookback_buffer import Indices, LookbackBuffer
 from runner.episodes.multi_agent_getters import (
@@ -23,15 +36,6 @@ from runner.episodes.multi_agent_getters import (
     at_env_steps,
     by_agent_first,
     extra_model_output,
-)
-from runner.episodes.multi_agent_state import (
-    NUMBER,
-    read_by_agent,
-    read_dict,
-    read_env_t,
-    read_pairs,
-    tracks_from_state,
-    tracks_to_state,
 )
 from runner.episodes.nested import StateError, read_key, to_plain
 from runner.episodes.single_agent_episode import (

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from runner.checkpoints import load_checkpoint, save_checkpoint
-from runner.checkpoints.policy_state import shared_state_in
-from runner.checkpoints.stored_values import find_unstorable
+from runner.checkpoints.files import find_unstorable
+from runner.checkpoints.folder import shared_state_in
 from runner.config.errors import ConfigError
 from runner.config.references import Digests, with_references
 from runner.parts import Part

@@ -46,7 +46,7 @@ from runner.pipelines.connector import DEFAULT_MODULE_ID
 
 if TYPE_CHECKING:
     from runner.offline.writing.env_episode_recorder import EnvEpisodeRecorder
-    from runner.offline.writing.file_list import FileList
+    from runner.offline.writing.output_files import FileList
     from runner.offline.writing.recorder import EpisodeRecorder
     from runner.rllink.env_runner import ExternalEnvRunner
 

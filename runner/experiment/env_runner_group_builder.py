@@ -33,7 +33,7 @@ from runner.experiment.ray_resources import other_actors, tasks_on_data
 from runner.module_parts import ModuleParts, ModuleSpec, has_several_agents
 
 if TYPE_CHECKING:
-    from runner.offline.writing.file_list import FileList
+    from runner.offline.writing.output_files import FileList
 
 
 def build_env_runner_group(
@@ -168,7 +168,7 @@ def _build_sample_recording(
 
 
 def _file_list(config: ExperimentConfig, run_dir: Path | None) -> FileList | None:
-    from runner.offline.writing.file_list import FileList
+    from runner.offline.writing.output_files import FileList
     from runner.offline.writing.writer import locate_output
 
     location = locate_output(config.offline)

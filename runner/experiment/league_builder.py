@@ -20,8 +20,7 @@ from runner.env_runners.teams import agents_of_teams
 from runner.episodes.spaces import space_from_dict
 from runner.league.league import League
 from runner.league.opponent_environments import OpponentEnvironments, Team
-from runner.league.players import Player, PolicyPlayer
-from runner.league.policy_spaces import find_misfits
+from runner.league.players import Player, PolicyPlayer, find_misfits
 from runner.module_parts import (
     ModuleParts,
     ModuleSpec,

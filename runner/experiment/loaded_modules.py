@@ -15,15 +15,14 @@ import torch
 
 from runner.checkpoints import load_checkpoint, naming_checkpoint
 from runner.checkpoints.checkpoint import config_of
-from runner.checkpoints.module_source import ModuleSource, module_sources
-from runner.checkpoints.policy_state import shared_state_in
+from runner.checkpoints.folder import ModuleSource, module_sources, shared_state_in
 from runner.config.errors import ConfigError, Problem, show_value
 from runner.config.required_trust import mask_resolvers
 from runner.config.schemas import ExperimentConfig
 from runner.config.stored import compose_stored
 from runner.module_parts import ModuleParts
+from runner.modules.flat_parameters import flat_images_fix
 from runner.modules.multi_rl_module import parameters_by_module
-from runner.modules.stored_parameters import flat_images_fix
 
 _MOST_NAMES = 8
 

@@ -20,9 +20,8 @@ from runner.module_parts import ModuleParts, ModuleSpec, build_module_parts, has
 from runner.pipelines.connector import DEFAULT_MODULE_ID
 
 if TYPE_CHECKING:
-    from runner.offline.evaluation.held_out import HeldOutEvaluation
-    from runner.offline.evaluation.held_out_agents import HeldOutAgents
-    from runner.offline.formats.module_agents import ModuleAgents
+    from runner.offline.evaluation.held_out import HeldOutAgents, HeldOutEvaluation
+    from runner.offline.formats.selection import ModuleAgents
     from runner.offline.reading.recorded_source import RecordedSource
     from runner.offline.training.offline_data import OfflineData
     from runner.offline.training.prelearner import PreLearnerParts
@@ -47,7 +46,7 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModulePart
 
 def agents_read_for(parts: Mapping[str, ModuleParts], module_id: str) -> ModuleAgents | None:
     """Return whose recorded episodes a module learns from; None in experiments with a single agent."""
-    from runner.offline.formats.module_agents import ModuleAgents
+    from runner.offline.formats.selection import ModuleAgents
 
     agents = parts[module_id].plan.agents
     if agents is None:
@@ -101,9 +100,9 @@ def _build_pipeline(
     config: ExperimentConfig, parts: ModuleParts, recorded: RecordedSource | None, num_pipelines: int = 1
 ) -> OfflineData:
     """Make the pipeline of one module."""
-    from runner.offline.files.ray_settings import set_up_ray_data
+    from runner.offline.files.ray_data import set_up_ray_data
     from runner.offline.training.offline_data import OfflineData
-    from runner.offline.training.recorded_statistics import statistics_of
+    from runner.offline.training.preflight import statistics_of
     from runner.offline.training.workers import ModuleBoard
 
     readers = _connectors_that_read_the_module(parts)
@@ -188,9 +187,8 @@ def build_held_out_evaluation(config: ExperimentConfig, parts: Mapping[str, Modu
 
 def _build_held_out_agents(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> HeldOutAgents:
     """Make an evaluation of each agent whose module is trained."""
-    from runner.offline.evaluation.held_out import HeldOutEvaluation
-    from runner.offline.evaluation.held_out_agents import HeldOutAgents, check_methods_of_agents
-    from runner.offline.formats.module_agents import ModuleAgents
+    from runner.offline.evaluation.held_out import HeldOutAgents, HeldOutEvaluation, check_methods_of_agents
+    from runner.offline.formats.selection import ModuleAgents
 
     check_methods_of_agents(off_policy_methods(config.evaluation))
     every = [agent for module_parts in parts.values() for agent in module_parts.plan.agents or ()]

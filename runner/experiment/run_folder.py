@@ -12,7 +12,7 @@ from runner.config.composed import Composed
 from runner.config.errors import RunFailure, UserError
 from runner.file_faults import describe_file_fault
 from runner.locks import FolderLock, held
-from runner.tracking.log_file import logged_to_file
+from runner.tracking.display import logged_to_file
 
 
 class RunFolder:

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from runner.checkpoints import CheckpointFolder, read_manifest
 from runner.checkpoints.checkpoint import origin_of
-from runner.checkpoints.folder import list_checkpoints
-from runner.checkpoints.module_source import module_sources
+from runner.checkpoints.folder import list_checkpoints, module_sources
 from runner.config.algorithms import algorithm_name
 from runner.config.composed import Composed
 from runner.config.errors import RunFailure, RunnerError, UserError

@@ -447,7 +447,7 @@ class Trainer:
 
     def data_sets(self) -> list[DataSet]:
         """Return the recorded data that the run learns from, and the held-out data."""
-        from runner.offline.reading.data_sets import recorded_data_set
+        from runner.offline.reading.source import recorded_data_set
 
         found = []
         if self.parts.recorded_data is not None:
@@ -550,7 +550,7 @@ def _warn_of_renamed_keys(composed: Composed) -> None:
 def _tell_what_is_read(
     config: ExperimentConfig, recorded: Mapping[str, RecordedSource], note: Callable[[str], None]
 ) -> None:
-    from runner.offline.reading.data_sets import start_text
+    from runner.offline.reading.source import start_text
 
     note(start_text(config, next(iter(recorded.values()), None)))
 

@@ -22,8 +22,7 @@ from runner.config.algorithms import (
 )
 from runner.config.optimizer import OptimizerConfig
 from runner.config.schemas import ModuleConfig
-from runner.importing.rllib_config import RLlibConfig, find_fault
-from runner.importing.rllib_names import CONVERTED
+from runner.importing.rllib_config import CONVERTED, RLlibConfig, find_fault
 
 _REPLAY = CONVERTED[AlgorithmConfig]["replay_buffers"]
 

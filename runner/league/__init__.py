@@ -8,9 +8,9 @@ from typing import Any
 # Public name -> submodule; also read (not imported) by `runner validate`.
 _EXPORTS: dict[str, str] = {
     "League": "league",
-    "Lineup": "lineup",
-    "OneMoveAheadConnectFourPlayer": "game_players",
-    "PerfectTicTacToePlayer": "game_players",
+    "Lineup": "opponent_environments",
+    "OneMoveAheadConnectFourPlayer": "players",
+    "PerfectTicTacToePlayer": "players",
     "Player": "players",
     "PolicyPlayer": "players",
     "RandomPlayer": "players",

@@ -25,15 +25,14 @@ from runner.config.league import (
     evaluated_players,
 )
 from runner.env_runners.sample import Weights
-from runner.league.lineup import ITSELF, Lineup
-from runner.league.ratings import Rating, elo_ratings
-from runner.league.standings import standings_text
+from runner.league.opponent_environments import ITSELF, Lineup
+from runner.league.ratings import Rating, elo_ratings, standings_text
 from runner.parts import Announces, Metrics, Part, RunView
 from runner.policy import OnnxPolicy
 from runner.rows.matches import DRAW, LEAGUE, LOSS, WIN, Match
 from runner.segments import Segment, SegmentFile
-from runner.tracking.result_file import write_atomically
-from runner.tracking.summary import report_command
+from runner.tracking.headline import report_command
+from runner.tracking.progress_log import write_atomically
 
 # A module changes: each of its games against a player counts so much less than the next one.
 _DECAY_PER_GAME = 0.99

@@ -1,4 +1,4 @@
-"""Environments in which players of a league act for some of the agents."""
+"""Environments in which players of a league act for some of the agents, and who may play in new episodes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,32 @@ from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgent
 from runner.env_runners.multi_agent_envs import EnvStep, MultiAgentEnvironments
 from runner.env_runners.replayed_actions import MAX_REPLAYED_STEPS
 from runner.episodes import nested
-from runner.league.lineup import ITSELF, Lineup
 from runner.league.players import Player, Seat
 from runner.rows.matches import DRAW, LOSS, WIN, Match
 from runner.streams import random_stream, restore_stream, stream_state
+
+# In the place of a player: the module of a seat plays there itself, and learns from it.
+ITSELF = ""
+
+
+@dataclass(frozen=True)
+class Lineup:
+    """What env runners draw the players of each new episode from.
+
+    One team, drawn uniformly, plays with its own modules and learns. Every other team is played by one opponent.
+
+    Attributes:
+        odds: module id of the team that learns -> module id of the other team -> player id -> probability; without an
+            entry the other team plays itself, too.
+        num_at_once: opponents that an env runner draws from its odds for all episodes that it begins with this lineup,
+            which then draw from these uniformly; None: each episode draws from the odds.
+        number: of this lineup; env runners deal anew for each.
+    """
+
+    odds: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
+    num_at_once: int | None = None
+    number: int = 0
+
 
 _SAME = 1e-9  # returns are sums, in any order
 # (player id, content of its policy file or None, id of the module in whose place it plays) -> the player.

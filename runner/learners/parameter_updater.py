@@ -19,10 +19,9 @@ from runner.config.schedules import scheduled_value
 from runner.learners.allocation import keep_freed_memory
 from runner.learners.gradients import ModuleGradient
 from runner.learners.optimizers import make_optimizer
-from runner.modules.flat_parameters import FlatParameters, parameter_groups
+from runner.modules.flat_parameters import FlatParameters, check_same_network, parameter_groups
 from runner.modules.multi_rl_module import MultiRLModule
 from runner.modules.rl_module import RLModule
-from runner.modules.stored_parameters import check_same_network
 
 
 class ParameterUpdater:

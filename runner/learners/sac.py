@@ -11,9 +11,9 @@ from torch import Tensor
 
 from runner.config.algorithms import CQLConfig, LossMetrics, SACConfig, SACMetrics
 from runner.learners.delayed_policy import DelayedPolicyLoss
-from runner.modules.mlp import ALL, Members
+from runner.modules.layers import ALL, Members
+from runner.modules.q_function_modules import Seen
 from runner.modules.q_functions import through_actions
-from runner.modules.recalling_module import Seen
 
 # Columns of noise for actions: of the policy in s and in s'.
 POLICY_NOISE, NEXT_NOISE = "policy_noise", "next_policy_noise"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from runner.config.algorithms import SACMetrics
 from runner.learners.sac import Q_SCALES, TARGET_SCALES, SACLoss, target_members
-from runner.modules.mlp import ALL
+from runner.modules.layers import ALL
 
 
 class DiscreteSACLoss(SACLoss):

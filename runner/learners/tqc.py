@@ -10,8 +10,8 @@ from torch import Tensor
 
 from runner.config.algorithms import TQCConfig
 from runner.learners.sac import NEXT_NOISE, Q_SCALES, TARGET_SCALES, SACLoss, target_members
-from runner.modules.mlp import ALL
-from runner.modules.recalling_module import Seen
+from runner.modules.layers import ALL
+from runner.modules.q_function_modules import Seen
 from runner.modules.value_distributions import quantile_huber_loss, quantile_midpoints
 
 

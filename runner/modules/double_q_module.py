@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from runner.compat.torch_functions import submodules
 from runner.config.schemas import ModuleConfig
 from runner.modules.actor_critic_module import head_options, without_mask
-from runner.modules.memory import Memory, State, memory_for, through_memory
-from runner.modules.mlp import MLP, LayerOptions, factorised_noise
+from runner.modules.layers import MLP, LayerOptions, Memory, State, factorised_noise, memory_for, through_memory
 from runner.modules.observation_encoder import ObservationEncoder
 from runner.modules.rl_module import RLModule
 from runner.modules.target_networks import target_of

@@ -1,14 +1,19 @@
-"""Real-valued actions (Box of floats)."""
+"""Real-valued actions: normal variables, and within bounds their tanh (Haarnoja et al., 2018, appendix C)."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import numpy.typing as npt
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+
+from runner.modules.action_distribution import torch_dtype
 
 _LOG_2PI = math.log(2 * math.pi)
 
@@ -76,3 +81,170 @@ class DiagGaussian:
 
     def _shaped(self, flat: Tensor) -> Tensor:
         return flat if self._is_plain else flat.reshape(*flat.shape[:-1], *self._shape).to(self._dtype)
+
+
+_LOG_2 = math.log(2.0)
+# Recorded actions at the very bounds would have come from infinite normal variables.
+_LARGEST_TANH = 1.0 - 1e-6
+_FLOATS = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)  # everything is computed in float32
+_NUM_NODES = 32  # of the quadrature that gives the entropy, good to 1e-3 nats for a std up to 3 before the tanh
+
+
+class SquashedGaussian:
+    """a = center + scale * tanh(x), x ~ N(mean, std); `dist_inputs` are means and log stds of x (B, 2 A).
+
+    Args:
+        space: Box of floats with finite bounds, A numbers in all.
+
+    Attributes:
+        log_volume: log of the space's volume.
+
+    Raises:
+        TypeError: another space.
+    """
+
+    def __init__(self, space: gym.Space[Any]) -> None:
+        if not _is_usable(space):
+            hint = "; algorithm=sac_discrete or dqn" if isinstance(space, gym.spaces.Discrete) else ""
+            raise TypeError(f"no tanh of a Gaussian for actions of {space}; allowed: a Box of floats, bounded{hint}")
+        assert isinstance(space, gym.spaces.Box)
+        self._shape = space.shape
+        self._dtype = torch_dtype(space.dtype, torch.float32)
+        self._normal = DiagGaussian((math.prod(space.shape),))
+        self.num_inputs, self.num_noise = self._normal.num_inputs, self._normal.num_noise
+        self.log_std_inputs = self._normal.log_std_inputs
+        low, high = (
+            torch.from_numpy(np.asarray(np.clip(np.float64(bound), *_FLOATS), np.float32))
+            for bound in (space.low, space.high)
+        )
+        tables = _Tables.of(low, high)
+        width = high - low
+        log_widths = torch.where(width.isfinite(), width.log(), _LOG_2 + tables.log_scale.reshape(width.shape))
+        self.log_volume = float(log_widths.sum())
+        self._tables = {torch.device("cpu"): tables}
+        is_unit = bool((space.low == -1).all() and (space.high == 1).all())  # tanh does not leave these
+        self._bounds = None if is_unit else _in_dtype(space, self._dtype)
+
+    def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """Return standard normal noise (*leading, A)."""
+        return self._normal.draw_noise(stream, leading)
+
+    def sample(self, dist_inputs: Tensor, noise: Tensor) -> Tensor:
+        """Return (B, *shape) floats within the bounds."""
+        return self._squashed(self._normal.sample(dist_inputs, noise))
+
+    def sample_with_log_prob(self, dist_inputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (B, *shape) actions and their (B,) log densities, both differentiable, without the detour over
+        arctanh."""
+        x = self._normal.sample(dist_inputs, noise)
+        return self._squashed(x), self._normal.log_prob(dist_inputs, x) - self._log_slopes(x).sum(-1)
+
+    def mode(self, dist_inputs: Tensor) -> Tensor:
+        """Return (B, *shape) floats, where the mean of x goes."""
+        return self._squashed(self._normal.mode(dist_inputs))
+
+    def mode_with_noise(self, dist_inputs: Tensor, noise: Tensor) -> Tensor:
+        """Return (B, *shape) floats: the mode moved by noise (B, A) in units of half the distance between the bounds,
+        and kept within them."""
+        unit = (self._normal.mode(dist_inputs).tanh() + noise).clamp(-1.0, 1.0)
+        return self.at_shares(0.5 * (unit + 1.0))
+
+    def log_prob(self, dist_inputs: Tensor, actions: Tensor) -> Tensor:
+        """Return (B,) log densities of (B, *shape) actions; one at a bound counts as just within."""
+        flat = actions.reshape(*dist_inputs.shape[:-1], -1).to(dist_inputs.dtype)
+        tables = self._tables_on(flat.device)
+        x = ((flat - tables.center) / tables.scale).clamp(-_LARGEST_TANH, _LARGEST_TANH).atanh()
+        return self._normal.log_prob(dist_inputs, x) - self._log_slopes(x).sum(-1)
+
+    def entropy(self, dist_inputs: Tensor) -> Tensor:
+        """Return (B,) nats: H(x) + E[log da/dx], the mean by Gauss-Hermite quadrature."""
+        mean, log_std = dist_inputs.unsqueeze(-1).chunk(2, -2)  # (B, A, 1)
+        tables = self._tables_on(mean.device)
+        log_slopes = _log_tanh_slope(mean + log_std.exp() * tables.nodes) @ tables.weights + tables.log_scale  # (B, A)
+        return self._normal.entropy(dist_inputs) + log_slopes.sum(-1)
+
+    def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
+        """Return (B,) nats, equal to the divergence of the normal variables: tanh is one to one."""
+        return self._normal.kl(dist_inputs, other_inputs)
+
+    def masked(self, dist_inputs: Tensor, mask: Any) -> Tensor:
+        """Raise: `check_mask_space` refuses a mask of a Box.
+
+        Raises:
+            TypeError: always.
+        """
+        return self._normal.masked(dist_inputs, mask)
+
+    def first_fully_forbidden(self, mask: npt.NDArray[Any]) -> int | None:
+        """Return None: nothing of a Box can be forbidden."""
+        return None
+
+    def draw_shares(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
+        """Return uniform shares (*leading, A) from 0 to 1, for `at_shares`."""
+        return stream.random((*leading, self.num_noise), np.float32)
+
+    def at_shares(self, shares: Tensor) -> Tensor:
+        """Return the actions (..., *shape) at these shares (..., A) of the way between the bounds; of uniform shares
+        they have the density `exp(-log_volume)`."""
+        tables = self._tables_on(shares.device)
+        return self._shaped(tables.center + (2.0 * shares - 1.0) * tables.scale)
+
+    def _squashed(self, x: Tensor) -> Tensor:
+        tables = self._tables_on(x.device)
+        return self._shaped(tables.center + tables.scale * x.tanh())
+
+    def _shaped(self, flat: Tensor) -> Tensor:
+        actions = flat.reshape(*flat.shape[:-1], *self._shape).to(self._dtype)
+        if self._bounds is None:
+            return actions
+        low, high = (bound.to(actions.device) for bound in self._bounds)
+        return torch.minimum(torch.maximum(actions, low), high)  # rounding could carry them over a bound
+
+    def _log_slopes(self, x: Tensor) -> Tensor:
+        """Return (B, A) log da/dx."""
+        return _log_tanh_slope(x) + self._tables_on(x.device).log_scale
+
+    def _tables_on(self, device: torch.device) -> _Tables:
+        tables = self._tables.get(device)
+        if tables is None:
+            with torch.inference_mode(False):  # tensors made in inference mode cannot be used for gradients
+                tables = self._tables[device] = self._tables[torch.device("cpu")].to(device)
+        return tables
+
+
+@dataclass(frozen=True)
+class _Tables:
+    """Center of the bounds, half their distance and its log (A,); nodes and weights of the quadrature."""
+
+    center: Tensor
+    scale: Tensor
+    log_scale: Tensor
+    nodes: Tensor
+    weights: Tensor
+
+    @classmethod
+    def of(cls, low: Tensor, high: Tensor) -> _Tables:
+        center, scale = (0.5 * high + 0.5 * low).flatten(), (0.5 * high - 0.5 * low).flatten()
+        nodes, weights = np.polynomial.hermite_e.hermegauss(_NUM_NODES)
+        quadrature = (torch.from_numpy(values.astype(np.float32)) for values in (nodes, weights / weights.sum()))
+        return cls(center, scale, scale.log(), *quadrature)
+
+    def to(self, device: torch.device) -> _Tables:
+        return _Tables(*(values.to(device) for values in vars(self).values()))
+
+
+def _log_tanh_slope(x: Tensor) -> Tensor:
+    """Return log(1 - tanh(x)^2), exact where tanh(x) rounds to 1."""
+    return 2.0 * (_LOG_2 - x - F.softplus(-2.0 * x))
+
+
+def _in_dtype(space: gym.spaces.Box, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the bounds in the dtype of actions."""
+    low, high = (torch.from_numpy(np.array(bound, np.float64)).to(dtype) for bound in (space.low, space.high))
+    return low, high
+
+
+def _is_usable(space: gym.Space[Any]) -> bool:
+    if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
+        return False
+    return bool(space.low.size and np.isfinite(space.low).all() and np.isfinite(space.high).all())

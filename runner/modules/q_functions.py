@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from runner.config.schemas import ModuleConfig
 from runner.episodes import nested
 from runner.modules.actor_critic_module import head_options
-from runner.modules.mlp import ALL, EnsembleMLP, Members
+from runner.modules.layers import ALL, EnsembleMLP, Members
 from runner.modules.observation_encoder import ObservationEncoder, encoder_options
 from runner.modules.target_networks import target_of
 

@@ -1,14 +1,60 @@
-"""Target networks, which follow another and get no gradient."""
+"""Networks that are not trained: target networks, and frozen ones, which gradients pass through to their inputs."""
 
 from __future__ import annotations
 
 import copy
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
-from runner.compat.torch_functions import lerp_each
+from runner.compat.torch_functions import detach_parameters, lerp_each
+
+
+class Frozen:
+    """Return value of `frozen`: a context manager, and a function that calls the network within it."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self._network = network
+        self._kept: list[list[tuple[Any, str, Any]]] = []
+
+    def __enter__(self) -> nn.Module:
+        self._kept.append([item for part in self._network.modules() for item in detach_parameters(part)])
+        return self._network
+
+    def __exit__(self, *_: object) -> None:
+        for holder, name, value in self._kept.pop():
+            holder[name] = value
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with self as network:
+            return network(*args, **kwargs)
+
+
+def frozen(network: nn.Module) -> Frozen:
+    """Stop gradients to the parameters of a network; they still reach its inputs.
+
+    In a loss with several optimisers, use it where one network is trained through another, for example a policy through
+    the Q function of its actions. It also works in compiled losses::
+
+        q = frozen(module.critic)(obs, actions)  # calls the network
+        with frozen(module.critic):              # for methods of the module that use the network
+            q = module.compute_q_values(obs, actions)
+
+    Args:
+        network: any module; its parameters are those of its submodules too.
+
+    Returns:
+        A context manager, in which the parameters have no gradient; called, it calls the network in this context and
+        returns what the network returns.
+
+    Raises:
+        TypeError: `network` is not a `torch.nn.Module`.
+    """
+    if not isinstance(network, nn.Module):
+        raise TypeError(f"frozen takes a torch.nn.Module, got {type(network).__name__}")
+    return Frozen(network)
+
 
 M = TypeVar("M", bound=nn.Module)
 

@@ -21,12 +21,9 @@ from runner.config.metrics import (
 )
 from runner.config.operators import QUEUES
 from runner.pages import charts
-from runner.pages.curriculum_page import CURRICULUM, curriculum
-from runner.pages.league_page import league
+from runner.pages.optional_sections import CURRICULUM, curriculum, league
 from runner.pages.page import Block, Code, Fact, Figure, Page, Section, Text
-from runner.pages.run_data import RunData
-from runner.pages.run_files import configuration, embed_video, environment, videos
-from runner.tracking.growing_columns import Column
+from runner.pages.run_data import RunData, configuration, embed_video, environment, videos
 from runner.tracking.headline import (
     ENV_STEPS,
     EVALUATION_RETURN,
@@ -38,8 +35,9 @@ from runner.tracking.headline import (
     count_text,
     duration_text,
     number_text,
+    reward_scale_hint,
 )
-from runner.tracking.reward_scale import reward_scale_hint
+from runner.tracking.progress_log import Column
 from runner.tracking.series import axis_of, axis_title, last_values, plain, thin
 
 _MOST_POINTS, _MOST_SMALL_POINTS, _FEW_POINTS = 400, 150, 25

@@ -1,4 +1,8 @@
-"""What is known of a run: its metrics, how it ended, what it was made with."""
+"""What is known of a run: its metrics, how it ended, what it was made with; in a notebook, its curves as HTML.
+
+In a notebook, charts are pictures and styles are on the elements: a notebook that nobody trusts yet shows neither
+scripts nor style sheets.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,30 @@ from runner.config.documents import parse_json, read_regular
 from runner.config.yaml_bounds import MAX_YAML_BYTES
 from runner.config.yaml_lines import YAMLError, read_yaml
 from runner.locks import owner_of
+from runner.pages.page import Code, Figure, Section, Text, templates
 from runner.pages.run_data import RunData
-from runner.tracking.growing_columns import Column
+from runner.pages.run_page import run_page
+from runner.tracking.progress_log import Column
 from runner.tracking.series import choose_axis, read_columns
 
 if TYPE_CHECKING:
     from runner.pages.page import Figure
+
+
+_OPEN, _FOLDED = ("Failure", "Learning curves"), ("Evaluation", "Learner")
+
+
+def run_card(record: RunData) -> str:
+    """Return a run as a piece of HTML: how it stands, what it reached, its curves, those of the learner folded away."""
+    page = run_page(record, url_of=str)  # videos are not shown
+    sections = [
+        Section(section.title, [block for block in section.blocks if isinstance(block, (Figure, Text, Code))])
+        for section in page.sections
+        if section.title in (*_OPEN, *_FOLDED)
+    ]
+    card = templates().get_template("card.html.j2")
+    return card.render(page=page, sections=sections, folded=_FOLDED, address_of=lambda one, width: one.address(width))
+
 
 _RESULT_FILE, _ENVIRONMENT_FILE, _HYDRA = "result.json", "environment.json", ".hydra"
 
@@ -35,7 +57,6 @@ class RunRecord(RunData):
 
     def _repr_html_(self) -> str:
         """Return what a notebook shows: how the run stands, and its curves."""
-        from runner.pages.card import run_card
 
         return run_card(self)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from runner.drawings.boxes import Box, BoxStack, Line, draw
+from runner.drawings import Box, BoxStack, Line, draw
 from runner.pipelines.connector import Connector
 from runner.pipelines.connector_list import ConnectorList
 from runner.pipelines.description import ENDS, columns_of, space_text

@@ -16,13 +16,11 @@ from runner.config.schemas import ExperimentConfig
 from runner.episodes.spaces import space_to_dict
 from runner.module_parts import ActingParts
 from runner.modules.action_distribution import ActionDistribution
-from runner.modules.distributions import distribution_for
-from runner.modules.nested_distribution import NestedDistribution
-from runner.modules.squashed_gaussian import SquashedGaussian
+from runner.modules.distributions import NestedDistribution, distribution_for
+from runner.modules.gaussian import SquashedGaussian
 from runner.pipelines.connector_graphs import GreedyActionsGraph, LeafScaling, RemoveTimeGraph, ScalingGraph
 from runner.pipelines.module_to_env_connectors import acting_space
-from runner.policy.policy_graph import PolicyGraph
-from runner.policy.ports import plain_array
+from runner.policy.policy_graph import PolicyGraph, plain_array
 
 FORMAT_VERSION = 1
 METADATA_KEY = "runner_manifest"

@@ -1,19 +1,135 @@
-"""A policy as ONNX bytes: exported once, then given new parameters and statistics as often as they change."""
+"""A policy's graph, traced by torch: as ONNX bytes whose variables can be replaced, and as a `.pt2` program."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
+import torch
+from torch import Tensor, nn
 
+from runner.config.errors import ConfigError, Problem
 from runner.config.schemas import ExperimentConfig
 from runner.module_parts import ActingParts
 from runner.policy.manifest import METADATA_KEY, Manifest
 from runner.policy.policy_graph import PolicyGraph
-from runner.policy.tracing import trace_onnx
+
+
+class _WithVariables(nn.Module):
+    """The graph with its variables as inputs, so that no exporter folds one into a constant or gives it a name."""
+
+    def __init__(self, graph: PolicyGraph) -> None:
+        super().__init__()
+        self._graph = (graph,)  # in a tuple, which nn.Module does not look into
+
+    def forward(self, variables: dict[str, Tensor], inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
+        (graph,) = self._graph
+        outputs = graph.compute(inputs, variables)
+        return tuple(outputs[port.name] for port in graph.outputs)
+
+
+def trace_onnx(graph: PolicyGraph) -> onnx.ModelProto:
+    """Return the ONNX model of a graph; initializers are the variables that it uses, under their names.
+
+    Raises:
+        ConfigError: torch cannot trace or export it; names the connector.
+    """
+    variables = {name: variable.detach().clone() for name, variable in graph.variables()}
+    inputs = graph.example_inputs()
+    batch = torch.export.Dim("batch")
+    shapes: Any = ({name: {} for name in variables}, {name: {0: batch} for name in inputs})
+    with _quiet():
+        try:
+            program = torch.export.export(
+                _WithVariables(graph), (variables, inputs), dynamic_shapes=shapes, strict=False
+            )
+            exported = torch.onnx.export(
+                program,
+                dynamo=True,
+                input_names=[*variables, *inputs],
+                output_names=[port.name for port in graph.outputs],
+                verbose=False,
+            )
+        except Exception as error:
+            raise graph.export_error(error) from error
+    assert exported is not None
+    return _with_initializers(exported.model_proto, variables, graph)
+
+
+def _with_initializers(model: onnx.ModelProto, variables: dict[str, Tensor], graph: PolicyGraph) -> onnx.ModelProto:
+    """Return the model with its variables as initializers, and without the exporter's notes on this machine's files."""
+    names = [one.name for one in model.graph.input]
+    expected = [*variables, *(port.name for port in graph.inputs)]
+    outputs = [one.name for one in model.graph.output]
+    if names != expected or outputs != [port.name for port in graph.outputs]:
+        problem = Problem(
+            "the policy cannot be exported: torch has changed inputs or outputs of the graph",
+            got=", ".join([*names, *outputs]),
+            allowed=", ".join([*expected, *(port.name for port in graph.outputs)]),
+        )
+        raise ConfigError([problem])
+    used = {name for node in model.graph.node for name in node.input} | set(outputs)
+    for one in (*model.graph.input[len(variables) :], *model.graph.output):
+        one.type.tensor_type.shape.dim[0].dim_param = "batch"
+    kept = [one for one in model.graph.input if one.name not in variables]
+    del model.graph.input[:]
+    model.graph.input.extend(kept)
+    model.graph.initializer.extend(
+        onnx.numpy_helper.from_array(value.contiguous().numpy(), name)
+        for name, value in variables.items()
+        if name in used
+    )
+    for part in (*model.graph.node, *model.graph.input, *model.graph.output, *model.graph.initializer, model.graph):
+        del part.metadata_props[:]
+        part.doc_string = ""
+    del model.graph.value_info[:]
+    del model.metadata_props[:]
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+def save_pt2(graph: PolicyGraph, manifest_json: str) -> bytes:
+    """Return the graph with its present variables as a torch program: `torch.export.load(...).module()({"obs": ...})`.
+
+    Raises:
+        ConfigError: torch cannot trace it; names the connector.
+    """
+    inputs = graph.example_inputs()
+    batch = torch.export.Dim("batch")
+    with _quiet(), torch.no_grad():
+        try:
+            shapes = ({name: {0: batch} for name in inputs},)
+            program = torch.export.export(graph, (inputs,), dynamic_shapes=shapes, strict=False)
+            for node in program.graph.nodes:
+                node.meta.pop("stack_trace", None)  # paths of this machine
+            file = io.BytesIO()
+            torch.export.save(program, file, extra_files={"manifest.json": manifest_json})
+        except Exception as error:
+            raise graph.export_error(error) from error
+    return file.getvalue()
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence what the exporters tell their developers."""
+    loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            for logger in loggers:
+                logger.setLevel(logging.ERROR)
+            yield
+        finally:
+            for logger, level in zip(loggers, levels, strict=True):
+                logger.setLevel(level)
 
 
 class OnnxPolicy:

@@ -1,17 +1,154 @@
-"""The page of a profile: the table, the hottest functions, and a flame graph for each kind of process."""
+"""A profile as lines for a terminal and as a page: a table, the hottest functions, and flame graphs."""
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
+from markupsafe import Markup, escape
+
 from runner.pages.page import Block, Cell, Drawing, Fact, Page, Section, Table, Text
-from runner.profiling.categories import WAITING
-from runner.profiling.flame_graph import flame_graph, legend
-from runner.profiling.profile import Profile
-from runner.profiling.profile_table import seconds_of, two_lines
-from runner.profiling.stacks import Stack
+from runner.profiling.profile import WAITING, Category, HotFunction, ProcessProfile, Profile, category_of
+from runner.profiling.sampler import Frame, Stack
+
+_GAP = "  "
+_NARROWEST_COLUMN = 7  # room for 1,234.5
+
+
+def profile_lines(profile: Profile) -> Iterator[str]:
+    """Yield the table of processes and categories, and the hottest functions."""
+    yield from _category_lines(profile)
+    yield ""
+    yield from _hot_lines(profile.hottest(), profile.num_iterations)
+
+
+def _category_lines(profile: Profile) -> Iterator[str]:
+    heads = [*(two_lines(category.title) for category in profile.categories), ("", "all")]
+    widths = [max(_NARROWEST_COLUMN, *map(len, head)) for head in heads]
+    name_width = max(len("ms an iteration"), *(len(process.name) for process in profile.processes))
+    for number, label in enumerate(("", "ms an iteration")):
+        yield _joined(label, name_width, [head[number] for head in heads], widths)
+    for process in profile.processes:
+        seconds = seconds_of(process, profile.categories)
+        in_ms = [f"{one / profile.num_iterations * 1e3:,.1f}" for one in seconds]
+        yield _joined(process.name, name_width, in_ms, widths)
+        yield _joined("", name_width, [f"{one / seconds[-1]:.1%}" for one in seconds], widths)
+
+
+def seconds_of(process: ProcessProfile, categories: Sequence[Category]) -> list[float]:
+    """Return the seconds of a process by category, and last their sum."""
+    return [*(process.seconds.get(category, 0.0) for category in categories), process.samples.wall_s]
+
+
+def two_lines(title: str) -> tuple[str, str]:
+    """Return a title in two parts of which the second is the last word."""
+    first, _, last = title.rpartition(" ")
+    return first, last
+
+
+def _joined(label: str, width: int, cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (f"{cell:>{cell_width}}" for cell, cell_width in zip(cells, widths, strict=True))
+    return _GAP.join((f"{label:<{width}}", *padded)).rstrip()
+
+
+def _hot_lines(hottest: Sequence[HotFunction], num_iterations: int) -> Iterator[str]:
+    yield "hottest functions, their own ms an iteration without what they call"
+    width = max((len(hot.process) for hot in hottest), default=0)
+    for hot in hottest:
+        own_ms = hot.seconds / num_iterations * 1e3
+        yield f"  {own_ms:>9,.1f}  {hot.share:>6.1%}  {hot.process:<{width}}  {hot.frame.function}  {hot.place}"
+
+
+_ROW, _TEXT = 18, 12.5  # pixels: height of a frame, and where in it its text stands
+_NARROWEST, _NARROWEST_TEXT = 0.0008, 0.012  # shares of the width below which a frame, or its text, is left out
+_MIXED = "#eceff3"  # frames with several categories above them
+
+FRAME = Markup(
+    '<svg x="{x:.3f}%" y="{y}" width="{width:.3f}%" height="{height}"><title>{title}</title>'
+    '<rect width="100%" height="100%" rx="2" fill="{fill}"/>{text}</svg>\n'
+)
+LABEL = Markup('<text x="4" y="{y}">{text}</text>')
+GRAPH = Markup('<svg class="flames" role="img" aria-label="{label}" width="100%" height="{height}">\n{frames}</svg>')
+
+
+@dataclass
+class _Node:
+    """A function below the ones that have called it."""
+
+    seconds: float = 0.0
+    categories: dict[Category, float] = field(default_factory=dict)
+    callees: dict[Frame, _Node] = field(default_factory=dict)
+
+    def add(self, category: Category, seconds: float) -> None:
+        self.seconds += seconds
+        self.categories[category] = self.categories.get(category, 0.0) + seconds
+
+
+def flame_graph(stacks: Mapping[Stack, float], num_iterations: int, label: str) -> Markup:
+    """Draw stacks with the outermost function at the top; what a function calls is below it, in alphabetical order.
+
+    Args:
+        stacks: seconds by stack.
+        num_iterations: that they are of; times are told an iteration.
+        label: what they are of, for readers who do not see.
+    """
+    root = _Node()
+    for stack, seconds in stacks.items():
+        category, node = category_of(stack), root
+        node.add(category, seconds)
+        for frame in stack:
+            node = node.callees.setdefault(frame, _Node())
+            node.add(category, seconds)
+    if not root.seconds:
+        return Markup("")
+    depth = _depth(root, root.seconds)
+    frames = Markup("").join(_frames(root, 0.0, 0, root.seconds, num_iterations))
+    return GRAPH.format(label=label, height=depth * _ROW, frames=frames)
+
+
+def _is_seen(node: _Node, whole: float) -> bool:
+    return node.seconds / whole >= _NARROWEST
+
+
+def _depth(node: _Node, whole: float) -> int:
+    return max((1 + _depth(callee, whole) for callee in node.callees.values() if _is_seen(callee, whole)), default=0)
+
+
+def _frames(node: _Node, start: float, depth: int, whole: float, num_iterations: int) -> Iterator[Markup]:
+    for frame, callee in sorted(node.callees.items()):
+        share = callee.seconds / whole
+        if _is_seen(callee, whole):
+            category, of_category = max(callee.categories.items(), key=lambda pair: pair[1])
+            is_mixed = of_category < 0.98 * callee.seconds
+            kind = "" if is_mixed else f" · {category.title}"
+            title = f"{frame} · {callee.seconds / num_iterations * 1e3:,.2f} ms an iteration, {share:.1%}{kind}"
+            text = LABEL.format(y=_TEXT, text=_short(frame)) if share >= _NARROWEST_TEXT else Markup("")
+            yield FRAME.format(
+                x=start * 100,
+                y=depth * _ROW,
+                width=share * 100,
+                height=_ROW - 1,
+                title=title,
+                fill=_MIXED if is_mixed else category.colour,
+                text=text,
+            )
+            yield from _frames(callee, start, depth + 1, whole, num_iterations)
+        start += share
+
+
+def _short(frame: Frame) -> Markup:
+    """Return the name that tells most in little room: without the function that it is defined in."""
+    return escape(frame.function.replace(".<locals>", "").removeprefix("<module>") or frame.file)
+
+
+def legend(categories: Mapping[str, str]) -> Markup:
+    """Return what the colours mean; title -> colour."""
+    entry = Markup('<span><i style="background:{}"></i>{}</span>')
+    entries = [entry.format(colour, title) for title, colour in {**categories, "several": _MIXED}.items()]
+    return Markup('<p class="legend">{}</p>').format(Markup("").join(entries))
+
 
 _READING = (
     "A bar is a function, below the one that called it; its width is its time, and pointing at it tells how much. The "

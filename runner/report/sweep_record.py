@@ -1,22 +1,170 @@
-"""What is known of a sweep: its trials with their curves, how long it took, what its population changed."""
+"""What is known of a sweep, and how its pages show trials, values and metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from runner.config.errors import Problem, UserError
 from runner.locks import owner_of
-from runner.sweep.ranking import Ranking, rank_folder
+from runner.pages.page import Cell
 from runner.sweep.space import SEED, Value
+from runner.sweep.statistics import FEWEST_VALUES, Estimate, Ranking, SeedGroup, rank_folder
 from runner.sweep.trials import SweepFolder, Trial
-from runner.tracking.growing_columns import Column
-from runner.tracking.headline import TOTAL_S
+from runner.tracking.headline import TOTAL_S, count_text, duration_text, number_text
 from runner.tracking.plain_values import finite_number
-from runner.tracking.progress_log import ProgressLog
+from runner.tracking.progress_log import Column, ProgressLog
 from runner.tracking.series import read_columns
+
+
+def number_cell(value: object) -> Cell:
+    """Return a number with four digits."""
+    return Cell(number_text(value), finite_number(value))
+
+
+def count_cell(value: object) -> Cell:
+    """Return a whole number."""
+    return Cell(count_text(value), finite_number(value))
+
+
+def duration_cell(seconds: object) -> Cell:
+    """Return a duration as hours, minutes, seconds."""
+    number = finite_number(seconds)
+    return Cell("-" if number is None else duration_text(number), number)
+
+
+def text_cell(text: str) -> Cell:
+    """Return text as it is."""
+    return Cell(text, text or None)
+
+
+def value_cell(value: object) -> Cell:
+    """Return the value of a key; ordered as a number where it is one. Numbers that were drawn have four digits."""
+    if value is None:
+        return Cell("-")
+    number = as_number(value)
+    text = number_text(value) if isinstance(value, float) else str(value)
+    return Cell(text, str(value) if number is None else number)
+
+
+def as_number(value: object) -> float | None:
+    """Return a number, also where it stands as text; None for all else."""
+    if isinstance(value, str):
+        try:
+            return finite_number(float(value))
+        except ValueError:
+            return None
+    return finite_number(value)
+
+
+_NUM_TICKS = 5
+_LONGEST_TEXT = 28
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The values of a key, or of a metric.
+
+    Attributes:
+        title: what stands at it.
+        start, end: the numbers at its ends; logarithms for `is_log`.
+        is_log: equal factors are equally far apart.
+        is_integer: whole numbers only.
+        categories: values as text, evenly apart; None where they are numbers.
+    """
+
+    title: str
+    start: float = 0.0
+    end: float = 1.0
+    is_log: bool = False
+    is_integer: bool = False
+    categories: tuple[str, ...] | None = None
+
+    @classmethod
+    def of_key(cls, title: str, domain: Any, values: Iterable[Value | None]) -> Axis:
+        """Return the axis of a searched key.
+
+        Args:
+            title: what stands at it.
+            domain: what is searched, as in sweep.json; None where that is not known.
+            values: what trials have.
+        """
+        tried = [value for value in values if value is not None]
+        if isinstance(domain, dict) and "interval" in domain:
+            numbers = [number for number in (as_number(value) for value in tried) if number is not None]
+            start, end = min([*domain["interval"], *numbers]), max([*domain["interval"], *numbers])
+            is_log, is_integer = bool(domain.get("log")) and start > 0, bool(domain.get("int"))
+            place = math.log if is_log else float
+            return cls(title, place(start), place(end), is_log, is_integer)
+        texts = dict.fromkeys([*(domain or ()), *map(str, tried)])
+        return cls(title, categories=tuple(sorted(texts, key=_rank) if all(map(_is_number, texts)) else texts))
+
+    @classmethod
+    def of_metric(cls, title: str, numbers: Sequence[float]) -> Axis:
+        """Return the axis of a metric; there is at least one number."""
+        return cls(title, min(numbers), max(numbers))
+
+    def position(self, value: Value) -> float | None:
+        """Return a position from 0 to 1; None for what does not lie on the axis."""
+        if self.categories is not None:
+            text = str(value)
+            if text not in self.categories:
+                return None
+            return 0.5 if len(self.categories) == 1 else self.categories.index(text) / (len(self.categories) - 1)
+        number = as_number(value)
+        if number is None or (self.is_log and number <= 0):
+            return None
+        place = math.log(number) if self.is_log else number
+        return 0.5 if self.end == self.start else (place - self.start) / (self.end - self.start)
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """Return positions with their texts."""
+        if self.categories is not None:
+            step = 1 + len(self.categories) // 24
+            return [(self.position(text) or 0.0, shorten(text)) for text in self.categories[::step]]
+        if self.end == self.start:
+            return [(0.5, number_text(self._number_at(0.5)))]
+        numbers = [self._number_at(number / (_NUM_TICKS - 1)) for number in range(_NUM_TICKS)]
+        if self.is_log:
+            lowest, highest = (round(end / math.log(10), 9) for end in (self.start, self.end))
+            powers = [10.0**power for power in range(math.ceil(lowest), math.floor(highest) + 1)]
+            numbers = [numbers[0], *powers, numbers[-1]] if len(powers) > 1 else numbers
+        if self.is_integer:
+            numbers = [float(round(number)) for number in numbers]
+        texts = {f"{number:.3g}": number for number in numbers}
+        return [(self.position(number) or 0.0, text) for text, number in texts.items()]
+
+    def _number_at(self, position: float) -> float:
+        place = self.start + position * (self.end - self.start)
+        return math.exp(place) if self.is_log else place
+
+
+def shorten(text: str, length: int = _LONGEST_TEXT) -> str:
+    """Return the text, cut where it is longer."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def value_label(value: Value) -> str:
+    """Return a value for a label."""
+    return f"{value:.4g}" if isinstance(value, float) else shorten(str(value), 60)
+
+
+def short_names(keys: Sequence[str]) -> dict[str, str]:
+    """Return the last part of each key where no other key ends in it too, else the key."""
+    lasts = [key.lstrip("+").rpartition(".")[2] for key in keys]
+    return {key: last if lasts.count(last) == 1 else key for key, last in zip(keys, lasts, strict=True)}
+
+
+def _is_number(text: str) -> bool:
+    return as_number(text) is not None
+
+
+def _rank(text: str) -> float:
+    return as_number(text) or 0.0
+
 
 _TRIALS_FILE = "trials.jsonl"
 
@@ -134,3 +282,49 @@ def _mutation(row: Mapping[str, Any], path: Path) -> Mutation:
 def total(record: SweepRecord, metric: str) -> float:
     """Return the sum over trials; trials that do not know it count nothing."""
     return sum(float(trial.result.get(metric) or 0.0) for trial in record.trials)
+
+
+def label_groups(record: SweepRecord, groups: Sequence[SeedGroup]) -> list[str]:
+    """Return a name for each group, made of what it tries; with its first trial where two differ in what is cut off."""
+    names = short_names(record.keys)
+    labels: list[str] = []
+    for group in groups:
+        tried = [f"{names.get(key, key)}={value_label(value)}" for key, value in group.combination.items()]
+        label = "  ".join(tried) or record.experiment or "all trials"
+        labels.append(f"{label} (trial {group.trials[0].number})" if label in labels else label)
+    return labels
+
+
+def short_values_text(record: SweepRecord, trial: Trial) -> str:
+    """Return what a trial tries, in few words, without its seed."""
+    names = short_names(record.keys)
+    return ", ".join(f"{names[key]} {value_label(trial.values[key])}" for key in record.keys if key in trial.values)
+
+
+def last_part(name: str) -> str:
+    """Return the last part of a metric or a key."""
+    return name.replace(".", "/").rpartition("/")[2]
+
+
+def large_text(number: float) -> str:
+    """Return at most four digits."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if number >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.0f}"
+
+
+def value_cells(record: SweepRecord, trial: Trial) -> list[Cell]:
+    """Return what a trial runs with: a cell for each searched key, and one for the seed where there are seeds."""
+    keys = [*record.keys, *seed_column(record)]
+    return [value_cell(trial.values.get(key)) for key in keys]
+
+
+def seed_column(record: SweepRecord) -> list[str]:
+    """Return the column of the seed; none where it is the same for all."""
+    return [SEED] if any(SEED in trial.combination for trial in record.trials) else []
+
+
+def interval_text(reached: Estimate) -> str:
+    """Return both ends; "-" with fewer than three seeds."""
+    return "-" if reached.num < FEWEST_VALUES else f"{number_text(reached.low)} to {number_text(reached.high)}"

@@ -1,21 +1,172 @@
-"""Serves a page that follows a folder, to browsers of this machine."""
+"""Serves a page that follows a growing folder of a run or a sweep, to browsers of this machine."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import re
 import socketserver
 import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit
 
 from runner.config.documents import read_regular
+from runner.config.errors import RunnerError
 from runner.interrupts import interrupts, is_interrupted
-from runner.pages.page import PAGE_SCRIPT, Content, render_document
-from runner.pages.run_files import MOST_VIDEO_BYTES
-from runner.report.followed_folder import VIDEOS, FollowedFolder
+from runner.locks import owner_of
+from runner.pages.page import PAGE_SCRIPT, Content, Page, render_content, render_document
+from runner.pages.run_data import MOST_VIDEO_BYTES
+from runner.pages.run_page import run_page
+from runner.pages.run_record import find_videos, read_run
+from runner.report.sweep_page import sweep_page
+from runner.report.sweep_record import read_sweep
+from runner.sweep.trials import SweepFolder
+from runner.tracking.progress_log import Column, GrowingColumns
+from runner.tracking.series import follow_columns
+
+VIDEOS = "videos"
+# Of a run and of a sweep: what changes while they go on.
+_FILES = (
+    *("progress.jsonl", "result.json", "environment.json", f"{VIDEOS}/*.mp4"),
+    *("sweep.json", "trials.jsonl", "mutations.jsonl", "*/progress.jsonl"),
+)
+# Seconds of pause for each second of rendering: training shares the machine.
+_PAUSE_PER_WORK, _LONGEST_PAUSE_S = 5.0, 15.0
+
+
+class Followed(Protocol):
+    """What a folder holds."""
+
+    def page(self) -> Page:
+        """Return the page as of now. Of a progress.jsonl it reads what is new.
+
+        Raises:
+            RunnerError, OSError: it cannot be read.
+        """
+
+
+class FollowedRun:
+    """A run dir; its videos are files beside the page."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+        self._columns = follow_columns(run_dir)
+
+    def page(self) -> Page:
+        """Return the page as of now."""
+        if not self._run_dir.is_dir():
+            raise FileNotFoundError(f"{self._run_dir} is not there any more")
+        return run_page(read_run(self._run_dir, self._columns.read()), lambda file: f"{VIDEOS}/{file.name}")
+
+
+class FollowedSweep:
+    """The folder of a sweep."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._followed: dict[tuple[Path, tuple[str, ...]], GrowingColumns] = {}
+
+    def page(self) -> Page:
+        """Return the page as of now."""
+        return sweep_page(read_sweep(SweepFolder.open(self._folder, newest_of=self._newest_of), self._columns_of))
+
+    def _follow(self, run_dir: Path, metrics: Sequence[str]) -> GrowingColumns:
+        key = run_dir, tuple(metrics)
+        if key not in self._followed:
+            self._followed[key] = follow_columns(run_dir, metrics)
+        return self._followed[key]
+
+    def _newest_of(self, run_dir: Path) -> Mapping[str, Any]:
+        followed = self._follow(run_dir, ())
+        followed.read()
+        return followed.newest
+
+    def _columns_of(self, run_dir: Path, metrics: Sequence[str]) -> Mapping[str, Column]:
+        return self._follow(run_dir, metrics).read()
+
+
+@dataclass(frozen=True)
+class Update:
+    """A page as JSON, and a tag that is another one for another page."""
+
+    tag: str
+    body: bytes
+
+
+class FollowedFolder:
+    """Renders a folder when its files have changed, whoever asks; may be asked by several threads.
+
+    Args:
+        folder: of the run or the sweep.
+        followed: what it holds.
+    """
+
+    def __init__(self, folder: Path, followed: Followed) -> None:
+        self._folder = folder
+        self._followed = followed
+        self._lock = threading.Lock()
+        self._state: object = None
+        self._next_s = 0.0  # by the monotonic clock: not before that
+        self._update = Update("", b"")
+
+    def update(self) -> Update:
+        """Return the page as of now, or as of some seconds ago where rendering takes long.
+
+        The JSON has `html`, `specs`, `title`, `is_going_on`, or only `problem`: why there is no page.
+        """
+        with self._lock:
+            started_s = time.monotonic()
+            if started_s < self._next_s:
+                return self._update
+            state = self._read_state()
+            if state != self._state:
+                self._update = self._render()
+                self._state = state
+                work_s = time.monotonic() - started_s
+                self._next_s = time.monotonic() + min(_PAUSE_PER_WORK * work_s, _LONGEST_PAUSE_S)
+            return self._update
+
+    def find_video(self, name: str) -> Path | None:
+        """Return a video of the run; None where it has none of this name."""
+        return next((file for file in find_videos(self._folder / VIDEOS) if file.name == name), None)
+
+    def _read_state(self) -> object:
+        """Return something that is equal as long as nothing has changed."""
+        files = sorted(file for pattern in _FILES for file in self._folder.glob(pattern))
+        return owner_of(self._folder), [(file, status.st_mtime_ns, status.st_size) for file, status in _stat(files)]
+
+    def _render(self) -> Update:
+        try:
+            page = self._followed.page()
+            content = render_content(page)
+            known = {"html": content.html, "specs": content.specs, "is_going_on": page.is_going_on}
+            body = json.dumps({**known, "title": f"{page.title} - {page.kind}"}, allow_nan=False).encode()
+        except (RunnerError, OSError) as error:
+            body = _problem(str(error))
+        except Exception as error:  # a mistake in the report itself: the page tells it, and may get over it
+            what = f"The page cannot be made: {type(error).__name__}: {error}."
+            body = _problem(f"{what} `python -m runner report {self._folder}` shows where in the code.")
+        return Update(f'"{hashlib.sha256(body).hexdigest()}"', body)
+
+
+def _problem(text: str) -> bytes:
+    return json.dumps({"problem": text}).encode()
+
+
+def _stat(files: Iterable[Path]) -> Iterator[tuple[Path, os.stat_result]]:
+    for file in files:
+        with suppress(OSError):  # gone by now
+            yield file, file.stat()
+
 
 ADDRESS = "127.0.0.1"
 # Names of this machine, with any port: a tunnel may end at another one. A foreign web page whose name leads here (DNS

@@ -10,13 +10,11 @@ from typing import Any
 
 from runner.config.rllink import RLlinkConfig
 from runner.pipelines.custom_metrics import ReducedMetrics, merged_metrics
-from runner.rllink.agent_spaces import AgentSpaces
-from runner.rllink.inference import ModuleInference, ObservedStep, ServedEpisode
-from runner.rllink.messages import Answer, GetActionsRequest, MessageError, NewObservation
+from runner.rllink.inference import ModuleInference, ObservedStep, ServedEpisode, Version, Versions
+from runner.rllink.messages import AgentSpaces, Answer, GetActionsRequest, MessageError, NewObservation
 from runner.rllink.received_episodes import SampledChunks
 from runner.rllink.receiving import NewEpisodes, Receiver
-from runner.rllink.served_client import ServedClient
-from runner.rllink.versions import Version, Versions
+from runner.rllink.session import ServedClient
 
 _log = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 
 from runner.episodes import nested
 from runner.episodes.columns import Column
-from runner.rllink.client.block_dtypes import DTYPES
+from runner.rllink.client.packing import DTYPES
 
 Space = gym.Space[Any]
 Array = npt.NDArray[Any]

@@ -10,9 +10,8 @@ from contextlib import suppress
 from typing import Any
 
 from runner.rllink import sample_items
-from runner.rllink.check_onnx import OnnxNames, names_of
 from runner.rllink.check_wire import Failure, NoAnswer, expect
-from runner.rllink.checker import Checker, Rules, Skip, expect_error, expect_pong
+from runner.rllink.checker import Checker, OnnxNames, Rules, Skip, expect_error, expect_pong, names_of
 from runner.rllink.client.frames import frame
 
 RULES = Rules()

@@ -12,8 +12,8 @@ import numpy as np
 from runner.config.metrics import QUARANTINED
 from runner.config.schemas import ExperimentConfig
 from runner.episodes import nested
-from runner.episodes.chosen_chunks import take_chunks
 from runner.episodes.columns import REWARDS, Column, ColumnBlock, Lookback, row_ranges
+from runner.episodes.rollout_parts import take_chunks
 from runner.rllink.judgement import ClientJudge, RewardBound
 from runner.rllink.received_episodes import OpenEpisode, ReceivedChunks, SampledChunks
 from runner.rllink.service import Batch

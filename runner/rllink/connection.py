@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 from runner.config.rllink import RLlinkConfig
-from runner.rllink.admission import Admission, Unseated, network_of
 from runner.rllink.client import frames
 from runner.rllink.client.frames import FrameError, FrameReader
+from runner.rllink.listener import Admission, Unseated, network_of
 from runner.rllink.messages import (
     JSON,
     MSGPACK,
@@ -30,9 +30,8 @@ from runner.rllink.messages import (
 )
 from runner.rllink.receive_memory import FREE_BYTES, Holding, ReceiveMemory
 from runner.rllink.receiving import OpenEpisodes
-from runner.rllink.served_client import ServedClient
 from runner.rllink.service import Service
-from runner.rllink.session import Session
+from runner.rllink.session import ServedClient, Session
 
 _log = logging.getLogger(__name__)
 

@@ -28,19 +28,17 @@ from runner.module_parts import ActingParts, ModuleSpec, build_acting_parts
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
 from runner.policy import OnnxPolicy
-from runner.rllink.agent_spaces import AgentSpaces, widened
 from runner.rllink.arrays import SpaceCodec
 from runner.rllink.client_judges import ClientJudges
-from runner.rllink.env_episodes import NotedEnvEpisodes, SampledEnvEpisodes, returns_of, to_record
-from runner.rllink.inference import ModuleInference
+from runner.rllink.env_episodes import NotedEnvEpisodes, OpenRecordings, SampledEnvEpisodes, returns_of, to_record
+from runner.rllink.inference import ModuleInference, Version, Versions
 from runner.rllink.journal import Journal, Record
+from runner.rllink.messages import AgentSpaces, widened
 from runner.rllink.module_intake import ModuleIntake, actions_to_module
-from runner.rllink.open_recordings import OpenRecordings
 from runner.rllink.received_episodes import OpenEpisode, SampledChunks, add_returns
-from runner.rllink.served_client import ServedClient
 from runner.rllink.server import Server
 from runner.rllink.service import Batch, Counts, Service
-from runner.rllink.versions import Version, Versions
+from runner.rllink.session import ServedClient
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 from runner.rows.to_record import ToRecord
 from runner.streams import random_stream

@@ -29,8 +29,8 @@ from runner.pipelines.module_to_env_connectors import EpsilonGreedyActions, Norm
 from runner.pipelines.noisy_actions import NoisyActions
 from runner.pipelines.pipeline import ModuleToEnvPipeline
 from runner.pipelines.recorded_episodes import pass_through
+from runner.rllink.inference import Version, Versions
 from runner.rllink.received_episodes import JoinedChunks, ReceivedChunks, SampledChunks, join_chunks, store_lookback
-from runner.rllink.versions import Version, Versions
 
 
 class ModuleIntake:

@@ -14,10 +14,20 @@ import numpy.typing as npt
 from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column
 from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTION_LOGP
-from runner.rllink.agent_spaces import AgentSpaces, read
 from runner.rllink.arrays import number_column
 from runner.rllink.judgement import RewardBound
-from runner.rllink.messages import UNSET, AgentKey, Columns, Episode, Episodes, MessageError, NamedChunk, NewObservation
+from runner.rllink.messages import (
+    UNSET,
+    AgentKey,
+    AgentSpaces,
+    Columns,
+    Episode,
+    Episodes,
+    MessageError,
+    NamedChunk,
+    NewObservation,
+    read,
+)
 from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, ReceivedChunks
 
 IntArray = npt.NDArray[np.int64]

@@ -17,16 +17,13 @@ from typing import Any, TypeVar
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.rllink import RLlinkConfig
-from runner.rllink.admission import Admission, Unseated
 from runner.rllink.connection import Connection
-from runner.rllink.listener import Listener
+from runner.rllink.listener import Admission, Listener, Unseated
 from runner.rllink.messages import MessageError
-from runner.rllink.receive_memory import ReceiveMemory
+from runner.rllink.receive_memory import ReceiveMemory, SharedBodies
 from runner.rllink.receiving import OpenEpisodes
-from runner.rllink.served_client import ServedClient
 from runner.rllink.service import Service
-from runner.rllink.session import Session
-from runner.rllink.shared_memory import SharedBodies
+from runner.rllink.session import ServedClient, Session
 
 T = TypeVar("T")
 _HEARTBEAT_S = (0.2, 600.0)

@@ -19,8 +19,7 @@ import msgspec
 from runner.config.rllink import RLlinkConfig
 from runner.pipelines.custom_metrics import ReducedMetrics
 from runner.rllink.action_requests import ActionRequests
-from runner.rllink.agent_spaces import AgentSpaces
-from runner.rllink.inference import ModuleInference
+from runner.rllink.inference import ModuleInference, Version, Versions
 from runner.rllink.journal import GIVEN, LOST, Journal, Record
 from runner.rllink.judgement import RewardBound
 from runner.rllink.messages import (
@@ -28,6 +27,7 @@ from runner.rllink.messages import (
     MSGPACK,
     UNSET,
     AgentKey,
+    AgentSpaces,
     Answer,
     Episodes,
     EpisodesAndGetState,
@@ -42,8 +42,7 @@ from runner.rllink.messages import (
 )
 from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, ReceivedChunks, SampledChunks
 from runner.rllink.receiving import Receiver
-from runner.rllink.served_client import ServedClient
-from runner.rllink.versions import Version, Versions
+from runner.rllink.session import ServedClient
 
 _Parts = tuple[list[ReceivedChunks], int]
 _log = logging.getLogger(__name__)

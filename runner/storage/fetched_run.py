@@ -15,9 +15,16 @@ from runner.checkpoints.checkpoint import MANIFEST
 from runner.checkpoints.files import ALTERED, broken
 from runner.checkpoints.folder import list_checkpoints
 from runner.config.errors import Problem, UserError
-from runner.locks.claim import LOCK_FILE
-from runner.storage.layout import CHECKPOINTS, FILES, checkpoint_names, manifest_path, run_dir_of
-from runner.storage.stored_files import StoredFiles, open_store
+from runner.locks import LOCK_FILE
+from runner.storage.stored_files import (
+    CHECKPOINTS,
+    FILES,
+    StoredFiles,
+    checkpoint_names,
+    manifest_path,
+    open_store,
+    run_dir_of,
+)
 
 _OF_CHECKPOINT = re.compile(rf"(?P<run>.+)/{CHECKPOINTS}(?P<name>iteration_\d+)/*")
 _DIGEST = re.compile(r"[0-9a-f]{64}")

@@ -1,20 +1,241 @@
-"""Tune's schedulers as `sweep.scheduler` names them, which go on after an earlier start."""
+"""Tune's schedulers as `sweep.scheduler` names them, population-based training included.
+
+Jaderberg et al. 2017 (https://arxiv.org/abs/1711.09846) change values by a fifth or draw them anew; PB2, Parker-Holder
+et al. 2020 (https://arxiv.org/abs/2002.02518), lets a Gaussian process choose them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+import math
+import random
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, TrialScheduler
+import numpy as np
+from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler, PopulationBasedTraining, TrialScheduler
+from ray.tune.schedulers.pb2 import PB2
 
-from runner.compat.ray_tune import rename_in_rungs
+from runner.checkpoints import read_manifest
+from runner.checkpoints.files import CheckpointError
+from runner.checkpoints.folder import list_checkpoints
+from runner.compat.ray_tune import ChosenTakeovers, rename_in_rungs
+from runner.config.documents import parse_json
+from runner.config.errors import Problem, UserError
 from runner.config.schemas import ExperimentConfig
+from runner.config.signatures import foreign_reason, signed
 from runner.config.sweep import POPULATIONS
-from runner.sweep.population import Population
-from runner.sweep.trial_settings import OBJECTIVE, RUN, TIME, Earlier
-from runner.sweep.trials import SweepFolder
-from runner.tracking import ProgressLog
+from runner.sweep.space import SEED, Choices, Combination, Domain, Interval, SearchSpace, Value
+from runner.sweep.trial_settings import OBJECTIVE, RUN, TIME, Earlier, TrialSettings, clone_folder
+from runner.sweep.trials import SweepFolder, Trial, unfinished
+from runner.tracking import ProgressLog, write_result
+
+
+def coordinates(config: ExperimentConfig, space: SearchSpace, values: Combination) -> dict[str, Value]:
+    """Return what Tune's scheduler gets of the values of a trial; nothing where trials are no population."""
+    if config.perturbation_interval is None:
+        return {}
+    return to_coordinates({domain.key: domain for domain in space.mutable}, values, config.sweep.scheduler == "pb2")
+
+
+def to_coordinates(domains: Mapping[str, Domain], values: Combination, are_logarithms: bool) -> dict[str, Value]:
+    """Return a coordinate for each domain; `are_logarithms` where PB2 calculates."""
+    return {key: to_coordinate(domain, values[key], are_logarithms) for key, domain in domains.items()}
+
+
+def to_coordinate(domain: Domain, value: Value, are_logarithms: bool) -> Value:
+    """Return numbers of intervals as real ones; their logarithms where PB2 calculates and the domain is logarithmic."""
+    if isinstance(domain, Choices):
+        return value
+    return math.log(float(value)) if are_logarithms and domain.is_log else float(value)
+
+
+def from_coordinate(domain: Domain, coordinate: Value, before: Value, are_logarithms: bool) -> Value:
+    """Return a value of the domain; a whole number that is to change does so by 1 at least."""
+    if isinstance(domain, Choices):
+        return coordinate
+    number = float(coordinate)
+    number = math.exp(number) if are_logarithms and domain.is_log else number
+    change = number - float(before)
+    if domain.is_integer and 1e-6 < abs(change) < 1:
+        number = float(before) + math.copysign(1, change)
+    return domain.clipped(number)
+
+
+_log = logging.getLogger(__name__)
+
+_MUTATION_FILE, _MUTATION_KIND = "mutation.json", "staged mutation"
+Tell = Callable[[Trial, Mapping[str, Any]], None]
+
+
+class Population:
+    """What becomes of the trials of a population: on disk, in the sweep's folder, and for whoever wants to know.
+
+    Args:
+        space: what is searched; its `mutable` keys change.
+        folder: of the sweep.
+        time_attr: the metric that time is counted in.
+        tell: called with each trial that has changed and its row of `mutations.jsonl`.
+    """
+
+    def __init__(self, space: SearchSpace, folder: SweepFolder, time_attr: str, tell: Tell) -> None:
+        self._time_attr = time_attr
+        self._space = space
+        self.domains = {domain.key: domain for domain in space.mutable}
+        self._folder = folder
+        self._tell = tell
+
+    def take_over(
+        self, settings: TrialSettings, donor: TrialSettings, mutated: Combination, until: float
+    ) -> TrialSettings:
+        """Return what a trial goes on with: the state of the donor, its values, the `mutated` ones and its own seed.
+
+        Args:
+            settings: of the trial.
+            donor: the trial that it goes on from; where it has no checkpoint, the trial goes on as it is.
+            mutated: values that the donor has not.
+            until: the donor's state is its newest one up to here, in `sweep.time_attr`.
+        """
+        values = {**donor.values, **mutated}
+        if SEED in settings.values:
+            values[SEED] = settings.values[SEED]
+        run_dir = Path(settings.run_dir)
+        manifest = self._stage_clone(Path(donor.run_dir), run_dir, until)
+        if manifest is None:
+            _log.warning("trial %d goes on as it is: trial %d has no checkpoint", settings.number, donor.number)
+            return settings
+        result = manifest["result"]
+        at = {"num_env_steps": result["num_env_steps_sampled_lifetime"], "iteration": result["training_iteration"]}
+        mutation = signed({"donor": donor.number, "values": dict(values), "at": at}, _MUTATION_KIND)
+        write_result(_staged(run_dir) / _MUTATION_FILE, mutation)
+        shutil.rmtree(clone_folder(run_dir), ignore_errors=True)
+        _staged(run_dir).rename(clone_folder(run_dir))  # from now on the trial goes on from it, also after a kill
+        self._record(self._folder.trial(settings.number))
+        return replace(settings, values=values)
+
+    def recover(self) -> None:
+        """Record what was taken over right before a kill."""
+        for trial in unfinished(self._folder.trials):
+            self._record(trial)
+
+    def _record(self, trial: Trial) -> None:
+        file = clone_folder(self._folder.run_dir(trial)) / _MUTATION_FILE
+        mutation = self._read_mutation(file) if file.exists() else {}
+        if mutation and mutation["values"] != trial.values:
+            row = self._folder.mutate(trial, mutation["donor"], mutation["values"], mutation["at"])
+            self._tell(trial, row)
+
+    def _read_mutation(self, file: Path) -> dict[str, Any]:
+        """Return what a process that was killed has written; of somebody else, only values that are searched.
+
+        Raises:
+            UserError: it is damaged, or has other values.
+        """
+        try:
+            mutation = parse_json(file.read_bytes())
+            is_foreign = not self._folder.is_trusted and foreign_reason(mutation, _MUTATION_KIND) is not None
+            odd = [key for key, value in mutation["values"].items() if is_foreign and not self._space.holds(key, value)]
+            mutation["donor"], mutation["at"]["num_env_steps"], mutation["at"]["iteration"]
+        except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+            raise UserError(Problem(f"this is no mutation: {error!s:.200}", str(file)).render_alone()) from error
+        if odd:
+            what = "a mutation of somebody else sets what this sweep does not search"
+            raise UserError(Problem(what, str(file), ", ".join(odd), "--trust").render_alone())
+        return dict(mutation)
+
+    def _stage_clone(self, donor_dir: Path, run_dir: Path, until: float) -> dict[str, Any] | None:
+        """Copy the donor's checkpoint beside the trial's own ones; its manifest."""
+        staged = _staged(run_dir)
+        for _ in range(3):  # the donor trains on and drops old checkpoints meanwhile
+            with suppress(FileNotFoundError, shutil.Error, CheckpointError):
+                manifests = {path: read_manifest(path) for path in list_checkpoints(donor_dir / "checkpoints")}
+                in_time = [path for path, read in manifests.items() if read["result"].get(self._time_attr, 0) <= until]
+                chosen = in_time[-1] if in_time else next(iter(manifests), None)
+                if chosen is None:
+                    break
+                shutil.rmtree(staged, ignore_errors=True)
+                shutil.copytree(chosen, staged / chosen.name)
+                return manifests[chosen]
+        return None
+
+
+def _staged(run_dir: Path) -> Path:
+    return run_dir / ".clone.tmp"
+
+
+class _Takeover(ChosenTakeovers):
+    """What both schedulers do differently from Tune's classes, whose methods come next in the order of classes.
+
+    Trials come from a searcher, state is taken over through run dirs, and an earlier start is remembered.
+    """
+
+    _are_logarithms: bool
+
+    def __init__(self, population: Population, earlier: Earlier, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._population = population
+        self._earlier = dict(earlier)
+
+    def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
+        """Add a trial with its reports of an earlier start."""
+        super().on_trial_add(tune_controller, trial)
+        reports = self._earlier.pop(trial.config[RUN].number, ())  # not again if Tune tries a trial again
+        self.restore_reports(trial, map(dict, reports), TIME)
+
+    def take_over(self, trial: Any, donor: Any, proposed: Mapping[str, Any], until: float) -> dict[str, Any]:
+        """Return coordinates and settings of a trial that takes over another one's state."""
+        domains, are_logarithms = self._population.domains, self._are_logarithms
+        donor_values = donor.config[RUN].values
+        mutated = {
+            key: from_coordinate(domain, proposed[key], donor_values[key], are_logarithms)
+            for key, domain in domains.items()
+        }
+        settings = self._population.take_over(trial.config[RUN], donor.config[RUN], mutated, until)
+        return {**to_coordinates(domains, settings.values, are_logarithms), RUN: settings}
+
+
+class _PBT(_Takeover, PopulationBasedTraining):
+    _are_logarithms = False
+
+
+class _PB2(_Takeover, PB2):
+    _are_logarithms = True
+
+
+def make_population(config: ExperimentConfig, population: Population, earlier: Earlier) -> TrialScheduler:
+    """Return the scheduler of `sweep.scheduler` pbt or pb2; its search space has passed the checks of the command
+    line."""
+    sweep, domains = config.sweep, population.domains
+    common: dict[str, Any] = {
+        "time_attr": TIME,
+        "metric": OBJECTIVE,
+        "mode": next(iter(config.objectives.values())),
+        "perturbation_interval": config.perturbation_interval,
+        "quantile_fraction": sweep.quantile_fraction,
+        "synch": sweep.synch,
+        "log_config": False,
+        "require_attrs": False,  # no episode may have ended in the first iterations
+    }
+    random.seed(sweep.seed)  # Tune draws donors and factors from it
+    np.random.seed(sweep.seed)  # and PB2 from this one
+    if sweep.scheduler == "pb2":
+        intervals = {key: domain for key, domain in domains.items() if isinstance(domain, Interval)}
+        ends = {key: [to_coordinate(one, end, True) for end in one.examples] for key, one in intervals.items()}
+        return _PB2(population, earlier, hyperparam_bounds=ends, **common)
+    generator = np.random.default_rng([sweep.seed, 2])
+    mutations = {key: _mutation(domain, generator) for key, domain in domains.items()}
+    probability = sweep.resample_probability
+    return _PBT(population, earlier, hyperparam_mutations=mutations, resample_probability=probability, **common)
+
+
+def _mutation(domain: Domain, generator: np.random.Generator) -> Any:
+    """Return how Tune mutates: it walks to the neighbours in a list, a function draws anew."""
+    return list(domain.values) if isinstance(domain, Choices) else lambda: domain.sample(generator)
 
 
 def make_scheduler(config: ExperimentConfig, earlier: Earlier, population: Population) -> TrialScheduler:
@@ -27,8 +248,6 @@ def make_scheduler(config: ExperimentConfig, earlier: Earlier, population: Popul
     """
     sweep = config.sweep
     if sweep.scheduler in POPULATIONS:
-        from runner.sweep.population_schedulers import make_population  # imports scikit-learn
-
         return make_population(config, population, earlier)
     if sweep.scheduler == "asha":
         end = sweep.max_t or config.stop[sweep.time_attr]

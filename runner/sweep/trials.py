@@ -1,4 +1,4 @@
-"""What has become of each trial, in a file that one process appends to and that survives its kill."""
+"""The trials of a sweep in a file that one process appends to and that survives its kill."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from runner.checkpoints.trust import UntrustedError, find_links
 from runner.config.documents import parse_json
-from runner.config.errors import Problem, UserError
+from runner.config.errors import Problem, UserError, show_value
+from runner.config.required_trust import TrustRequirement
 from runner.config.signatures import foreign_reason, signed
 from runner.locks import owner_of
 from runner.sweep.space import Combination, SearchSpace, combination_key, difference, override_text, value_text
@@ -350,3 +352,17 @@ def _find_fault(line: Mapping[str, Any]) -> str | None:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def check_trials(space: SearchSpace, folder: SweepFolder) -> None:
+    """Raise `UntrustedError` for values of somebody else that are not searched, and for symbolic links."""
+    requirements = []
+    for trial in folder.trials:
+        for key, value in trial.values.items() if trial.number in folder.foreign else ():
+            if not space.holds(key, value):
+                requirements.append(TrustRequirement("sets", f"trial {trial.number}: {key}", show_value(value)))
+    reasons = [reason for reason in (folder.origin, *folder.foreign.values()) if reason is not None]
+    requirements += find_links(folder.path) if reasons else []
+    if requirements:
+        reason = reasons[0]
+        raise UntrustedError("this sweep", folder.path, reason, requirements)

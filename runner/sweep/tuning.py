@@ -18,10 +18,10 @@ from runner.config.composed import Composed
 from runner.config.schemas import ExperimentConfig
 from runner.experiment.ray_resources import bundles_of, total
 from runner.interrupts import interrupts
-from runner.sweep.coordinates import coordinates
 from runner.sweep.display import SweepDisplay
+from runner.sweep.reporting import SweepTracking
+from runner.sweep.schedulers import coordinates
 from runner.sweep.space import SearchSpace, combination_key, without_seed
-from runner.sweep.tracking import SweepTracking
 from runner.sweep.trial_settings import RUN, TrialSettings, compose_trial
 from runner.sweep.trials import SweepFolder, Trial
 from runner.tracking import RunStatus
@@ -121,12 +121,10 @@ class _Sweep:
     def _run(self) -> None:
         from ray import tune
 
-        from runner.sweep.population import Population
-        from runner.sweep.proposals import make_proposals
         from runner.sweep.reporting import EndsWhenAsked, SweepReporter
-        from runner.sweep.schedulers import make_scheduler, read_earlier
+        from runner.sweep.schedulers import Population, make_scheduler, read_earlier
         from runner.sweep.trial_run import TrialRun
-        from runner.sweep.trial_source import TrialSource
+        from runner.sweep.trial_source import TrialSource, make_proposals
 
         config, folder, sweep = self._config, self._folder, self._config.sweep
         metric, mode = next(iter(config.objectives.items()))

@@ -12,7 +12,7 @@ from typing import Any
 # Public name -> submodule, imported when it is asked for.
 _EXPORTS: dict[str, str] = {
     "BrokenContract": "rules",
-    "EnvironmentCheck": "environment_check",
+    "EnvironmentCheck": "environment_findings",
     "check_callback": "callback_contract",
     "check_connector": "connector_contract",
     "check_environment": "environment_check",

@@ -2,24 +2,215 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import gymnasium as gym
+import numpy as np
+import numpy.typing as npt
 
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.schemas import EnvConfig
 from runner.env_runners.env_closing import closing_problem
 from runner.env_runners.env_makers import Environment, check_made, make_environment, makes_all_at_once
 from runner.env_runners.multi_agent_env import MultiAgentEnv
+from runner.env_runners.observation_checks import ObservationChecks, outline
 from runner.env_runners.petting_zoo import as_multi_agent
-from runner.testing.environment_findings import EnvironmentCheck as EnvironmentCheck
-from runner.testing.environment_findings import Make
-from runner.testing.multi_agent_check import MultiAgentCheck
-from runner.testing.rules import BrokenContract
-from runner.testing.single_agent_check import SingleAgentCheck
-from runner.testing.vector_check import NUM_ENVS, VectorCheck
+from runner.episodes import nested
+from runner.testing.agent_checks import MultiAgentCheck, SingleAgentCheck
+from runner.testing.environment_findings import (
+    NUM_REPEATED,
+    NUM_TOGETHER,
+    EnvironmentCheck,
+    Make,
+    answer_of,
+    copied,
+    speed_together,
+    text_of,
+)
+from runner.testing.rules import BrokenContract, are_equal
+
+NUM_ENVS = 4
+# Answers of one vector step: observations, rewards, terminateds, truncateds.
+Answer = tuple[Any, Any, Any, Any]
+_AUTORESET = gym.vector.AutoresetMode.NEXT_STEP
+
+
+class VectorCheck:
+    """One check of `NUM_ENVS` sub-environments.
+
+    Args:
+        env: the sub-environments.
+        make: makes others.
+        name: for messages.
+        validate_observations: of the `env` block.
+        seed: of resets and actions.
+    """
+
+    def __init__(
+        self, env: gym.vector.VectorEnv[Any, Any, Any], make: Make, name: str, validate_observations: str, seed: int
+    ) -> None:
+        self._env, self._make, self._seed = env, make, seed
+        self._checks = ObservationChecks(env.single_observation_space, NUM_ENVS, name, validate_observations)
+        self.found = EnvironmentCheck()
+
+    def run(self, num_steps: int) -> None:
+        """Check all there is to check; the first thing that no run survives ends it."""
+        env, found = self._env, self.found
+        found.facts["observation space"] = f"{text_of(env.single_observation_space)} of each"
+        found.facts["action space"] = f"{text_of(env.single_action_space)} of each"
+        found.check_bounds(env.single_action_space, "single_action_space")
+        found.check_images(env.single_observation_space, "single_observation_space")
+        self._check_declarations()
+        if found.faults:
+            return
+        answers = self._walk(num_steps)
+        if found.faults:
+            return
+        self._check_repeated(answers[:NUM_REPEATED])
+        self._check_seeds(answers[0][0])
+        speed = speed_together(self._make, NUM_TOGETHER, num_steps, self._seed)
+        found.facts["env steps/s"] = f"{speed:,.0f} of {NUM_TOGETHER} sub-environments, with random actions"
+
+    def _check_declarations(self) -> None:
+        mode = self._env.metadata.get("autoreset_mode")
+        if mode != _AUTORESET:
+            what = "sub-environments are not reset in the step after their episode's end"
+            allowed = 'metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}, and a step that does it'
+            self.found.tell(Problem(what, "metadata", f"autoreset_mode {mode}", allowed), is_fault=True)
+        for attribute in ("observation_space", "action_space"):
+            expected = gym.vector.utils.batch_space(getattr(self._env, f"single_{attribute}"), self._env.num_envs)
+            space = getattr(self._env, attribute, None)
+            if space != expected:
+                what = f"{attribute} is not single_{attribute} for all sub-environments"
+                got = "nothing" if space is None else text_of(space)
+                self.found.tell(Problem(what, attribute, got, text_of(expected)), is_fault=False)
+
+    # -- steps ---------------------------------------------------------------------------------------------------------
+
+    def _walk(self, num_steps: int) -> list[Answer]:
+        """Take the vector steps, check each answer, and return the answers."""
+        answers: list[Answer] = []
+        lengths: list[int] = []
+        returns: list[float] = []
+        length, total = np.zeros(NUM_ENVS, np.int64), np.zeros(NUM_ENVS)
+        is_done = np.zeros(NUM_ENVS, np.bool_)
+        for number, answer in enumerate(self._answers(self._env, is_checked=True)):
+            answers.append(answer)
+            obs, rewards, terminateds, truncateds = answer
+            method = "step" if number else "reset"
+            self.found.tell_misfit(self._checks, obs, method, method)
+            if number and not self._check_arrays(rewards, terminateds, truncateds):
+                break
+            if number:
+                ends = terminateds | truncateds
+                self._check_resets(is_done, rewards, ends)
+                length, total = np.where(is_done, 0, length + 1), np.where(is_done, 0.0, total + rewards)
+                is_done = ends
+                lengths += length[ends].tolist()
+                returns += total[ends].tolist()
+            if self.found.faults or number * NUM_ENVS >= num_steps:
+                break
+        if not self.found.faults:
+            self.found.tell_episodes(lengths, returns, num_steps)
+        return answers
+
+    def _answers(self, env: gym.vector.VectorEnv[Any, Any, Any], is_checked: bool = False) -> Iterator[Answer]:
+        """Yield what the reset and vector steps with random actions return, with the same seeds each time."""
+        space = gym.vector.utils.batch_space(env.single_action_space, NUM_ENVS)
+        space.seed(self._seed)
+        sizes = "observations, infos (a dict)"
+        obs, infos = answer_of(lambda: env.reset(seed=self._seed), f"reset(seed={self._seed})", "reset", sizes)
+        if is_checked:
+            self._check_infos(infos, "reset")
+        yield copied(obs), np.zeros(NUM_ENVS), np.zeros(NUM_ENVS, np.bool_), np.zeros(NUM_ENVS, np.bool_)
+        sizes = "observations, rewards, terminateds, truncateds, infos (a dict)"
+        while True:
+            actions = space.sample()
+            before = copy.deepcopy(actions)
+            obs, rewards, terminateds, truncateds, infos = answer_of(
+                partial(env.step, actions), "step", "step", sizes, f"actions {before}"
+            )
+            if is_checked:
+                self.found.check_action(actions, before, "step")
+                self._check_infos(infos, "step")
+            yield copied(obs), np.array(rewards), np.array(terminateds), np.array(truncateds)
+
+    def _check_arrays(self, rewards: Any, terminateds: Any, truncateds: Any) -> bool:
+        """Check rewards and ends; return whether they can be worked with."""
+        has_numbers = rewards.shape == (NUM_ENVS,) and rewards.dtype.kind in "biuf"
+        if not has_numbers:
+            allowed = f"numbers of shape ({NUM_ENVS},), one for each sub-environment"
+            self.found.tell(Problem("rewards are no numbers", "step", outline(rewards), allowed), is_fault=True)
+        elif not np.isfinite(rewards).all():
+            problem = Problem("a reward is not finite", "step", str(rewards), "finite numbers")
+            self.found.tell(problem, is_fault=True)
+        has_bools = True
+        for name, ends in (("terminateds", terminateds), ("truncateds", truncateds)):
+            if ends.shape != (NUM_ENVS,) or ends.dtype != np.bool_:
+                has_bools = False
+                problem = Problem(f"{name} are no bools", "step", outline(ends), f"bools of shape ({NUM_ENVS},)")
+                self.found.tell(problem, is_fault=True)
+        return has_numbers and has_bools
+
+    def _check_resets(self, is_done: npt.NDArray[np.bool_], rewards: Any, ends: npt.NDArray[np.bool_]) -> None:
+        """Check the sub-environments whose episodes had ended before this step, which resets them."""
+        if (rewards[is_done] != 0).any():
+            what = "the step that resets a sub-environment gives it a reward: was it reset in the step before?"
+            self.found.tell(Problem(what, "step", str(rewards[is_done]), "0, as no action was taken"), is_fault=True)
+        if ends[is_done].any():
+            what = "the step that resets a sub-environment ends its episode, too"
+            allowed = "a first observation, after which an action is taken"
+            self.found.tell(Problem(what, "step", allowed=allowed), is_fault=True)
+
+    def _check_infos(self, infos: Mapping[str, Any], method: str) -> None:
+        """Check infos in gymnasium's form: `key` holds a value for each sub-environment for which `_key` is true."""
+        if "final_obs" in infos:
+            what = "infos have a final_obs: sub-environments are reset in the step that ends their episode"
+            allowed = "the last observation in `obs`, and the reset in the next step"
+            self.found.tell(Problem(what, method, allowed=allowed), is_fault=True)
+        for key, values in infos.items():
+            if key.startswith("_") and key[1:] in infos:
+                continue
+            if isinstance(values, Mapping):
+                self._check_infos(values, method)
+            elif np.ndim(values) == 0 or len(values) != NUM_ENVS:
+                what = f"info {key} has no value for each sub-environment"
+                allowed = f"an array of {NUM_ENVS} values, beside _{key} that says for whom there is one"
+                self.found.tell(Problem(what, method, outline(values), allowed), is_fault=True)
+            mask = infos.get(f"_{key}")
+            if mask is not None and np.shape(mask) != (NUM_ENVS,):
+                what = f"info _{key} does not say for which sub-environments there is a {key}"
+                problem = Problem(what, method, outline(mask), f"bools of shape ({NUM_ENVS},)")
+                self.found.tell(problem, is_fault=True)
+
+    # -- seeds ---------------------------------------------------------------------------------------------------------
+
+    def _check_repeated(self, first: list[Answer]) -> None:
+        """Compare with what other sub-environments return for the same seed and actions."""
+        others = self._make(NUM_ENVS)
+        try:
+            for number, (expected, got) in enumerate(zip(first, self._answers(others), strict=False)):
+                if not are_equal(expected, got):
+                    self.found.tell_not_repeated(number, is_reset=number == 0)
+                    return
+        finally:
+            closing_problem(others)
+
+    def _check_seeds(self, first: Any) -> None:
+        """Check what seeds change in the first observations."""
+        again, other = (copied(self._env.reset(seed=self._seed + more)[0]) for more in (0, 1))
+        if not nested.equal(first, again):
+            what = "a second reset with the same seed gives other observations"
+            problem = Problem(what, "reset", allowed="generators that each reset(seed=...) begins anew")
+            self.found.tell(problem, is_fault=False)
+        rows = nested.unstack(first)
+        if not nested.equal(first, other) and all(nested.equal(rows[0], row) for row in rows[1:]):
+            what = "all sub-environments begin with the same observation, though it depends on the seed"
+            allowed = "a seed of its own for each, such as seed + its number"
+            self.found.tell(Problem(what, "reset", allowed=allowed), is_fault=False)
 
 
 def check_environment(

@@ -21,8 +21,6 @@ from runner.episodes import nested
 from runner.learners.loss import Loss, find_misfit, with_noise
 from runner.learners.parameter_updater import backward_each, members_of
 from runner.modules.rl_module import RLModule
-from runner.testing.loss_batches import ReadColumns, make_batch, make_sequences, reordered
-from runner.testing.loss_terms import mixed_terms
 from runner.testing.module_learner import ModuleLearner
 from runner.testing.rules import (
     Rule,
@@ -32,7 +30,19 @@ from runner.testing.rules import (
     find_difference,
     through_checkpoint,
 )
-from runner.testing.sampled_items import DISCRETE, OBSERVATIONS, Space, are_close, process_streams, small_module
+from runner.testing.sampled_items import (
+    DISCRETE,
+    OBSERVATIONS,
+    ReadColumns,
+    Space,
+    are_close,
+    make_batch,
+    make_sequences,
+    mixed_terms,
+    process_streams,
+    reordered,
+    small_module,
+)
 
 _NUM_ROWS = 13  # a number that no other dimension has
 

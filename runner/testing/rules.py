@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from runner.checkpoints.errors import UnstorableError
-from runner.checkpoints.stored_values import Reference, from_plain, to_plain
+from runner.checkpoints.files import Reference, UnstorableError, from_plain, to_plain
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.episodes import nested
 from runner.segments import Segment

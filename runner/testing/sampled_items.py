@@ -1,18 +1,22 @@
-"""Random items of spaces: batches for modules, and environments for connectors."""
+"""Random items of spaces, random train batches for losses, and the terms of a loss with the parameters they reach."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
 from runner.environments.stand_in import item_of
 from runner.episodes import nested
-from runner.modules import ActorCriticModule, RLModule
+from runner.modules.actor_critic_module import ActorCriticModule
+from runner.modules.rl_module import RLModule
 
 Space = gym.Space[Any]
 OBSERVATIONS = gym.spaces.Box(-5.0, 5.0, (3,), np.float32)
@@ -98,3 +102,155 @@ class SampledEnvironments(gym.vector.VectorEnv[Any, Any, Any]):
 
     def _observe(self) -> Any:
         return nested.stack([item_of(self.single_observation_space) for _ in range(self.num_envs)])
+
+
+_LENGTHS = (4, 2, 3)  # of sequences
+
+
+class ReadColumns(Mapping[str, Any]):
+    """A batch that knows which of its columns were read."""
+
+    def __init__(self, columns: Mapping[str, Any]) -> None:
+        self._columns = columns
+        self.read: set[str] = set()
+
+    def __getitem__(self, name: str) -> Any:
+        self.read.add(name)
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns)
+
+    def __len__(self) -> int:
+        return len(self._columns)
+
+
+def make_batch(module: RLModule, num_rows: int = 12, seed: int = 0) -> dict[str, Tensor]:
+    """Return random rows as a policy a little different from `module` could have sampled them.
+
+    The module is without memory.
+    """
+    stream = np.random.default_rng(seed)
+    obs = _observed(module, num_rows, stream)
+    with torch.no_grad():
+        theta = module.forward_train({"obs": obs})["action_dist_inputs"]
+    return {"obs": obs, **_acted(module, theta, stream)}
+
+
+def _acted(module: RLModule, theta: Tensor, stream: np.random.Generator) -> dict[str, Tensor]:
+    """Return the columns of rows (B,) that were acted in by parameters near `theta` (B, K)."""
+    num_rows = len(theta)
+    with torch.no_grad():
+        theta = theta + torch.from_numpy(stream.normal(scale=0.3, size=theta.shape).astype(np.float32))
+        noise = torch.from_numpy(module.action_dist.draw_noise(stream, (num_rows,)))
+        actions = module.action_dist.sample(theta, noise)
+        logp = module.action_dist.log_prob(theta, actions)
+    rows = {name: torch.from_numpy(stream.normal(size=num_rows).astype(np.float32)) for name in ("a", "v", "r")}
+    return {
+        "actions": actions,
+        "action_dist_inputs": theta,
+        "action_logp": logp,
+        "advantages": rows["a"],
+        "value_targets": 4 * rows["v"],
+        "returns": 4 * rows["v"],
+        "rewards": rows["r"],
+        "terminateds": torch.zeros(num_rows, dtype=torch.bool),
+        "truncateds": torch.zeros(num_rows, dtype=torch.bool),
+        "n_step": torch.from_numpy(stream.integers(1, 4, num_rows)),
+        "weights": torch.from_numpy(stream.random(num_rows, np.float32)),
+        "new_obs": _observed(module, num_rows, stream),
+    }
+
+
+def _observed(module: RLModule, num_rows: int, stream: np.random.Generator) -> Any:
+    """Return random observations (num_rows, ...) of a module."""
+    space = module.observation_space
+    if isinstance(space, gym.spaces.Box):
+        return torch.from_numpy(stream.normal(size=(num_rows, *space.shape)).astype(np.float32))
+    return tensors_of(space, num_rows, seed=int(stream.integers(2**31)))
+
+
+def make_sequences(module: RLModule, padding: float) -> dict[str, Any]:
+    """Return sequences (S, L, ...) of 2 to 4 steps for a module with memory, whose padded steps hold `padding`."""
+    stream = np.random.default_rng(0)
+    shape = len(_LENGTHS), max(_LENGTHS)
+    obs = torch.from_numpy(stream.normal(size=(*shape, 3)).astype(np.float32))
+    state_in = memory_of(module, len(_LENGTHS))
+    with torch.no_grad():
+        theta = module.forward_train({"obs": obs, "state_in": state_in})["action_dist_inputs"]
+    columns = {
+        name: rows.reshape(*shape, *rows.shape[1:])
+        for name, rows in _acted(module, theta.flatten(0, 1), stream).items()
+    }
+    columns["obs"] = obs
+    mask = torch.arange(shape[1]) < torch.tensor(_LENGTHS)[:, None]
+    for column in columns.values():
+        column[~mask] = torch.tensor(padding).to(column.dtype)
+    return {**columns, "state_in": state_in, "loss_mask": mask}
+
+
+def reordered(batch: Mapping[str, Any], order: npt.NDArray[Any], num_rows: int) -> dict[str, Any]:
+    """Return the rows in this order, along the axis that is so long; what has none stays, as noise of a whole pass."""
+    rows = torch.from_numpy(order)
+
+    def taken(leaf: Tensor) -> Tensor:
+        axis = next((axis for axis, length in enumerate(leaf.shape) if length == num_rows), None)
+        return leaf if axis is None else leaf.index_select(axis, rows)
+
+    return {name: nested.map_leaves(taken, column) for name, column in batch.items()}
+
+
+# Operations that add up what they are given, or scale it: they do not make one term of two.
+_LINEAR = ("Add", "Sub", "Mean", "Sum", "Neg", "Stack", "Cat", "Where", "View", "Reshape", "Squeeze", "Unsqueeze")
+_PRODUCTS = ("Mul", "Div", "Dot")  # linear if only one factor has a gradient
+
+
+def mixed_terms(
+    loss: Tensor, members: Mapping[str, Sequence[nn.Parameter]], names: Mapping[int, str]
+) -> Iterator[dict[str, str]]:
+    """Yield what each term of a sum reaches that reaches the parameters of several optimisers.
+
+    Args:
+        loss: the sum, 0-d.
+        members: optimiser -> its parameters.
+        names: id of a parameter -> its name.
+
+    Yields:
+        Optimiser -> the name of one of its parameters.
+    """
+    owner = {id(parameter): optimizer for optimizer, group in members.items() for parameter in group}
+    for term in _terms(loss.grad_fn):
+        reached: dict[str, str] = {}
+        for parameter in _leaves(term):
+            if id(parameter) in owner:
+                reached.setdefault(owner[id(parameter)], names[id(parameter)])
+        if len(reached) > 1:
+            yield reached
+
+
+def _terms(node: Any) -> Iterator[Any]:
+    waiting, seen = [node], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        before = [one for one, _ in node.next_functions if one is not None]
+        kind = type(node).__name__
+        is_linear = kind.startswith(_LINEAR) or (kind.startswith(_PRODUCTS) and len(before) == 1)
+        if is_linear and before:
+            waiting += before
+        else:
+            yield node
+
+
+def _leaves(node: Any) -> Iterator[Tensor]:
+    waiting, seen = [node], set()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if hasattr(node, "variable"):
+            yield node.variable
+        waiting += [one for one, _ in node.next_functions]

@@ -3,16 +3,13 @@
 Imports neither MLflow nor rich: only the child process imports MLflow, only a live display rich.
 """
 
-from runner.tracking.data_set import DataSet
-from runner.tracking.display import Display, DisplayInfo, NoDisplay, PlainDisplay
+from runner.tracking.display import Display, DisplayInfo, LoggedDisplay, NoDisplay, PlainDisplay
 from runner.tracking.display_modes import DisplayMode, make_display
-from runner.tracking.logged_display import LoggedDisplay
-from runner.tracking.mlflow_store import StoreLocation, resolve_store, ui_command
+from runner.tracking.headline import RunSummary, resume_command, summary_lines
+from runner.tracking.known_run import StoreLocation, resolve_store, ui_command
 from runner.tracking.mlflow_tracker import MLflowSettings, MLflowTracker, RunStatus
-from runner.tracking.progress_log import ProgressLog
-from runner.tracking.result_file import write_result
-from runner.tracking.run_info import flatten_parameters, git_revision, package_versions, run_info
-from runner.tracking.summary import RunSummary, resume_command, summary_lines
+from runner.tracking.progress_log import ProgressLog, write_result
+from runner.tracking.run_info import DataSet, flatten_parameters, git_revision, package_versions, run_info
 
 __all__ = [
     "DataSet",

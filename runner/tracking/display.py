@@ -1,14 +1,22 @@
-"""What a run shows while it trains: live on a terminal, plain lines elsewhere, or nothing."""
+"""What a run shows while it trains (live on a terminal, plain lines elsewhere, or nothing), and its `runner.log`."""
 
 from __future__ import annotations
 
+import errno
+import io
+import logging
+import os
+import stat
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import TextIOWrapper
+from pathlib import Path
 from typing import Any, Protocol, TextIO
 
 from runner.tracking import headline
-from runner.tracking.time_left import TimeLeft
+from runner.tracking.headline import TimeLeft
 
 
 @dataclass(frozen=True)
@@ -165,3 +173,89 @@ def _reading(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _number(value: object) -> str:
     return f"{headline.number_text(value):>{headline.NUMBER_WIDTH}}"
+
+
+@contextmanager
+def logged_to_file(run_dir: Path) -> Iterator[None]:
+    """Write log records of this process to `runner.log` within.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    handler = _QuietFileHandler(run_dir / "runner.log", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"))
+    root = logging.getLogger()
+    root.addHandler(handler)
+    root.setLevel(min(root.level or logging.INFO, logging.INFO))
+    try:
+        yield
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+
+
+class _QuietFileHandler(logging.FileHandler):
+    """Loses records where the disk is full: a stack trace of `logging` on the terminal would help nobody."""
+
+    def _open(self) -> TextIOWrapper:
+        return os.fdopen(_open_regular(self.baseFilename), "a", encoding=self.encoding)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        """Do nothing; the run says what is wrong with the disk."""
+
+    def close(self) -> None:
+        """Close the file; what is buffered may not find room."""
+        try:
+            super().close()
+        except OSError:
+            self.stream = None
+
+
+def _open_regular(path: str) -> int:
+    """Open a file to append to that is neither a link nor a pipe: a run dir of somebody else may hold either."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    try:
+        descriptor = os.open(path, flags, 0o666)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(f"{path} is a symbolic link, and none is followed") from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no regular file")
+    return descriptor
+
+
+_log = logging.getLogger("runner")
+
+
+class LoggedDisplay:
+    """Shows everything on `shown`, and logs the lines that a plain display of the same run would have."""
+
+    def __init__(self, shown: Display) -> None:
+        self._displays: tuple[Display, ...] = (shown, PlainDisplay(_LogStream()))  # type: ignore[arg-type]
+
+    def start(self, info: DisplayInfo) -> None:
+        for display in self._displays:
+            display.start(info)
+
+    def update(self, metrics: Mapping[str, Any]) -> None:
+        for display in self._displays:
+            display.update(metrics)
+
+    def note(self, text: str) -> None:
+        for display in self._displays:
+            display.note(text)
+
+    def finish(self, summary_lines: Sequence[str], is_done: bool = False) -> None:
+        for display in self._displays:
+            display.finish(summary_lines, is_done)
+
+
+class _LogStream(io.TextIOBase):
+    """A stream whose lines become log records."""
+
+    def write(self, text: str) -> int:
+        for line in text.splitlines():
+            _log.info("%s", line)
+        return len(text)

@@ -15,10 +15,9 @@ from typing import Any, Protocol
 from runner.config.documents import parse_json, read_regular
 from runner.config.errors import Problem, UserError
 from runner.config.signatures import foreign_reason, signed
-from runner.tracking.escaped_names import TENSORBOARD_NAMES, escaped_name
 from runner.tracking.headline import ENV_STEPS
-from runner.tracking.progress_log import ProgressLog
-from runner.tracking.result_file import write_result
+from runner.tracking.plain_values import TENSORBOARD_NAMES, escaped_name
+from runner.tracking.progress_log import ProgressLog, write_result
 
 Result = Mapping[str, float | int | None]
 _KIND = "wandb run"

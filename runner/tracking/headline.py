@@ -1,10 +1,15 @@
-"""The few numbers of an iteration that a person watches, as labelled text."""
+"""What a person reads of a run: the headline numbers of an iteration, the time left, and the lines that close a run."""
 
 from __future__ import annotations
 
+import math
+import os
+import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from runner.tracking.known_run import python_command, ui_command
 from runner.tracking.plain_values import finite_number
 
 ITERATION = "training_iteration"
@@ -102,3 +107,171 @@ def stop_texts(stop: Mapping[str, float], fewest_episodes: Mapping[str, int]) ->
     over = {name: f" over {num:,} episodes" for name, num in fewest_episodes.items()}
     texts = [f"{name} >= {float(value):,.10g}{over.get(name, '')}" for name, value in stop.items()]
     return texts or ["nothing: until interrupted"]
+
+
+_LARGE_RETURN = 100
+_DOMINATES = 100  # times the policy loss
+_SMALLEST_POLICY_LOSS = 0.01
+
+
+def reward_scale_hint(values: Mapping[str, float | None]) -> str | None:
+    """Return what to do about large rewards, None if the value loss does not dominate.
+
+    Args:
+        values: metric -> the last value.
+    """
+    last_return = values.get(RETURN)
+    if last_return is None or not abs(last_return) >= _LARGE_RETURN:
+        return None
+    for name, policy_loss in values.items():
+        module, _, metric = name.rpartition("/")
+        vf_loss = values.get(f"{module}/vf_loss")
+        if metric != "policy_loss" or policy_loss is None or vf_loss is None or math.isnan(vf_loss):
+            continue
+        if vf_loss >= _DOMINATES * max(abs(policy_loss), _SMALLEST_POLICY_LOSS):
+            return (
+                f"Returns are large ({number_text(last_return)}), and the value loss ({number_text(vf_loss)}) is much "
+                f"larger than the policy loss ({number_text(policy_loss)}). If the policy does not improve, try "
+                "connectors=normalize, which scales rewards and observations."
+            )
+    return None
+
+
+# Metrics that grow steadily, so that their rate tells when they reach a limit.
+STEADY_METRICS = frozenset(
+    {
+        "training_iteration",
+        "num_env_steps_sampled_lifetime",
+        "num_env_steps_trained_lifetime",
+        "num_episodes_lifetime",
+        "time_total_s",
+    }
+)
+
+
+class TimeLeft:
+    """The run ends when the first metric of `stop` is at or above its value.
+
+    Each steady metric is continued at its mean rate since `started_s`, when it stood at its value in
+    `initial` (a resumed run's last metrics; 0 without). Where `stop` names others too, the run may end
+    sooner than said.
+    """
+
+    def __init__(self, stop: Mapping[str, float], initial: Mapping[str, Any], started_s: float) -> None:
+        self._limits = {name: float(value) for name, value in stop.items() if name in STEADY_METRICS}
+        self._initial = {name: finite_number(initial.get(name)) or 0.0 for name in self._limits}
+        self._started_s = started_s
+        self._ends_at_s: float | None = None
+        self._has_ended = False
+        self.is_upper_bound = len(self._limits) < len(stop)
+        self.fraction_done: float | None = None  # 0 to 1; None when nothing steady limits the run
+
+    def update(self, metrics: Mapping[str, Any], now_s: float) -> None:
+        """Take the metrics of the iteration that ended at `now_s` (same clock as `started_s`)."""
+        if self._has_ended:
+            return
+        elapsed_s = now_s - self._started_s
+        for name, limit in self._limits.items():
+            value = finite_number(metrics.get(name))
+            if value is None or limit <= 0:
+                continue
+            self.fraction_done = min(max(self.fraction_done or 0.0, value / limit), 1.0)
+        all_left_s = [self._left_s(name, metrics, elapsed_s) for name in self._limits]
+        left_s = min((left_s for left_s in all_left_s if left_s is not None), default=None)
+        self._ends_at_s = None if left_s is None else now_s + left_s
+
+    def end(self) -> None:
+        """Note that a stop criterion is met, whether steady or not: no time is left."""
+        self._has_ended = True
+        self._ends_at_s = -math.inf
+        self.is_upper_bound = False
+        self.fraction_done = 1.0 if self._limits else None
+
+    def seconds(self, now_s: float) -> float | None:
+        """Return seconds left at `now_s`; None while nothing is known."""
+        return None if self._ends_at_s is None else max(self._ends_at_s - now_s, 0.0)
+
+    def text(self, now_s: float) -> str:
+        """Return h:mm:ss, after "<=" when another criterion may end the run sooner; "-" when nothing is known."""
+        seconds = self.seconds(now_s)
+        if seconds is None:
+            return "-"
+        return f"{'<=' if self.is_upper_bound else ''}{duration_text(seconds)}"
+
+    def _left_s(self, name: str, metrics: Mapping[str, Any], elapsed_s: float) -> float | None:
+        value = finite_number(metrics.get(name))
+        if value is None or value <= self._initial[name] or elapsed_s <= 0:
+            return None
+        return max(self._limits[name] - value, 0.0) * elapsed_s / (value - self._initial[name])
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """None where there is nothing to tell: that line is left out. `warnings` come last, one line each."""
+
+    status: str  # finished, failed or interrupted
+    stop_reason: str
+    iterations: int
+    env_steps: int
+    time_s: float  # of the whole run, without the time between an end and a resume
+    run_dir: str | os.PathLike[str]
+    rows_read: int | None = None  # of recorded data, by this process
+    rows_per_s: float | None = None  # None where they were read at the start
+    last_return: float | None = None
+    best_return: float | None = None
+    evaluation_return: float | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    tracking_uri: str | None = None
+    resume_command: str | None = None
+    warnings: list[str] = field(default_factory=list)
+
+
+def summary_lines(summary: RunSummary) -> list[str]:
+    """Return what `Display.finish` takes."""
+    steps_per_s = summary.env_steps / summary.time_s if summary.time_s > 0 else None
+    rows = {
+        "iterations": count_text(summary.iterations),
+        "env steps": f"{count_text(summary.env_steps)} ({count_text(steps_per_s)} per second)",
+        "rows read": _rows_text(summary),
+        "time": _time_text(summary.time_s),
+        "return": _return_text(summary),
+        "run dir": os.fspath(summary.run_dir),
+        "checkpoint": None if summary.checkpoint is None else os.fspath(summary.checkpoint),
+        "MLflow": None if summary.tracking_uri is None else ui_command(summary.tracking_uri),
+        "resume": summary.resume_command,
+    }
+    lines = [f"{summary.status}: {summary.stop_reason}"]
+    lines += [f"  {label:<10}  {text}" for label, text in rows.items() if text is not None]
+    return lines + [f"warning: {text}" for text in summary.warnings]
+
+
+def resume_command(run_dir: str | os.PathLike[str]) -> str:
+    """Return what to type to go on with the run in `run_dir`."""
+    return _command("resume", run_dir)
+
+
+def report_command(run_dir: str | os.PathLike[str]) -> str:
+    """Return what to type to get the page of the run in `run_dir`."""
+    return _command("report", run_dir)
+
+
+def _command(verb: str, run_dir: str | os.PathLike[str]) -> str:
+    return f"{python_command()} -m runner {verb} {shlex.quote(os.fspath(run_dir))}"
+
+
+def _time_text(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else duration_text(seconds)
+
+
+def _rows_text(summary: RunSummary) -> str | None:
+    if summary.rows_read is None:
+        return None
+    rate = "" if summary.rows_per_s is None else f" ({count_text(summary.rows_per_s)} per second)"
+    return f"{count_text(summary.rows_read)}{rate}"
+
+
+def _return_text(summary: RunSummary) -> str | None:
+    numbers = {"last": summary.last_return, "best": summary.best_return}
+    numbers["evaluation"] = summary.evaluation_return
+    shown = [f"{label} {number_text(value)}" for label, value in numbers.items() if value is not None]
+    return ", ".join(shown) or None

@@ -15,8 +15,8 @@ from rich.text import Text
 
 from runner.tracking import headline
 from runner.tracking.display import DisplayInfo
+from runner.tracking.headline import TimeLeft
 from runner.tracking.plain_values import finite_number
-from runner.tracking.time_left import TimeLeft
 
 MAX_REFRESHES_PER_S = 4.0
 IDLE_REFRESH_INTERVAL_S = 1.0  # so that the clock runs through a long iteration

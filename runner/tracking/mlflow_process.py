@@ -23,8 +23,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
-from runner.tracking.known_run import write_known_run
-from runner.tracking.mlflow_store import check_sqlite_writable, error_line
+from runner.tracking.known_run import check_sqlite_writable, error_line, write_known_run
 
 if TYPE_CHECKING:
     from runner.tracking.mlflow_writer import RunWriter

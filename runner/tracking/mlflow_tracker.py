@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, Literal
 
-from runner.tracking.data_set import DataSet
 from runner.tracking.plain_values import finite_number
+from runner.tracking.run_info import DataSet
 
 RunStatus = Literal["FINISHED", "FAILED", "KILLED"]
 

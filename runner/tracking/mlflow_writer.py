@@ -17,8 +17,8 @@ from mlflow import MlflowClient
 from mlflow.entities import Dataset, DatasetInput, InputTag, Metric, Param, Run, RunTag
 from mlflow.exceptions import MlflowException
 
-from runner.tracking.escaped_names import MLFLOW_NAMES, escaped_name
-from runner.tracking.mlflow_store import error_line, sqlite_path
+from runner.tracking.known_run import error_line, sqlite_path
+from runner.tracking.plain_values import MLFLOW_NAMES, escaped_name
 
 Item = TypeVar("Item")
 

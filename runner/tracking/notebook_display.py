@@ -10,11 +10,11 @@ from contextlib import suppress
 from html import escape
 from typing import Any
 
-from runner.drawings.curve import draw_curve
+from runner.drawings import draw_curve
 from runner.tracking import headline
 from runner.tracking.display import DisplayInfo
+from runner.tracking.headline import TimeLeft
 from runner.tracking.plain_values import finite_number
-from runner.tracking.time_left import TimeLeft
 
 MIN_INTERVAL_S = 0.5
 MOST_POINTS = 400

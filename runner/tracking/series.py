@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from runner.tracking.growing_columns import Column, GrowingColumns
 from runner.tracking.headline import ENV_STEPS, ITERATION
 from runner.tracking.plain_values import finite_number
+from runner.tracking.progress_log import Column, GrowingColumns
 
 PROGRESS_FILE = "progress.jsonl"
 _AXES: Mapping[str, str] = {

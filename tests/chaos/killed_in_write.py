@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from runner.checkpoints.segment_files import SUFFIX
+from runner.checkpoints.checkpoint import SUFFIX
 
 _EVENTS = {"open", "os.link", "os.mkdir", "os.rename", "os.remove", "os.rmdir"}
 _HIDDEN = f"{os.sep}checkpoints{os.sep}."

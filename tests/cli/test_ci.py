@@ -17,7 +17,7 @@ import pytest
 from runner.cli.arguments import Arguments
 from runner.cli.ci import Verdict, parse_budget
 from runner.cli.conditions import Condition
-from runner.cli.junit import Case, write_report
+from runner.cli.trained import Case, write_report
 from tests.cli.conftest import HEAVY_IMPORTS, RunCli
 from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, result_of
 

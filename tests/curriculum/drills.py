@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from runner.env_runners.multi_agent_env import AgentDict, MultiAgentEnv, StepDicts
-from runner.environments.tic_tac_toe import TicTacToe
+from runner.environments.games import TicTacToe
 
 
 class Drill(gym.Env[Any, Any]):

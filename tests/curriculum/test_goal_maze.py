@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from runner.environments.goal_maze import GoalMaze
+from runner.environments.small_tasks import GoalMaze
 from runner.testing import check_environment
 
 

@@ -8,7 +8,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from runner.environments import MinAtar
-from runner.environments.minatar import GAMES
+from runner.environments.other_packages import GAMES
 
 
 def episode(env: MinAtar, seed: int | None, num_steps: int = 200) -> list[tuple[bytes, float]]:

@@ -81,7 +81,7 @@ def test_module_only_and_fit_take_the_next_free_name(
 ) -> None:
     assert run_main(*SHORT, "hydra.run.dir=first").code == 0
     with monkeypatch.context() as patched:
-        patched.setattr("runner.cli.module_only._default_run_dir", lambda _: tmp_path / "day" / "second")
+        patched.setattr("runner.cli.resume._default_run_dir", lambda _: tmp_path / "day" / "second")
         for _ in range(2):
             assert run_main("resume", "first", "--module-only").code == 0
     assert sorted(path.name for path in (tmp_path / "day").iterdir()) == ["second", "second_2"]

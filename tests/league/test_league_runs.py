@@ -15,19 +15,17 @@ import numpy as np
 import pytest
 
 from runner.checkpoints import load_checkpoint, save_checkpoint
-from runner.cli.against import naming_opponent, naming_run
+from runner.cli.evaluate import naming_opponent, naming_run
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
 from runner.config.league import LeagueConfig
 from runner.config.validation import build_experiment_config
-from runner.environments.tic_tac_toe import TicTacToe, best_moves, value, winner
+from runner.environments.games import TicTacToe, best_moves, value, winner
 from runner.experiment.rehearsal import rehearse
 from runner.experiment.trainer import Trainer
-from runner.league.game_players import PerfectTicTacToePlayer
 from runner.league.league import League
-from runner.league.lineup import ITSELF
-from runner.league.players import RandomPlayer, Seat
-from runner.league.policy_spaces import find_misfits
+from runner.league.opponent_environments import ITSELF
+from runner.league.players import PerfectTicTacToePlayer, RandomPlayer, Seat, find_misfits
 from runner.rows.matches import Match
 from tests.conftest import Outcome, marked_but
 from tests.support.resuming import assert_resumes_exactly, train

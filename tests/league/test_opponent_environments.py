@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from runner.env_runners.multi_agent_env import ALL_AGENTS
-from runner.league.lineup import ITSELF, Lineup
-from runner.league.opponent_environments import OpponentEnvironments, Team
+from runner.league.opponent_environments import ITSELF, Lineup, OpponentEnvironments, Team
 from runner.league.players import Player, Seat
 from runner.rows.matches import Match
 from tests.league.arena import AGENTS, Arena

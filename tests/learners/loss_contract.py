@@ -14,7 +14,7 @@ from runner.config.schemas import ModuleConfig
 from runner.learners.loss import Loss
 from runner.modules import ActorCriticModule, RLModule
 from runner.testing import check_loss
-from runner.testing.loss_batches import make_batch as make_batch
+from runner.testing.sampled_items import make_batch as make_batch
 
 DISCRETE = gym.spaces.Discrete(3)
 CONTINUOUS = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)

@@ -17,7 +17,7 @@ from runner.config.algorithms import SACConfig
 from runner.learners.loss import with_noise
 from runner.learners.sac import POLICY_SCALES, Q_SCALES, TARGET_MEMBERS, TARGET_SCALES, SACLoss
 from runner.modules import RLModule, SACModule
-from runner.modules.mlp import ACTIVATIONS, ALL
+from runner.modules.layers import ACTIVATIONS, ALL
 from runner.testing.module_learner import ModuleLearner
 from tests.learners.loss_contract import CONTINUOUS, LossContract
 from tests.learners.offline_modules import CONFIG as MODULE

@@ -18,7 +18,7 @@ from runner.config.optimizer import OptimizerConfig
 from runner.learners.loss import with_noise
 from runner.learners.td3 import TD3Loss
 from runner.modules import RLModule
-from runner.modules.td3_module import TD3Module
+from runner.modules.q_function_modules import TD3Module
 from runner.testing.module_learner import ModuleLearner
 from tests.learners.loss_contract import CONTINUOUS, LossContract
 from tests.learners.offline_modules import check_gradients, make, recorded_rows, row_of

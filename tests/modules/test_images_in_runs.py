@@ -15,8 +15,8 @@ from runner.checkpoints import load_checkpoint
 from runner.config import build_experiment_config, compose_experiment
 from runner.experiment.rehearsal import rehearse
 from runner.experiment.trainer import Trainer
-from runner.modules.cnn import CNN
 from runner.modules.multi_rl_module import parameters_by_module
+from runner.modules.observation_encoder import CNN
 from tests.conftest import QUICK, Outcome, progress_of, without_times
 from tests.support.forging import rewrite_manifest
 

@@ -14,7 +14,7 @@ from runner.config.schemas import ModuleConfig
 from runner.learners.qmix import QMIXLoss
 from runner.modules.mixed_q_module import MixedQModule, MonotonicMixer
 from runner.testing import check_loss, check_module
-from runner.testing.loss_batches import make_batch
+from runner.testing.sampled_items import make_batch
 
 NUM_AGENTS, WIDTH, SIZES = 3, 4, [2, 4, 3]
 ACTIONS = gym.spaces.MultiDiscrete(SIZES)

@@ -12,7 +12,7 @@ import torch
 
 from runner.config.schemas import ModuleConfig
 from runner.modules import DoubleQModule
-from runner.modules.mlp import MLP, LayerOptions, factorised_noise
+from runner.modules.layers import MLP, LayerOptions, factorised_noise
 
 VECTOR = gym.spaces.Box(-1.0, 1.0, (3,), np.float32)
 NOISY = ModuleConfig(fcnet_hiddens=[6], head_fcnet_hiddens=[5], dueling=True, noisy=True)

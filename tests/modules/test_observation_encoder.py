@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
-from runner.modules.cnn import CNN, default_filters
 from runner.modules.images import ImageFormat, image_doubt, image_format
-from runner.modules.mlp import LayerOptions
-from runner.modules.observation_encoder import ObservationEncoder
+from runner.modules.layers import LayerOptions
+from runner.modules.observation_encoder import CNN, ObservationEncoder, default_filters
 from tests.modules.spaces import BOX, NESTED, items_of, rows_of, spaces
 
 Space = gym.Space[Any]

@@ -11,7 +11,7 @@ import torch
 
 from runner.config.schemas import ModuleConfig
 from runner.modules import DoubleQModule, IQLModule, SACModule
-from runner.modules.mlp import ACTIVATIONS
+from runner.modules.layers import ACTIVATIONS
 from runner.modules.q_functions import through_actions
 from runner.modules.target_networks import follow, target_of
 from runner.pipelines.module_to_env_connectors import acting_space

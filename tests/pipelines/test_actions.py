@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from runner.config.schemas import ModuleConfig
+from runner.modules.gaussian import SquashedGaussian
 from runner.modules.rl_module import RLModule
-from runner.modules.squashed_gaussian import SquashedGaussian
 from runner.pipelines import GetActions, NormalizeAndClipActions
 from runner.rllink.client.local_policy import _scale
 from runner.streams import random_stream

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from runner.config.schemas import ModuleConfig
+from runner.modules.gaussian import SquashedGaussian
 from runner.modules.rl_module import RLModule
-from runner.modules.squashed_gaussian import SquashedGaussian
 from runner.pipelines import NoisyActions
 from runner.streams import random_stream
 from tests.pipelines.fixed_episodes import FixedEpisodes, pipeline_of

@@ -16,7 +16,7 @@ from runner.config.validation import build_experiment_config
 from runner.episodes.spaces import blank_item
 from runner.module_parts import ActingParts, ModuleSpec, build_acting_parts
 from runner.modules.flat_parameters import FlatParameters
-from runner.policy.reference import random_observations
+from runner.policy.stored_policy import random_observations
 from runner.rows.lock_step_rows import LockStepRows
 
 CONNECTORS = "runner.pipelines."

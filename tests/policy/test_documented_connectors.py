@@ -17,7 +17,7 @@ from gymnasium import spaces
 import runner.pipelines
 from runner.pipelines import Connector
 from runner.policy import OnnxPolicy
-from runner.policy.reference import largest_difference
+from runner.policy.stored_policy import largest_difference
 from runner.rllink.client.local_policy import LocalPolicy
 from tests.policy.policies import make_parts, random_weights, seen_state
 

@@ -19,7 +19,7 @@ from onnx import TensorProto, helper
 from runner.episodes import nested
 from runner.modules.action_distribution import ActionDistribution
 from runner.modules.distributions import distribution_for, squashed_distribution
-from runner.modules.squashed_gaussian import SquashedGaussian
+from runner.modules.gaussian import SquashedGaussian
 from runner.pipelines.connector import ACTIONS, ACTIONS_FOR_ENV
 from runner.pipelines.module_to_env_connectors import NormalizeAndClipActions
 from runner.policy import OnnxPolicy

@@ -19,8 +19,8 @@ from runner.pipelines import Connector, ObservationConnector
 from runner.pipelines.connector_graph import ConnectorGraph, ObservationGraph
 from runner.policy import Manifest, OnnxPolicy, PolicyGraph
 from runner.policy.manifest import METADATA_KEY
-from runner.policy.reference import ProgramPolicy, largest_difference
-from runner.policy.tracing import save_pt2
+from runner.policy.onnx_policy import save_pt2
+from runner.policy.stored_policy import ProgramPolicy, largest_difference
 from runner.rllink.client.local_policy import LocalPolicy
 from tests.policy.policies import make_parts, prepended, random_weights, seen_state
 

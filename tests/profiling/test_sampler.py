@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from runner.config.errors import UserError
-from runner.profiling.sampler import Sampler
-from runner.profiling.stacks import Samples, collapsed_lines
+from runner.profiling.sampler import Sampler, Samples, collapsed_lines
 
 
 def sleep() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from runner.report.coordinates import Axis, short_names
+from runner.report.sweep_record import Axis, short_names
 from runner.tracking.series import choose_axis, on_common_grid, read_columns, thin
 from tests.report.folders import progress_line, write_run
 

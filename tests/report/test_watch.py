@@ -20,9 +20,8 @@ import pytest
 
 from runner.locks import held
 from runner.pages.page import Page
-from runner.report import followed_folder
-from runner.report.followed_folder import FollowedFolder, FollowedRun, FollowedSweep
-from runner.report.watch_server import WatchServer
+from runner.report import watch_server
+from runner.report.watch_server import FollowedFolder, FollowedRun, FollowedSweep, WatchServer
 from runner.tracking import ProgressLog, write_result
 from tests.conftest import QUICK, WAIT_S, Outcome, wait_until
 from tests.report.folders import EVIL, progress_line, trial_lines, write_run, write_sweep
@@ -30,7 +29,7 @@ from tests.report.folders import EVIL, progress_line, trial_lines, write_run, wr
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followed_folder, "_PAUSE_PER_WORK", 0.0)
+    monkeypatch.setattr(watch_server, "_PAUSE_PER_WORK", 0.0)
 
 
 @contextmanager
@@ -173,7 +172,7 @@ def test_a_mistake_in_the_report_is_told_and_rendering_pauses(
             num_pages += 1
             raise KeyError("lr")
 
-    monkeypatch.setattr(followed_folder, "_PAUSE_PER_WORK", 1e9)
+    monkeypatch.setattr(watch_server, "_PAUSE_PER_WORK", 1e9)
     run_dir = write_run(tmp_path / "r", [progress_line(1)])
     with serving(FollowedFolder(run_dir, Broken(run_dir))) as server:
         for number in (2, 3):
@@ -186,8 +185,8 @@ def test_a_mistake_in_the_report_is_told_and_rendering_pauses(
 
 
 def test_rendering_leaves_time_for_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(followed_folder, "_PAUSE_PER_WORK", 1e9)
-    monkeypatch.setattr(followed_folder, "_LONGEST_PAUSE_S", 2.0)
+    monkeypatch.setattr(watch_server, "_PAUSE_PER_WORK", 1e9)
+    monkeypatch.setattr(watch_server, "_LONGEST_PAUSE_S", 2.0)
     run_dir = write_run(tmp_path / "r", [progress_line(1)])
     followed = FollowedFolder(run_dir, FollowedRun(run_dir))
     first, started_s = followed.update(), time.monotonic()

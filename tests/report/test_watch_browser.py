@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from runner.locks import held
-from runner.report import followed_folder
+from runner.report import watch_server
 from runner.tracking import ProgressLog, write_result
 from tests.conftest import WAIT_S
 from tests.report.browser import BROWSER, NAMES, BrowserPage, browser_page
@@ -32,7 +32,7 @@ scrollTo(0, 500);
 
 @pytest.fixture
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[BrowserPage]:
-    monkeypatch.setattr(followed_folder, "_PAUSE_PER_WORK", 0.0)
+    monkeypatch.setattr(watch_server, "_PAUSE_PER_WORK", 0.0)
     with browser_page(tmp_path) as page:
         yield page
 

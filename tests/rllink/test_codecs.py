@@ -19,9 +19,8 @@ from hypothesis import strategies as st
 from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS
 from runner.rllink.arrays import Block, SpaceCodec, number_column
-from runner.rllink.client.block_dtypes import DTYPES
 from runner.rllink.client.frames import FrameError, FrameReader, compressed, decompressed, frame
-from runner.rllink.client.packing import block, pack, unpack
+from runner.rllink.client.packing import DTYPES, block, pack, unpack
 from runner.rllink.judgement import RewardBound
 from runner.rllink.messages import decode_request
 from runner.rllink.received_episodes import join_chunks

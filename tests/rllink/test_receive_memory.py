@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from unittest.mock import MagicMock
 
 from runner.config.rllink import RLlinkConfig
-from runner.rllink.admission import Admission
 from runner.rllink.client import frames
 from runner.rllink.connection import Connection
+from runner.rllink.listener import Admission
 from runner.rllink.receive_memory import Holding, ReceiveMemory
 
 MB = 1_000_000

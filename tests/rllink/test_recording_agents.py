@@ -22,8 +22,8 @@ from runner.experiment.env_runner_builder import TRAINING
 from runner.experiment.env_runner_group_builder import build_env_runner_group
 from runner.module_parts import build_parts, weights_of
 from runner.offline.codecs.trajectories import ReadCounts
-from runner.offline.reading.env_episodes import open_env_episodes
 from runner.offline.reading.inspection import inspect_data
+from runner.offline.reading.source import open_env_episodes
 from runner.offline.writing.recorder import Recorded
 from tests.rllink.conftest import EXPERIMENT, RawClient, wait_until
 from tests.rllink.test_tasks import CURRICULUM

@@ -19,8 +19,7 @@ from runner.checkpoints import read_manifest, save_checkpoint
 from runner.config.errors import ConfigError, Problem
 from runner.config.stores import local_copy_of
 from runner.storage import uploads
-from runner.storage.layout import run_dir_of, url_of_run
-from runner.storage.stored_files import open_store
+from runner.storage.stored_files import open_store, run_dir_of, url_of_run
 from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, without_times
 from tests.support.problems import Including, assert_error, shown_problems
 
@@ -378,7 +377,7 @@ def test_what_is_cut_off_or_altered_in_the_store_is_not_taken(
 def _restore(run_dir: Path) -> None:
     """Bring the store to the state of the run dir again."""
     from runner.storage.stored_files import open_store
-    from runner.storage.upload import Upload
+    from runner.storage.uploads import Upload
 
     Upload(open_store("faulty://runs/run", "RUN_DIR"), run_dir, lambda checkpoints: None).send()
 

@@ -12,8 +12,7 @@ from rich.console import Console
 from runner.config.compose import compose_experiment
 from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
-from runner.sweep.display import SweepDisplay
-from runner.sweep.live_display import LiveSweepDisplay
+from runner.sweep.display import LiveSweepDisplay, SweepDisplay
 from runner.sweep.trials import SweepFolder
 
 RETURN, STEPS, TIME = "env_runners/episode_return_mean", "num_env_steps_sampled_lifetime", "time_total_s"

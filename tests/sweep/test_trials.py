@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.locks import held
-from runner.sweep.ranking import rank
+from runner.sweep.statistics import rank
 from runner.sweep.trials import Status, SweepFolder, Trial, unfinished
 
 METRIC = "env_runners/episode_return_mean"

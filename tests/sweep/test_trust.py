@@ -10,9 +10,8 @@ import pytest
 
 from runner.checkpoints.trust import UntrustedError
 from runner.config.signatures import SIGNATURE
-from runner.sweep.foreign_trials import check_trials
 from runner.sweep.space import Choices, SearchSpace
-from runner.sweep.trials import SweepFolder
+from runner.sweep.trials import SweepFolder, check_trials
 from tests.conftest import Outcome
 from tests.report.folders import write_sweep
 

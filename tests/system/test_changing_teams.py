@@ -25,7 +25,7 @@ from runner.env_runners.multi_agent_env import AgentMapping, MultiAgentEnv
 from runner.episodes.columns import ColumnBlock, Rollout
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
 from runner.experiment.learner_builder import build_learner_group
-from runner.league.lineup import ITSELF, Lineup
+from runner.league.opponent_environments import ITSELF, Lineup
 from runner.league.players import Player, Seat
 from runner.module_parts import build_parts, make_module_specs
 

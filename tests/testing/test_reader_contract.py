@@ -14,8 +14,7 @@ from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files.data_error import DataLocation, data_error
-from runner.offline.files.file_kinds import FileKind
-from runner.offline.files.input_files import InputFiles
+from runner.offline.files.input_files import FileKind, InputFiles
 from runner.offline.files.raw_rows import RawTable
 from runner.offline.formats import registry
 from runner.offline.formats.native import EpisodeFormat

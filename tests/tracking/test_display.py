@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from runner.tracking import DisplayInfo, NoDisplay, PlainDisplay, RunSummary, make_display, summary_lines
-from runner.tracking import summary as summary_module
+from runner.tracking import headline as summary_module
+from runner.tracking.headline import TimeLeft
 from runner.tracking.live_display import LiveDisplay
-from runner.tracking.time_left import TimeLeft
 from tests.conftest import wait_until
 
 INFO = DisplayInfo(

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from runner.tracking.growing_columns import GrowingColumns
-from runner.tracking.progress_log import ProgressLog
+from runner.tracking.progress_log import GrowingColumns, ProgressLog
 from runner.tracking.series import read_columns
 
 

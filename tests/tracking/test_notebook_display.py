@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from runner.drawings.curve import draw_curve
+from runner.drawings import draw_curve
 from runner.tracking import DisplayInfo, PlainDisplay, make_display
 from runner.tracking.notebook_display import MOST_POINTS, NotebookDisplay, is_in_notebook
 

@@ -1,3 +1,7 @@
+""""""
+
+from __future__ import annotations
+
 import json
 import math
 import os
@@ -10,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from runner.tracking import ProgressLog
+from runner.tracking import ProgressLog, write_result
 
 ROOT = Path(__file__).parents[2]
 
@@ -97,3 +101,28 @@ def test_sigkill_loses_no_line(log: ProgressLog) -> None:
     killed = subprocess.run([sys.executable, "-c", script, log.path], cwd=ROOT, env=os.environ, check=False)
     assert killed.returncode == -signal.SIGKILL
     assert iterations(log) == [1, 2, 3]
+
+
+def test_result_is_readable_strict_json(tmp_path: Path) -> None:
+    path = tmp_path / "run" / "result.json"
+    write_result(path, {"status": "finished", "loss": np.float32(0.5), "mean": math.nan, "checkpoint": Path("/c")})
+    assert json.loads(path.read_text()) == {
+        "status": "finished",
+        "loss": 0.5,
+        "mean": None,
+        "checkpoint": "/c",
+    }
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "result.json"
+    write_result(path, {"status": "old"})
+
+    def fail(descriptor: int) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="no space left"):
+        write_result(path, {"status": "new"})
+    assert json.loads(path.read_text()) == {"status": "old"}
+    assert os.listdir(tmp_path) == ["result.json"]

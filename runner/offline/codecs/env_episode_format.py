@@ -26,9 +26,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runner.episodes.chosen_chunks import take_chunks
 from runner.episodes.columns import ColumnBlock
 from runner.episodes.nested import StateError, read_key
+from runner.episodes.rollout_parts import take_chunks
 from runner.offline.codecs.arrow_columns import value_type
 from runner.offline.codecs.episode_format import INFOS, KEYS, TASK, episodes_to_table, tasks_to_arrow
 from runner.offline.codecs.layout import AGENTS, VERSION, Layout, Spaces, escaped, layout_of

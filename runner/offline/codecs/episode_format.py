@@ -31,10 +31,17 @@ import pyarrow.compute as pc
 from runner.episodes import nested
 from runner.episodes.columns import DEFAULT_MODULE_ID, REWARDS, Agents, ColumnBlock
 from runner.episodes.nested import Array, StateError
-from runner.offline.codecs.arrow_columns import concat_arrays, not_null, value_type, values_from_arrow, values_to_arrow
-from runner.offline.codecs.end_flags import read_end_flags
-from runner.offline.codecs.infos import RecordedInfos, infos_to_arrow
+from runner.offline.codecs.arrow_columns import (
+    RecordedInfos,
+    concat_arrays,
+    infos_to_arrow,
+    not_null,
+    value_type,
+    values_from_arrow,
+    values_to_arrow,
+)
 from runner.offline.codecs.layout import Layout, Leaf, Spaces, layout_of, rows_per_chunk
+from runner.offline.codecs.step_columns import read_end_flags
 from runner.offline.files.data_error import DataError, DataLocation
 
 METADATA_KEY = b"runner.episodes"

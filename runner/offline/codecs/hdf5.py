@@ -21,7 +21,7 @@ from runner.config.errors import list_names, nearest_match
 from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock
 from runner.episodes.nested import Array
-from runner.offline.codecs.end_flags import read_end_flags
+from runner.offline.codecs.step_columns import read_end_flags
 from runner.offline.codecs.trajectories import (
     ReadCounts,
     Spans,
@@ -32,7 +32,7 @@ from runner.offline.codecs.trajectories import (
     rows_equal,
 )
 from runner.offline.files.data_error import DataLocation, data_error, import_extra
-from runner.offline.files.unpacking import check_size
+from runner.offline.files.input_files import check_size
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 MAX_STEPS = 2**16

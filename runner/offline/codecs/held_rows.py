@@ -13,7 +13,7 @@ import pyarrow as pa
 from runner.episodes import nested
 from runner.episodes.columns import DEFAULT_MODULE_ID, Agents, Column, ColumnBlock
 from runner.episodes.nested import Array
-from runner.offline.codecs.infos import RecordedInfos
+from runner.offline.codecs.arrow_columns import RecordedInfos
 
 # A column of a block beside its data: the number that each row had among the rows it was made of.
 ROW = "\0row"

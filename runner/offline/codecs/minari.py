@@ -26,7 +26,7 @@ from runner.offline.codecs import hdf5
 from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.step_columns import column_to_arrays
 from runner.offline.codecs.trajectories import ReadCounts, check_rewards
-from runner.offline.files import unpacking
+from runner.offline.files import input_files
 from runner.offline.files.data_error import DataLocation, data_error, import_extra
 
 if TYPE_CHECKING:
@@ -368,7 +368,7 @@ def _read_leaf(item: Any, space: Space[Any] | None, place: DataLocation) -> Arra
     if not isinstance(item, h5py.Dataset) or item.is_virtual or item.external or not item.shape:
         raise data_error("expected an array in this file", place)
     hdf5.check_dataset(item, place)
-    rows = unpacking.check_rows(item, Path(item.file.filename).stat().st_size, place)
+    rows = input_files.check_rows(item, Path(item.file.filename).stat().st_size, place)
     if h5py.check_string_dtype(item.dtype) is not None:
         texts = [text.decode("utf-8", "replace") if isinstance(text, bytes) else str(text) for text in rows]
         return np.array(texts, np.str_)

@@ -89,7 +89,7 @@ def unpickle(data: bytes) -> Any:
 
 
 class PickleMachine:
-    """Runs one pickle. Its parts are for `pickled_columns`; others call `unpickle`.
+    """Runs one pickle. Its parts are for `rllib_tables`; others call `unpickle`.
 
     `window`: where its array's bytes are, if its value is one array in C and native byte order.
     """

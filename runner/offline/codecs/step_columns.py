@@ -1,4 +1,4 @@
-"""Columns of tables that others wrote, as arrays: whatever Arrow type holds rows of one shape.
+"""Columns of steps in tables that other tools wrote, as arrays: any Arrow type with rows of one shape.
 
 Numbers, bools and text; lists of any depth and size; tensors of pyarrow and of Ray Data; structs as dicts; text that is
 a JSON list (CSV files).
@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,6 +20,35 @@ from runner.episodes import nested
 from runner.episodes.columns import Column
 from runner.episodes.nested import Array
 from runner.offline.files.data_error import DataLocation, data_error
+
+_TRUE, _FALSE = ("true", "1", "1.0"), ("false", "0", "0.0")
+
+
+def read_end_flags(values: Array, place: DataLocation) -> npt.NDArray[np.bool_]:
+    """Return (R,) bool of values of any dtype; `place` is the first one's.
+
+    Raises:
+        DataError: a value is neither true nor false; in Python each text that is not empty would be true.
+    """
+    if values.dtype.kind == "b":
+        return np.asarray(values, np.bool_)
+    if values.dtype.kind in "iuf":
+        is_true, is_false = values == 1, values == 0
+    else:
+        texts = np.char.lower(np.char.strip(_as_text(values)))
+        is_true, is_false = np.isin(texts, _TRUE), np.isin(texts, _FALSE)
+    wrong = np.flatnonzero(~(is_true | is_false))
+    if len(wrong):
+        row = int(wrong[0])
+        raise data_error(
+            "an end flag is true or false", place.at(row), got=str(values[row]), allowed="true, false, 0, 1"
+        )
+    return np.asarray(is_true, np.bool_)
+
+
+def _as_text(values: Array) -> Array:
+    return np.char.decode(values, "latin-1") if values.dtype.kind == "S" else values.astype(np.str_)
+
 
 _RAY_TENSORS = ("ray.data.arrow_tensor", "ray.data.arrow_tensor_v2")
 _EXTENSION_NAME, _EXTENSION_METADATA = b"ARROW:extension:name", b"ARROW:extension:metadata"

@@ -28,13 +28,17 @@ import pyarrow as pa
 from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock
 from runner.episodes.nested import Array
-from runner.offline.codecs.arrow_columns import not_null, value_type, values_from_arrow, values_to_arrow
-from runner.offline.codecs.end_flags import read_end_flags
+from runner.offline.codecs.arrow_columns import (
+    info_from_json,
+    info_to_json,
+    not_null,
+    value_type,
+    values_from_arrow,
+    values_to_arrow,
+)
 from runner.offline.codecs.episode_format import TASK, tasks_to_arrow
-from runner.offline.codecs.infos import info_from_json, info_to_json
-from runner.offline.codecs.layout import Layout, Leaf, Spaces, layout_of
-from runner.offline.codecs.space_checks import describe_column
-from runner.offline.codecs.step_columns import column_to_arrays
+from runner.offline.codecs.layout import Layout, Leaf, Spaces, describe_column, layout_of
+from runner.offline.codecs.step_columns import column_to_arrays, read_end_flags
 from runner.offline.codecs.table_schema import TableSchema, top_level_names
 from runner.offline.files.data_error import DataError, DataLocation, data_error, first_line
 

@@ -27,7 +27,7 @@ from runner.interrupts import end_overdue_evaluation
 from runner.learners.flat_adam import FlatAdam
 from runner.modules.action_distribution import ActionDistribution
 from runner.modules.flat_parameters import FlatParameters
-from runner.modules.mlp import MLP, LayerOptions
+from runner.modules.layers import MLP, LayerOptions
 from runner.modules.observation_encoder import ObservationEncoder
 from runner.pipelines.advantages import suffix_sums
 

@@ -1,4 +1,4 @@
-"""Evaluation on held-out recorded data: the algorithm's loss, and off-policy estimates of what the policy is worth.
+"""Evaluation on held-out recorded data: the algorithm's loss, and off-policy estimates of the policy's value.
 
 It works on a module, a loss and pipelines of its own, which take over the training's state: training goes on to the
 same digits with it as without it.
@@ -7,7 +7,7 @@ same digits with it as without it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -18,16 +18,16 @@ import torch
 from runner.config.errors import ConfigError, Problem, list_names
 from runner.config.offline_evaluation import EVAL_LOSS, PREFIX, evaluation_types, fitted_q_config, off_policy_methods
 from runner.config.schemas import ExperimentConfig
-from runner.episodes.chosen_chunks import take_chunks
 from runner.episodes.columns import REWARDS, ColumnBlock
+from runner.episodes.rollout_parts import take_chunks
 from runner.interrupts import end_overdue_evaluation
 from runner.learners.loss import Loss
 from runner.offline.codecs.layout import Spaces
 from runner.offline.evaluation.estimators import times_of
-from runner.offline.evaluation.held_out_inputs import inputs_pipeline, writable
-from runner.offline.evaluation.held_out_loss import MeanLoss
+from runner.offline.evaluation.held_out_loss import MeanLoss, inputs_pipeline, writable
 from runner.offline.evaluation.policy_evaluation import (
     DIRECT_METHOD,
+    RATIO_METHODS,
     PolicyEstimate,
     check_methods,
     evaluate_policy,
@@ -42,8 +42,9 @@ from runner.streams import integer_seed, random_stream
 
 if TYPE_CHECKING:
     from runner.module_parts import ModuleParts
-    from runner.offline.formats.module_agents import ModuleAgents
+    from runner.offline.formats.selection import ModuleAgents
     from runner.offline.reading.recorded_source import RecordedSource
+
 
 _INPUT = "evaluation.offline_evaluation_input_"
 _TYPE = "evaluation.offline_evaluation_type"
@@ -321,3 +322,47 @@ def _data_key(where: str | None) -> str | None:
     if where is None:
         return None
     return re.sub(r"\boffline\.input_(?![a-z])", _INPUT, where).replace("off-policy evaluation", _TYPE)
+
+
+_COUNTS = ("num_episodes", "num_env_steps")
+
+
+class HeldOutAgents:
+    """Evaluates each agent by itself; metrics are named `evaluation/offline/AGENT/...`, counts also summed over agents.
+
+    Args:
+        agents: agent -> the evaluation of its module on its episodes.
+    """
+
+    def __init__(self, agents: Mapping[str, HeldOutEvaluation]) -> None:
+        self._agents = dict(agents)
+
+    @property
+    def source(self) -> RecordedSource:
+        """The source of the first agent's held-out data."""
+        return next(iter(self._agents.values())).source
+
+    def evaluate(
+        self, learners_state: Mapping[str, Any], shared_state: Mapping[str, Any], num_env_steps: int
+    ) -> Metrics:
+        """See `HeldOutEvaluation`."""
+        metrics: Metrics = {}
+        for agent, evaluation in self._agents.items():
+            for name, value in evaluation.evaluate(learners_state, shared_state, num_env_steps).items():
+                metrics[f"{PREFIX}{agent}/{name.removeprefix(PREFIX)}"] = value
+        for count in _COUNTS:
+            metrics[f"{PREFIX}{count}"] = sum(int(metrics[f"{PREFIX}{agent}/{count}"] or 0) for agent in self._agents)
+        return metrics
+
+
+def check_methods_of_agents(methods: Sequence[str]) -> None:
+    """Refuse estimates that mean nothing of one agent among several; raises `ConfigError`.
+
+    Ratios hold whatever an agent has observed. Action values are fitted to its own observations, which do not tell
+    what the others do.
+    """
+    with_model = [name for name in methods if name not in RATIO_METHODS]
+    if with_model:
+        what = "action values of one agent are not told by its own observations: what the others do is not in them"
+        allowed = f"{', '.join(RATIO_METHODS)}, {EVAL_LOSS}"
+        raise ConfigError([Problem(what, "evaluation.offline_evaluation_type", ", ".join(with_model), allowed)])

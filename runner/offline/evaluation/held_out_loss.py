@@ -1,20 +1,68 @@
-"""An algorithm's loss on data that it does not learn from."""
+"""An algorithm's loss on held-out data, and the inputs that a module reads from recorded episodes.
+
+Dimension letters: E episodes, R steps.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from runner.config.errors import ConfigError, Problem
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.learners.loss import Loss
 from runner.learners.minibatches import at_env_steps
 from runner.modules.rl_module import RLModule
-from runner.pipelines.connector import LOSS_MASK
+from runner.pipelines.connector import LOSS_MASK, STATE_IN, Connector
+from runner.pipelines.learner_connectors import AddOneTsToEpisodesAndTruncate
 from runner.pipelines.pipeline import LearnerConnectorPipeline
+from runner.pipelines.recorded_episodes import MEMORY_CONNECTORS
+
+
+def inputs_pipeline(learner: LearnerConnectorPipeline, module: RLModule) -> LearnerConnectorPipeline:
+    """Return the part of a learner pipeline that makes what the module reads, a row for each of R + E observations.
+
+    Left out are connectors that compute with the module, that cut sequences, or that need columns of such connectors.
+
+    Raises:
+        ConfigError: one of them writes what the module reads.
+    """
+    connectors: list[Connector] = []
+    if not any(isinstance(connector, AddOneTsToEpisodesAndTruncate) for connector in learner.single_connectors()):
+        connectors.append(AddOneTsToEpisodesAndTruncate())
+    available = {column for connector in connectors for column in connector.writes}
+    for connector in learner.single_connectors():
+        if (
+            connector.reads_module
+            or isinstance(connector, MEMORY_CONNECTORS)
+            or not available.issuperset(connector.reads)
+        ):
+            continue
+        connectors.append(connector)
+        available.update(connector.writes)
+    missing = [name for name in module.inputs if name != STATE_IN and name not in available]
+    if missing:
+        what = f"the module reads {', '.join(missing)}, which takes the module itself to compute"
+        allowed = "evaluation.offline_evaluation_type=eval_loss"
+        raise ConfigError([Problem(what, "connectors.learner, algorithm.learner_pipeline", allowed=allowed)])
+    return LearnerConnectorPipeline(connectors, *learner.input_spaces)
+
+
+def writable(block: ColumnBlock) -> ColumnBlock:
+    """Return the block with arrays that may be written to: torch has no notion of others, such as Arrow's."""
+    return replace(block, columns={name: nested.map_leaves(_writable, rows) for name, rows in block.columns.items()})
+
+
+def _writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.require(array, requirements="W")
+
 
 _MAX_ROWS_PER_PASS = 4096  # bounds the memory of a pass; the mean does not depend on it
 

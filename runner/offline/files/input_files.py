@@ -1,9 +1,12 @@
-"""The files that `offline.input_` names: found, told apart by kind, in one order."""
+"""The files that `offline.input_` names: find them, tell their kind, and bound what they may unpack to.
+
+Up to `FREE_BYTES` is always allowed, beyond that `offline.input_max_unpacked_ratio` bytes for each packed byte.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,10 +17,138 @@ from pyarrow import fs
 from runner.config.callables import TARGET
 from runner.config.errors import ConfigError, Problem
 from runner.config.offline import OfflineConfig
-from runner.offline.files.data_error import DataError, DataLocation, first_line
-from runner.offline.files.file_kinds import COMPRESSED, HEAD_BYTES, FileKind, all_suffixes, kind_of_head, kind_of_name
+from runner.offline.files.data_error import DataError, DataLocation, data_error, first_line
 from runner.offline.files.filesystems import Location, expand_pattern, is_pattern, locate, nearest_sibling, unreadable
-from runner.offline.files.unpacking import BoundedStream
+
+HEAD_BYTES = 64  # are enough to tell a kind
+COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
+# What files of no kind of ours begin with -> what they are.
+_OTHERS = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bzip2",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"PK\x03\x04": "zip",
+}
+
+
+@dataclass(frozen=True)
+class FileKind:
+    """One kind of files.
+
+    Attributes:
+        name: in `offline.input_read_method` (`read_<name>`) and in messages.
+        title: in messages.
+        suffixes: of the files' names.
+        signature: bytes that files begin with; empty: any.
+        is_binary: every file begins with the signature; otherwise a file may begin with anything that no other kind
+            begins with.
+        recognises_folder: tells by a local path whether a folder is one data set of this kind; None: folders hold
+            files.
+    """
+
+    name: str
+    title: str
+    suffixes: tuple[str, ...] = ()
+    signature: bytes = b""
+    is_binary: bool = False
+    recognises_folder: Callable[[str], bool] | None = None
+
+
+PARQUET = FileKind("parquet", "Parquet", (".parquet", ".pq"), b"PAR1", is_binary=True)
+JSON = FileKind("json", "JSON", (".json", ".jsonl", ".ndjson"), b"{")
+CSV = FileKind("csv", "CSV", (".csv",))
+
+
+def kind_of_name(path: str, kinds: Iterable[FileKind]) -> FileKind | None:
+    """Return the kind that a file's name tells; packed files are named for what they hold (`part.json.gz`)."""
+    name = path.lower()
+    for suffix in COMPRESSED:
+        name = name.removesuffix(suffix)
+    return next((kind for kind in kinds if kind.suffixes and name.endswith(kind.suffixes)), None)
+
+
+def kind_of_head(head: bytes, kinds: Iterable[FileKind]) -> FileKind | str | None:
+    """Return the kind that a file's first bytes tell, or the name of a format without recorded data; None: any."""
+    head = head.lstrip()
+    found = next((kind for kind in kinds if kind.signature and head.startswith(kind.signature)), None)
+    return found or next((title for signature, title in _OTHERS.items() if head.startswith(signature)), None)
+
+
+def all_suffixes(kinds: Sequence[FileKind]) -> str:
+    """Return the suffixes of all kinds, for messages."""
+    return ", ".join(suffix for kind in kinds for suffix in kind.suffixes)
+
+
+FREE_BYTES = 2**26
+_OPTION = "input_max_unpacked_ratio"
+_ratio = OfflineConfig().input_max_unpacked_ratio
+
+
+def allow(ratio: float) -> None:
+    """Set the ratio for all that this process reads from now on, by the data that it has opened last."""
+    global _ratio
+    _ratio = ratio
+
+
+def most_bytes(packed: int) -> int:
+    """Return what so many bytes may unpack to."""
+    return FREE_BYTES + int(_ratio * packed)
+
+
+def check_size(unpacked: int, packed: int, place: DataLocation) -> None:
+    """Raise `DataError` if `packed` bytes unpack, or claim to unpack, to too many."""
+    if unpacked > most_bytes(packed):
+        raise too_large(packed, place)
+
+
+def too_large(packed: int, place: DataLocation) -> DataError:
+    """Return the error for packed bytes that unpack to too many."""
+    what = f"{packed:,} packed bytes hold more than {most_bytes(packed):,}: not unpacked"
+    return data_error(what, place, allowed=f"a ratio of {_ratio:g}; offline.{_OPTION}=RATIO raises it")
+
+
+def check_rows(rows: Iterable[Any], packed: int, place: DataLocation) -> Iterator[Any]:
+    """Yield the rows of texts or arrays as they come, until they have too many bytes; raises `DataError`."""
+    total = 0
+    for row in rows:
+        total += len(row) * getattr(row, "itemsize", 1)
+        check_size(total, packed, place)
+        yield row
+
+
+class BoundedStream:
+    """A stream that unpacks what it reads, and ends with an error where that gets too much.
+
+    Args:
+        stream: an open file.
+        packed: bytes of the file.
+        place: the file, for messages.
+
+    Raises:
+        DataError: in `read`.
+    """
+
+    closed = False
+
+    def __init__(self, stream: Any, packed: int, place: DataLocation) -> None:
+        self._stream, self._packed, self._place = stream, packed, place
+        self._num_read = 0
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes."""
+        data: bytes = self._stream.read(most_bytes(self._packed) + 1 if size is None or size < 0 else size)
+        self._num_read += len(data)
+        check_size(self._num_read, self._packed, self._place)
+        return data
+
+    def readable(self) -> bool:
+        """See `io.IOBase`."""
+        return True
+
+    def close(self) -> None:
+        """Leave the file open: who opened it closes it."""
+
 
 _WHERE = "offline.input_"
 

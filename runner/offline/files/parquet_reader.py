@@ -14,9 +14,8 @@ import pyarrow.parquet as pq
 
 from runner.config.errors import Problem
 from runner.offline.files.data_error import DataError, DataLocation, data_error, first_line
-from runner.offline.files.input_files import InputFiles, check_kind
+from runner.offline.files.input_files import InputFiles, check_kind, check_size
 from runner.offline.files.raw_rows import RawTable
-from runner.offline.files.unpacking import check_size
 
 MAX_TABLE_BYTES = 2**25
 _MAX_ROWS = 2**16

@@ -1,13 +1,23 @@
-"""Raw rows: what every reader of files gives."""
+"""Raw rows, which every reader of files returns, and row filters from YAML.
+
+The text of a filter is parsed as a Python expression and never run: columns, numbers, text, comparisons, `in`, `and`,
+`or` and `not`.
+"""
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterator, Sequence
+from functools import reduce
+from itertools import product
 from typing import Any, Protocol
 
 import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
-from runner.offline.files.data_error import DataLocation
+from runner.config.errors import Problem, list_names, nearest_match
+from runner.offline.files.data_error import DataError, DataLocation, first_line
 
 RawTable = tuple[pa.Table, DataLocation]
 
@@ -25,3 +35,164 @@ class RawReader(Protocol):
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
         """Return the rows, table by table, each with its file and the number of its first row in it."""
+
+
+_WHERE = "offline.input_read_method_kwargs.filter"
+_NEGATED = {"==": "!=", "<": ">=", ">": "<=", "in": "not in"}
+_NEGATED |= {b: a for a, b in _NEGATED.items()}
+_MIRRORED = {"==": "==", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
+_OPERATORS = ("=", "==", "!=", "<", ">", "<=", ">=", "in", "not in")
+_ALLOWED = (
+    "'column >= value and ...'; or [[column, operator, value], ...] (all of them), "
+    "or a list of such lists (one of them)"
+)
+_SYNTAX = {
+    **{ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.Gt: ">", ast.LtE: "<=", ast.GtE: ">="},
+    **{ast.In: "in", ast.NotIn: "not in"},
+}
+_WORDS = {"true": True, "false": False}
+
+Rule = list[Any]
+Rules = list[list[Rule]]  # one of these groups holds, of which all rules hold: disjunctive normal form
+
+
+def read_filter(given: Any, schema: pa.Schema) -> ds.Expression | None:
+    """Return the filter as an expression of pyarrow's.
+
+    Args:
+        given: from the configuration; None: none.
+        schema: of the files.
+
+    Raises:
+        DataError: it has another form, names a column that is not there, or compares things that cannot be.
+    """
+    if given is None:
+        return None
+    rules = filter_rules(given)
+    problems = [problem for group in rules for rule in group if (problem := _fault_of(rule, schema.names)) is not None]
+    if problems:
+        raise DataError(problems)
+    try:
+        expression = pq.filters_to_expression(rules)
+        schema.empty_table().filter(expression)  # numbers are not compared with text
+    except (TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+        raise _unreadable(given, first_line(error)) from None
+    return expression
+
+
+def ray_expression(given: Any) -> Any:
+    """Return the filter as an expression of Ray Data's."""
+    from ray.data.expressions import col
+
+    def one(name: str, operator: str, value: Any) -> Any:
+        column = col(name)
+        return {
+            "=": lambda: column == value,
+            "==": lambda: column == value,
+            "!=": lambda: column != value,
+            "<": lambda: column < value,
+            ">": lambda: column > value,
+            "<=": lambda: column <= value,
+            ">=": lambda: column >= value,
+            "in": lambda: column.is_in(list(value)),
+            "not in": lambda: column.not_in(list(value)),
+        }[operator]()  # type: ignore[no-untyped-call]
+
+    groups = [reduce(lambda a, b: a & b, (one(*rule) for rule in group)) for group in filter_rules(given)]
+    return reduce(lambda a, b: a | b, groups)
+
+
+def filter_rules(given: Any) -> Rules:
+    """Return all rules of a filter, in groups; raises `DataError` if it has another form."""
+    if isinstance(given, str):
+        try:
+            return _rules_of(ast.parse(given.strip(), mode="eval").body, is_negated=False)
+        except (SyntaxError, ValueError, RecursionError) as error:
+            raise _unreadable(given, error.msg if isinstance(error, SyntaxError) else str(error)) from None
+    groups = (
+        given if _is_list(given) and given and _is_list(given[0]) and given[0] and _is_list(given[0][0]) else [given]
+    )
+    rules = [list(group) for group in groups if _is_list(group) and group]
+    if len(rules) != len(groups) or not all(_is_rule(rule) for group in rules for rule in group):
+        raise _unreadable(given)
+    return [[list(rule) for rule in group] for group in rules]
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
+
+
+def _is_rule(value: Any) -> bool:
+    return _is_list(value) and len(value) == 3 and isinstance(value[0], str)
+
+
+def _fault_of(rule: Rule, columns: Sequence[str]) -> Problem | None:
+    name, operator, value = rule
+    if name not in columns:
+        return Problem(
+            f"there is no column {name}", _WHERE, str(rule), list_names(columns), nearest_match(name, columns)
+        )
+    if operator not in _OPERATORS:
+        return Problem("unknown operator", _WHERE, str(rule), ", ".join(_OPERATORS))
+    if operator in ("in", "not in") and not _is_list(value):
+        return Problem(f"a list follows {operator}", _WHERE, str(rule))
+    return None
+
+
+def _unreadable(given: Any, reason: str = "") -> DataError:
+    what = f"the filter cannot be read: {reason}" if reason else "the filter cannot be read"
+    return DataError([Problem(what, _WHERE, str(given), _ALLOWED)])
+
+
+# --- text -----------------------------------------------------------------------------------------
+
+
+def _rules_of(node: ast.expr, is_negated: bool) -> Rules:
+    """Return the rules of an expression or of its negation; raises `ValueError` for anything but comparisons."""
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        return _rules_of(node.operand, not is_negated)
+    if isinstance(node, ast.BoolOp):
+        return _joined(
+            [_rules_of(part, is_negated) for part in node.values], isinstance(node.op, ast.And) != is_negated
+        )
+    if isinstance(node, ast.Compare):
+        operands = [node.left, *node.comparators]
+        pairs = zip(operands, node.ops, operands[1:], strict=False)
+        return _joined([[[_rule_of(*pair, is_negated)]] for pair in pairs], not is_negated)
+    if isinstance(node, ast.Name):
+        return [[[node.id, "==", not is_negated]]]
+    raise ValueError(f"{ast.unparse(node)} is no comparison")
+
+
+def _joined(parts: list[Rules], all_hold: bool) -> Rules:
+    if not all_hold:
+        return [group for part in parts for group in part]
+    return [[rule for group in groups for rule in group] for groups in product(*parts)]
+
+
+def _rule_of(left: ast.expr, comparison: ast.cmpop, right: ast.expr, is_negated: bool) -> Rule:
+    operator = _SYNTAX.get(type(comparison))
+    if operator is None:
+        raise ValueError(f"{ast.unparse(left)} is compared in a way that rows are not")
+    if not _is_column(left):
+        left, right, operator = right, left, _MIRRORED.get(operator, "")
+    if not _is_column(left) or not operator:
+        raise ValueError("a comparison has a column on one side and a value on the other")
+    assert isinstance(left, ast.Name)
+    return [left.id, _NEGATED[operator] if is_negated else operator, _value_of(right)]
+
+
+def _is_column(node: ast.expr) -> bool:
+    return isinstance(node, ast.Name) and node.id not in _WORDS
+
+
+def _value_of(node: ast.expr) -> Any:
+    if isinstance(node, ast.Name) and node.id in _WORDS:
+        return _WORDS[node.id]
+    try:
+        value = ast.literal_eval(node)
+    except ValueError:
+        raise ValueError("a comparison has a column on one side and a value on the other") from None
+    if not isinstance(value, (bool, int, float, str, list, tuple)):
+        raise ValueError(f"{ast.unparse(node)} is no number, text or list")
+    return value

@@ -1,21 +1,212 @@
-"""JSON lines and CSV as Arrow tables, a block of text at a time."""
+"""JSON lines and CSV as Arrow tables, a block of text at a time.
+
+pyarrow 25 ends the process at a file of `null`, reads a `null` among objects as a row without values, and overflows the
+stack on deeply nested lists.
+
+A thread of pyarrow that reads ahead through a Python stream aborts the process at its exit.
+"""
 
 from __future__ import annotations
 
+import codecs
+import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.json
 
 from runner.offline.files.data_error import DataError, DataLocation, data_error, first_line
-from runner.offline.files.file_kinds import CSV, JSON, FileKind
-from runner.offline.files.input_files import InputFiles, check_kind
-from runner.offline.files.json_lines import CheckedLines, find_damaged_line
+from runner.offline.files.input_files import CSV, JSON, FileKind, InputFiles, check_kind
 from runner.offline.files.raw_rows import RawTable
-from runner.offline.files.text_blocks import Utf8Stream, read_ahead, record_end, whole_lines
+
+_NEWLINE, _OBJECT = ord("\n"), ord("{")
+_BOM = b"\xef\xbb\xbf"
+_MAX_DEPTH = 1000
+_SHOWN = 80
+# +1 where a list or an object opens, -1 where one closes.
+_DEPTH_STEP = np.zeros(256, np.int8)
+_DEPTH_STEP[list(b"[{")] = 1
+_DEPTH_STEP[list(b"]}")] = -1
+
+
+class CheckedLines:
+    """A stream of bytes that looks at each line that passes.
+
+    Args:
+        stream: an open file.
+        place: the file, for messages.
+
+    Raises:
+        DataError: in `read`: a line that is no JSON object, or no UTF-8 text; with its number.
+    """
+
+    def __init__(self, stream: Any, place: DataLocation) -> None:
+        self._stream, self._place = stream, place
+        self._tail = b""  # of the line that is not complete
+        self._num_lines = 0
+
+    def read(self, size: int = -1) -> bytes:
+        """Return the next bytes, as they are."""
+        data: bytes = self._stream.read(size)
+        held = self._tail + data
+        if self._num_lines == 0:
+            held = held.removeprefix(_BOM)  # a mark of Unicode may precede the first line
+        end = held.rfind(b"\n") + 1 if data else len(held)
+        if end:
+            self._check(held[:end])
+        self._tail = held[end:]
+        return data
+
+    def _check(self, lines: bytes) -> None:
+        values = np.frombuffer(lines, np.uint8)
+        ends = np.flatnonzero(values == _NEWLINE)
+        starts = np.concatenate(([0], ends + 1))
+        starts = starts[starts < len(values)]
+        for line in np.flatnonzero(values[starts] != _OBJECT).tolist():
+            text = lines[starts[line] :].partition(b"\n")[0].strip()
+            if text and not text.startswith(b"{"):
+                raise self._refusal("a line of a JSON file is an object, {...}", line, text)
+        if not lines.isascii():
+            self._check_text(lines)
+        long = np.flatnonzero(np.diff(np.append(starts, len(values))) > _MAX_DEPTH)
+        for line in long.tolist():
+            line_bytes = values[starts[line] :][: len(lines[starts[line] :].partition(b"\n")[0])]
+            if np.cumsum(_DEPTH_STEP[line_bytes], dtype=np.int32).max() > _MAX_DEPTH:
+                raise self._refusal(f"a line nests deeper than {_MAX_DEPTH} levels", line, line_bytes.tobytes())
+        self._num_lines += len(ends)
+
+    def _check_text(self, lines: bytes) -> None:
+        try:
+            lines.decode()
+        except UnicodeDecodeError as error:
+            line = lines.count(b"\n", 0, error.start)
+            raise self._refusal("a line of a JSON file is no UTF-8 text", line, lines.split(b"\n")[line]) from None
+
+    def _refusal(self, what: str, line: int, text: bytes) -> DataError:
+        return data_error(what, self._place.at(self._num_lines + line), got=_shown(text))
+
+
+def find_damaged_line(stream: Any, place: DataLocation) -> DataError | None:
+    """Return the first line that Python reads no object from; None if there is none. For messages: it takes its
+    time."""
+    number = 0
+    held = b""
+    while data := stream.read(2**20):
+        *lines, held = (held + data).split(b"\n")
+        for line in lines:
+            if (error := _damage(line, place.at(number), "")) is not None:
+                return error
+            number += 1
+    return _damage(held, place.at(number), "; the file is truncated")
+
+
+def _damage(line: bytes, place: DataLocation, hint: str) -> DataError | None:
+    text = line.strip().removeprefix(_BOM)
+    if not text:
+        return None
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return data_error(f"a line is no JSON: {error!s:.200}{hint}", place, got=_shown(text))
+    if isinstance(value, dict):
+        return None
+    return data_error("a line of a JSON file is an object, {...}", place, got=_shown(text))
+
+
+def _shown(text: bytes) -> str:
+    shown = text.decode("utf-8", "backslashreplace")
+    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+
+
+class _Readable(Protocol):
+    def read(self, size: int, /) -> bytes: ...
+
+
+class Utf8Stream:
+    """A stream of text in UTF-8.
+
+    Args:
+        stream: an open file.
+        encoding: of the file.
+
+    Raises:
+        UnicodeDecodeError: in `read`: the file has another encoding.
+    """
+
+    def __init__(self, stream: _Readable, encoding: str) -> None:
+        self._stream = stream
+        is_utf8 = codecs.lookup(encoding).name == "utf-8"
+        self._decoder = None if is_utf8 else codecs.getincrementaldecoder(encoding)()
+
+    def read(self, size: int) -> bytes:
+        """Return about `size` bytes; none at the end."""
+        while data := self._stream.read(size):
+            if self._decoder is None:
+                return data
+            if text := self._decoder.decode(data):
+                return text.encode()
+        return b"" if self._decoder is None else self._decoder.decode(b"", final=True).encode()
+
+
+def _last_line_end(block: bytes) -> int:
+    return block.rfind(b"\n") + 1
+
+
+def whole_lines(stream: _Readable, size: int, end_of: Callable[[bytes], int] = _last_line_end) -> Iterator[bytes]:
+    """Yield blocks of about `size` bytes that end where a line or the stream ends.
+
+    Args:
+        stream: of text.
+        size: bytes per block.
+        end_of: returns where the last complete record of a block ends.
+    """
+    tail, is_over = b"", False
+    while not is_over:
+        parts, missing = [tail], size
+        while missing > 0 and (data := stream.read(missing)):
+            parts.append(data)
+            missing -= len(data)
+        is_over = missing > 0
+        block = b"".join(parts)
+        end = len(block) if is_over else end_of(block)
+        tail = block[end:]
+        if end:
+            yield block[:end]
+
+
+def read_ahead(blocks: Iterator[bytes], number: int) -> Iterator[bytes]:
+    """Yield each block when `number` more have been read, so that a file that unpacks to too much fails early."""
+    waiting: deque[bytes] = deque()
+    for block in blocks:
+        waiting.append(block)
+        if len(waiting) > number:
+            yield waiting.popleft()
+    yield from waiting
+
+
+def record_end(parse: Mapping[str, Any]) -> Callable[[bytes], int]:
+    """Return the `end_of` for a CSV file with these options of pyarrow; quoted values may have newlines."""
+    quote = parse.get("quote_char", '"')
+    if not parse.get("newlines_in_values") or not quote:
+        return _last_line_end
+    escape = parse.get("escape_char")
+    escaped = re.compile(re.escape(escape.encode()) + b".", re.DOTALL) if escape else None
+
+    def find(block: bytes) -> int:
+        if escaped is not None:
+            block = escaped.sub(b"xx", block)
+        values = np.frombuffer(block, np.uint8)
+        is_quoted = np.cumsum(values == ord(quote), dtype=np.uint8) & 1
+        ends = np.flatnonzero((values == _NEWLINE) & (is_quoted == 0))
+        return int(ends[-1]) + 1 if len(ends) else 0
+
+    return find
+
 
 _BLOCK_BYTES = 2**23
 _NUM_AHEAD = 15

@@ -28,13 +28,12 @@ from runner.offline.codecs.episode_format import TASK
 from runner.offline.codecs.layout import Layout, Spaces
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files.data_error import DataError, DataLocation, data_error
-from runner.offline.files.file_kinds import PARQUET
+from runner.offline.files.input_files import PARQUET
 from runner.offline.files.parquet_reader import ParquetReader
-from runner.offline.formats.module_agents import several_agents
 from runner.offline.formats.native import decode_episodes
 from runner.offline.formats.raw_data import RawData
 from runner.offline.formats.recorded_format import Row, RowFormat, completed
-from runner.offline.formats.selection import ALWAYS_READ, Selection
+from runner.offline.formats.selection import ALWAYS_READ, Selection, several_agents
 
 _NO_OUTPUTS = ("infos", "env_t")
 

@@ -1,4 +1,9 @@
-"""Episodes as `runner` records them: a row is an episode, or a part of one."""
+"""Episodes as `runner` records them: a row is an episode, or a part of one.
+
+Ray Data and other tools leave out a table's metadata. Then the types of the columns say what they hold wherever a row
+of the environment is a number, a text or a list of these. Rows of more dimensions are bytes, of which only the metadata
+say what they are.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +26,64 @@ from runner.offline.codecs.episode_format import (
     rows_by_module,
     table_to_block,
 )
-from runner.offline.codecs.inferred_layout import are_columns_of_episodes, infer_layout
-from runner.offline.codecs.layout import Layout, Spaces
+from runner.offline.codecs.layout import RESERVED_NAMES, Layout, Leaf, Spaces
+from runner.offline.codecs.table_format import nest_columns
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files.data_error import DataError, DataLocation, data_error, first_line
-from runner.offline.files.file_kinds import PARQUET
-from runner.offline.files.input_files import InputFiles
+from runner.offline.files.input_files import PARQUET, InputFiles
 from runner.offline.files.parquet_reader import ParquetReader
 from runner.offline.files.raw_rows import RawTable
-from runner.offline.formats.common_layout import common_layout
-from runner.offline.formats.raw_data import RawData
+from runner.offline.formats.raw_data import RawData, common_layout, find_not_finite
 from runner.offline.formats.recorded_format import Row, RowFormat, completed
-from runner.offline.formats.rewards import find_not_finite
 from runner.offline.formats.selection import Selection
+
+_MODULE_ID = "module_id"
+
+
+def are_columns_of_episodes(schema: pa.Schema) -> bool:
+    """Return whether columns have the names of our episodes, and rewards are lists."""
+    return {*KEYS, REWARDS} <= set(schema.names) and _is_list(schema.field(REWARDS).type)
+
+
+def infer_layout(table: pa.Table, place: DataLocation) -> Layout:
+    """Return the layout of episodes by the types of their columns, without spaces and the environment's name.
+
+    Args:
+        table: the first episodes, with the columns of `episode_format`.
+        place: of the first one, for messages.
+
+    Raises:
+        DataError: a column does not say what it holds.
+    """
+    leaves = {
+        name: _leaf_of(table[name], place.of(name))
+        for name in table.column_names
+        if name not in RESERVED_NAMES and _is_list(table[name].type)
+    }
+    module_ids = table[_MODULE_ID].to_pylist() if _MODULE_ID in table.column_names else []
+    return Layout(nest_columns(leaves), module_id=next(iter(module_ids), None))
+
+
+def _leaf_of(column: pa.ChunkedArray, place: DataLocation) -> Leaf:
+    shape: tuple[int, ...] = ()
+    values = pc.list_flatten(column)
+    if _is_list(values.type):
+        sizes = pc.list_value_length(values)
+        if not len(sizes) or pc.count_distinct(sizes).as_py() > 1:
+            raise data_error("the first episodes do not show the shape of a row", place, allowed="lists of one length")
+        values, shape = pc.list_flatten(values), (sizes[0].as_py(),)
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        return Leaf(np.dtype("U1"), shape, str(place.column))
+    try:
+        return Leaf(np.dtype(values.type.to_pandas_dtype()), shape, str(place.column))
+    except (TypeError, NotImplementedError):
+        what = f"only the metadata of our files say what a column of {values.type} holds, and they are not there"
+        allowed = "the folder as offline.input_, with offline.input_read_method=auto; or without this column"
+        raise data_error(what, place, allowed=allowed) from None
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,29 @@
-"""Recorded data before anybody knows their format: files that were found, and what is seen of them at first."""
+"""Recorded data before their format is known: the files, their first rows, and the layout that they have in common."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from runner.config.errors import list_names
+from runner.config.errors import Problem, list_names, nearest_match
 from runner.config.offline import OfflineConfig
+from runner.config.recorded_columns import canonical_name
 from runner.episodes.nested import StateError
+from runner.offline.codecs.arrow_columns import value_type
 from runner.offline.codecs.episode_format import is_episodes, read_layout
+from runner.offline.codecs.layout import Layout
 from runner.offline.codecs.table_format import read_steps_layout
-from runner.offline.files.data_error import DataLocation, data_error
-from runner.offline.files.file_kinds import JSON, PARQUET
-from runner.offline.files.input_files import InputFiles, read_head
+from runner.offline.files.data_error import DataError, DataLocation, data_error
+from runner.offline.files.input_files import JSON, PARQUET, InputFiles, read_head
 from runner.offline.files.parquet_reader import ParquetReader, read_footers
-from runner.offline.files.raw_rows import RawReader
-from runner.offline.files.ray_reader import RayReader
-from runner.offline.files.row_filters import read_filter
+from runner.offline.files.raw_rows import RawReader, RawTable, read_filter
+from runner.offline.files.ray_data import RayReader
 from runner.offline.files.text_readers import TEXT_OPTIONS, TextReader
-from runner.offline.formats.module_agents import ModuleAgents
+from runner.offline.formats.selection import ALWAYS_READ, ModuleAgents, Selection
 
 _AGENT_ID = "agent_id"
 _HEAD_BYTES = 2**16
@@ -172,3 +173,96 @@ def _check_unique_names(schema: pa.Schema, path: str) -> None:
         if _PICKLED in kinds:
             what = "a column of pickled objects is not read, as that would run code in the file"
             raise data_error(what, DataLocation(path, column=field.name))
+
+
+_MAX_CHECKED_BYTES = 2**28
+
+
+def find_not_finite(reader: ParquetReader, column: str, more: Sequence[str]) -> Iterator[RawTable]:
+    """Yield the tables in which a reward is NaN or infinite; none where the column is too large to look at.
+
+    Args:
+        reader: of the files.
+        column: of the rewards.
+        more: columns that the tables have beside it.
+    """
+    if column not in reader.schema.names or reader.column_bytes(column) > _MAX_CHECKED_BYTES:
+        return
+    for table, place in reader.tables([column, *more]):
+        values = flat_values(table[column])
+        if pa.types.is_floating(values.type) and pc.all(pc.is_finite(values)).as_py() is False:
+            yield table, place
+
+
+def flat_values(column: pa.ChunkedArray) -> pa.Array:
+    """Return the numbers of a column, out of all lists."""
+    values = column.combine_chunks()
+    while isinstance(values, (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)):
+        values = values.flatten()
+    return values
+
+
+_NO_OUTPUTS = ("eps_id", "t", "infos", "terminateds", "truncateds", "new_obs")
+
+
+def common_layout(
+    data: RawData, selection: Selection, read: Callable[[pa.Schema], Layout | None], keys: Sequence[str] = ()
+) -> Layout | None:
+    """Return the layout of all files, narrowed to what is read; None where files have none.
+
+    Args:
+        data: the files.
+        selection: what is read.
+        read: takes the layout from the metadata of a schema.
+        keys: columns that files need beside the layout's.
+
+    Raises:
+        DataError: metadata are damaged, columns are missing or differ between files.
+    """
+    layout: Layout | None = None
+    for path, schema in zip(data.paths, data.schemas, strict=True):
+        try:
+            found = read(schema)
+            if found is None:
+                return None
+            _check_complete(found, schema, path, keys)
+            _check_names(selection, found, path)
+            found = selection.layout(found)
+            layout = found if layout is None else layout.merged_with(found)
+        except StateError as error:
+            raise data_error(f"the metadata of this file are damaged: {error}", DataLocation(path)) from None
+        except ValueError as error:
+            what = f"the files do not hold the same columns: {error}"
+            allowed = (
+                f"the columns of {data.where}; or a pattern that names the files of one module; or "
+                "offline.input_read_method_kwargs.columns=[obs,actions,rewards,...]"
+            )
+            raise DataError([Problem(what, path, allowed=allowed)]) from None
+    return layout
+
+
+def _check_names(selection: Selection, layout: Layout, path: str) -> None:
+    """Refuse names of columns that the files do not have."""
+    missing = [
+        name
+        for name in selection.columns or ()
+        if name not in layout.columns and canonical_name(name) not in _NO_OUTPUTS
+    ]
+    if missing:
+        allowed = list_names(layout.columns)
+        problems = [
+            Problem(f"there is no column {name}", path, allowed=allowed, nearest=nearest_match(name, layout.columns))
+            for name in missing
+        ]
+        raise DataError(problems)
+
+
+def _check_complete(layout: Layout, schema: pa.Schema, path: str, keys: Sequence[str]) -> None:
+    """Refuse a file of ours from which another tool has taken columns that every reader needs."""
+    needed = [leaf.column for leaf in layout.selected(set(ALWAYS_READ)).leaves() if value_type(leaf) is not None]
+    missing = [name for name in ALWAYS_READ if name not in layout.columns]
+    missing += [name for name in (*needed, *keys) if name not in schema.names]
+    if missing:
+        raise data_error(
+            f"there is no column {', '.join(missing)}", DataLocation(path), allowed=list_names(schema.names)
+        )

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from runner.offline.files.data_error import DataLocation, data_error
-from runner.offline.files.file_kinds import FileKind
-from runner.offline.formats.d4rl import D4RLFormat
+from runner.offline.files.input_files import FileKind
 from runner.offline.formats.env_episodes import EnvEpisodeFormat
-from runner.offline.formats.minari import MinariFormat
 from runner.offline.formats.native import EpisodeFormat
+from runner.offline.formats.other_libraries import D4RLFormat, MinariFormat, RLlibEpisodeFormat, SampleBatchFormat
 from runner.offline.formats.raw_data import RawData
 from runner.offline.formats.recorded_format import RecordedFormat
-from runner.offline.formats.rllib import RLlibEpisodeFormat, SampleBatchFormat
 from runner.offline.formats.table import TableFormat
 
 # In this order: the first that recognises the data is their format.

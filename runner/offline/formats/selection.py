@@ -1,15 +1,93 @@
-"""Which columns of recorded data are read."""
+"""Which columns and which agents of recorded data are read."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from runner.config.errors import list_names, nearest_match
 from runner.config.offline import OfflineConfig
 from runner.config.recorded_columns import canonical_name
-from runner.episodes.columns import ACTIONS, OBS, REWARDS, ColumnBlock
+from runner.episodes.columns import ACTIONS, OBS, REWARDS, ColumnBlock, concat_blocks
+from runner.episodes.rollout_parts import take_chunks
 from runner.offline.codecs.layout import Layout
-from runner.offline.formats.module_agents import ModuleAgents
+from runner.offline.files.data_error import DataError, DataLocation, data_error
+
+MAPPING = "multi_agent.agent_to_module"
+
+
+@dataclass(frozen=True)
+class ModuleAgents:
+    """Which agents' episodes a module learns from.
+
+    Attributes:
+        module_id: the module, as which what is read is known.
+        agents: its agents.
+        others: agents of other modules.
+    """
+
+    module_id: str
+    agents: tuple[str, ...]
+    others: tuple[str, ...] = ()
+
+    def check_known(self, agents: Iterable[str], place: DataLocation) -> None:
+        """Refuse an agent that no module acts for; raises `DataError`."""
+        known = (*self.agents, *self.others)
+        for agent in agents:
+            if agent not in known:
+                what = f"agent {agent} is in the data, and the experiment has no such agent"
+                allowed = f"{', '.join(known)}, the agents of the environment and of {MAPPING}"
+                raise data_error(what, place, got=agent, allowed=allowed, nearest=nearest_match(agent, list(known)))
+
+    def no_rows(self, found: Iterable[str], place: DataLocation) -> DataError:
+        """Return the error for data without a step of these agents; `found` are the agents that they have."""
+        what = f"module {self.module_id} has no rows: no step of {_listed(self.agents)} is in the data"
+        allowed = f"{MAPPING} maps an agent of the data to it, or multi_agent.modules_to_train without it"
+        return data_error(what, place, got=_listed(found) or "no agent", allowed=allowed)
+
+    def chosen(self, block: ColumnBlock, place: DataLocation) -> ColumnBlock:
+        """Return the episodes of the module's agents.
+
+        Raises:
+            DataError: the data are of a single agent, or have an agent that no module acts for.
+        """
+        if block.agents is None:
+            known = _listed((*self.agents, *self.others))
+            what = "these data are of a single agent, and the experiment has several"
+            raise data_error(what, place, allowed=f"data that say whose each episode is, of {known}")
+        self.check_known(dict.fromkeys(block.agents.agent_ids), place)
+        mine = [chunk for chunk, agent in enumerate(block.agents.agent_ids) if agent in self.agents]
+        return replace(take_chunks(block, mine), module_id=self.module_id)
+
+    def joined(self, blocks: Sequence[ColumnBlock], place: DataLocation) -> ColumnBlock:
+        """Return the episodes of the module's agents in blocks of whichever modules acted; see `chosen`.
+
+        Raises:
+            DataError: what `chosen` raises, or columns of these agents differ.
+        """
+        chosen = [self.chosen(block, place) for block in blocks]
+        kept = [block for block in chosen if len(block)] or chosen[:1]
+        odd = sorted({name for block in kept for name in block.columns.keys() ^ kept[0].columns.keys()})
+        try:
+            if odd:
+                raise ValueError(f"only some have {', '.join(odd)}")
+            return concat_blocks(kept)
+        except ValueError as error:
+            what = f"the agents {_listed(self.agents)} act by one module, and their columns differ: {error}"
+            allowed = "agents with equal spaces; others need a module of their own"
+            raise data_error(what, place, allowed=allowed) from None
+
+
+def several_agents(agents: Iterable[str], place: DataLocation) -> DataError:
+    """Return the error for data of these agents in an experiment with a single one."""
+    what = "these data are of several agents, and the experiment has one"
+    allowed = "an experiment with several agents: env._target_ is a MultiAgentEnv"
+    return data_error(what, place, got=list_names(agents), allowed=allowed)
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(names)
+
 
 ALWAYS_READ = (OBS, ACTIONS, REWARDS)
 

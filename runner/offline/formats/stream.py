@@ -13,8 +13,7 @@ from runner.config.errors import ConfigError
 from runner.config.imports import import_target
 from runner.episodes import SingleAgentEpisode
 from runner.episodes.columns import REWARDS, ColumnBlock, block_from_episodes
-from runner.offline.codecs.layout import Spaces
-from runner.offline.codecs.space_checks import fit_to_spaces
+from runner.offline.codecs.layout import Spaces, fit_to_spaces
 from runner.offline.codecs.trajectories import ReadCounts, check_rewards
 from runner.offline.files.data_error import DataLocation, data_error, first_line
 from runner.offline.files.input_files import InputFiles

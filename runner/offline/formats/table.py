@@ -14,21 +14,17 @@ from runner.config.recorded_columns import canonical_name
 from runner.episodes import nested
 from runner.episodes.columns import OBS, REWARDS, Column, ColumnBlock
 from runner.offline.codecs import rllib_tables
-from runner.offline.codecs.layout import Layout, Spaces
-from runner.offline.codecs.space_checks import fit_to_spaces
+from runner.offline.codecs.layout import Layout, Spaces, fit_to_spaces
 from runner.offline.codecs.table_format import NEW_OBS, StepRows, read_keys, read_steps, read_steps_layout
 from runner.offline.codecs.table_schema import END_FLAGS, TableSchema, resolve_schema, schema_of_layout
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.codecs.trajectory_assembler import StepChecker, TrajectoryAssembler
 from runner.offline.files.data_error import DataError, DataLocation, data_error
-from runner.offline.files.file_kinds import CSV, JSON, PARQUET
-from runner.offline.files.input_files import InputFiles
+from runner.offline.files.input_files import CSV, JSON, PARQUET, InputFiles
 from runner.offline.files.parquet_reader import ParquetReader
 from runner.offline.files.raw_rows import RawReader, RawTable
-from runner.offline.formats.common_layout import common_layout
-from runner.offline.formats.raw_data import RawData
+from runner.offline.formats.raw_data import RawData, common_layout, find_not_finite, flat_values
 from runner.offline.formats.recorded_format import RecordedFormat, Row, completed
-from runner.offline.formats.rewards import find_not_finite, flat_values
 from runner.offline.formats.selection import ALWAYS_READ, Selection
 
 _INFOS = ("infos", "new_infos")

@@ -15,11 +15,10 @@ from runner.config.offline import OfflineConfig
 from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock
 from runner.episodes.nested import Array
-from runner.offline.codecs.space_checks import describe_space
+from runner.offline.codecs.layout import describe_space
 from runner.offline.codecs.trajectories import ReadCounts
-from runner.offline.reading.env_episodes import RecordedEnvEpisodes, open_env_episodes
 from runner.offline.reading.recorded_source import Description, RecordedSource
-from runner.offline.reading.source import open_source
+from runner.offline.reading.source import RecordedEnvEpisodes, open_env_episodes, open_source
 
 NUM_FIRST_ROWS = 3
 MAX_COUNTED_VALUES = 64

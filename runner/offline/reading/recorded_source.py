@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,22 +15,81 @@ from runner.config.offline import OfflineConfig
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs.episode_format import KEYS, episodes_to_table
-from runner.offline.codecs.layout import Layout, Spaces, layout_of
-from runner.offline.codecs.space_checks import check_spaces
+from runner.offline.codecs.layout import Layout, Spaces, check_spaces, layout_of
 from runner.offline.codecs.trajectories import ReadCounts
-from runner.offline.files import unpacking
+from runner.offline.files import input_files
 from runner.offline.files.data_error import DataLocation
 from runner.offline.files.input_files import InputFiles, named_inputs
 from runner.offline.files.parquet_reader import ParquetReader
-from runner.offline.files.raw_rows import RawReader, RawTable
-from runner.offline.files.ray_reader import RayReader
+from runner.offline.files.raw_rows import RawReader, RawTable, ray_expression
+from runner.offline.files.ray_data import RAY_OPTIONS, RayReader
 from runner.offline.formats.native import decode_episodes
 from runner.offline.formats.recorded_format import RecordedFormat, Row
 from runner.offline.formats.stream import StreamFormat
-from runner.offline.reading.ray_datasets import parquet_dataset, streamed_dataset
 
 if TYPE_CHECKING:
     from ray.data import Dataset
+
+
+def parquet_dataset(
+    config: OfflineConfig, reader: ParquetReader, columns: list[str] | None, options: Mapping[str, Any]
+) -> Dataset:
+    """Return the rows of Parquet files, which Ray reads in parallel and in their order.
+
+    Args:
+        config: the `offline` block; its filter and its arguments of reading are applied.
+        reader: of the files.
+        columns: of the files that are read; None: all.
+        options: of `ray.data.read_parquet`; they go before the configured ones.
+    """
+    import ray.data
+
+    files, row_filter = reader.files, config.input_read_method_kwargs.get("filter")
+    given = _configured(config) | dict(options) | {"filesystem": files.filesystem, "file_extensions": None}
+    ray.data.DataContext.get_current().execution_options.preserve_order = True
+    dataset: Dataset = ray.data.read_parquet(list(files.paths), **given)
+    if row_filter is not None:
+        dataset = dataset.filter(expr=ray_expression(row_filter))
+    if columns is not None:
+        dataset = dataset.select_columns(columns)
+    return dataset
+
+
+def streamed_dataset(
+    config: OfflineConfig, read: Callable[[], Iterator[pa.Table]], num_bytes: int | None, options: Mapping[str, Any]
+) -> Dataset:
+    """Return a data set with one read task, which yields the tables of `read`.
+
+    Args:
+        config: the `offline` block; its arguments of reading are applied.
+        read: can be pickled.
+        num_bytes: size of it all, about; None: unknown.
+        options: of `ray.data.read_datasource`; they go before the configured ones.
+    """
+    import ray.data
+    from ray.data import Datasource, ReadTask
+    from ray.data.block import BlockMetadata
+
+    class EpisodeStream(Datasource):
+        def get_name(self) -> str:
+            return "Episodes"
+
+        def estimate_inmemory_data_size(self) -> int | None:
+            return num_bytes
+
+        def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[ReadTask]:
+            metadata = BlockMetadata(num_rows=None, size_bytes=num_bytes, input_files=None, exec_stats=None)
+            return [ReadTask(read, metadata)]
+
+    given = _configured(config) | dict(options)
+    dataset: Dataset = ray.data.read_datasource(EpisodeStream(), **given)  # type: ignore[no-untyped-call]
+    return dataset
+
+
+def _configured(config: OfflineConfig) -> dict[str, Any]:
+    given = config.input_read_method_kwargs
+    return {name: given[name] for name in RAY_OPTIONS if name in given}
+
 
 _DIGEST_BYTES = 2**16
 
@@ -274,7 +333,7 @@ class RecordedSource:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        unpacking.allow(self.config.input_max_unpacked_ratio)
+        input_files.allow(self.config.input_max_unpacked_ratio)
 
 
 def _digest(files: InputFiles) -> str:

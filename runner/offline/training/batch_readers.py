@@ -16,7 +16,7 @@ from torch import Tensor
 from runner.config.errors import ConfigError, Problem
 from runner.episodes import nested
 from runner.learners.train_batch import TrainBatch
-from runner.offline.training.train_rows import flat_columns, nested_columns, without_metrics
+from runner.offline.training.prelearner import flat_columns, nested_columns, without_metrics
 from runner.offline.training.workers import native_messages_to_log, pipeline_errors
 from runner.pipelines.connector import DEFAULT_MODULE_ID, LOSS_MASK
 

@@ -21,15 +21,20 @@ from runner.config.schemas import ExperimentConfig
 from runner.episodes import nested
 from runner.episodes.columns import EPISODE_COLUMNS
 from runner.learners.train_batch import BatchReader
-from runner.offline.files.ray_reader import read_rows
+from runner.offline.files.ray_data import read_rows
 from runner.offline.formats.registry import file_kinds
 from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import open_source
 from runner.offline.training.batch_readers import RayBatchReader, Rows, SampledBatches, passes
-from runner.offline.training.monitoring import PipelineMonitor
 from runner.offline.training.preflight import check_trajectories
 from runner.offline.training.prelearner import OfflinePreLearner, PreLearnerParts, PreLearnerSpec
-from runner.offline.training.repeated_passes import endless_dataset, parts_in_memory, repeated_dataset, source_parts
+from runner.offline.training.repeated_passes import (
+    PipelineMonitor,
+    endless_dataset,
+    parts_in_memory,
+    repeated_dataset,
+    source_parts,
+)
 from runner.offline.training.workers import (
     ModuleBoard,
     limited_stream,

@@ -1,7 +1,8 @@
-"""Recorded data against the experiment that is to learn from them, before anything is started for it."""
+"""Check recorded data against the experiment that will learn from them, before anything is started."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -12,19 +13,42 @@ from gymnasium.spaces import Box
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.schemas import ExperimentConfig
-from runner.offline.codecs.layout import Spaces
-from runner.offline.codecs.space_checks import describe_space
+from runner.modules.rl_module import RLModule
+from runner.offline.codecs.layout import Spaces, describe_space
 from runner.offline.files.data_error import DataError, DataLocation
-from runner.offline.files.ray_reader import check_readable
-from runner.offline.formats.module_agents import ModuleAgents, several_agents
+from runner.offline.files.ray_data import check_readable
+from runner.offline.formats.selection import ModuleAgents, several_agents
 from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import is_read_by_ray, open_source
 from runner.offline.training.prelearner import OfflinePreLearner
 from runner.pipelines.connector import Connector
+from runner.pipelines.pipeline import EnvToModulePipeline
+from runner.pipelines.recorded_episodes import pass_through
 
 if TYPE_CHECKING:
     from runner.module_parts import ModuleParts
     from runner.modules.rl_module import RLModule
+
+
+def statistics_of(source: RecordedSource, env_to_module: EnvToModulePipeline, module: RLModule) -> dict[str, Any]:
+    """Return connector name -> its state after one pass over all observations, the last one of each episode included.
+
+    Args:
+        source: of the data.
+        env_to_module: stays as it is; its connectors begin with what they know.
+        module: what connectors are given as such.
+
+    Raises:
+        DataError: damaged data.
+    """
+    learning = copy.deepcopy(env_to_module)
+    connectors = list(learning.single_connectors())
+    while connectors and not connectors[-1].shares_state:
+        del connectors[-1]
+    for block in source.narrowed((), with_infos=False).blocks():
+        pass_through(connectors, block, module)
+    return learning.merge_states([learning.get_state()])
+
 
 # Data of up to so many bytes are read once; of larger ones, up to the second number, ids, time steps and rewards are.
 _MAX_READ_BYTES = 2**25

@@ -1,4 +1,8 @@
-"""The pre-learner: recorded rows to rows of a train batch, in each worker of the Ray Data pipeline."""
+"""The pre-learner: recorded rows to flat rows of a train batch, in each worker of the Ray Data pipeline.
+
+A nested column is one flat column a leaf: `obs/position` for a dict's key, `obs/#0` for a tuple's place. What
+connectors have reported for these rows goes with them, in a column `#<reduction>#<metric>` of bytes for each metric.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Any, Protocol
 
 import gymnasium as gym
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import torch
 from torch import Tensor
@@ -25,12 +30,87 @@ from runner.episodes.columns import ColumnBlock, block_from_episodes
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.rl_module import RLModule
 from runner.offline.training.repeated_passes import pass_number
-from runner.offline.training.train_rows import Rows, flat_columns, metric_columns
 from runner.pipelines.connector import LOSS_MASK
+from runner.pipelines.custom_metrics import ReducedMetrics, ReducedValue, merge_metrics
 from runner.pipelines.pipeline import EnvToModulePipeline, LearnerConnectorPipeline, taken_metrics
 from runner.pipelines.recorded_episodes import with_held_observations
 from runner.replay import EpisodeReplayBuffer
 from runner.streams import random_stream
+
+TrainRows = dict[str, npt.NDArray[Any]]
+_METRIC = "#"
+
+
+def flat_columns(columns: Mapping[str, Any]) -> TrainRows:
+    """Return one array (B, ...) a leaf.
+
+    Raises:
+        ValueError: a key has a slash or begins with #, so that its name could not be read back.
+    """
+    flat: TrainRows = {}
+    for name, column in columns.items():
+        _flatten(name, column, flat)
+    return flat
+
+
+def _flatten(name: str, column: Any, flat: TrainRows) -> None:
+    if isinstance(column, Mapping):
+        for key, part in column.items():
+            if "/" in key or key.startswith("#"):
+                raise ValueError(f"the key {key!r} of column {name} has a slash or begins with #")
+            _flatten(f"{name}/{key}", part, flat)
+    elif isinstance(column, tuple):
+        for place, part in enumerate(column):
+            _flatten(f"{name}/#{place}", part, flat)
+    else:
+        flat[name] = np.ascontiguousarray(column)
+
+
+def nested_columns(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Invert `flat_columns`, for leaves of any type."""
+    tree: dict[str, Any] = {}
+    for name, leaf in flat.items():
+        *path, last = name.split("/")
+        place = tree
+        for key in path:
+            place = place.setdefault(key, {})
+        place[last] = leaf
+    return {name: _with_tuples(column) for name, column in tree.items()}
+
+
+def _with_tuples(column: Any) -> Any:
+    if not isinstance(column, dict):
+        return column
+    parts = {key: _with_tuples(part) for key, part in column.items()}
+    if all(key.startswith("#") for key in parts):
+        return tuple(parts[f"#{place}"] for place in range(len(parts)))
+    return parts
+
+
+def metric_columns(metrics: ReducedMetrics, num_rows: int) -> TrainRows:
+    """Return reports as columns (B,): value, weight and kept values, float64 as bytes in the first row."""
+    columns: TrainRows = {}
+    for name, reduced in metrics.items():
+        column = columns[f"{_METRIC}{reduced.reduction}{_METRIC}{name}"] = np.full(num_rows, b"", object)
+        if num_rows:
+            column[0] = np.array([reduced.value, reduced.weight, *reduced.values]).tobytes()
+    return columns
+
+
+def without_metrics(rows: Mapping[str, npt.NDArray[Any]]) -> tuple[dict[str, npt.NDArray[Any]], ReducedMetrics]:
+    """Return the other columns, and what was reported for these rows, in their order."""
+    metrics: ReducedMetrics = {}
+    others = {}
+    for key, column in rows.items():
+        if not key.startswith(_METRIC):
+            others[key] = column
+            continue
+        _, reduction, name = key.split(_METRIC, 2)
+        metrics[name] = ReducedValue(reduction)
+        for value, weight, *values in (np.frombuffer(one).tolist() for one in column if one):
+            merge_metrics(metrics, {name: ReducedValue(reduction, value, weight, values)})
+    return others, metrics
+
 
 # The names of columns in recorded tables, if `input_read_schema` does not say otherwise.
 SCHEMA = {
@@ -127,15 +207,15 @@ class OfflinePreLearner:
         self._newest_module_state = newest_module_state
         self._version = 0
 
-    def __call__(self, batch: Any) -> Rows:
+    def __call__(self, batch: Any) -> TrainRows:
         """Return the train rows of a batch of raw rows.
 
         Args:
             batch: `pyarrow.Table`; for a subclass with its own `_map_to_episodes`, column -> array.
 
         Returns:
-            Column -> (B, ...) array, nested columns flattened (see `train_rows`), rows in random order; and columns of
-            what connectors have reported.
+            Column -> (B, ...) array, nested columns flattened (see `flat_columns`), rows in random order; and columns
+            of what connectors have reported.
         """
         self._take_newest_module()
         recorded = self._episodes_of(batch)

@@ -15,9 +15,8 @@ from runner.offline.files.filesystems import Location
 from runner.offline.files.input_files import InputFiles
 from runner.offline.formats.env_episodes import EnvEpisodeFormat
 from runner.offline.formats.recorded_format import RecordedFormat, Row
-from runner.offline.reading.env_episodes import RecordedEnvEpisodes, open_env_episodes
 from runner.offline.reading.recorded_source import RecordedSource
-from runner.offline.reading.source import open_source
+from runner.offline.reading.source import RecordedEnvEpisodes, open_env_episodes, open_source
 from runner.offline.writing.writer import EpisodeWriter, WriteReport, prepare_output
 
 

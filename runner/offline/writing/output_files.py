@@ -1,4 +1,4 @@
-"""One file of recorded data on its way: written under a hidden name beside its final one, renamed when it is whole.
+"""Files of recorded data: where the next one goes, its hidden name until it is complete, and the list of a run's files.
 
 Readers never see a part of a file, and nothing that exists is written over.
 """
@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
+import re
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import fs
@@ -16,7 +19,7 @@ from runner.config.errors import Problem, RunFailure
 from runner.config.offline import OfflineConfig
 from runner.offline.files.data_error import first_line
 from runner.offline.files.filesystems import Location
-from runner.offline.writing.output_formats import OutputFormat, output_format
+from runner.offline.writing.output_formats import OutputFormat, file_extension, output_format
 
 
 class WriteFailed(RunFailure):
@@ -151,3 +154,83 @@ def reason_of(error: Exception) -> str:
 def write_failure(error: Exception, where: str) -> WriteFailed:
     """Return the error for what the file system said."""
     return WriteFailed(Problem(f"recorded episodes cannot be written: {reason_of(error)}", where))
+
+
+class FileList:
+    """Paths of recorded files in a file of the run dir, one a line.
+
+    Args:
+        path: of the list; made with the first entry.
+        location: the folder of the recorded files.
+    """
+
+    def __init__(self, path: Path, location: Location) -> None:
+        self._path, self._location = path, location
+
+    @property
+    def paths(self) -> list[str]:
+        """All entries; files that were never finished among them."""
+        return self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
+
+    def add(self, path: str) -> None:
+        """Take note of a file before it is written."""
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with self._path.open("a", encoding="utf-8") as lines:
+            lines.write(f"{path}\n")
+
+    def keep_only(self, kept: Collection[str]) -> None:
+        """Remove the files in the folder that are not among `kept`, with what was begun of them."""
+        for path in self.paths:
+            folder, _, name = path.rpartition("/")
+            if path in kept or not self._is_inside(folder):
+                continue
+            begun = f"{folder}/.{name}.tmp"
+            for left in (path, begun):
+                with contextlib.suppress(OSError):
+                    self._location.filesystem.delete_file(left)
+            with contextlib.suppress(OSError):  # where Ray Data writes, it is a folder
+                self._location.filesystem.delete_dir(begun)
+            if folder != self._location.path:
+                remove_empty_folder(self._location.filesystem, folder)
+
+    def _is_inside(self, folder: str) -> bool:
+        """Whether a folder is the one of the recorded files, or in it."""
+        return ".." not in folder.split("/") and f"{folder}/".startswith(f"{self._location.path}/")
+
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9_.-]+")
+_NAMELESS = "environment"
+
+
+def safe_name(text: str) -> str:
+    """Return a part of a file's name."""
+    return _UNSAFE.sub("-", text)
+
+
+def next_place(
+    config: OfflineConfig, location: Location, stem: str, writer_number: int, env_name: str | None
+) -> tuple[Location, str]:
+    """Return the folder and the name of a file, both free.
+
+    Args:
+        config: the `output...` options.
+        location: the output folder.
+        stem: of the files' names, which no other writer has: names do not clash, whatever folder they are in.
+        writer_number: of the writer, from 1.
+        env_name: of the environment; None: unknown.
+    """
+    extension = file_extension(config)
+    if not config.output_run_folders:
+        number = _highest(re.escape(stem) + r"(\d+)\..*", names_in(location), -1) + 1
+        return location, f"{stem}{number:06d}.{extension}"
+    env_folder = safe_name(env_name or _NAMELESS).lower().strip("-.") or _NAMELESS
+    of_env = replace(location, path=f"{location.path}/{env_folder}")
+    head = f"run-{writer_number:06d}-"
+    number = _highest(head + r"(\d+)", names_in(of_env, fs.FileType.Directory), 0) + 1
+    return replace(of_env, path=f"{of_env.path}/{head}{number:05d}"), f"{stem}{number:06d}.{extension}"
+
+
+def _highest(pattern: str, names: list[str], default: int) -> int:
+    """Return the highest number in names, hidden ones of files that are written among them."""
+    found = [re.fullmatch(pattern, name.lstrip(".")) for name in names]
+    return max((int(match.group(1)) for match in found if match), default=default)

@@ -19,11 +19,10 @@ from runner.config.errors import ConfigError, Problem, RunFailure, list_names, n
 from runner.config.offline import OfflineConfig
 from runner.offline.files.data_error import first_line
 from runner.offline.files.filesystems import Location
-from runner.offline.files.ray_functions import RayFunction, missing_package
-from runner.offline.files.ray_settings import set_up_ray_data
+from runner.offline.files.ray_data import RayFunction, missing_package, set_up_ray_data
 from runner.offline.writing.output_files import Written, give_name
+from runner.offline.writing.output_formats import COLUMNS, KWARGS, METHOD
 from runner.offline.writing.text_tables import lists_as_text
-from runner.offline.writing.write_functions import COLUMNS, KWARGS, METHOD
 
 if TYPE_CHECKING:
     from ray.data import Dataset

@@ -1,7 +1,6 @@
 """Recorded episodes on their way to disk: one open file at a time, that is followed by the next when it is full.
 
-Files are `<output>/episodes-<writer>-<number>.parquet` (or `steps-...`), see `rolling_files`, `run_folders` and
-`output_files`.
+Files are `<output>/episodes-<writer>-<number>.parquet` (or `steps-...`), see `rolling_files` and `output_files`.
 """
 
 from __future__ import annotations
@@ -19,12 +18,10 @@ from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs.env_episode_format import EnvEpisodes
 from runner.offline.codecs.layout import Spaces
 from runner.offline.files.filesystems import Location, locate
-from runner.offline.writing.env_episode_files import EnvEpisodeFiles
-from runner.offline.writing.file_list import FileList
+from runner.offline.writing.output_files import FileList, names_in, reason_of
 from runner.offline.writing.output_files import WriteFailed as WriteFailed
-from runner.offline.writing.output_files import names_in, reason_of
 from runner.offline.writing.output_formats import check_env_episode_options, check_output_options, write_function
-from runner.offline.writing.rolling_files import RollingFiles
+from runner.offline.writing.rolling_files import EnvEpisodeFiles, RollingFiles
 
 _DATA_SUFFIXES = (".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".csv", ".h5", ".hdf5", ".gz", ".bz2")
 

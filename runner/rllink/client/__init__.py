@@ -12,9 +12,8 @@ distribution rllink-client (clients/python) under the name `rllink_client`. Prot
                 action = sampler.step("0", obs, reward, terminated, truncated)
 """
 
-from .answers import ServerConfig, Task, Weights
+from .answers import RLlinkError, ServerConfig, ServerGone, Task, Weights
 from .client import Client
-from .errors import RLlinkError, ServerGone
 from .sampling import LocalSampler, RemoteSampler
 
 __all__ = ["Client", "LocalSampler", "RLlinkError", "RemoteSampler", "ServerConfig", "ServerGone", "Task", "Weights"]

@@ -1,10 +1,27 @@
-"""Answers of a server to the requests of a client."""
+"""Answers of a server to the requests of a client, and the errors that a client raises."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+
+class RLlinkError(RuntimeError):
+    """The server refused a request.
+
+    Attributes:
+        code: error code of the specification, section 7.
+        path: place of the mistake in the message; None without one.
+    """
+
+    def __init__(self, code: str, message: str, path: str | None = None) -> None:
+        self.code, self.path = code, path
+        super().__init__(f"{code}: {message}" + (f" (at {path})" if path else ""))
+
+
+class ServerGone(ConnectionError):
+    """The server cannot be reached, or the run is over."""
 
 
 @dataclass(frozen=True)

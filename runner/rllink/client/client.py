@@ -15,12 +15,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .answers import ServerConfig, Task, Weights
-from .errors import RLlinkError, ServerGone
-from .frames import FrameReader, compressed, decompressed, frame, is_compressed, shared_frame
+from .answers import RLlinkError, ServerConfig, ServerGone, Task, Weights
+from .frames import FrameReader, SharedWriter, compressed, decompressed, frame, is_compressed, shared_frame
 from .packing import pack, unpack
 from .sampling import LocalSampler, RemoteSampler
-from .shared_writer import SharedWriter
 
 _log = logging.getLogger(__name__)
 

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from .block_dtypes import DTYPES
+DTYPES = ("|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8")
+
 
 _MOST_NESTED = 64
 

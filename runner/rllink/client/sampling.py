@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from .answers import ServerConfig, Weights
-from .errors import RLlinkError
+from .answers import RLlinkError, ServerConfig, Weights
 
 if TYPE_CHECKING:
     from .local_policy import LocalPolicy

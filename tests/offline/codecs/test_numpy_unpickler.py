@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from runner.offline.codecs.numpy_unpickler import PickleRefused, unpickle
-from runner.offline.codecs.pickled_columns import unpickle_rows
+from runner.offline.codecs.rllib_tables import unpickle_rows
 
 PROTOCOLS = [2, 3, 4, 5]
 DTYPES = st.one_of(

@@ -19,7 +19,7 @@ from runner.config.offline import OfflineConfig
 from runner.episodes import nested
 from runner.episodes.columns import Agents, ColumnBlock, concat_blocks
 from runner.offline.codecs import rllib_episodes
-from runner.offline.codecs.infos import info_to_json
+from runner.offline.codecs.arrow_columns import info_to_json
 from runner.offline.codecs.layout import Spaces, layout_of
 from runner.offline.codecs.numpy_msgpack import read_space
 from runner.offline.codecs.rllib_episode_states import describe_space, episodes_to_items

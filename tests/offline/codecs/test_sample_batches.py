@@ -18,7 +18,7 @@ from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs.sample_batches import decode, read_tables, recognises, recognises_schema
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files.data_error import DataError, DataLocation
-from runner.offline.formats.module_agents import ModuleAgents
+from runner.offline.formats.selection import ModuleAgents
 from runner.offline.reading.recorded_source import RecordedSource
 from runner.offline.reading.source import open_source
 

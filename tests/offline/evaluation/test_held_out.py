@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from runner.cli.held_out_table import held_out_lines
+from runner.cli.evaluate import held_out_lines
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError, Problem
 from runner.config.metrics import producible_metrics

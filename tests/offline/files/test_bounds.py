@@ -19,7 +19,7 @@ import pytest
 
 from runner.config.offline import OfflineConfig
 from runner.offline import open_source
-from runner.offline.files import unpacking
+from runner.offline.files import input_files
 from runner.offline.files.data_error import DataError
 from tests.conftest import ROOT, WAIT_S, Outcome
 
@@ -135,7 +135,7 @@ def test_the_header_of_a_packed_value_is_enough(tmp_path: Path) -> None:
 
 
 def test_the_option_raises_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpacking, "FREE_BYTES", 2**16)
+    monkeypatch.setattr(input_files, "FREE_BYTES", 2**16)
     rows = b"0.5,1,0.5,1\n" * 300_000
     (tmp_path / "data.csv.gz").write_bytes(gzip.compress(b"obs,actions,rewards,eps_id\n" + rows, 9))
     config = OfflineConfig(input_=str(tmp_path / "data.csv.gz"))

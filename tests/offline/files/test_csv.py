@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from runner.config.offline import OfflineConfig
 from runner.offline.files.data_error import DataError
-from runner.offline.files.text_blocks import Utf8Stream, record_end, whole_lines
-from runner.offline.files.unpacking import BoundedStream
+from runner.offline.files.input_files import BoundedStream
+from runner.offline.files.text_readers import Utf8Stream, record_end, whole_lines
 from runner.offline.reading.source import open_source
 from tests.conftest import WAIT_S
 

@@ -15,17 +15,14 @@ from runner.episodes.columns import ColumnBlock
 from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files.data_error import DataError
-from runner.offline.files.file_kinds import FileKind
-from runner.offline.files.input_files import InputFiles, find_files
+from runner.offline.files.input_files import FileKind, InputFiles, find_files
 from runner.offline.files.raw_rows import RawTable
 from runner.offline.formats import registry
-from runner.offline.formats.d4rl import D4RLFormat
 from runner.offline.formats.env_episodes import EnvEpisodeFormat
-from runner.offline.formats.minari import MinariFormat
 from runner.offline.formats.native import EpisodeFormat
+from runner.offline.formats.other_libraries import D4RLFormat, MinariFormat, RLlibEpisodeFormat, SampleBatchFormat
 from runner.offline.formats.raw_data import RawData
 from runner.offline.formats.recorded_format import FileFormat
-from runner.offline.formats.rllib import RLlibEpisodeFormat, SampleBatchFormat
 from runner.offline.formats.selection import Selection
 from runner.offline.formats.table import TableFormat
 from runner.offline.reading.source import open_source

@@ -16,7 +16,7 @@ from runner.config.offline import OfflineConfig
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock, concat_blocks
 from runner.offline.files.data_error import DataError, DataLocation
-from runner.offline.formats.module_agents import ModuleAgents
+from runner.offline.formats.selection import ModuleAgents
 from runner.offline.reading.inspection import AgentsInspection, inspect_data
 from runner.offline.reading.inspection_report import plain_report
 from runner.offline.reading.source import open_source

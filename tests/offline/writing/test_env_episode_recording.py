@@ -17,7 +17,7 @@ from runner.config.offline import OfflineConfig
 from runner.episodes import SingleAgentEpisode, nested
 from runner.experiment.trainer import Trainer
 from runner.offline.codecs.layout import Spaces
-from runner.offline.formats.module_agents import ModuleAgents
+from runner.offline.formats.selection import ModuleAgents
 from runner.offline.reading.source import open_source
 from runner.offline.writing.env_episode_recorder import EnvEpisodeRecorder
 from runner.offline.writing.recorder import Recorded

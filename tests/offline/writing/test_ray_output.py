@@ -18,8 +18,8 @@ from runner.config.offline import OfflineConfig
 from runner.config.required_trust import find_trust_requirements
 from runner.config.validation import build_experiment_config
 from runner.episodes.columns import ColumnBlock, concat_blocks
-from runner.offline.files.file_kinds import JSON
-from runner.offline.files.ray_reader import read_rows
+from runner.offline.files.input_files import JSON
+from runner.offline.files.ray_data import read_rows
 from runner.offline.reading.source import open_source
 from runner.offline.writing.writer import EpisodeWriter, WriteReport, prepare_output
 from tests.conftest import QUICK, Outcome

@@ -1,0 +1,381 @@
+"""Layers of networks: multi-layer perceptrons with their activations and initialisers, and recurrent memory.
+
+Dimension letters: S sequences (N when acting), L their length, F input width, H width of the memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from runner.config.schemas import ModuleConfig
+
+Activation = Callable[[Tensor], Tensor]
+Initialize = Callable[[Tensor], object]
+# Which networks of an ensemble: their numbers (M,) int64, or a slice.
+Members = Tensor | slice
+ALL = slice(None)
+
+ACTIVATIONS: dict[str, Activation | None] = {
+    "tanh": torch.tanh,
+    "relu": torch.relu_,  # in place: what a layer returns is needed nowhere else
+    "silu": F.silu,
+    "elu": F.elu,
+    "gelu": F.gelu,
+    "linear": None,
+}
+
+
+@dataclass(frozen=True)
+class LayerOptions:
+    """What the layers of a network have in common.
+
+    Attributes:
+        activation: name of the activation after each hidden layer.
+        use_layernorm: normalise before each activation.
+        init_weight, init_bias: change a layer's parameters in place after torch's initialisation.
+        sigma0: initial scale of the noise on all parameters; None: there is none.
+    """
+
+    activation: str
+    use_layernorm: bool = False
+    init_weight: Initialize | None = None
+    init_bias: Initialize | None = None
+    sigma0: float | None = None
+
+    def initialize(self, weight: Tensor, bias: Tensor) -> None:
+        """Initialise the parameters of one layer."""
+        if self.init_weight is not None:
+            self.init_weight(weight)
+        if self.init_bias is not None:
+            self.init_bias(bias)
+
+
+class MLP(nn.Module):
+    """Linear layers with an activation after each hidden one.
+
+    For the few rows of a vector step most of a layer's time is the call of `nn.Module`, so the layers' parameters are
+    used directly.
+
+    With `sigma0` the layers are noisy (Fortunato et al., 2018, https://arxiv.org/abs/1706.10295, eq. 9, factorised):
+    y = W x + b + eps_out * (sigma_W (eps_in * x) + sigma_b), with noise that the rows share or of each row of its own.
+
+    Args:
+        num_inputs: width of the input.
+        hiddens: widths of the hidden layers.
+        options: activation, layer norm, initialisation, noise.
+        num_outputs: width of a last layer without activation; None: the last hidden layer is the output.
+
+    Attributes:
+        num_noise: numbers in a row of noise, eps_in and eps_out of each layer; 0: there is no noise.
+    """
+
+    def __init__(
+        self, num_inputs: int, hiddens: Sequence[int], options: LayerOptions, num_outputs: int | None = None
+    ) -> None:
+        super().__init__()
+        widths = [num_inputs, *hiddens, *([] if num_outputs is None else [num_outputs])]
+        self.num_outputs = widths[-1]
+        self.layers = nn.ModuleList()
+        self.norms = nn.ModuleList()
+        self.sigmas = nn.ModuleList()
+        self._noise_widths: list[int] = []
+        sigma_chain: list[tuple[Tensor, Tensor]] = []
+        chain: list[tuple[Tensor, Tensor, nn.Module | None, Activation | None]] = []
+        for number, (width, next_width) in enumerate(pairwise(widths)):
+            layer = nn.Linear(width, next_width)
+            self.layers.append(layer)
+            options.initialize(layer.weight, layer.bias)
+            is_hidden = number < len(hiddens)
+            norm = nn.LayerNorm(next_width) if is_hidden and options.use_layernorm else None
+            if norm is not None:
+                self.norms.append(norm)
+            activate = ACTIVATIONS[options.activation] if is_hidden else None
+            chain.append((layer.weight, layer.bias, norm, activate))
+            if options.sigma0 is not None:
+                sigma = _sigma(width, next_width, options.sigma0)
+                self.sigmas.append(sigma)
+                sigma_chain.append((sigma.weight, sigma.bias))
+                self._noise_widths += [width, next_width]
+        self.num_noise = sum(self._noise_widths)
+        self._chain, self._sigma_chain = tuple(chain), tuple(sigma_chain)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Compute (B, num_inputs) -> (B, num_outputs), of noisy layers without their noise."""
+        for weight, bias, norm, activate in self._chain:
+            inputs = F.linear(inputs, weight, bias)
+            if norm is not None:
+                inputs = norm(inputs)
+            if activate is not None:
+                inputs = activate(inputs)
+        return inputs
+
+    def forward_with_noise(self, inputs: Tensor, noise: Tensor) -> Tensor:
+        """Compute the same with noise (B, num_noise), or (num_noise,) for all rows; see `factorised_noise`."""
+        eps = torch.split(noise, self._noise_widths, -1)
+        layers = zip(self._chain, self._sigma_chain, eps[::2], eps[1::2], strict=True)
+        for (weight, bias, norm, activate), (sigma_weight, sigma_bias), eps_in, eps_out in layers:
+            if noise.ndim == 1:
+                noisy_weight = torch.addcmul(weight, torch.outer(eps_out, eps_in), sigma_weight)
+                inputs = F.linear(inputs, noisy_weight, torch.addcmul(bias, eps_out, sigma_bias))
+            else:
+                noisy = F.linear(eps_in * inputs, sigma_weight, sigma_bias)
+                inputs = torch.addcmul(F.linear(inputs, weight, bias), eps_out, noisy)
+            if norm is not None:
+                inputs = norm(inputs)
+            if activate is not None:
+                inputs = activate(inputs)
+        return inputs
+
+
+class EnsembleMLP(nn.Module):
+    """E perceptrons of one shape, each initialised by itself, computed together.
+
+    Args:
+        num_members: E.
+        num_inputs, hiddens, options, num_outputs: see `MLP`; there is no noise.
+
+    Attributes:
+        num_hidden: width of all hidden layers together.
+    """
+
+    def __init__(
+        self,
+        num_members: int,
+        num_inputs: int,
+        hiddens: Sequence[int],
+        options: LayerOptions,
+        num_outputs: int | None = None,
+    ) -> None:
+        super().__init__()
+        members = [MLP(num_inputs, hiddens, options, num_outputs) for _ in range(num_members)]
+        self.num_outputs, self.num_hidden = members[0].num_outputs, sum(hiddens)
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        self.norms = nn.ParameterList()  # scale and shift of each hidden layer's norm
+        self._hiddens, self._activate = list(hiddens), ACTIVATIONS[options.activation]
+        self._use_layernorm = options.use_layernorm
+        for layers in zip(*(member.layers for member in members), strict=True):
+            self.weights.append(
+                nn.Parameter(torch.stack([layer.weight.detach().T for layer in layers]))
+            )  # (E, in, out)
+            self.biases.append(
+                nn.Parameter(torch.stack([layer.bias.detach()[None] for layer in layers]))
+            )  # (E, 1, out)
+        for width in hiddens if options.use_layernorm else ():
+            self.norms.extend(
+                (nn.Parameter(torch.ones(num_members, 1, width)), nn.Parameter(torch.zeros(num_members, 1, width)))
+            )
+
+    def forward(self, inputs: Tensor, members: Members = ALL, scales: Tensor | None = None) -> Tensor:
+        """Compute (M, B, num_outputs) of inputs (B, num_inputs), or (M, B, num_inputs) of a member each.
+
+        Args:
+            inputs: as above.
+            members: the numbers (M,) int64 of the perceptrons to compute, or a slice of them.
+            scales: (M, B, num_hidden) factors of each hidden layer's outputs before norm and activation: of dropout.
+        """
+        of_layers = None if scales is None else torch.split(scales, self._hiddens, -1)
+        for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
+            weight, bias = _of(weight, members), _of(bias, members)
+            inputs = _linear(inputs, weight, bias)
+            if number == len(self._hiddens):
+                break
+            if of_layers is not None:
+                inputs = inputs * of_layers[number]
+            if self._use_layernorm:
+                scale, shift = self.norms[2 * number], self.norms[2 * number + 1]
+                normalised = F.layer_norm(inputs, inputs.shape[-1:])
+                inputs = torch.addcmul(_of(shift, members), normalised, _of(scale, members))
+            if self._activate is not None:
+                inputs = self._activate(inputs)
+        return inputs
+
+
+def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    """Compute (M, B, out) of inputs (B, in) or (M, B, in), weights (M, in, out) and biases (M, 1, out)."""
+    if weight.shape[-1] == 1:  # torch's product of many matrices takes four times as long for a column, backwards twice
+        return (inputs * weight.mT).sum(-1, keepdim=True) + bias
+    return torch.baddbmm(bias, inputs.expand(len(weight), -1, -1), weight)
+
+
+def _of(parameter: Tensor, members: Members) -> Tensor:
+    return parameter if members is ALL else parameter[members]
+
+
+def _sigma(num_inputs: int, num_outputs: int, sigma0: float) -> nn.Linear:
+    """Return sigma_W and sigma_b of a noisy layer, as section 3.2 of the paper initialises them."""
+    sigma = nn.Linear(num_inputs, num_outputs)
+    nn.init.constant_(sigma.weight, sigma0 / math.sqrt(num_inputs))
+    nn.init.constant_(sigma.bias, sigma0 / math.sqrt(num_inputs))
+    return sigma
+
+
+def factorised_noise(stream: np.random.Generator, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
+    """Return f(x) = sgn(x) sqrt|x| of standard normal numbers: the factors of the noise of noisy layers."""
+    normal = stream.standard_normal(shape, np.float32)
+    return np.copysign(np.sqrt(np.abs(normal)), normal)
+
+
+def initializer(name: str | None, kwargs: Mapping[str, Any]) -> Initialize | None:
+    """Return the function `name` of torch.nn.init with `kwargs`, None for torch's initialisation.
+
+    Raises:
+        ValueError: there is no such function.
+    """
+    if name is None:
+        return None
+    names = [n for n in dir(nn.init) if n.endswith("_") and not n.startswith("_")]
+    if name not in names:
+        raise ValueError(f"no initialiser {name!r} in torch.nn.init; allowed: {', '.join(names)}")
+    initialise = getattr(nn.init, name)
+    return lambda weight: initialise(weight, **kwargs)
+
+
+State = dict[str, Tensor]
+
+
+class Memory(nn.Module):
+    """One recurrent layer with torch's parameters and initialisation, U(-1/sqrt(H), 1/sqrt(H)).
+
+    torch's functions are called on the parameters directly, which may be views of a larger vector; a single step of a
+    small memory costs a third of what `nn.LSTM` takes for it.
+
+    Args:
+        num_inputs: F.
+        size: H.
+        init_weight, init_bias: change both weights, both biases in place after that.
+    """
+
+    _num_gates: int
+    _state_names: tuple[str, ...]
+
+    def __init__(
+        self, num_inputs: int, size: int, init_weight: Initialize | None = None, init_bias: Initialize | None = None
+    ) -> None:
+        super().__init__()
+        self.num_outputs = size
+        rows = self._num_gates * size
+        self.weight_ih = nn.Parameter(torch.empty(rows, num_inputs))
+        self.weight_hh = nn.Parameter(torch.empty(rows, size))
+        self.bias_ih = nn.Parameter(torch.empty(rows))
+        self.bias_hh = nn.Parameter(torch.empty(rows))
+        self._weights = (self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh)
+        bound = 1 / math.sqrt(size)
+        for parameter, init in zip(self._weights, (init_weight, init_weight, init_bias, init_bias), strict=True):
+            nn.init.uniform_(parameter, -bound, bound)
+            if init is not None:
+                init(parameter)
+
+    def initial_state(self) -> State:
+        """Return zeros (H,) float32."""
+        return {name: self.bias_hh.new_zeros(self.num_outputs) for name in self._state_names}
+
+    def forward(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
+        """Go through sequences.
+
+        Args:
+            inputs: (S, L, F) float32.
+            state: before the first step, name -> (S, H).
+
+        Returns:
+            (S, L, H) outputs, and the state after the last step, name -> (S, H).
+        """
+        if inputs.shape[1] != 1:
+            return self._sequence(inputs, state)
+        state = self._step(inputs.squeeze(1), state)
+        return state["h"].unsqueeze(1), state
+
+    def _step(self, inputs: Tensor, state: State) -> State:
+        raise NotImplementedError
+
+    def _sequence(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
+        raise NotImplementedError
+
+    def _packed_weights(self) -> tuple[Tensor, ...]:
+        """Return the parameters for torch's kernels: for cuDNN in a vector of their own, which it asks for."""
+        if not self.weight_ih.is_cuda:
+            return self._weights
+        sizes = [weight.numel() for weight in self._weights]
+        parts = torch.split(torch.cat([weight.reshape(-1) for weight in self._weights]), sizes)
+        return tuple(part.view_as(weight) for part, weight in zip(parts, self._weights, strict=True))
+
+
+class LSTM(Memory):
+    """Long short-term memory (Hochreiter & Schmidhuber, 1997); its state is {"h": (H,), "c": (H,)}."""
+
+    _num_gates = 4
+    _state_names = ("h", "c")
+
+    def _step(self, inputs: Tensor, state: State) -> State:
+        h, c = torch.lstm_cell(inputs, (state["h"], state["c"]), *self._weights)
+        return {"h": h, "c": c}
+
+    def _sequence(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
+        before = (state["h"].unsqueeze(0), state["c"].unsqueeze(0))
+        outputs, h, c = torch.lstm(
+            inputs,
+            before,
+            self._packed_weights(),
+            has_biases=True,
+            num_layers=1,
+            dropout=0.0,
+            train=torch.is_grad_enabled(),  # keeps what a backward pass needs
+            bidirectional=False,
+            batch_first=True,
+        )
+        return outputs, {"h": h.squeeze(0), "c": c.squeeze(0)}
+
+
+class GRU(Memory):
+    """Gated recurrent unit (Cho et al., 2014); its state is {"h": (H,)}."""
+
+    _num_gates = 3
+    _state_names = ("h",)
+
+    def _step(self, inputs: Tensor, state: State) -> State:
+        return {"h": torch.gru_cell(inputs, state["h"], *self._weights)}
+
+    def _sequence(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
+        outputs, h = torch.gru(
+            inputs,
+            state["h"].unsqueeze(0),
+            self._packed_weights(),
+            has_biases=True,
+            num_layers=1,
+            dropout=0.0,
+            train=torch.is_grad_enabled(),  # keeps what a backward pass needs
+            bidirectional=False,
+            batch_first=True,
+        )
+        return outputs, {"h": h.squeeze(0)}
+
+
+def through_memory(encoder: nn.Module, memory: Memory, obs: Any, state_in: State) -> tuple[Tensor, State]:
+    """Return (S, L, H) features of `obs` (S, L, ...), and the state after them."""
+    features = encoder.forward(obs)  # (S * L, F)
+    return memory.forward(features.reshape(state_in["h"].shape[0], -1, features.shape[-1]), state_in)
+
+
+def memory_for(num_inputs: int, config: ModuleConfig) -> Memory | None:
+    """Return the memory that `use_lstm` and `use_gru` ask for.
+
+    Raises:
+        ValueError: both are set, or an initialiser is unknown.
+    """
+    if not (config.use_lstm or config.use_gru):
+        return None
+    if config.use_lstm and config.use_gru:
+        raise ValueError("module.use_lstm and module.use_gru are both true; allowed: one of them")
+    kind = LSTM if config.use_lstm else GRU
+    init_weight = initializer(config.lstm_kernel_initializer, config.lstm_kernel_initializer_kwargs)
+    init_bias = initializer(config.lstm_bias_initializer, config.lstm_bias_initializer_kwargs)
+    return kind(num_inputs, config.lstm_cell_size, init_weight, init_bias)

@@ -1,0 +1,361 @@
+"""Ray Data and user-defined functions: which of them read and write rows, and the settings of Ray Data in a run."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+import typing
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+
+from runner.cluster import ensure_connected
+from runner.config.callables import PARTIAL, with_callables
+from runner.config.errors import ConfigError, Problem, list_names, nearest_match, show_value
+from runner.config.imports import import_target
+from runner.config.offline import OfflineConfig
+from runner.offline.files.data_error import DataLocation, data_error, first_line
+from runner.offline.files.input_files import FileKind, existing_paths, find_files
+from runner.offline.files.raw_rows import RawTable, ray_expression
+
+if TYPE_CHECKING:
+    from ray import ObjectRef
+    from ray.data import Dataset
+
+
+METHOD, KWARGS = "offline.input_read_method", "offline.input_read_method_kwargs"
+# What is ours, and works with every function: which columns and rows are read.
+OWN_OPTIONS = ("columns", "filter")
+_PICKLES = "allow_pickle"
+# Takes an object in place of `input_`; may run code that a file names.
+_REFUSED = ("read_datasource", "read_zarr")
+
+
+@dataclass(frozen=True)
+class RayFunction:
+    """A function that makes a Ray data set of `offline.input_`, or writes one to `offline.output`.
+
+    Attributes:
+        name: for messages.
+        function: takes the place that `offline` names, to write after the data set; to read it returns a data set.
+        is_of_files: the place is files and folders; false: whatever the function takes there, such as SQL.
+        options: names of its other arguments.
+        required: the ones of them that must be given.
+        callables: the ones of them that are functions.
+        is_open: it takes arguments of other names, too.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    is_of_files: bool
+    options: Sequence[str]
+    required: Sequence[str]
+    callables: Sequence[str]
+    is_open: bool
+
+
+def find_read_function(method: str) -> RayFunction:
+    """Return the function; raises `ConfigError` if there is none, or it takes no `input_`."""
+    import ray.data
+
+    if "." in method:
+        return described(method, import_target(method, METHOD), METHOD)
+    functions = {name: getattr(ray.data, name) for name in dir(ray.data) if name.startswith("read_")}
+    known = [name for name, one in functions.items() if inspect.isfunction(one) and name not in _REFUSED]
+    if method not in known:
+        what = f"ray.data has no function {method}" if method not in _REFUSED else f"{method} of ray.data is not called"
+        allowed = f"{list_names(known, method)}; or package.module.function of your own, which returns a Ray data set"
+        raise ConfigError([Problem(what, METHOD, method, allowed, nearest_match(method, known))])
+    parameters = inspect.signature(functions[method]).parameters
+    is_of_files = next(iter(parameters)) == "paths" and "filesystem" in parameters
+    return described(method, functions[method], METHOD, ("filesystem",) if is_of_files else (), is_of_files)
+
+
+def described(
+    name: str,
+    function: Callable[..., Any],
+    key: str,
+    given: Sequence[str] = (),
+    is_of_files: bool = False,
+    num_before: int = 0,
+) -> RayFunction:
+    """Return what the signature of a function says.
+
+    Args:
+        name: for messages.
+        function: its arguments are the place that `offline` names, then options.
+        key: of the configuration that names it.
+        given: options that are given by runner.
+        is_of_files: see `RayFunction`.
+        num_before: arguments before the place.
+
+    Raises:
+        ConfigError: it takes no place.
+    """
+    parameters = list(inspect.signature(function).parameters.values())[num_before:]
+    if not parameters or parameters[0].kind not in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+        inspect.Parameter.VAR_POSITIONAL,
+    ):
+        place, which = ("offline.output", "second") if num_before else ("offline.input_", "first")
+        raise ConfigError([Problem(f"{name} takes no argument for {place}, its {which} one", key, name)])
+    is_open = any(one.kind is one.VAR_KEYWORD for one in parameters)
+    others = [one for one in parameters[1:] if one.kind is not one.VAR_KEYWORD and one.name not in given]
+    callables = [one.name for one in others if typing.get_origin(one.annotation) is Callable]
+    required = [one.name for one in others if one.default is one.empty and one.kind is not one.VAR_POSITIONAL]
+    return RayFunction(name, function, is_of_files, [one.name for one in others], required, callables, is_open)
+
+
+def check_ray_options(config: OfflineConfig) -> None:
+    """Refuse a function that there is not, or arguments that it does not take; raises `ConfigError`."""
+    found = find_read_function(config.input_read_method)
+    check_option_names(config, found.name, [*OWN_OPTIONS, *found.options], found.is_open)
+    problems = find_argument_faults(found, config.input_read_method_kwargs, KWARGS)
+    if problems:
+        raise ConfigError(problems)
+
+
+def find_argument_faults(found: RayFunction, given: Mapping[str, Any], key: str) -> list[Problem]:
+    """Return the arguments of a function that are missing, or are no functions where it calls them."""
+    allowed = "{_target_: package.module.function, _partial_: true, argument: value, ...}"
+    problems = [
+        Problem(f"{found.name} calls its argument {name}", f"{key}.{name}", show_value(value), allowed)
+        for name, value in given.items()
+        if name in found.callables and not (isinstance(value, Mapping) and value.get(PARTIAL) is True)
+    ]
+    missing = [name for name in found.required if name not in given]
+    problems += [Problem(f"{found.name} needs the argument {name}", key, allowed=f"{name}: ...") for name in missing]
+    return problems
+
+
+def check_option_names(config: OfflineConfig, method: str, known: Sequence[str], is_open: bool = False) -> None:
+    """Refuse keyword arguments of reading that have no effect, or that unpickle what is in the files.
+
+    Args:
+        config: the `offline` block.
+        method: what reads, for messages.
+        known: names that have an effect.
+        is_open: others may have one, too.
+
+    Raises:
+        ConfigError: all arguments that are refused.
+    """
+    given: Mapping[str, Any] = config.input_read_method_kwargs
+    problems = [
+        Problem(f"{method} has no option {name}", KWARGS, str(value), list_names(known), nearest_match(name, known))
+        for name, value in given.items()
+        if name not in (*known, _PICKLES) and not is_open
+    ]
+    if _PICKLES in given:
+        what = "objects in recorded data are not unpickled, as that would run code in the files"
+        problems.append(Problem(what, f"{KWARGS}.{_PICKLES}", str(given[_PICKLES])))
+    if problems:
+        raise ConfigError(problems)
+
+
+def missing_package(method: str, error: ImportError, key: str = METHOD) -> ConfigError:
+    """Return the error of a function that needs a package."""
+    what = f"{method} needs a package that is not installed: {next(iter(str(error).splitlines()), '')}"
+    return ConfigError([Problem(what, key, method)])
+
+
+_log = logging.getLogger(__name__)
+
+
+def set_up_ray_data() -> None:
+    """Let Ray Data keep the order of blocks, and take the places that a trial of a sweep has reserved.
+
+    It writes to its own log and to the run's, not to the terminal, where the run's display is.
+    """
+    import ray.data
+
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.raise_original_map_exception = True
+    context.execution_options.preserve_order = True  # batches do not depend on which worker is faster
+    _stay_in_group(context)
+    logger = logging.getLogger("ray.data")
+    for handler in logger.handlers[:]:
+        if not isinstance(handler, (logging.FileHandler, _ToRunLog)):
+            logger.removeHandler(handler)
+    if not any(isinstance(handler, _ToRunLog) for handler in logger.handlers):
+        logger.addHandler(_ToRunLog(logging.WARNING))
+
+
+def _stay_in_group(context: Any) -> None:
+    """Let tasks and actors run in the placement group of this process, if any: nothing else may be free."""
+    from ray.util.placement_group import get_current_placement_group
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    group = get_current_placement_group()
+    if group is not None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Ray 2.60 has no other setting for all of them
+            context.scheduling_strategy = PlacementGroupSchedulingStrategy(group)
+            context.scheduling_strategy_large_args = PlacementGroupSchedulingStrategy(group)
+
+
+class _ToRunLog(logging.Handler):
+    """Passes on to the run's log, but for what Ray Data says of the setting made here."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not record.getMessage().startswith("Progress bars disabled"):
+            _log.handle(record)
+
+
+# Arguments that every way to read has: what may be read at once, and where.
+RAY_OPTIONS = ("concurrency", "override_num_blocks", "ray_remote_args", "num_cpus", "num_gpus", "memory")
+_ROWS_PER_TABLE = 4096
+
+
+class RayReader:
+    """The rows of a Ray data set, in order.
+
+    Args:
+        config: the `offline` block.
+        row_filter: a row that is not true there is left out.
+
+    Raises:
+        DataError: there is no row, or they cannot be read.
+    """
+
+    def __init__(self, config: OfflineConfig) -> None:
+        self._config = config
+        self._dataset = read_with_ray(config)
+        self._held: Sequence[ObjectRef[pa.Table]] | None = None
+        self.row_filter: ds.Expression | None = None
+        batch = next(self._batches(1), None)
+        if batch is None:
+            raise data_error("there is no row in these data", DataLocation(str(config.input_)))
+        self.schema: pa.Schema = batch.schema
+
+    def held(self) -> RayReader:
+        """Return the reader of the same rows in Ray's object store, so that every process reads them, and none anew.
+
+        Raises:
+            DataError: they cannot be read.
+        """
+        reader = copy.copy(self)
+        with self._errors_of_data():
+            reader._held = self._dataset.materialize().to_arrow_refs()
+        return reader
+
+    def dataset(self, columns: Sequence[str] | None = None) -> Dataset:
+        """Return the rows as a Ray data set, in the process that has opened them."""
+        return _narrowed(self._dataset, self._config.input_read_method_kwargs.get("filter"), columns)
+
+    def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
+        """See `RawReader`."""
+        row = 0
+        for table in self._batches(_ROWS_PER_TABLE) if self._held is None else self._held_tables(self._held):
+            place = DataLocation(str(self._config.input_), row)
+            row += table.num_rows
+            if self.row_filter is not None:
+                table, place = table.filter(self.row_filter), DataLocation(str(self._config.input_))
+            if columns is not None:
+                table = table.select([name for name in table.column_names if name in columns])
+            yield table, place
+
+    def _batches(self, size: int) -> Iterator[pa.Table]:
+        with self._errors_of_data():
+            yield from self._dataset.iter_batches(batch_size=size, batch_format="pyarrow", prefetch_batches=1)
+
+    @staticmethod
+    def _held_tables(references: Sequence[ObjectRef[pa.Table]]) -> Iterator[pa.Table]:
+        import ray
+
+        for reference in references:
+            table = ray.get(reference)
+            for start in range(0, table.num_rows, _ROWS_PER_TABLE):
+                yield table.slice(start, _ROWS_PER_TABLE)
+
+    @contextmanager
+    def _errors_of_data(self) -> Iterator[None]:
+        from ray.exceptions import RayError
+
+        method = self._config.input_read_method
+        try:
+            yield
+        except (RayError, ImportError, pa.ArrowException, OSError, ValueError) as error:
+            cause = getattr(error, "cause", None) or error.__cause__ or error
+            if isinstance(cause, ImportError):
+                raise missing_package(method, cause) from None
+            what = f"{method} cannot read these data: {type(cause).__name__}: {first_line(cause)}"
+            raise data_error(what, DataLocation(str(self._config.input_))) from None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_dataset": None}
+
+
+def read_with_ray(config: OfflineConfig) -> Dataset:
+    """Call the function that `input_read_method` names with `input_` and the keyword arguments, less `OWN_OPTIONS`.
+
+    Raises:
+        ConfigError: there is no such function, it does not take these arguments, needs a package, or returns no data
+            set.
+        DataError: there are no such files.
+    """
+    import ray.data
+
+    read = find_read_function(config.input_read_method)
+    filesystem, paths = existing_paths(config) if read.is_of_files else (None, config.input_)
+    ensure_connected()
+    ray.data.DataContext.get_current().execution_options.preserve_order = True
+    named = {name: value for name, value in config.input_read_method_kwargs.items() if name not in OWN_OPTIONS}
+    given = with_callables(named, KWARGS) | ({"filesystem": filesystem} if read.is_of_files else {})
+    try:
+        dataset = read.function(paths, **given)
+    except ImportError as error:
+        raise missing_package(read.name, error) from None
+    except Exception as error:  # databases and functions of one's own raise what they like
+        if isinstance(error, ConfigError):
+            raise
+        what = f"{read.name}: {type(error).__name__}: {first_line(error)}"
+        raise ConfigError([Problem(what, KWARGS, str(named))]) from error
+    if not isinstance(dataset, ray.data.Dataset):
+        raise ConfigError([Problem(f"{read.name} returns no ray.data.Dataset", METHOD, type(dataset).__name__)])
+    return dataset
+
+
+def check_readable(config: OfflineConfig) -> None:
+    """Refuse, before Ray starts, files that are not there and a function that does not exist.
+
+    Raises:
+        ConfigError, DataError: see `read_with_ray`.
+    """
+    if config.input_read_method == "auto":
+        existing_paths(config)
+        return
+    check_ray_options(config)
+    if find_read_function(config.input_read_method).is_of_files:
+        existing_paths(config)
+
+
+def read_rows(config: OfflineConfig, known: Sequence[FileKind]) -> Dataset:
+    """Return rows of any columns, for a pre-learner that maps them itself; `auto` is by the files' names.
+
+    Args:
+        config: the `offline` block.
+        known: kinds of files that names tell.
+
+    Raises:
+        ConfigError, DataError: see `read_with_ray`.
+    """
+    if config.input_read_method == "auto":
+        config = replace(config, input_read_method=f"read_{find_files(config, known).kind.name}")
+    check_ray_options(config)
+    given = config.input_read_method_kwargs
+    return _narrowed(read_with_ray(config), given.get("filter"), given.get("columns"))
+
+
+def _narrowed(dataset: Dataset, row_filter: Any, columns: Sequence[str] | None) -> Dataset:
+    if row_filter is not None:
+        dataset = dataset.filter(expr=ray_expression(row_filter))
+    return dataset if columns is None else dataset.select_columns(list(columns))

@@ -1,0 +1,181 @@
+"""Recorded data of other libraries: D4RL, Minari and RLlib."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import pyarrow as pa
+
+from runner.episodes.columns import ColumnBlock
+from runner.offline.codecs import hdf5, minari, rllib_episodes, sample_batches
+from runner.offline.codecs.layout import Spaces
+from runner.offline.codecs.trajectories import ReadCounts
+from runner.offline.files.data_error import DataError, DataLocation, data_error, first_line
+from runner.offline.files.input_files import JSON, PARQUET, FileKind, InputFiles, check_kind
+from runner.offline.files.raw_rows import RawReader, RawTable
+from runner.offline.formats.raw_data import RawData
+from runner.offline.formats.recorded_format import FileFormat, Row, RowFormat, completed
+from runner.offline.formats.selection import Selection
+
+HDF5 = FileKind("hdf5", "HDF5", (".h5", ".hdf5"), hdf5.SIGNATURE, is_binary=True)
+
+
+@dataclass(frozen=True)
+class D4RLFormat(FileFormat):
+    """One array a field, with the steps of all episodes one after the other."""
+
+    name = "hdf5"
+    kinds = (HDF5,)
+    has_env_actions = True
+
+    @classmethod
+    def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
+        """See `RecordedFormat`."""
+        assert data.files is not None
+        for path in data.files.paths:
+            check_kind(data.files, path)
+        return cls(selection, spaces)
+
+    def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
+        """See `RecordedFormat`."""
+        assert files is not None
+        extra, with_infos = self.selection.columns, self.selection.with_infos
+        for path in files.paths:
+            with files.open_seekable(path) as file:
+                for block in hdf5.blocks(file, name=path, counts=counts, with_infos=with_infos, extra=extra):
+                    yield self.selection.block(block)
+
+
+MINARI = FileKind("minari", "Minari", recognises_folder=minari.recognises)
+
+
+@dataclass(frozen=True)
+class MinariFormat(FileFormat):
+    """A folder with a description, and HDF5 or Arrow files."""
+
+    name = "minari"
+    kinds = (MINARI,)
+    has_env_actions = True
+
+    @classmethod
+    def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
+        """See `RecordedFormat`."""
+        info = minari.read_info(data.where)
+        has_spaces = spaces.observation is not None or spaces.action is not None
+        return cls(selection, spaces if has_spaces else info.spaces, info.env_name)
+
+    def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
+        """See `RecordedFormat`."""
+        assert files is not None
+        for path in files.paths:
+            for block in minari.blocks(path, counts=counts, with_infos=self.selection.with_infos):
+                yield self.selection.block(block)
+
+
+@dataclass(frozen=True)
+class RLlibEpisodeFormat(RowFormat):
+    """Episodes of RLlib, one msgpack a row."""
+
+    name = "rllib_episodes"
+    kinds = (PARQUET,)
+    row = Row.EPISODE
+
+    @classmethod
+    def recognises(cls, data: RawData) -> bool:
+        """See `RecordedFormat`."""
+        return rllib_episodes.recognises(data.schema)
+
+    @classmethod
+    def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
+        """See `RecordedFormat`."""
+        if data.first_rows.num_rows:
+            spaces = completed(spaces, rllib_episodes.read_spaces(data.first_rows, DataLocation(data.where, 0)))
+        return cls(selection, spaces)
+
+    def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
+        """See `RecordedFormat`: a block for each module that acted."""
+        for table, place in tables:
+            yield from self._by_module(table, place, counts)
+
+    def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
+        """See `RecordedFormat`."""
+        return self.one_block(self._by_module(table, place, counts), place)
+
+    def _by_module(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> list[ColumnBlock]:
+        return [self.selection.block(block) for block in rllib_episodes.decode_by_module(table, place, counts)]
+
+
+@dataclass(frozen=True)
+class SampleBatchFormat(RowFormat):
+    """SampleBatches of RLlib: JSON lines with a type, or tables of lists."""
+
+    name = "sample_batches"
+    kinds = (PARQUET, JSON)
+    row = Row.BATCH
+    reads_one_module = True
+
+    @classmethod
+    def recognises(cls, data: RawData) -> bool:
+        """See `RecordedFormat`."""
+        return cls._are_lines(data) or (
+            sample_batches.recognises_schema(data.schema) or data.config.input_read_sample_batches
+        )
+
+    @classmethod
+    def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
+        """See `RecordedFormat`."""
+        return cls(selection, spaces)
+
+    @classmethod
+    def reader_of(cls, data: RawData) -> RawReader:
+        """See `RecordedFormat`: lines whose arrays may be packed are no table that Arrow could read."""
+        if cls._are_lines(data):
+            assert data.files is not None
+            return SampleBatchReader(data.files)
+        return data.reader
+
+    @staticmethod
+    def _are_lines(data: RawData) -> bool:
+        """Whether each line of a text is a batch."""
+        is_said = data.config.input_read_sample_batches
+        return len(data.head) > 0 and (is_said or sample_batches.recognises(data.head))
+
+    def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
+        """See `RecordedFormat`."""
+        module = self.selection.of_module
+        block = sample_batches.decode(table, place, counts, None if module is None else module.module_id)
+        block = self.selection.block(block)
+        return block if module is None else replace(block, module_id=module.module_id)
+
+    def no_steps(self, place: DataLocation) -> DataError:
+        """See `RecordedFormat`."""
+        module = self.selection.of_module
+        if module is None:
+            return super().no_steps(place)
+        what = f"module {module.module_id} has no rows: no step of these MultiAgentBatches is of a policy of this name"
+        return data_error(what, place, allowed="modules with the names of the policies, by multi_agent.agent_to_module")
+
+
+class SampleBatchReader:
+    """JSON lines of SampleBatches."""
+
+    row_filter = None
+
+    def __init__(self, files: InputFiles) -> None:
+        self.files = files
+        first = next(self.tables(), None)
+        if first is None:
+            raise data_error("there is no line in this file", DataLocation(files.paths[0]))
+        self.schema = first[0].schema
+
+    def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
+        """See `RawReader`."""
+        for path in self.files.paths:
+            try:
+                with self.files.open_stream(path) as stream:
+                    for place, table in sample_batches.read_tables(stream, DataLocation(path, 0, unit="line")):
+                        yield table, place
+            except OSError as error:
+                raise data_error(f"a JSON file cannot be read: {first_line(error)}", DataLocation(path)) from None

@@ -1,0 +1,134 @@
+"""Sections on the pages of some runs: the tasks of a curriculum, the standings of a league."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runner.config.documents import parse_json, read_regular
+from runner.config.league import LEAGUE_FOLDER, STANDINGS_FILE
+from runner.pages import charts
+from runner.pages.page import Block, Cell, Figure, Table, Text
+from runner.tracking.progress_log import Column
+from runner.tracking.series import axis_of, axis_title, plain, thin
+
+CURRICULUM = "curriculum/"
+_NUM_EPISODES, _VALUE = "/num_episodes", "/value_mean"
+_MOST_POINTS = 150
+
+
+def curriculum(columns: Mapping[str, Column], axis: str) -> Iterator[Block]:
+    """Yield the charts of a run's curriculum; nothing where there is none.
+
+    Args:
+        columns: metric -> its value in each iteration.
+        axis: metric that they are drawn over.
+    """
+    numbers = _of_tasks(columns, _NUM_EPISODES)
+    if numbers and len(axis_of(columns, axis)) > 1:
+        yield _drawn(numbers, axis_of(columns, axis), axis)
+        yield _values(_of_tasks(columns, _VALUE), axis_of(columns, axis), axis)
+
+
+def _of_tasks(columns: Mapping[str, Column], ending: str) -> dict[str, Column]:
+    return {
+        name.removeprefix(CURRICULUM).removesuffix(ending): column
+        for name, column in columns.items()
+        if name.startswith(CURRICULUM) and name.endswith(ending)
+    }
+
+
+def _drawn(numbers: Mapping[str, Column], x: Column, axis: str) -> Figure:
+    """Return the share of each task among the episodes that ended since the point before."""
+    x, *so_far = thin([x, *(np.nan_to_num(column) for column in numbers.values())], _MOST_POINTS)
+    ended = np.diff(np.stack(so_far), axis=1, prepend=0.0)  # (num_tasks, num_points)
+    shares = ended / np.maximum(ended.sum(0), 1e-9)
+    rows = [
+        {"x": plain(at), "y": plain(share), "series": task, "rank": rank}
+        for rank, (task, of_task) in enumerate(zip(numbers, shares, strict=True))
+        for at, share in zip(x, of_task, strict=True)
+    ]
+    return Figure(
+        name="tasks_drawn",
+        chart=charts.stacked_areas(tuple(numbers), axis_title(axis), "share of the episodes"),
+        points={charts.POINTS: rows},
+        title="which tasks were drawn",
+        height=260,
+    )
+
+
+def _values(values: Mapping[str, Column], x: Column, axis: str) -> Figure:
+    rows = [
+        {"x": plain(at), "y": plain(value), "low": None, "high": None, "series": task}
+        for task, column in values.items()
+        for at, value in zip(*thin([x[np.isfinite(column)], column[np.isfinite(column)]], _MOST_POINTS), strict=True)
+    ]
+    return Figure(
+        name="task_values",
+        chart=charts.curves(tuple(values), axis_title(axis), "mean value of each task"),
+        points={charts.POINTS: rows},
+        title="values by task",
+        caption="Mean of the newest episodes of the task, as many as curriculum.window says.",
+        height=260,
+    )
+
+
+_STANDINGS = Path(LEAGUE_FOLDER, STANDINGS_FILE)
+_CELL = 26  # pixels
+_AFTER_ALL = 2**53  # env steps by which modules, which learn, are ordered behind their snapshots
+
+
+def league(run_dir: Path) -> Iterator[Block]:
+    """Yield the table and the matrix of a run's league; nothing where there is none."""
+    if not (run_dir / _STANDINGS).is_file():
+        return
+    rows = parse_json(read_regular(run_dir / _STANDINGS))
+    yield Table(
+        ("Player", "Elo", "95 %", "Skill", "Its sigma", "Env steps"),
+        [[Cell(row["player"], row["player"]), *_numbers(row)] for row in rows],
+    )
+    points = list(_points(rows))
+    if points:
+        yield _matrix(rows, points)
+    yield Text(
+        "Elo is fitted to all games at once, from the first player that was played, fixed ones first, at 1000; "
+        "skill is a belief as TrueSkill has it. A snapshot's games are those since the one before it."
+    )
+
+
+def _numbers(row: Mapping[str, Any]) -> list[Cell]:
+    elo, skill, steps = row["elo"], row["skill"], row["env_steps"]
+    when = "fixed" if row["is_fixed"] else "now" if steps is None else f"{steps:,}"
+    return [
+        Cell(f"{elo['value']:.0f}", elo["value"]),
+        Cell(f"±{elo['margin']:.0f}" if elo["margin"] else "anchor", elo["margin"]),
+        Cell(f"{skill['mu']:.1f}", skill["mu"]),
+        Cell(f"{skill['sigma']:.1f}", skill["sigma"]),
+        Cell(when, _AFTER_ALL if steps is None else steps),
+    ]
+
+
+def _points(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    for row in rows:
+        for other, (wins, draws, losses) in row["games"].items():
+            num_games = wins + draws + losses
+            score = (wins + draws / 2) / num_games
+            text = f"{wins:.0f} won, {draws:.0f} drawn, {losses:.0f} lost"
+            yield {"y": row["player"], "x": other, "value": score, "text": text}
+
+
+def _matrix(rows: Sequence[Mapping[str, Any]], points: Sequence[Mapping[str, Any]]) -> Figure:
+    order = [row["player"] for row in rows]
+    players = [player for player in order if any(point["y"] == player for point in points)]
+    opponents = [player for player in order if any(point["x"] == player for point in points)]
+    return Figure(
+        name="league_scores",
+        chart=charts.matrix(tuple(players), tuple(opponents), "opponent", "score of the row's player"),
+        points={charts.POINTS: points},
+        title="who beats whom",
+        caption="1: always wins, 0: always loses; a draw counts a half. Rows and columns are ordered by Elo.",
+        height=_CELL * len(players),
+    )
