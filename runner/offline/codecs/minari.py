@@ -25,7 +25,7 @@ from runner.episodes.nested import Array
 from runner.offline.codecs import hdf5
 from runner.offline.codecs.layout import Spaces
 from runner.offline.codecs.step_columns import column_to_arrays
-from runner.offline.codecs.trajectories import ReadCounts, check_rewards
+from runner.offline.codecs.trajectories import ReadCounts, check_rewards, concatenate_alike
 from runner.offline.files import input_files
 from runner.offline.files.data_error import DataLocation, data_error, import_extra
 
@@ -284,23 +284,8 @@ def _as_block(episodes: Sequence[_Episode]) -> ColumnBlock:
 
 
 def _concatenate(episodes: Sequence[_Episode], name: str) -> Column:
-    first = episodes[0].columns[name]
-    for episode in episodes:
-        try:
-            same = all(nested.leaves(nested.map_leaves(_is_like, first, episode.columns[name])))
-        except ValueError as error:
-            raise data_error(f"episodes differ: {error}", DataLocation(episode.id_, column=name)) from None
-        if not same:
-            got, allowed = (
-                ", ".join(f"{leaf.dtype} {leaf.shape[1:]}" for leaf in nested.leaves(column))
-                for column in (episode.columns[name], first)
-            )
-            raise data_error("episodes differ", DataLocation(episode.id_, column=name), got=got, allowed=allowed)
-    return nested.concatenate([episode.columns[name] for episode in episodes])
-
-
-def _is_like(a: Array, b: Array) -> bool:
-    return bool(a.shape[1:] == b.shape[1:] and a.dtype.kind == b.dtype.kind)
+    parts = [episode.columns[name] for episode in episodes]
+    return concatenate_alike(parts, "episodes", lambda number: DataLocation(episodes[number].id_, column=name))
 
 
 @dataclass(frozen=True)

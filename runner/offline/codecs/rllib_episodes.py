@@ -36,7 +36,7 @@ from runner.offline.codecs.numpy_msgpack import (
     is_encoded,
     read_space,
 )
-from runner.offline.codecs.trajectories import ReadCounts, check_rewards
+from runner.offline.codecs.trajectories import ReadCounts, check_rewards, concatenate_alike
 from runner.offline.files.data_error import DataLocation, data_error
 
 ITEM = "item"
@@ -305,24 +305,9 @@ def _as_text(value: Any) -> str | None:
 
 
 def _concatenate(rows: Sequence[tuple[int, _Episode]], name: str, place: DataLocation) -> Column:
-    parts = [(row, episode.columns[name]) for row, episode in rows]
-    first_row, first = parts[0]
-    for row, part in parts:
-        try:
-            same = all(nested.leaves(nested.map_leaves(_is_like, first, part)))
-        except ValueError as error:
-            raise data_error(f"episodes differ: {error}", place.at(row).of(name)) from None
-        if not same:
-            got, expected = (", ".join(f"{a.dtype} {a.shape[1:]}" for a in nested.leaves(c)) for c in (part, first))
-            raise data_error(
-                "episodes differ", place.at(row).of(name), got=got, allowed=f"{expected}, as in row {first_row}"
-            )
-    return nested.concatenate([part for _, part in parts])
-
-
-def _is_like(a: Any, b: Any) -> bool:
-    same_kind = a.dtype == b.dtype or a.dtype.kind == b.dtype.kind or {a.dtype.kind, b.dtype.kind} <= set("iuf")
-    return bool(a.shape[1:] == b.shape[1:] and same_kind)
+    parts, as_in = [episode.columns[name] for _, episode in rows], f", as in row {rows[0][0]}"
+    where = place.of(name)
+    return concatenate_alike(parts, "episodes", lambda at: where.at(rows[at][0]), as_in, mixes_numbers=True)
 
 
 def _lookback_of(episodes: Sequence[_Episode]) -> Lookback | None:

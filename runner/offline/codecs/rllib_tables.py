@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from runner.episodes import nested
 from runner.episodes.nested import Array
+from runner.offline.codecs.layout import escaped
 from runner.offline.codecs.numpy_unpickler import PickleMachine, PickleRefused, unpickle
 from runner.offline.files.data_error import DataLocation, data_error, import_extra
 from runner.offline.files.input_files import check_size, most_bytes, too_large
@@ -276,12 +277,8 @@ def array_to_arrow(values: Array, place: DataLocation) -> pa.Array:
 def _leaf_arrays(column: Any, name: str, place: DataLocation) -> list[tuple[str, pa.Array]]:
     if isinstance(column, (dict, tuple)):
         items: Iterable[tuple[Any, Any]] = column.items() if isinstance(column, dict) else enumerate(column)
-        return [part for key, branch in items for part in _leaf_arrays(branch, f"{name}/{_escape(key)}", place)]
+        return [part for key, branch in items for part in _leaf_arrays(branch, f"{name}/{escaped(key)}", place)]
     return [(name, array_to_arrow(column, place))]
-
-
-def _escape(key: Any) -> str:
-    return str(key).replace("%", "%25").replace("/", "%2F") or "%"
 
 
 def _tensor_shape(field: pa.Field) -> bytes | None:

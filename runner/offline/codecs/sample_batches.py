@@ -22,8 +22,15 @@ from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock, concat_blocks, empty_block
 from runner.episodes.nested import Array
 from runner.offline.codecs.rllib_tables import first_packed, unpack_value
-from runner.offline.codecs.step_columns import column_to_arrays
-from runner.offline.codecs.trajectories import ReadCounts, Steps, check_new_obs, check_rewards, group_steps
+from runner.offline.codecs.step_columns import column_to_arrays, is_list
+from runner.offline.codecs.trajectories import (
+    ReadCounts,
+    Steps,
+    check_new_obs,
+    check_rewards,
+    concatenate_alike,
+    group_steps,
+)
 from runner.offline.files.data_error import DataLocation, data_error
 
 MAX_TABLE_BYTES = 2**24
@@ -65,7 +72,7 @@ def recognises_schema(schema: pa.Schema) -> bool:
     names = set(schema.names)
     if _POLICY_BATCHES in names:
         return True
-    lists = [name for name in (REWARDS, ACTIONS) if name in names and _is_list(schema.field(name).type)]
+    lists = [name for name in (REWARDS, ACTIONS) if name in names and is_list(schema.field(name).type)]
     return {OBS, ACTIONS} <= names and REWARDS in lists
 
 
@@ -181,8 +188,8 @@ class _BatchReader:
         if first_packed(pa.chunked_array([column])) is not None:
             parts = [self._unpacked(text, place.at(row)) for row, text in enumerate(column.to_pylist())]
             self._check_sizes(np.array([nested.row_count(part) for part in parts]), name)
-            return _concatenate(parts, place)
-        if not _is_list(column.type):
+            return concatenate_alike(parts, "batches", place.at, ", as in the first")
+        if not is_list(column.type):
             raise data_error("expected a list with an item for each step", place, got=str(column.type))
         self._check_sizes(column.value_lengths().to_numpy(zero_copy_only=False), name)
         items = column.flatten()
@@ -276,24 +283,6 @@ class _BatchReader:
         return int(np.searchsorted(np.cumsum(self.sizes), step, side="right"))
 
 
-def _concatenate(parts: Sequence[Column], place: DataLocation) -> Column:
-    for row, part in enumerate(parts):
-        try:
-            same = all(nested.leaves(nested.map_leaves(_is_like, parts[0], part)))
-        except ValueError as error:
-            raise data_error(f"batches differ: {error}", place.at(row)) from None
-        if not same:
-            got, allowed = (
-                ", ".join(f"{leaf.dtype} {leaf.shape[1:]}" for leaf in nested.leaves(p)) for p in (part, parts[0])
-            )
-            raise data_error("batches differ", place.at(row), got=got, allowed=f"{allowed}, as in the first")
-    return nested.concatenate(parts)
-
-
-def _is_like(a: Array, b: Array) -> bool:
-    return bool(a.shape[1:] == b.shape[1:] and a.dtype.kind == b.dtype.kind)
-
-
 def _without_none(info: dict[str, Any]) -> dict[str, Any]:
     """Return an info without the keys that only other rows have, which Arrow adds."""
     return {key: value for key, value in info.items() if value is not None}
@@ -330,10 +319,6 @@ def _of_policy(table: pa.Table, place: DataLocation, name: str | None) -> pa.Tab
         raise data_error("a MultiAgentBatch holds no SampleBatch", place.of(_POLICY_BATCHES), got=str(policy.type)[:80])
     fields = [policy.type.field(index).name for index in range(policy.type.num_fields)]
     return pa.Table.from_arrays(policy.flatten(), names=fields)
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
 
 
 # --- JSON lines -----------------------------------------------------------------------------------

@@ -72,6 +72,11 @@ def column_to_arrays(column: pa.ChunkedArray | pa.Array, field: pa.Field, place:
     return values
 
 
+def is_list(type_: pa.DataType) -> bool:
+    """Return whether values of this type are lists, of any or of one size."""
+    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
+
+
 def _one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     """Return all rows as one array, extension types as their storage type."""
     if not isinstance(column, pa.ChunkedArray):
@@ -106,7 +111,7 @@ def _to_arrays(array: pa.Array, place: DataLocation) -> Column:
         raise data_error("a value is missing", place.at(row))
     if pa.types.is_struct(type_):
         return _struct_to_arrays(array, place)
-    if pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_):
+    if is_list(type_):
         return _lists_to_array(array, place)
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
         return _text_to_array(array, place)

@@ -215,6 +215,42 @@ def check_new_obs(obs: Column, new_obs: Column, place: DataLocation) -> None:
         raise data_error(f"next observations must be like observations: {error}", place) from None
 
 
+def concatenate_alike(
+    parts: Sequence[Column],
+    what: str,
+    place_of: Callable[[int], DataLocation],
+    as_in: str = "",
+    mixes_numbers: bool = False,
+) -> Column:
+    """Return the parts one after the other; each must have the structure, shapes and kinds of dtypes of the first.
+
+    Args:
+        parts: columns of episodes or batches.
+        what: the parts in messages, `episodes`.
+        place_of: tells where a part was read.
+        as_in: where the first part was read, for messages.
+        mixes_numbers: integers and floats go together.
+
+    Raises:
+        DataError: a part differs.
+    """
+
+    def is_like(a: Array, b: Array) -> bool:
+        kinds = {a.dtype.kind, b.dtype.kind}
+        same_kind = len(kinds) == 1 or (mixes_numbers and kinds <= set("iuf"))
+        return a.shape[1:] == b.shape[1:] and same_kind
+
+    for number, part in enumerate(parts):
+        try:
+            same = all(nested.leaves(nested.map_leaves(is_like, parts[0], part)))
+        except ValueError as error:
+            raise data_error(f"{what} differ: {error}", place_of(number)) from None
+        if not same:
+            got, first = (", ".join(f"{a.dtype} {a.shape[1:]}" for a in nested.leaves(c)) for c in (part, parts[0]))
+            raise data_error(f"{what} differ", place_of(number), got=got, allowed=first + as_in)
+    return nested.concatenate(parts)
+
+
 def content_id(steps: Steps, start: int, length: int) -> str:
     """Return an id made of the trajectory's data: the same whenever the same data are read."""
     digest = hashlib.blake2b(digest_size=16)

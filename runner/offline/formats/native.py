@@ -27,6 +27,7 @@ from runner.offline.codecs.episode_format import (
     table_to_block,
 )
 from runner.offline.codecs.layout import RESERVED_NAMES, Layout, Leaf, Spaces
+from runner.offline.codecs.step_columns import is_list
 from runner.offline.codecs.table_format import nest_columns
 from runner.offline.codecs.trajectories import ReadCounts
 from runner.offline.files.data_error import DataError, DataLocation, data_error, first_line
@@ -42,7 +43,7 @@ _MODULE_ID = "module_id"
 
 def are_columns_of_episodes(schema: pa.Schema) -> bool:
     """Return whether columns have the names of our episodes, and rewards are lists."""
-    return {*KEYS, REWARDS} <= set(schema.names) and _is_list(schema.field(REWARDS).type)
+    return {*KEYS, REWARDS} <= set(schema.names) and is_list(schema.field(REWARDS).type)
 
 
 def infer_layout(table: pa.Table, place: DataLocation) -> Layout:
@@ -58,7 +59,7 @@ def infer_layout(table: pa.Table, place: DataLocation) -> Layout:
     leaves = {
         name: _leaf_of(table[name], place.of(name))
         for name in table.column_names
-        if name not in RESERVED_NAMES and _is_list(table[name].type)
+        if name not in RESERVED_NAMES and is_list(table[name].type)
     }
     module_ids = table[_MODULE_ID].to_pylist() if _MODULE_ID in table.column_names else []
     return Layout(nest_columns(leaves), module_id=next(iter(module_ids), None))
@@ -67,7 +68,7 @@ def infer_layout(table: pa.Table, place: DataLocation) -> Layout:
 def _leaf_of(column: pa.ChunkedArray, place: DataLocation) -> Leaf:
     shape: tuple[int, ...] = ()
     values = pc.list_flatten(column)
-    if _is_list(values.type):
+    if is_list(values.type):
         sizes = pc.list_value_length(values)
         if not len(sizes) or pc.count_distinct(sizes).as_py() > 1:
             raise data_error("the first episodes do not show the shape of a row", place, allowed="lists of one length")
@@ -80,10 +81,6 @@ def _leaf_of(column: pa.ChunkedArray, place: DataLocation) -> Leaf:
         what = f"only the metadata of our files say what a column of {values.type} holds, and they are not there"
         allowed = "the folder as offline.input_, with offline.input_read_method=auto; or without this column"
         raise data_error(what, place, allowed=allowed) from None
-
-
-def _is_list(type_: pa.DataType) -> bool:
-    return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
 
 
 @dataclass(frozen=True)
