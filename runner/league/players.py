@@ -66,7 +66,6 @@ class RandomPlayer(Player):
         self._mask_key = mask_key
 
     def act(self, obs: Any, seats: Sequence[Seat], rng: np.random.Generator) -> Any:
-        """See `Player`."""
         if isinstance(self._space, gym.spaces.Discrete):
             mask = obs.get(self._mask_key) if isinstance(obs, dict) else None
             allowed = np.ones((len(seats), int(self._space.n)), bool) if mask is None else mask != 0
@@ -120,7 +119,6 @@ class PerfectTicTacToePlayer(Player):
         del action_space
 
     def act(self, obs: Any, seats: Sequence[Seat], rng: np.random.Generator) -> npt.NDArray[np.int64]:
-        """See `Player`."""
         marks = obs["observations"].reshape(-1, 2, 9)
         boards = (marks[:, 0] - marks[:, 1]).astype(int)
         return np.array([rng.choice(best_moves(tuple(board))) for board in boards.tolist()], np.int64)
@@ -137,7 +135,6 @@ class OneMoveAheadConnectFourPlayer(Player):
         del action_space
 
     def act(self, obs: Any, seats: Sequence[Seat], rng: np.random.Generator) -> npt.NDArray[np.int64]:
-        """See `Player`."""
         rows = zip(obs["observation"], obs["action_mask"], strict=True)
         return np.array([_next_column(board, np.flatnonzero(mask), rng) for board, mask in rows], np.int64)
 

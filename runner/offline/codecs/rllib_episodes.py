@@ -52,7 +52,6 @@ class PastSteps(Lookback):
     num_before: npt.NDArray[np.int64]
 
     def columns_before(self, chunk: int) -> Mapping[str, Column]:
-        """See `Lookback`."""
         return self.columns[chunk]
 
 

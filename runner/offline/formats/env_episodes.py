@@ -57,7 +57,6 @@ class EnvEpisodeFormat(RowFormat):
 
     @classmethod
     def recognises(cls, data: RawData) -> bool:
-        """See `RecordedFormat`."""
         found = [is_env_episodes(schema) for schema in data.schemas]
         if len(set(found)) > 1:
             odd = data.paths[found.index(not found[0])]
@@ -69,7 +68,6 @@ class EnvEpisodeFormat(RowFormat):
 
     @classmethod
     def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
-        """See `RecordedFormat`."""
         every = layouts_of(data)
         if selection.of_module is None:
             raise several_agents(every, DataLocation(data.where))
@@ -111,7 +109,6 @@ class EnvEpisodeFormat(RowFormat):
         return replace(concat_blocks(blocks), module_id=self.selection.of_module.module_id)
 
     def file_columns(self, schema: pa.Schema) -> list[str] | None:
-        """See `RecordedFormat`."""
         assert self.layout is not None
         with_infos = self.selection.with_infos
         names = [name for agent in self.agents for name in agent_columns(agent, self.layout, schema, with_infos)]
@@ -119,11 +116,9 @@ class EnvEpisodeFormat(RowFormat):
 
     @property
     def has_whole_rows(self) -> bool:
-        """See `RecordedFormat`."""
         return self.are_files_alike
 
     def check_rewards(self, reader: ParquetReader) -> None:
-        """See `RecordedFormat`."""
         assert self.layout is not None
         rewards = self.layout.selected({REWARDS})
         names = [name for agent in self.agents for name in agent_columns(agent, rewards, reader.schema, False)]

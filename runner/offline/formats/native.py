@@ -93,7 +93,6 @@ class EpisodeFormat(RowFormat):
 
     @classmethod
     def recognises(cls, data: RawData) -> bool:
-        """See `RecordedFormat`."""
         found = [is_episodes(schema) or are_columns_of_episodes(schema) for schema in data.schemas]
         if len(set(found)) > 1:
             odd = data.paths[found.index(not found[0])]
@@ -102,7 +101,6 @@ class EpisodeFormat(RowFormat):
 
     @classmethod
     def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
-        """See `RecordedFormat`."""
         inferred = (
             None if all(map(is_episodes, data.schemas)) else infer_layout(data.first_rows, DataLocation(data.where))
         )
@@ -122,23 +120,19 @@ class EpisodeFormat(RowFormat):
                     yield block
 
     def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
-        """See `RecordedFormat`."""
         return decode_episodes(table, self.layout, place, counts)
 
     def file_columns(self, schema: pa.Schema) -> list[str] | None:
-        """See `RecordedFormat`."""
         assert self.layout is not None
         return file_columns(self.layout, schema, self.selection.with_infos)
 
     def check_rewards(self, reader: ParquetReader) -> None:
-        """See `RecordedFormat`."""
         assert self.layout is not None
         rewards = self.layout.selected({REWARDS})
         for table, place in find_not_finite(reader, REWARDS, KEYS):
             decode_episodes(table, rewards, place, ReadCounts())
 
     def sizes(self, reader: ParquetReader) -> Mapping[str, int]:
-        """See `RecordedFormat`."""
         tables = [table for table, _ in reader.tables(["eps_id", "length"])]
         ids = {identity for table in tables for identity in pc.unique(table["eps_id"]).to_pylist()}
         return {"num_episodes": len(ids), "num_steps": sum(pc.sum(table["length"]).as_py() for table in tables)}

@@ -32,14 +32,12 @@ class D4RLFormat(FileFormat):
 
     @classmethod
     def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
-        """See `RecordedFormat`."""
         assert data.files is not None
         for path in data.files.paths:
             check_kind(data.files, path)
         return cls(selection, spaces)
 
     def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
-        """See `RecordedFormat`."""
         assert files is not None
         extra, with_infos = self.selection.columns, self.selection.with_infos
         for path in files.paths:
@@ -61,13 +59,11 @@ class MinariFormat(FileFormat):
 
     @classmethod
     def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
-        """See `RecordedFormat`."""
         info = minari.read_info(data.where)
         has_spaces = spaces.observation is not None or spaces.action is not None
         return cls(selection, spaces if has_spaces else info.spaces, info.env_name)
 
     def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
-        """See `RecordedFormat`."""
         assert files is not None
         for path in files.paths:
             for block in minari.blocks(path, counts=counts, with_infos=self.selection.with_infos):
@@ -84,12 +80,10 @@ class RLlibEpisodeFormat(RowFormat):
 
     @classmethod
     def recognises(cls, data: RawData) -> bool:
-        """See `RecordedFormat`."""
         return rllib_episodes.recognises(data.schema)
 
     @classmethod
     def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
-        """See `RecordedFormat`."""
         if data.first_rows.num_rows:
             spaces = completed(spaces, rllib_episodes.read_spaces(data.first_rows, DataLocation(data.where, 0)))
         return cls(selection, spaces)
@@ -100,7 +94,6 @@ class RLlibEpisodeFormat(RowFormat):
             yield from self._by_module(table, place, counts)
 
     def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
-        """See `RecordedFormat`."""
         return self.one_block(self._by_module(table, place, counts), place)
 
     def _by_module(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> list[ColumnBlock]:
@@ -118,14 +111,12 @@ class SampleBatchFormat(RowFormat):
 
     @classmethod
     def recognises(cls, data: RawData) -> bool:
-        """See `RecordedFormat`."""
         return cls._are_lines(data) or (
             sample_batches.recognises_schema(data.schema) or data.config.input_read_sample_batches
         )
 
     @classmethod
     def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
-        """See `RecordedFormat`."""
         return cls(selection, spaces)
 
     @classmethod
@@ -143,14 +134,12 @@ class SampleBatchFormat(RowFormat):
         return len(data.head) > 0 and (is_said or sample_batches.recognises(data.head))
 
     def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
-        """See `RecordedFormat`."""
         module = self.selection.of_module
         block = sample_batches.decode(table, place, counts, None if module is None else module.module_id)
         block = self.selection.block(block)
         return block if module is None else replace(block, module_id=module.module_id)
 
     def no_steps(self, place: DataLocation) -> DataError:
-        """See `RecordedFormat`."""
         module = self.selection.of_module
         if module is None:
             return super().no_steps(place)

@@ -164,7 +164,6 @@ class RowFormat(RecordedFormat):
     """A format whose tables are decoded one by one."""
 
     def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
-        """See `RecordedFormat`."""
         for table, place in tables:
             block = self.decode(table, place, counts)
             if len(block):

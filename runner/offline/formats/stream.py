@@ -41,12 +41,10 @@ class StreamFormat(FileFormat):
 
     @classmethod
     def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
-        """See `RecordedFormat`."""
         assert isinstance(data.config.input_, Mapping)
         return cls(selection, spaces, target=data.config.input_)
 
     def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
-        """See `RecordedFormat`."""
         path, num_steps = str(self.target[TARGET]), 0
         waiting: dict[int, SingleAgentEpisode] = {}  # number -> episode; empty ones have none
         for number, episode in enumerate(self._episodes()):

@@ -57,7 +57,6 @@ class TableFormat(RecordedFormat):
 
     @classmethod
     def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
-        """See `RecordedFormat`."""
         mapping, layout = data.config.input_read_schema, None
         if all(name == column for name, column in mapping.items()):
             layout = common_layout(data, selection, read_steps_layout)
@@ -81,14 +80,12 @@ class TableFormat(RecordedFormat):
         )
 
     def narrowed(self, selection: Selection) -> Self:
-        """See `RecordedFormat`."""
         layout = None if self.steps_layout is None else selection.layout(self.steps_layout)
         return replace(self, selection=selection, schema=_selected(self.schema, selection), steps_layout=layout)
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
-        """See `RecordedFormat`."""
         assembler = TrajectoryAssembler(self.schema)
         counts.columns_left_out.update(self.left_out)
         assembler.counts.columns_left_out = counts.columns_left_out  # known before the last block
@@ -98,7 +95,6 @@ class TableFormat(RecordedFormat):
         counts.add(assembler.counts)
 
     def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
-        """See `RecordedFormat`."""
         assembler = TrajectoryAssembler(self.schema)
         blocks = [*assembler.add(self._read(table, place, counts), place), *assembler.finish()]
         return self.one_block(blocks, place)
@@ -118,7 +114,6 @@ class TableFormat(RecordedFormat):
         return replace(rows, new_obs=fitted.pop(NEW_OBS, None), columns=fitted)
 
     def file_columns(self, schema: pa.Schema) -> list[str] | None:
-        """See `RecordedFormat`."""
         if self.steps_layout is None:
             return self.schema.file_columns(schema.names)
         kept = self.steps_layout.selected({*ALWAYS_READ, *self.schema.extra})
@@ -127,13 +122,11 @@ class TableFormat(RecordedFormat):
 
     @property
     def has_whole_rows(self) -> bool:
-        """See `RecordedFormat`."""
         return not self.has_trajectories
 
     # -- checks and records ----------------------------------------------------------------------------------------
 
     def check_rewards(self, reader: ParquetReader) -> None:
-        """See `RecordedFormat`."""
         names = self.schema.names
         column, more = names.get(REWARDS, REWARDS), [names[name] for name in ("eps_id", "t") if name in names]
         for table, place in find_not_finite(reader, column, more):
@@ -145,7 +138,6 @@ class TableFormat(RecordedFormat):
             raise data_error(what, place.at(row).of(column), got=str(values[row].as_py()))
 
     def check_steps(self, reader: RawReader) -> None:
-        """See `RecordedFormat`."""
         if not self.has_trajectories:
             return
         names = self.schema.names
@@ -156,11 +148,9 @@ class TableFormat(RecordedFormat):
         checker.finish()
 
     def sizes(self, reader: ParquetReader) -> Mapping[str, int]:
-        """See `RecordedFormat`."""
         return {"num_steps": reader.num_rows}
 
     def num_rows_of(self, num_episodes: int, num_steps: int, counts: ReadCounts) -> int | None:
-        """See `RecordedFormat`."""
         return num_steps + counts.final_steps_dropped
 
 

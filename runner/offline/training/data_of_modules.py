@@ -39,7 +39,6 @@ class OfflineDataOfModules(OfflineData):
         ]
 
     def count(self, num_batches: int, ends_pass: bool) -> bool:
-        """See `OfflineData`."""
         is_due = super().count(num_batches, ends_pass)
         for data in self._modules.values():
             data.count(num_batches, ends_pass)
@@ -53,11 +52,9 @@ class OfflineDataOfModules(OfflineData):
 
     @property
     def follows_module(self) -> bool:
-        """See `OfflineData`."""
         return any(data.follows_module for data in self._modules.values())
 
     def use_shared_state(self, shared_state: Mapping[str, Any]) -> None:
-        """See `OfflineData`."""
         for module_id, data in self._modules.items():
             if module_id in shared_state:
                 data.use_shared_state({module_id: shared_state[module_id]})
@@ -69,7 +66,6 @@ class OfflineDataOfModules(OfflineData):
         }
 
     def set_weights(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
-        """See `OfflineData`."""
         for data in self._modules.values():
             data.set_weights(weights)
 
@@ -79,13 +75,11 @@ class OfflineDataOfModules(OfflineData):
         return {"num_batches": self.num_batches, "shared": dict(self.shared_state), "modules": modules}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """See `OfflineData`."""
         self.num_batches = int(state["num_batches"])
         for module_id, data in self._modules.items():
             data.set_state(state["modules"][module_id])
 
     def close(self) -> None:
-        """See `OfflineData`."""
         for data in self._modules.values():
             data.close()
 

@@ -144,7 +144,6 @@ class ParquetOutput(OutputFormat):
 
     @classmethod
     def options(cls) -> Collection[str]:
-        """See `OutputFormat`."""
         names = set(inspect.signature(pq.ParquetWriter.__init__).parameters)
         return names - {"self", "where", "schema", "filesystem", "options"} | {"row_group_size"}
 
@@ -206,7 +205,6 @@ class JsonOutput(TextOutput):
 
     @classmethod
     def options(cls) -> Collection[str]:
-        """See `OutputFormat`."""
         return {"compression"}
 
     def write(self, table: pa.Table) -> None:
@@ -222,7 +220,6 @@ class CsvOutput(TextOutput):
 
     @classmethod
     def options(cls) -> Collection[str]:
-        """See `OutputFormat`."""
         return {"compression", "include_header", "delimiter", "quoting_style", "eol", "batch_size"}
 
     def write(self, table: pa.Table) -> None:
