@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from runner.cli.arguments import UsageError, parse_arguments
 from runner.config.compose import compose_experiment
-from runner.config.env_checks import find_env_problems
 from runner.config.errors import ConfigError, Problem
 from runner.config.paths import list_options, search_dirs
+from runner.config.rules import ENV_RULES, apply_rules
 from runner.config.validation import build_blocks
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def main(argv: Sequence[str]) -> int:
     named = _override_of(arguments.words[0], arguments.config_dir)
     composed = compose_experiment([named, *arguments.overrides], arguments.config_dir)
     config = build_blocks(composed)
-    if problems := [*find_env_problems(config, composed)]:
+    if problems := [*apply_rules(ENV_RULES, config, composed)]:
         raise ConfigError(problems)
     env = config.env
     from runner.testing import inspect_environment

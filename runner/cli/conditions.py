@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.cli.arguments import UsageError
-from runner.config.cross_checks import find_metric_problems
 from runner.config.errors import ConfigError, Problem
 from runner.config.metrics import producible_metrics
+from runner.config.rules import find_metric_problems
 from runner.config.schemas import ExperimentConfig
 
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {

@@ -22,8 +22,8 @@ from runner.config.overrides import expand_sweep, parse_overrides, renaming_note
 from runner.config.paths import conf_dir, search_dirs
 from runner.config.plans import find_few_updates
 from runner.config.schemas import ExperimentConfig
+from runner.config.stored import compose_variant
 from runner.config.validation import build_experiment_config
-from runner.config.variants import compose_variant
 
 _PLACE = re.compile(r"(?P<file>.+?)(?::(?P<line>\d+))?")
 

@@ -10,10 +10,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from runner.config.fields import names_of, option
+from runner.config.fields import Option, names_of, option
 from runner.config.optimizer import OptimizerConfig
 
 Schedule = float | list[list[float]]
+# Key of a replay buffer's block, beside the arguments of its class: it begins with the steps of `offline.input_`.
+RECORDED = "recorded"
+
+# Fields that several algorithms have, each with its own default.
+_MIN_SAMPLE_TIMESTEPS = Option(
+    "an iteration, one line of metrics, ends with the first update after so many", unit="env steps", minimum=0
+)
+_GRAD_CLIP = Option("largest global norm of the gradient of each optimiser; null: no clipping", above=0)
+_MINIBATCH_SIZE = Option(
+    "rows of one gradient step, about: the batch is cut into equal parts, batch / minibatch_size of them, to the "
+    "nearest number; null: the whole batch",
+    minimum=1,
+)
+_LEARNING_STARTS = Option("env steps that are kept before the first update", unit="env steps", minimum=0)
+_N_STEP = Option("env steps that a target sums rewards over; [lowest, highest]: each row draws its own", minimum=1)
 
 
 @dataclass(frozen=True)
@@ -80,9 +95,7 @@ class AlgorithmConfig:
         "trained on as are sampled",
         above=0,
     )
-    min_sample_timesteps_per_iteration: int = option(
-        0, "an iteration, one line of metrics, ends with the first update after so many", unit="env steps", minimum=0
-    )
+    min_sample_timesteps_per_iteration: int = option(0, _MIN_SAMPLE_TIMESTEPS)
     module_to_env_pipeline: list[dict[str, Any]] = option(
         [], "edits of the default module-to-env pipeline for this algorithm; lists add up as in connectors"
     )
@@ -90,18 +103,11 @@ class AlgorithmConfig:
         [], "edits of the default learner pipeline for this algorithm; lists add up as in connectors"
     )
     gamma: float = option(0.99, "discount factor", minimum=0, maximum=1)
-    grad_clip: float | None = option(
-        None, "largest global norm of the gradient of each optimiser; null: no clipping", above=0
-    )
+    grad_clip: float | None = option(None, _GRAD_CLIP)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     train_batch_size_per_learner: int = option(4000, "rows of one update", unit="env steps", minimum=1)
     num_epochs: int = option(1, "passes over the batch in one update", minimum=1)
-    minibatch_size: int | None = option(
-        None,
-        "rows of one gradient step, about: the batch is cut into equal parts, batch / minibatch_size of them, to the "
-        "nearest number; null: the whole batch",
-        minimum=1,
-    )
+    minibatch_size: int | None = option(None, _MINIBATCH_SIZE)
     minibatching: str = option(
         "shuffled",
         "rows of a gradient step: shuffled, or in the batch's order: chunk by chunk, each along time; modules with "
@@ -114,6 +120,12 @@ class AlgorithmConfig:
         "null: all of its rows",
         minimum=1,
     )
+
+    @property
+    def recorded_buffers(self) -> list[str]:
+        """Names of the replay buffers that begin with recorded steps."""
+        buffers = self.replay_buffers
+        return [name for name, block in buffers.items() if isinstance(block, dict) and block.get(RECORDED) is True]
 
     of_run: ClassVar[tuple[str, ...]] = (
         "plan",
@@ -164,12 +176,7 @@ class PPOConfig(AlgorithmConfig):
 
     lr: Schedule = option(5e-5, "learning rate of the optimiser", minimum=0, is_schedule=True)
     num_epochs: int = option(30, "passes over the batch in one update", minimum=1)
-    minibatch_size: int | None = option(
-        128,
-        "rows of one gradient step, about: the batch is cut into equal parts, batch / minibatch_size of them, to the "
-        "nearest number; null: the whole batch",
-        minimum=1,
-    )
+    minibatch_size: int | None = option(128, _MINIBATCH_SIZE)
     lambda_: float = option(1.0, "GAE's lambda", minimum=0, maximum=1)
     clip_param: float = option(0.3, "epsilon of the clipped surrogate", above=0)
     vf_loss_coeff: float = option(1.0, "weight of the value loss", minimum=0)
@@ -200,9 +207,7 @@ class A2CConfig(AlgorithmConfig):
     """
 
     lr: Schedule = option(1e-4, "learning rate", minimum=0, is_schedule=True)
-    grad_clip: float | None = option(
-        40.0, "largest global norm of the gradient of each optimiser; null: no clipping", above=0
-    )
+    grad_clip: float | None = option(40.0, _GRAD_CLIP)
     train_batch_size_per_learner: int = option(200, "rows of one update", unit="env steps", minimum=1)
     lambda_: float = option(1.0, "GAE's lambda", minimum=0, maximum=1)
     standardize_advantages: bool = option(False, "scale the advantages of a batch to mean 0 and standard deviation 1")
@@ -235,17 +240,10 @@ class APPOConfig(PPOConfig):
     """
 
     lr: Schedule = option(5e-4, "learning rate of the optimiser", minimum=0, is_schedule=True)
-    grad_clip: float | None = option(
-        40.0, "largest global norm of the gradient of each optimiser; null: no clipping", above=0
-    )
+    grad_clip: float | None = option(40.0, _GRAD_CLIP)
     train_batch_size_per_learner: int = option(500, "rows of one update", unit="env steps", minimum=1)
     num_epochs: int = option(1, "passes over the batch in one update", minimum=1)
-    minibatch_size: int | None = option(
-        None,
-        "rows of one gradient step, about: the batch is cut into equal parts, batch / minibatch_size of them, to the "
-        "nearest number; null: the whole batch",
-        minimum=1,
-    )
+    minibatch_size: int | None = option(None, _MINIBATCH_SIZE)
     replay_capacity: int = option(4000, "newest env steps that are trained on again", unit="env steps", minimum=2)
     replay_proportion: float = option(1.0, "updates on replayed batches for each on a sampled one", minimum=0)
     replay_fragment_length: int = option(50, "most consecutive env steps of a replayed batch", minimum=1)
@@ -320,20 +318,12 @@ class DQNConfig(AlgorithmConfig):
     """
 
     lr: Schedule = option(5e-4, "learning rate", minimum=0, is_schedule=True)
-    grad_clip: float | None = option(
-        40.0, "largest global norm of the gradient of each optimiser; null: no clipping", above=0
-    )
+    grad_clip: float | None = option(40.0, _GRAD_CLIP)
     train_batch_size_per_learner: int = option(32, "rows of one update", unit="env steps", minimum=1)
-    min_sample_timesteps_per_iteration: int = option(
-        1000, "an iteration, one line of metrics, ends with the first update after so many", unit="env steps", minimum=0
-    )
+    min_sample_timesteps_per_iteration: int = option(1000, _MIN_SAMPLE_TIMESTEPS)
     replay_capacity: int = option(50_000, "env steps that are kept", unit="env steps", minimum=2)
-    num_steps_sampled_before_learning_starts: int = option(
-        1000, "env steps that are kept before the first update", unit="env steps", minimum=0
-    )
-    n_step: int | list[int] = option(
-        3, "env steps that a target sums rewards over; [lowest, highest]: each row draws its own", minimum=1
-    )
+    num_steps_sampled_before_learning_starts: int = option(1000, _LEARNING_STARTS)
+    n_step: int | list[int] = option(3, _N_STEP)
     epsilon: Schedule = option(
         [[0, 1.0], [10_000, 0.05]], "share of random actions, over env steps", minimum=0, maximum=1, is_schedule=True
     )
@@ -357,12 +347,8 @@ class ApexDQNConfig(DQNConfig):
     train_batch_size_per_learner: int = option(512, "rows of one update", unit="env steps", minimum=1)
     replay_capacity: int = option(2_000_000, "env steps that all shards keep", unit="env steps", minimum=2)
     num_replay_shards: int = option(4, "parts of the replay, each in a process of its own", minimum=1)
-    num_steps_sampled_before_learning_starts: int = option(
-        50_000, "env steps that are kept before the first update", unit="env steps", minimum=0
-    )
-    n_step: int | list[int] = option(
-        3, "env steps that a target sums rewards over; [lowest, highest]: each row draws its own", minimum=1
-    )
+    num_steps_sampled_before_learning_starts: int = option(50_000, _LEARNING_STARTS)
+    n_step: int | list[int] = option(3, _N_STEP)
     epsilon: Schedule = option(
         0.4, "share of random actions of the first sub-environment", minimum=0, maximum=1, is_schedule=True
     )
@@ -386,12 +372,8 @@ class QMIXConfig(DQNConfig):
     The paper replays whole episodes to agents with memory; here chunks of `batch_length_T` steps.
     """
 
-    grad_clip: float | None = option(
-        10.0, "largest global norm of the gradient of each optimiser; null: no clipping", above=0
-    )
-    n_step: int | list[int] = option(
-        1, "env steps that a target sums rewards over; [lowest, highest]: each row draws its own", minimum=1
-    )
+    grad_clip: float | None = option(10.0, _GRAD_CLIP)
+    n_step: int | list[int] = option(1, _N_STEP)
     td_error_loss_fn: str = option("mse", "loss of TD errors", choices=("huber", "mse"))
 
     module_options: ClassVar[tuple[str, ...]] = ()
@@ -507,16 +489,10 @@ class SACConfig(TargetNetworksConfig):
     critic_lr: Schedule = option(3e-4, "learning rate of the Q functions", minimum=0, is_schedule=True)
     alpha_lr: Schedule = option(3e-4, "learning rate of the temperature alpha", minimum=0, is_schedule=True)
     train_batch_size_per_learner: int = option(256, "rows of one update", unit="env steps", minimum=1)
-    min_sample_timesteps_per_iteration: int = option(
-        1000, "an iteration, one line of metrics, ends with the first update after so many", unit="env steps", minimum=0
-    )
+    min_sample_timesteps_per_iteration: int = option(1000, _MIN_SAMPLE_TIMESTEPS)
     replay_capacity: int = option(1_000_000, "env steps that are kept", unit="env steps", minimum=2)
-    num_steps_sampled_before_learning_starts: int = option(
-        100, "env steps that are kept before the first update", unit="env steps", minimum=0
-    )
-    n_step: int | list[int] = option(
-        1, "env steps that a target sums rewards over; [lowest, highest]: each row draws its own", minimum=1
-    )
+    num_steps_sampled_before_learning_starts: int = option(100, _LEARNING_STARTS)
+    n_step: int | list[int] = option(1, _N_STEP)
     initial_alpha: float = option(1.0, "initial weight of the policy's entropy", above=0)
     target_entropy: float | str = option(
         "auto", "entropy that alpha is adapted to; auto: minus the number of action components", choices=("auto",)
@@ -586,16 +562,10 @@ class TD3Config(TargetNetworksConfig):
     actor_lr: Schedule = option(1e-3, "learning rate of the policy", minimum=0, is_schedule=True)
     critic_lr: Schedule = option(1e-3, "learning rate of the Q functions", minimum=0, is_schedule=True)
     train_batch_size_per_learner: int = option(256, "rows of one update", unit="env steps", minimum=1)
-    min_sample_timesteps_per_iteration: int = option(
-        1000, "an iteration, one line of metrics, ends with the first update after so many", unit="env steps", minimum=0
-    )
+    min_sample_timesteps_per_iteration: int = option(1000, _MIN_SAMPLE_TIMESTEPS)
     replay_capacity: int = option(1_000_000, "env steps that are kept", unit="env steps", minimum=2)
-    num_steps_sampled_before_learning_starts: int = option(
-        1500, "env steps that are kept before the first update", unit="env steps", minimum=0
-    )
-    n_step: int | list[int] = option(
-        1, "env steps that a target sums rewards over; [lowest, highest]: each row draws its own", minimum=1
-    )
+    num_steps_sampled_before_learning_starts: int = option(1500, _LEARNING_STARTS)
+    n_step: int | list[int] = option(1, _N_STEP)
     target_network_update_freq: int | None = option(
         None,
         "rows trained on between updates of the targets; 0: after each gradient step; null: only the plan updates "

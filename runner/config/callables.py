@@ -12,11 +12,18 @@ from functools import partial
 from typing import Any
 
 from runner.config.composed import Composed
-from runner.config.errors import ConfigError, Problem, show_value
+from runner.config.errors import ConfigError, Problem, Where, show_value
 from runner.config.imports import import_target
-from runner.config.kinds import is_part
-from runner.config.list_patch_checks import INSTANTIATE_KEYS, POSITIONAL, describe_fault, with_positional
-from runner.config.targets import NOTHING_GIVEN, Given, find_target_fault
+from runner.config.targets import (
+    INSTANTIATE_KEYS,
+    NOTHING_GIVEN,
+    POSITIONAL,
+    Given,
+    describe_fault,
+    find_target_fault,
+    is_part,
+    with_positional,
+)
 
 TARGET, PARTIAL, RECURSIVE = "_target_", "_partial_", "_recursive_"
 # Blocks, and fields of `offline`, with arguments of the user's classes; its other fields are checked elsewhere.
@@ -33,7 +40,7 @@ def find_nested_faults(composed: Composed) -> Iterator[Problem]:
     if not isinstance(offline, Mapping) or "offline" in composed.unread:
         return
     for name in _OF_PRELEARNER:
-        yield from find_callable_faults(offline.get(name), f"offline.{name}", composed)
+        yield from find_callable_faults(offline.get(name), f"offline.{name}", composed.where)
 
 
 def _faults_of_nested(value: Any, key: str, composed: Composed, is_inside: bool) -> Iterator[Problem]:
@@ -52,17 +59,16 @@ def _faults_of_nested(value: Any, key: str, composed: Composed, is_inside: bool)
                 yield from _faults_of_nested(item, f"{key}.{name}", composed, is_inside or TARGET in value)
 
 
-def find_callable_faults(value: Any, key: str, composed: Composed) -> Iterator[Problem]:
+def find_callable_faults(value: Any, key: str, where: Where) -> Iterator[Problem]:
     """Yield what is wrong with the targets in a value, as far as their source files tell."""
-    where = composed.where(key)
     if isinstance(value, list):
         for index, item in enumerate(value):
-            yield from find_callable_faults(item, f"{key}.{index}", composed)
+            yield from find_callable_faults(item, f"{key}.{index}", where)
     elif isinstance(value, Mapping):
         if TARGET in value:
-            yield from find_target_problem(value, key, where)
+            yield from find_target_problem(value, key, where(key))
         for name, item in value.items() if value.get(RECURSIVE, True) is not False else ():
-            yield from find_callable_faults(item, f"{key}.{name}", composed)
+            yield from find_callable_faults(item, f"{key}.{name}", where)
 
 
 def find_target_problem(

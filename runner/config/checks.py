@@ -8,13 +8,15 @@ import itertools
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from runner.config.errors import Problem, list_names, nearest_match, show_value
+from runner.config.errors import Problem, Where, list_names, nearest_match, show_value
 from runner.config.fields import Option
 
 _NO_LIMITS = Option("")
+# Resources that Ray itself names.
+_OF_RAY = ("CPU", "GPU", "memory", "object_store_memory")
 _PLAIN_NAMES: dict[Any, tuple[str, str]] = {
     bool: ("true or false", "true or false"),
     int: ("an integer", "integers"),
@@ -169,9 +171,7 @@ def check_value(name: str, value: Any, annotation: Any, option: Option | None, w
     return None
 
 
-def find_value_problems(
-    name: str, value: Any, annotation: Any, option: Option | None, where: Callable[[str], str | None]
-) -> list[Problem]:
+def find_value_problems(name: str, value: Any, annotation: Any, option: Option | None, where: Where) -> list[Problem]:
     """Return the problem of a value, or, where it is a block with any keys, the problems of its items.
 
     Args:
@@ -231,3 +231,24 @@ def find_unknown_keys(schema: type, values: dict[Any, Any], prefix: str) -> list
     names = [field.name for field in dataclasses.fields(schema) if field.init]
     unknown = [str(key) for key in values if key not in names]
     return [(f"{prefix}{key}", list_names(names, key, limit=60), nearest_match(key, names)) for key in unknown]
+
+
+def find_resource_problems(
+    key: str, custom: Mapping[str, float], own_keys: Mapping[str, str], where: Where
+) -> Iterator[Problem]:
+    """Yield what Ray cannot give of custom resources.
+
+    Args:
+        key: of the block that holds them.
+        custom: name -> amount.
+        own_keys: Ray's names that have a key of their own -> that key.
+        where: says place values come from.
+    """
+    for name, amount in custom.items():
+        place = where(f"{key}.{name}")
+        if name in own_keys:
+            yield Problem(f"{key} names {name}", place, show_value(amount), f"{own_keys[name]}={amount:g}")
+        elif not name or name in _OF_RAY:
+            yield Problem(f"{key} names what Ray keeps for itself", place, name, "a name that nodes were started with")
+        elif amount <= 0 or (amount > 1 and amount % 1 != 0):
+            yield Problem(f"{key}.{name} is no amount", place, show_value(amount), "a part of 1, or a whole number")

@@ -20,22 +20,20 @@ import hydra_plugins.runner_sweeper  # noqa: F401 (`hydra/sweeper=tune` of conf/
 from runner.compat.hydra_loader import make_loader
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.composed import DEFAULT_SOURCE, Composed
-from runner.config.composed_list_patches import module_algorithm_keys
-from runner.config.composition_rules import RULES
+from runner.config.composition_rules import RULES, module_algorithm_keys
 from runner.config.defaults import SchemaError, core_groups, default_values, load_schema, module_of, register_defaults
 from runner.config.documents import TooLargeError, check_expansion
 from runner.config.errors import Problem, nearest_match
-from runner.config.found_references import find_references
 from runner.config.hydra_errors import describe_composition_error
-from runner.config.module_algorithm import MODULE_ALGORITHM
+from runner.config.list_patches import MODULE_ALGORITHM
 from runner.config.overrides import OverrideLine, describe_sweep, find_unknown_option, parse_overrides, renaming_notes
 from runner.config.path_fields import absolute_paths
 from runner.config.paths import conf_dir, display_path, find_config, search_dirs
 from runner.config.provenance import Provenance
 from runner.config.renamed_keys import find_double_keys, old_key_in
-from runner.config.resolvers import register_value_resolvers
+from runner.config.resolvers import find_references, register_value_resolvers
 from runner.config.stores import find_run_url_problem, is_url, local_copy_of
-from runner.config.yaml_lines import YAMLError, locate_keys
+from runner.config.yaml_files import YAMLError, locate_keys
 
 _MISSING_KEY = re.compile(r"Interpolation key '(.+)' not found")
 _MISSING = "???"  # in YAML: no value yet

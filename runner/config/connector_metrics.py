@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from runner.config.blocks import DEFAULT_MODULE_ID
 from runner.config.declared_metrics import reports_of_edits
 from runner.config.list_patches import OF_ALGORITHM, added_up
-from runner.config.module_ids import DEFAULT_MODULE_ID, is_mapping_complete, trained_modules
 from runner.config.schemas import ExperimentConfig
 from runner.config.source_modules import UnknowableError
 
@@ -27,7 +27,7 @@ def connector_metrics(config: ExperimentConfig, module_ids: Sequence[str]) -> di
 
     Connectors of the default pipelines report nothing, and connectors whose source does not tell are left out.
     """
-    trained = trained_modules(config, module_ids)
+    trained = config.multi_agent.trained_modules(module_ids)
     names: dict[str, str] = {}
     for module_id in module_ids:
         for pipeline in (*_ENV_PIPELINES, *([_LEARNER] if module_id in trained else [])):
@@ -45,7 +45,7 @@ def may_be_reported(name: str, config: ExperimentConfig) -> bool:
     reports = _reports(config, module_id, parts[-2])
     if reports is None:
         return True
-    return len(parts) == 4 and not is_mapping_complete(config) and parts[-1] in reports
+    return len(parts) == 4 and not config.multi_agent.is_mapping_complete and parts[-1] in reports
 
 
 def is_of_learner(name: str) -> bool:

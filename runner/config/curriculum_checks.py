@@ -17,7 +17,7 @@ from runner.config.curriculum import (
     evaluated_tasks,
     task_names,
 )
-from runner.config.env_checks import find_task_problems
+from runner.config.env import find_task_problems
 from runner.config.errors import Problem, nearest_match, show_value
 from runner.config.operators import ENV_RUNNERS
 from runner.config.plans import needs_of

@@ -18,8 +18,7 @@ from runner.config.errors import nearest_match
 from runner.config.fields import option_of
 from runner.config.paths import conf_dir, list_options
 from runner.config.schemas import ExperimentConfig
-from runner.config.yaml_bounds import file_version
-from runner.config.yaml_lines import YAMLError, read_yaml
+from runner.config.yaml_files import YAMLError, file_version, read_yaml
 
 
 class SchemaError(Exception):

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 
 from runner.config.composed import Composed
 from runner.config.errors import Problem, show_value
-from runner.config.kinds import MULTI_AGENT_ENVS, VECTOR_ENV
-from runner.config.list_patch_checks import describe_fault
 from runner.config.schemas import ASYNC, EnvRunnersConfig, ExperimentConfig
 from runner.config.source_definitions import attributes_of
-from runner.config.targets import find_target_fault, is_subclass
+from runner.config.targets import MULTI_AGENT_ENVS, VECTOR_ENV, describe_fault, find_target_fault, is_subclass
 
 _KEY = "env_runners.env_runner_class"
 _PROTOCOL = "runner.env_runners.protocol.EnvRunner"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import difflib
 import json
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
+# Says where the value of a dotted key comes from; None for a default.
+Where = Callable[[str], str | None]
 _LINE_WIDTH = 110
 _INDENT = " " * 12
 # Fewest letters of a name that is searched for inside of other names.

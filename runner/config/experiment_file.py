@@ -9,7 +9,7 @@ from typing import Any, cast
 import yaml  # type: ignore[import-untyped]
 from omegaconf import OmegaConf
 
-from runner.config.composed_list_patches import read_edits
+from runner.config.composition_rules import read_edits
 from runner.config.errors import ConfigError, Problem
 from runner.config.list_patches import discards_earlier, edit_list_of
 from runner.config.overrides import OverrideLine, parse_overrides

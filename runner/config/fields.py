@@ -34,12 +34,12 @@ class Option:
     renamed_from: str | None = None
 
 
-def option(default: T, meaning: str, **bounds: Any) -> T:
-    """A dataclass field with `default` and the description `Option(meaning, **bounds)`.
+def option(default: T, meaning: str | Option, **bounds: Any) -> T:
+    """A dataclass field with `default` and a description: an `Option`, or `Option(meaning, **bounds)`.
 
     A list or dict default is copied for each instance.
     """
-    metadata = {"option": Option(meaning, **bounds)}
+    metadata = {"option": meaning if isinstance(meaning, Option) else Option(meaning, **bounds)}
     if isinstance(default, (list, dict)):
         copied = default
         return dataclasses.field(default_factory=lambda: type(copied)(copied), metadata=metadata)

@@ -13,8 +13,7 @@ from runner.config.defaults import core_groups
 from runner.config.errors import Problem, list_names, nearest_match
 from runner.config.overrides import OverrideLine, describe_unknown_option
 from runner.config.paths import display_path
-from runner.config.yaml_bounds import UnboundedYAMLError
-from runner.config.yaml_lines import MarkedYAMLError, find_default_line
+from runner.config.yaml_files import MarkedYAMLError, UnboundedYAMLError, find_default_line
 
 
 class Repairable(Protocol):

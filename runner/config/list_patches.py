@@ -9,8 +9,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from runner.config.module_algorithm import MODULE_ALGORITHM
-
+# Key of the algorithm that a module has of its own.
+MODULE_ALGORITHM = re.compile(r"multi_agent\.modules\.[^.]+\.algorithm")
 PIPELINES = ("env_to_module", "module_to_env", "learner")
 OF_MODULES = "connectors.modules"  # module id -> pipeline -> edits
 DISCARD, EARLIER = "discard", "earlier_edits"
@@ -35,3 +35,8 @@ def edit_list_of(key: str) -> str | None:
     """Return the key of the list that a dotted key is or lies in; None for other keys."""
     found = _LIST.match(key)
     return None if found is None else found[1]
+
+
+def module_algorithm_key(module_id: str) -> str:
+    """Return the dotted key of the algorithm that a module has of its own."""
+    return f"multi_agent.modules.{module_id}.algorithm"

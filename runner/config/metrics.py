@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from runner.config.algorithms import AlgorithmConfig
-from runner.config.callback_checks import callback_metrics, may_be_of_callback
+from runner.config.blocks import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
+from runner.config.callbacks import callback_metrics, may_be_of_callback
 from runner.config.connector_metrics import CONNECTORS, connector_metrics, is_of_learner, may_be_reported
 from runner.config.curriculum_checks import curriculum_metrics
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.info_metrics import info_metrics, may_be_of_agent
-from runner.config.league_checks import league_metrics
-from runner.config.module_ids import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
-from runner.config.module_ids import declared_module_ids, is_mapping_complete, trained_modules
+from runner.config.league import league_metrics
 from runner.config.offline_evaluation import PREFIX as OFFLINE
 from runner.config.offline_evaluation import offline_evaluation_metrics
 from runner.config.operator_metrics import PREFIX as PLAN
@@ -198,17 +197,17 @@ def producible_metrics(
             for kind, meaning in _RETURNS_BY_ID.items():
                 names |= {f"{prefix}/{kind}_episode_return_mean/{id_}": meaning for id_ in ids[kind]}
     names |= info_metrics(config, prefixes, agents_by_module)
-    module_ids = list(agents_by_module or declared_module_ids(config) or [DEFAULT_MODULE_ID])
+    module_ids = list(agents_by_module or config.multi_agent.declared_module_ids or [DEFAULT_MODULE_ID])
     of_connectors = connector_metrics(config, module_ids) if reported is None else reported
     names |= {name: meaning for name, meaning in of_connectors.items() if samples or is_of_learner(name)}
-    names |= league_metrics(config) | curriculum_metrics(config)
+    names |= league_metrics(config.league, config.evaluation) | curriculum_metrics(config)
     names |= callback_metrics(config) | operator_metrics(config)
-    for module_id in trained_modules(config, module_ids):
+    for module_id in config.multi_agent.trained_modules(module_ids):
         for name, meaning in _learner_metrics(config.algorithm_of(module_id)).items():
             names[f"learners/{module_id}/{name}"] = meaning
     if has_evaluation:
         names["timers/evaluation"] = "seconds this iteration spent in evaluation"
-    trained = trained_modules(config, list(agents_by_module or {}))
+    trained = config.multi_agent.trained_modules(list(agents_by_module or {}))
     agents = [agent for module_id in trained for agent in (agents_by_module or {})[module_id]]
     return names | offline_evaluation_metrics(config.evaluation, agents)
 
@@ -248,7 +247,7 @@ def may_be_produced(name: str, config: ExperimentConfig) -> bool:
         return True
     of_learners = {name for algorithm in config.algorithms.values() for name in _learner_metrics(algorithm)}
     is_learners = name.startswith("learners/") and name.rpartition("/")[2] in of_learners
-    return kind.startswith(starts) or (is_learners and not is_mapping_complete(config))
+    return kind.startswith(starts) or (is_learners and not config.multi_agent.is_mapping_complete)
 
 
 def check_metric_names(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from runner.config.errors import Problem, list_names, show_value
+from runner.config.errors import Problem, Where, list_names, show_value
 from runner.config.fields import option
-from runner.config.kinds import OPTIMIZERS
-from runner.config.list_patch_checks import describe_fault
-from runner.config.targets import Given, find_target_fault
+from runner.config.targets import OPTIMIZERS, Given, describe_fault, find_target_fault
 
 # Optimiser -> its options.
 OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -52,9 +50,7 @@ def with_overrides(optimizer: OptimizerConfig, fields: Mapping[str, Any]) -> dic
     return {**vars(OptimizerConfig() if is_other else optimizer), **fields}
 
 
-def find_optimizer_problems(
-    optimizer: OptimizerConfig, key: str, where: Callable[[str], str | None]
-) -> Iterator[Problem]:
+def find_optimizer_problems(optimizer: OptimizerConfig, key: str, where: Where) -> Iterator[Problem]:
     """Yield options that the optimiser does not have, and faults of its `_target_`."""
     given = optimizer.given_options()
     if optimizer._target_ is not None:
@@ -78,9 +74,7 @@ def find_optimizer_problems(
         yield Problem(what, where(f"{key}.arguments"), show_value(optimizer.arguments), "{}")
 
 
-def _find_target_problems(
-    optimizer: OptimizerConfig, key: str, where: Callable[[str], str | None]
-) -> Iterator[Problem]:
+def _find_target_problems(optimizer: OptimizerConfig, key: str, where: Where) -> Iterator[Problem]:
     assert optimizer._target_ is not None
     for name in ("params", "lr"):
         if name in optimizer.arguments:

@@ -10,7 +10,7 @@ from runner.config.list_patches import DISCARD, discards_earlier, edit_list_of
 from runner.config.overrides import OverrideLine
 from runner.config.paths import display_path
 from runner.config.renamed_keys import old_key_in, renaming_note, with_new_name
-from runner.config.yaml_lines import locate_keys
+from runner.config.yaml_files import locate_keys
 
 Keys = tuple[str, ...]
 

@@ -10,7 +10,6 @@ from typing import Any
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from runner.config.composed_list_patches import child_of
 from runner.config.defaults import default_of
 from runner.config.errors import Problem
 from runner.config.fields import option_of
@@ -81,3 +80,10 @@ def find_double_keys(places: Mapping[str, str], others: Sequence[str]) -> Iterat
         new = renamed_keys()[old]
         if any(key == new or key.startswith(f"{new}.") for key in others):
             yield Problem(f"{old} was renamed to {new}, and both are given", where, allowed=f"{new} alone")
+
+
+def child_of(node: Any, name: str) -> Any:
+    """Return the value of a key; None if it is absent, has no value yet, or is an interpolation."""
+    if not isinstance(node, DictConfig) or OmegaConf.is_interpolation(node, name) or OmegaConf.is_missing(node, name):
+        return None
+    return node.get(name)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from runner.config.errors import show_value
-from runner.config.kinds import PACKAGES, is_known_kind, names_code
 from runner.config.offline import OWN_WRITE_METHODS
 from runner.config.schemas import TRACKERS
 from runner.config.source_definitions import find_ancestors
+from runner.config.targets import PACKAGES, is_known_kind, names_code
 
 _REFERENCE = re.compile(r"\$\{\.*[A-Za-z_][\w./\[\]-]*\}")  # ${algorithm.gamma}; a resolver has a colon
 _PRODUCT = re.compile(r"\$\{product:[^${}]*\}")  # of numbers and references, which are taken out before

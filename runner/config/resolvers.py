@@ -1,11 +1,18 @@
-"""Functions that values in YAML can call, `${name:argument}`; stored configurations keep the call."""
+"""Functions that values in YAML can call, `${name:argument}`, and the values that they give; see `references`.
+
+Stored configurations keep the call.
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from runner.config.required_trust import MASK, leaves_of, mask_resolvers
 
 
 def register_value_resolvers() -> None:
@@ -17,3 +24,17 @@ def _product(*factors: Any) -> float | None:
     """Multiply numbers; None if one of them is not a number, which is reported where it is given."""
     is_number = all(isinstance(factor, (int, float)) for factor in factors)
     return math.prod(factors) if is_number else None
+
+
+def find_references(unresolved: Mapping[str, Any]) -> dict[str, str]:
+    """Return dotted key -> text for values that a resolver gives, also by way of other keys."""
+    masked, requirements = mask_resolvers(unresolved)
+    if not requirements:
+        return {}
+    try:
+        shown = OmegaConf.to_container(OmegaConf.create(masked), resolve=True)
+    except OmegaConfBaseException:  # a mistake, which is reported with the key that refers to nothing
+        return {requirement.key: requirement.value for requirement in requirements}
+    return {
+        key: text.replace(MASK, "${") for key, text in leaves_of(shown, "") if isinstance(text, str) and MASK in text
+    }

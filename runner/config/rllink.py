@@ -1,10 +1,14 @@
-"""The `rllink` block: how simulators that step themselves are served."""
+"""The `rllink` block: how simulators that step themselves are served; rules of runs that wait for them."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
+from runner.config.blocks import EnvConfig, EnvRunnersConfig, EvaluationConfig
+from runner.config.errors import Problem, Where
 from runner.config.fields import option
 
 _RECORDS = re.compile(r"(\d+\.\d+):(\d+)-(\d+)", re.ASCII)
@@ -95,3 +99,58 @@ def parse_records(name: str) -> tuple[str, range]:
     if match is None or not records:
         raise ValueError(f"{name!r} is no RUNNER:FIRST-LAST")
     return match[1], records
+
+
+_SPACES = ("observation_space", "action_space")
+
+
+def find_external_problems(
+    env: EnvConfig, rllink: RLlinkConfig, env_runners: EnvRunnersConfig, evaluation: EvaluationConfig, where: Where
+) -> Iterator[Problem]:
+    """Yield options that do not go with simulators that connect, and options that go only with them."""
+    declared = [name for name in (*_SPACES, "agents") if getattr(env, name) is not None]
+    if not env.is_external:
+        for name in declared:
+            key = f"env.{name}"
+            what = f"{key} is for simulators that connect; an environment that is stepped here has its own"
+            yield Problem(what, where(key), None, "env.port: where simulators connect; or leave it out")
+        return
+    if declared and "agents" not in declared and len(declared) == 1:
+        missing = next(name for name in _SPACES if name not in declared)
+        place = where(f"env.{declared[0]}")
+        yield Problem(f"env.{declared[0]} is set, env.{missing} is not", place, None, "both or neither")
+    if "agents" in declared and len(declared) > 1:
+        place = where("env.agents")
+        yield Problem("env.agents and a space for a single agent are both set", place, None, "one of the two")
+    if evaluation.evaluation_interval is not None and declared and not (env.env or env._target_):
+        key = "evaluation.evaluation_interval"
+        what = "simulators that step themselves cannot be asked to evaluate"
+        allowed = "evaluation=none, or env.env or env._target_: an environment to evaluate in"
+        yield Problem(what, where(key), str(evaluation.evaluation_interval), allowed)
+    if env_runners.num_envs_per_env_runner != 1:
+        key = "env_runners.num_envs_per_env_runner"
+        what = "simulators step their own environments; as many connect as want to"
+        yield Problem(what, where(key), str(env_runners.num_envs_per_env_runner), "1")
+    yield from _check_limits(rllink, where)
+
+
+def _check_limits(rllink: RLlinkConfig, where: Where) -> Iterator[Problem]:
+    if rllink.tls_key is not None and rllink.tls_certificate is None:
+        key = "rllink.tls_key"
+        yield Problem(f"{key} is set without rllink.tls_certificate", where(key), rllink.tls_key, "both")
+    for name in ("tls_certificate", "tls_key"):
+        path, key = getattr(rllink, name), f"rllink.{name}"
+        if path is not None and not Path(path).expanduser().is_file():
+            yield Problem(f"{key}: there is no such file", where(key), path, "a PEM file")
+    key = "rllink.max_receiving_bytes"
+    if rllink.max_receiving_bytes < 3 * rllink.max_body_bytes:
+        what = f"a message of rllink.max_body_bytes={rllink.max_body_bytes} would never get room beside others"
+        allowed = f"at least three times as much, {3 * rllink.max_body_bytes}; or a smaller rllink.max_body_bytes"
+        yield Problem(what, where(key), str(rllink.max_receiving_bytes), allowed)
+    key = "rllink.skip_journal_records"
+    for name in rllink.skip_journal_records:
+        try:
+            parse_records(name)
+        except ValueError:
+            what = f"an entry of {key} names no messages"
+            yield Problem(what, where(key), name, "RUNNER:FIRST-LAST, for example 0.0:12-15")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
@@ -14,17 +15,16 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.compose import compose_experiment
 from runner.config.composed import Composed
-from runner.config.composed_list_patches import apply_edits, changes_edits, edits_in
+from runner.config.composition_rules import apply_edits, changes_edits, edits_in
 from runner.config.defaults import core_groups
 from runner.config.documents import TooLargeError, check_expansion
 from runner.config.errors import ConfigError, Problem, show_value
-from runner.config.found_references import find_references
 from runner.config.overrides import OverrideLine, parse_overrides, renaming_notes
 from runner.config.path_fields import absolute_paths
 from runner.config.paths import search_dirs
 from runner.config.provenance import Provenance, join_keys
 from runner.config.renamed_keys import rename_keys
-from runner.config.resolvers import register_value_resolvers
+from runner.config.resolvers import find_references, register_value_resolvers
 
 _CHECKPOINT_SOURCE = "checkpoint"
 _EXPERIMENT = "experiment"
@@ -209,3 +209,43 @@ def _leaves(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
         name = f"{prefix}{key}"
         leaves |= _leaves(value, f"{name}.") if isinstance(value, Mapping) and value else {name: value}
     return leaves
+
+
+_CHOOSES_KEYS = "algorithm.schema"  # the keys of `algorithm` depend on it
+
+
+def compose_variant(shared: Sequence[str], differing: Sequence[str], config_dir: Path | None) -> Composed:
+    """Compose `compose_experiment([*shared, *differing], config_dir)`, ten times as fast from the second call on.
+
+    Args:
+        shared: overrides that many configurations have.
+        differing: further overrides, of other keys.
+        config_dir: folder with experiments and options of one's own; files that change meanwhile are not read again.
+    """
+    lines, problems = parse_overrides(differing, search_dirs(config_dir))
+    singles = [line.text for line in lines if _sets_a_key(line)]
+    others = [line.text for line in lines if not _sets_a_key(line)]
+    if problems or not singles:
+        return compose_experiment([*shared, *differing], config_dir)
+    base = _composed_once((*shared, *others), config_dir)
+    if base.problems:  # perhaps because of what is missing: an interpolation of a key of `differing`
+        return compose_experiment([*shared, *differing], config_dir)
+    composed = compose_stored(base.unresolved, singles, base.overrides, base.experiment, base.sources)
+    return replace(
+        composed,
+        unread=base.unread,
+        config_dir=config_dir,
+        block_sources=base.block_sources,
+        run_url=base.run_url,
+        notes=(*base.notes, *composed.notes),
+    )
+
+
+def _sets_a_key(line: OverrideLine) -> bool:
+    parsed = line.parsed
+    return not (line.is_group or parsed.is_delete() or parsed.is_sweep_override() or line.key == _CHOOSES_KEYS)
+
+
+@lru_cache(maxsize=16)
+def _composed_once(overrides: tuple[str, ...], config_dir: Path | None) -> Composed:
+    return compose_experiment(overrides, config_dir)

@@ -10,12 +10,12 @@ from typing import Any
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.checks import check_value, convert, find_unknown_keys, find_value_problems
 from runner.config.composed import Composed
-from runner.config.cross_checks import find_cross_problems
 from runner.config.defaults import SchemaError, default_of, load_schema
 from runner.config.errors import ConfigError, Problem, list_names, show_value
 from runner.config.fields import option_of
-from runner.config.module_algorithm import module_algorithm_key
+from runner.config.list_patches import module_algorithm_key
 from runner.config.references import without_values
+from runner.config.rules import find_cross_problems
 from runner.config.schemas import ExperimentConfig, Number
 
 UNNAMED_EXPERIMENT = "custom"

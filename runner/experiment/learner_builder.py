@@ -15,9 +15,8 @@ from runner.config.callables import with_callables
 from runner.config.errors import ConfigError, Problem
 from runner.config.fields import names_of
 from runner.config.imports import import_target
-from runner.config.module_ids import trained_modules
 from runner.config.operators import ENV_RUNNERS
-from runner.config.plans import needs_of, recorded_buffers
+from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import is_bad_call, is_user_defined, place_of, problem_of
 from runner.learners.collective import Collective, SingleProcess
@@ -71,7 +70,7 @@ def _check_shared_out(config: ExperimentConfig, parts: Mapping[str, ModuleParts]
     """Refuse connectors that need all rows of a rollout that is shared out among learners."""
     if config.learners.num_learners == 1 or ENV_RUNNERS not in needs_of(config):
         return
-    for module_id in trained_modules(config, list(parts)):
+    for module_id in config.multi_agent.trained_modules(list(parts)):
         for connector in parts[module_id].learner.single_connectors():
             if connector.needs_all_rows:
                 name = type(connector).__name__
@@ -95,7 +94,7 @@ def build_local_learner_group(
     # External simulators may act with older weights, or with a policy of their own; recorded steps are of another one.
     # Replayed observations are standardised by what was seen since they were acted on.
     env_to_module = {module_id: module_parts.env_to_module for module_id, module_parts in parts.items()}
-    acts_itself = not config.env.is_external and not recorded_buffers(config)
+    acts_itself = not config.env.is_external and not config.algorithm.recorded_buffers
     acts_on_the_same = acts_itself and not any(map(raw_filters, env_to_module.values()))
     is_checked = config.learners.check_on_policy_outputs and acts_on_the_same
     consistency_check = OnPolicyConsistencyCheck(env_to_module) if is_checked else None
@@ -153,7 +152,7 @@ def _build_networks(
 
 def _build_network(config: ExperimentConfig, parts: ModuleParts, collective: Collective) -> TrainedNetwork:
     module_id, algorithm = parts.plan.module_id, parts.plan.algorithm
-    is_compiled = config.learners.compile and module_id in trained_modules(config, [module_id])
+    is_compiled = config.learners.compile and module_id in config.multi_agent.trained_modules([module_id])
     if is_compiled and algorithm.microbatch_size is not None:
         what = f"learners.compile: microbatches (module {module_id}) are not compiled"
         raise ConfigError([Problem(what, "algorithm.microbatch_size", str(algorithm.microbatch_size), "null")])
@@ -205,5 +204,7 @@ def _with_objects(algorithm: AlgorithmConfig) -> AlgorithmConfig:
 
 def adapting_losses(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> list[str]:
     """Return the names of losses that adapt to updates."""
-    losses = [make_loss(parts[module_id].plan.algorithm) for module_id in trained_modules(config, list(parts))]
+    losses = [
+        make_loss(parts[module_id].plan.algorithm) for module_id in config.multi_agent.trained_modules(list(parts))
+    ]
     return [type(loss).__name__ for loss in losses if loss.adapts]

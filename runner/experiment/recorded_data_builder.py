@@ -10,7 +10,6 @@ import gymnasium as gym
 
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
-from runner.config.module_ids import trained_modules
 from runner.config.offline_evaluation import off_policy_methods
 from runner.config.operators import ENV_RUNNERS
 from runner.config.plans import needs_of
@@ -39,7 +38,7 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModulePart
     Raises:
         ConfigError: a connector does not go with recorded data, or the data are not good.
     """
-    learning = trained_modules(config, list(parts))
+    learning = config.multi_agent.trained_modules(list(parts))
     found = {id_: _check_data_of(config, parts[id_], agents_read_for(parts, id_)) for id_ in learning}
     return {module_id: source for module_id, source in found.items() if source is not None}
 
@@ -193,7 +192,7 @@ def _build_held_out_agents(config: ExperimentConfig, parts: Mapping[str, ModuleP
     check_methods_of_agents(off_policy_methods(config.evaluation))
     every = [agent for module_parts in parts.values() for agent in module_parts.plan.agents or ()]
     evaluations = {}
-    for module_id in trained_modules(config, list(parts)):
+    for module_id in config.multi_agent.trained_modules(list(parts)):
         plan = parts[module_id].plan
         for agent in plan.agents or ():
             others = tuple(other for other in every if other != agent)

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import ConfigError, Problem
-from runner.config.plans import recorded_buffers
 from runner.config.schemas import ExperimentConfig
 from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, REWARDS, Column, ColumnBlock, Rollout
@@ -83,7 +82,7 @@ def open_recorded_replay(config: ExperimentConfig, parts: Mapping[str, ModulePar
     Raises:
         ConfigError: the data do not fit, or only Ray Data can read them.
     """
-    names = recorded_buffers(config)
+    names = config.algorithm.recorded_buffers
     if not names:
         return None
     if has_several_agents({module_id: module_parts.plan for module_id, module_parts in parts.items()}):

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from runner.callbacks import Callbacks, build_callbacks
-from runner.config.callback_checks import with_evaluation
+from runner.config.callbacks import with_evaluation
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
 from runner.config.metrics import check_metric_names
 from runner.config.operators import ENV_RUNNERS, LEARNERS, REPLAY_BUFFERS

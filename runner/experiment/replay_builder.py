@@ -7,11 +7,11 @@ from functools import partial
 
 import gymnasium as gym
 
+from runner.config.algorithms import RECORDED
 from runner.config.callables import made_arguments
 from runner.config.errors import ChoiceError, ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.plans import is_deterministic
-from runner.config.plans.buffer_checks import RECORDED
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_makers import make_environment
 from runner.module_parts import ModuleParts

@@ -15,7 +15,7 @@ from runner.callbacks import build_callbacks
 from runner.checkpoints import load_checkpoint
 from runner.checkpoints.trust import StoredValues
 from runner.closing import close_each
-from runner.config.callback_checks import with_evaluation
+from runner.config.callbacks import with_evaluation
 from runner.config.compose import compose_experiment
 from runner.config.composed import Composed
 from runner.config.errors import Problem, RunFailure, UserError, nearest_match

@@ -12,7 +12,6 @@ import torch
 from runner.config.callables import made_arguments
 from runner.config.errors import ChoiceError, ConfigError, Problem
 from runner.config.imports import import_target
-from runner.config.module_ids import trained_modules
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.teams import agents_of_teams
 from runner.module_parts.construction import build_acting_parts, build_module_parts, check_reads
@@ -87,7 +86,7 @@ def join_modules(config: ExperimentConfig, parts: Mapping[str, P]) -> dict[str, 
             raise ConfigError([error.problem(where)]) from error
         except (TypeError, ValueError) as error:
             raise ConfigError([Problem(str(error), where, path)]) from error
-    together.freeze_untrained(trained_modules(config, list(parts)))
+    together.freeze_untrained(config.multi_agent.trained_modules(list(parts)))
     together.to(next(next(iter(modules.values())).parameters()).device)
     _check_joined(config, together, parts)
     return {module_id: replace(module_parts, together=together) for module_id, module_parts in parts.items()}

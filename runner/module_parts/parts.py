@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from runner.config.module_ids import trained_modules
 from runner.config.schemas import ExperimentConfig
 from runner.module_parts.module_spec import ModuleSpec
 from runner.modules.flat_parameters import FlatParameters, flat_values
@@ -84,7 +83,7 @@ def reported_metrics(config: ExperimentConfig, parts: Mapping[str, ModuleParts])
     """Return metric -> meaning of what the connectors of a run report; a pipeline of a module that is not updated is
     not called.
     """
-    trained = trained_modules(config, list(parts))
+    trained = config.multi_agent.trained_modules(list(parts))
     names: dict[str, str] = {}
     for module_id, of_module in parts.items():
         learner = [of_module.learner] if module_id in trained else []

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.config.documents import parse_json, read_regular
-from runner.config.yaml_bounds import MAX_YAML_BYTES
-from runner.config.yaml_lines import YAMLError, read_yaml
+from runner.config.yaml_files import MAX_YAML_BYTES, YAMLError, read_yaml
 from runner.locks import owner_of
 from runner.pages.page import Code, Figure, Section, Text, templates
 from runner.pages.run_data import RunData

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from runner.config.plans import Plan, draw_plan
 from runner.config.plans.drawing import completed, is_given_on, items_text, shown_options
-from runner.config.plans.item_checks import items_after
+from runner.config.plans.flow import items_after
 from runner.config.plans.steps import Items, PlanStep
 from runner.drawings import Box, BoxStack, Line, draw
 

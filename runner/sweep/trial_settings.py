@@ -13,8 +13,8 @@ from typing import Any
 
 from runner.config.composed import Composed
 from runner.config.schemas import ExperimentConfig
+from runner.config.stored import compose_variant
 from runner.config.validation import build_experiment_config
-from runner.config.variants import compose_variant
 from runner.sweep.space import Combination, override_text
 
 RUN = "run"  # key of `TrialSettings` in Tune's configuration of a trial; other keys are for its scheduler

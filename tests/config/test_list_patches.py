@@ -11,8 +11,7 @@ import pytest
 from runner.cli.show import render_config
 from runner.config import Composed, build_experiment_config, compose_experiment
 from runner.config.experiment_file import experiment_text
-from runner.config.stored import compose_stored
-from runner.config.variants import compose_variant
+from runner.config.stored import compose_stored, compose_variant
 
 WriteConfig = Callable[[str, str], Path]
 ReportOf = Callable[..., str]

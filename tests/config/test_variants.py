@@ -9,7 +9,7 @@ import pytest
 from runner.config.compose import compose_experiment
 from runner.config.overrides import MOST_COMBINATIONS, expand_sweep, parse_overrides
 from runner.config.paths import search_dirs
-from runner.config.variants import compose_variant
+from runner.config.stored import compose_variant
 
 SHARED = ("+experiment=ppo_cartpole", "stop.num_env_steps_sampled_lifetime=60000", "module.fcnet_hiddens=[8]")
 

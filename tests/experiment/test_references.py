@@ -12,8 +12,8 @@ import pytest
 
 from runner.callbacks import Callback
 from runner.config.compose import compose_experiment
-from runner.config.found_references import find_references
 from runner.config.references import Digests, with_references
+from runner.config.resolvers import find_references
 from runner.modules import ActorCriticModule
 from tests.conftest import Outcome, progress_of, without_times
 

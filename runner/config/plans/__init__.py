@@ -1,24 +1,21 @@
 """Execution plans as data: `algorithm.plan` is read, its operators are checked to fit together, and it is drawn."""
 
-from runner.config.plans.branch_checks import find_useless_intensity
-from runner.config.plans.buffer_checks import find_buffer_problems, is_replayed, modules_stored_in, recorded_buffers
-from runner.config.plans.checks import (
+from runner.config.plans.buffers import find_buffer_problems, is_replayed, modules_stored_in
+from runner.config.plans.drawing import draw_plan
+from runner.config.plans.flow import find_useless_intensity, items_after
+from runner.config.plans.needs import (
+    is_deterministic,
+    learns_from_replay_only,
+    needs_of,
+    samples_asynchronously,
+)
+from runner.config.plans.rules import (
     find_asynchrony_problems,
     find_compile_problems,
     find_plan_problems,
     find_untrained_plan,
 )
-from runner.config.plans.drawing import draw_plan
-from runner.config.plans.item_checks import items_after
-from runner.config.plans.needs import (
-    is_deterministic,
-    learns_from_replay_only,
-    names_recorded_data,
-    needs_of,
-    samples_asynchronously,
-)
-from runner.config.plans.reading import read_options, read_plan
-from runner.config.plans.steps import KEY, Plan, PlanStep, steps_of
+from runner.config.plans.steps import KEY, Plan, PlanStep, read_options, read_plan, steps_of
 from runner.config.plans.training_ratio import (
     describe_updates,
     env_steps_per_round,
@@ -46,11 +43,9 @@ __all__ = [
     "items_after",
     "learns_from_replay_only",
     "modules_stored_in",
-    "names_recorded_data",
     "needs_of",
     "read_options",
     "read_plan",
-    "recorded_buffers",
     "samples_asynchronously",
     "steps_of",
     "train_batch_size",

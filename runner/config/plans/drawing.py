@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.config.operators import OPERATORS, BranchesConfig, options_of
-from runner.config.plans.item_checks import items_after
+from runner.config.plans.flow import items_after
 from runner.config.plans.steps import Items, Plan, PlanStep, steps_of
 
 _LAST = "StandardMetricsReporting"

@@ -16,8 +16,7 @@ from runner.config.operators import (
     SelectExperiencesConfig,
     TrainOneStepConfig,
 )
-from runner.config.plans.reading import read_plan
-from runner.config.plans.steps import Plan, PlanStep, steps_of
+from runner.config.plans.steps import Plan, PlanStep, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
 
 _LEARN = (AsyncGradientsConfig, ComputeGradientsConfig, TrainOneStepConfig)
@@ -32,7 +31,7 @@ def needs_of(config: ExperimentConfig) -> frozenset[str]:
     needs = {need for step in steps for need in step.needs}
     if any(step.config is None for step in steps):
         needs |= {ENV_RUNNERS, LEARNERS} if any(step.is_function for step in steps) else set()
-        needs |= {RECORDED_DATA} if names_recorded_data(config) else set()
+        needs |= {RECORDED_DATA} if config.offline.names_data else set()
     return frozenset(needs)
 
 
@@ -57,11 +56,6 @@ def is_asynchronous(step: PlanStep) -> bool:
     if isinstance(step.config, ParallelRolloutsConfig):
         return step.config.mode == ASYNC
     return isinstance(step.config, AsyncRequestsConfig)
-
-
-def names_recorded_data(config: ExperimentConfig) -> bool:
-    """Whether the `offline` block names data to learn from."""
-    return config.offline.input_ is not None or config.offline.offline_data_class is not None
 
 
 def learns_from_replay_only(plan: Plan, module_id: str) -> bool:

@@ -1,17 +1,22 @@
-"""Plans that have been read: their steps, in order."""
+"""Plans as they are read from `algorithm.plan`: their steps, in order."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import dataclasses
+import typing
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.config.operators import OperatorConfig
+from runner.config.checks import check_value, convert, find_unknown_keys
+from runner.config.errors import ConfigError, Problem, Where, nearest_match, show_value
+from runner.config.operators import OPERATORS, BranchesConfig, OperatorConfig
+from runner.config.source_definitions import constant_of, find_ancestors, is_function
+from runner.config.targets import Given, describe_fault, find_target_fault
 
 KEY = "algorithm.plan"
 # Names of items; None: not known.
 Items = tuple[str, ...] | None
-Where = Callable[[str], str | None]
 
 
 @dataclass(frozen=True)
@@ -57,3 +62,135 @@ def steps_of(plan: Plan) -> Iterator[PlanStep]:
         yield step
         for nested_plan in step.plans:
             yield from steps_of(nested_plan)
+
+
+_FORMS = "a list of operators: Name, {Name: {option: value}}, or {_target_: package.Operator, argument: value}"
+_GIVEN = Given(num_positional=1)  # the context
+
+
+def read_plan(values: Sequence[Any], key: str = KEY) -> Plan:
+    """Read a plan that has been checked."""
+    return PlanReader(lambda name: None).read(values, key)
+
+
+def read_options(name: str, options: dict[str, Any]) -> OperatorConfig:
+    """Read the options of an operator that is made in Python.
+
+    Raises:
+        ConfigError: an option is unknown or wrong.
+    """
+    reader = PlanReader(lambda key: None)
+    config = reader.read_options(OPERATORS[name], options, name)
+    if reader.problems:
+        raise ConfigError(reader.problems)
+    return config
+
+
+class PlanReader:
+    """A reader of lists into steps, which goes on after a problem."""
+
+    def __init__(self, where: Where) -> None:
+        self._where = where
+        self.problems: list[Problem] = []
+
+    def read(self, values: Any, key: str) -> Plan:
+        if not isinstance(values, list) or not values:
+            self._add(f"{key} is no plan", key, show_value(values), _FORMS)
+            return ()
+        steps = [self._read_step(value, f"{key}.{index}") for index, value in enumerate(values)]
+        if len(values) == 1 and steps[0] is not None and not steps[0].is_known:
+            steps = [dataclasses.replace(steps[0], is_function=True)]
+        functions = [step for step in steps if step is not None and step.is_function]
+        if functions and (len(steps) > 1 or key != KEY):
+            what = f"{functions[0].name} is a function that makes a whole plan, it cannot be one step of a plan"
+            self._add(what, key, allowed=f"{KEY}: {{_target_: {functions[0].name}}}, or an operator class")
+        return tuple(step for step in steps if step is not None)
+
+    def _read_step(self, value: Any, key: str) -> PlanStep | None:
+        if isinstance(value, dict) and "_target_" in value:
+            return self._read_target(value, key)
+        name: Any = value
+        options: Any = None
+        if isinstance(value, str):
+            options = {}
+        elif isinstance(value, dict) and len(value) == 1:
+            ((name, options),) = value.items()
+            options = {} if options is None else options
+        else:
+            self._add(f"{key} is no operator", key, show_value(value), _FORMS)
+            return None
+        schema = OPERATORS.get(name)
+        if schema is None:
+            what = f"{key}: there is no operator {name}"
+            self._add(what, key, str(name), ", ".join(OPERATORS), nearest_match(str(name), list(OPERATORS)))
+            return None
+        if not isinstance(options, dict):
+            names = ", ".join(one.name for one in dataclasses.fields(schema)) or "no options"
+            self._add(f"{key}: the options of {name} are no block", key, show_value(options), names)
+            return None
+        config = self.read_options(schema, options, f"{key}.{name}")
+        plans: tuple[Plan, ...] = ()
+        if isinstance(config, BranchesConfig):
+            if not config.plans:
+                self._add(
+                    f"{key}: {name} has no plans", key, allowed="plans: a list of plans, each a list of operators"
+                )
+            plans = tuple(self.read(one, f"{key}.{name}.plans.{index}") for index, one in enumerate(config.plans))
+        return PlanStep(name, key, config, {}, schema.takes, schema.gives, schema.needs, plans)
+
+    def read_options(self, schema: type[OperatorConfig], options: dict[str, Any], key: str) -> OperatorConfig:
+        for name, allowed, nearest in find_unknown_keys(schema, options, f"{key}."):
+            got = show_value(options[name.removeprefix(f"{key}.")])
+            self._add(f"unknown option {name}", name, got, allowed or "no options", nearest)
+        annotations = typing.get_type_hints(schema)
+        read = {}
+        for one in dataclasses.fields(schema):
+            if one.name not in options:
+                continue
+            name, annotation, value = f"{key}.{one.name}", annotations[one.name], options[one.name]
+            problem = check_value(name, value, annotation, one.metadata["option"], self._where(name))
+            if problem is None:
+                read[one.name] = convert(value, annotation)
+            else:
+                self.problems.append(problem)
+        return schema(**read)
+
+    def _read_target(self, value: dict[str, Any], key: str) -> PlanStep | None:
+        arguments = dict(value)
+        path = arguments.pop("_target_")
+        if not isinstance(path, str):
+            self._add(f"{key}._target_ is no dotted path", key, show_value(path), "package.module.Name")
+            return None
+        fault = find_target_fault(path, list(arguments), given=_GIVEN)
+        if fault is not None:
+            self.problems.append(describe_fault(f"{key}._target_", fault, self._where(key), path))
+            return None
+        base = _operator_of(path)
+        declared = {name: constant_of(path, name) for name in ("takes", "gives", "needs")}
+        takes, gives, needs = (
+            getattr(base, name) if base is not None and value in (None, ()) else value
+            for name, value in declared.items()
+        )
+        return PlanStep(
+            path,
+            key,
+            None,
+            arguments,
+            None if takes is None else tuple(takes),
+            None if gives is None else tuple(gives),
+            tuple(needs or ()),
+            base=base,
+            is_function=is_function(path) is True,
+            is_known=is_function(path) is not None,
+        )
+
+    def _add(
+        self, what: str, key: str, got: str | None = None, allowed: str | None = None, nearest: str | None = None
+    ) -> None:
+        self.problems.append(Problem(what, self._where(key), got, allowed, nearest))
+
+
+def _operator_of(path: str) -> type[OperatorConfig] | None:
+    """Return the options of the operator of runner that a class is or inherits; None for other classes."""
+    names = [one.rpartition(".")[2] for one in find_ancestors(path) if one.startswith("runner.plans.operators.")]
+    return next((OPERATORS[name] for name in names if name in OPERATORS), None)

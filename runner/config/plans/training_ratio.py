@@ -10,8 +10,7 @@ from runner.config.operators import (
     ParallelRolloutsConfig,
     ReplayConfig,
 )
-from runner.config.plans.reading import read_plan
-from runner.config.plans.steps import Plan, steps_of
+from runner.config.plans.steps import Plan, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
 
 

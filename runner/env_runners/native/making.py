@@ -9,7 +9,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from runner.config.env_backends import DECIDED, ale_games, find_native_problems, unknown_id
+from runner.config.env import DECIDED, ale_games, find_native_problems, unknown_id
 from runner.config.errors import ConfigError, Problem, list_names, nearest_match, show_value
 from runner.config.schemas import EnvConfig
 from runner.env_runners.native.ale_env import AleVectorEnv

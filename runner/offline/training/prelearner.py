@@ -22,8 +22,7 @@ from torch import Tensor
 from runner.config.callables import with_callables
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
-from runner.config.offline import OfflineConfig
-from runner.config.offline_checks import DEFAULT_BUFFER
+from runner.config.offline import DEFAULT_BUFFER, OfflineConfig
 from runner.config.schemas import ExperimentConfig
 from runner.episodes import SingleAgentEpisode, nested
 from runner.episodes.columns import ColumnBlock, block_from_episodes

@@ -1,4 +1,4 @@
-"""Checks of the user's losses, modules and pipeline edits that source files decide, without importing them.
+"""Rules of the user's losses, modules and pipeline edits that source files decide, without importing them.
 
 Where a source does not tell, nothing is reported, and `validate --build` finds out.
 """
@@ -12,14 +12,14 @@ from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.composed import DEFAULT_SOURCE, Composed
+from runner.config.connectors import ANCHORED_EDITS
 from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.fields import names_of
-from runner.config.kinds import CONNECTORS, LOSSES, MODULES
-from runner.config.list_patch_checks import ANCHORED_EDITS
 from runner.config.list_patches import OF_ALGORITHM, PIPELINES
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.config.source_definitions import Definition, constant_named, lineage_to, read_class_attribute
 from runner.config.source_modules import UnknowableError
+from runner.config.targets import CONNECTORS, LOSSES, MODULES
 
 # Connectors that a default pipeline may have, whatever the environment and the module are.
 DEFAULT_CONNECTORS: Mapping[str, tuple[str, ...]] = {
@@ -51,8 +51,6 @@ _SHIPPED, _SHIPPED_MODULES = "conf/", "conf/module/"
 
 def find_own_class_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
     """Yield problems of losses, modules and edits that their sources show."""
-    if composed.unread & {"algorithm", "module", "multi_agent", "connectors", "experiment"}:
-        return
     for key, algorithm in config.algorithms.items():
         module = "module" if key == "algorithm" else key.removesuffix(".algorithm")
         yield from _find_in_edits(key, algorithm, config, composed)

@@ -1,29 +1,34 @@
-"""Checks of pipeline edits in YAML: their form, and whether their connectors exist and take the given arguments."""
+"""Rules of pipeline edits in YAML: their form, and whether their connectors exist and take the given arguments."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import Any
 
-from runner.config.errors import Problem, nearest_match, show_value
-from runner.config.kinds import CONNECTORS, ENV_CONNECTORS, PIPELINE, PIPELINE_KINDS
+from runner.config.errors import Problem, Where, nearest_match, show_value
 from runner.config.list_patches import DISCARD, EARLIER
 from runner.config.source_definitions import uses_of_itself
-from runner.config.targets import NOTHING_GIVEN, Given, TargetFault, find_target_fault, is_subclass
+from runner.config.targets import (
+    CONNECTORS,
+    ENV_CONNECTORS,
+    INSTANTIATE_KEYS,
+    NOTHING_GIVEN,
+    PIPELINE,
+    PIPELINE_KINDS,
+    Given,
+    describe_fault,
+    find_target_fault,
+    is_subclass,
+    with_positional,
+)
 
 CONNECTOR_EDITS = ("prepend", "append")
 ANCHORED_EDITS = ("insert_before", "insert_after", "replace")
 EDITS = (*CONNECTOR_EDITS, *ANCHORED_EDITS, "remove")
 _PLACE_IN_LIST = re.compile(r"\.\d+\.")
-# Keys that Hydra's `instantiate` reads itself.
-POSITIONAL = "_args_"
-INSTANTIATE_KEYS = ("_target_", POSITIONAL, "_partial_", "_convert_", "_recursive_")
 # Arguments of a pipeline that the pipeline around it gives.
 SPACES = ("input_observation_space", "input_action_space")
-
-Where = Callable[[str], str | None]
 
 
 def find_edit_problems(name: str, edits: Any, where: Where) -> Iterator[Problem]:
@@ -115,15 +120,3 @@ def _check_connectors(key: str, connectors: Any, where: Where) -> Iterator[Probl
         return
     for index, connector in enumerate(connectors):
         yield from _check_connector(f"{key}.{index}", connector, where)
-
-
-def with_positional(given: Given, block: Mapping[str, Any]) -> Given:
-    """Return what a target is given by position: by runner, and by the block."""
-    positional = block.get(POSITIONAL)
-    count = len(positional) if isinstance(positional, list) else 0
-    return replace(given, num_positional=given.num_positional + count)
-
-
-def describe_fault(key: str, fault: TargetFault, where: str | None, path: str) -> Problem:
-    """Turn a fault of a dotted path into a problem of its key."""
-    return Problem(f"{key}: {fault.what}", where, path, fault.allowed, fault.nearest)

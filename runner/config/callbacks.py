@@ -8,11 +8,9 @@ from runner.config.callables import arguments_of
 from runner.config.composed import Composed
 from runner.config.declared_metrics import declared_reports, meaning_of
 from runner.config.errors import Problem, show_value
-from runner.config.kinds import CALLBACKS
-from runner.config.list_patch_checks import describe_fault, with_positional
 from runner.config.schemas import ExperimentConfig
 from runner.config.source_modules import UnknowableError
-from runner.config.targets import NOTHING_GIVEN, find_target_fault
+from runner.config.targets import CALLBACKS, NOTHING_GIVEN, describe_fault, find_target_fault, with_positional
 
 PREFIX, EVALUATION = "callbacks/", "evaluation/"
 

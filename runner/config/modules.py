@@ -1,4 +1,4 @@
-"""Checks of the options of modules with a Q for each action: distributions of returns, and noisy layers."""
+"""Rules of the `module` block: its class, memory, filters, and options of modules with a Q for each action."""
 
 from __future__ import annotations
 
@@ -10,9 +10,26 @@ from typing import Any
 from runner.config.algorithms import AlgorithmConfig, DQNConfig, SACConfig, TQCConfig
 from runner.config.checks import check_value
 from runner.config.composed import Composed
-from runner.config.errors import Problem, show_value
+from runner.config.errors import Problem, Where, show_value
 from runner.config.fields import option_of
 from runner.config.schemas import ExperimentConfig, ModuleConfig
+from runner.config.targets import MODULES, describe_fault, find_target_fault
+
+
+def find_module_problems(module: ModuleConfig, where: Where) -> Iterator[Problem]:
+    """Yield what is wrong with the class of the module, its memory and its filters."""
+    path = "module._target_"
+    fault = find_target_fault(module._target_, kinds=MODULES)
+    if fault is not None:
+        yield describe_fault(path, fault, where(path), module._target_)
+    if module.use_lstm and module.use_gru:
+        place = where("module.use_gru") or where("module.use_lstm")
+        yield Problem("module.use_lstm and module.use_gru are both true", place, "true and true", "one of them")
+    key = "module.conv_filters"
+    for number, conv_filter in enumerate(module.conv_filters or ()):
+        if len(conv_filter) != 3 or min(conv_filter) < 1:
+            allowed = "[out_channels, kernel, stride], integers >= 1"
+            yield Problem(f"{key}[{number}] is no filter", where(key), show_value(conv_filter), allowed)
 
 
 def find_q_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:

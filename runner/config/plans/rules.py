@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from runner.config.errors import Problem
+from runner.config.errors import Problem, Where
 from runner.config.operators import (
     ApplyGradientsConfig,
     AsyncRequestsConfig,
@@ -14,11 +14,9 @@ from runner.config.operators import (
     StandardMetricsReportingConfig,
     TrainOneStepConfig,
 )
-from runner.config.plans.item_checks import ItemCheck
+from runner.config.plans.flow import ItemCheck, find_queue_problems
 from runner.config.plans.needs import is_asynchronous
-from runner.config.plans.queue_checks import find_queue_problems
-from runner.config.plans.reading import PlanReader, read_plan
-from runner.config.plans.steps import KEY, Plan, PlanStep, Where, steps_of
+from runner.config.plans.steps import KEY, Plan, PlanReader, PlanStep, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
 
 _UPDATES = (ApplyGradientsConfig, TrainOneStepConfig)

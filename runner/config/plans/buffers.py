@@ -1,32 +1,31 @@
-"""Checks of replay buffers: that they can be made, and that a plan stores to them and replays them."""
+"""Rules of replay buffers: that they can be made, how a plan stores to them and replays them, and what follows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from runner.config.errors import Problem, nearest_match, show_value
-from runner.config.kinds import REPLAY_BUFFERS
-from runner.config.list_patch_checks import describe_fault
-from runner.config.module_algorithm import module_algorithm_key
-from runner.config.module_ids import DEFAULT_MODULE_ID, declared_module_ids, is_mapping_complete
+from runner.config.algorithms import RECORDED
+from runner.config.blocks import DEFAULT_MODULE_ID
+from runner.config.errors import Problem, Where, nearest_match, show_value
+from runner.config.list_patches import module_algorithm_key
 from runner.config.operators import (
+    ApplyGradientsConfig,
     BufferConfig,
+    CompleteEpisodesConfig,
     MixInReplayConfig,
+    OperatorConfig,
     ReplayConfig,
     SelectExperiencesConfig,
     StoreToReplayBufferConfig,
+    TrainOneStepConfig,
     UpdatePrioritiesConfig,
 )
-from runner.config.plans.reading import read_plan
-from runner.config.plans.replay_flow_checks import find_flow_problems
-from runner.config.plans.steps import KEY, Plan, PlanStep, Where, steps_of
+from runner.config.plans.steps import KEY, Plan, PlanStep, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
-from runner.config.targets import find_target_fault
+from runner.config.targets import REPLAY_BUFFERS, describe_fault, find_target_fault
 
 _BLOCK = "algorithm.replay_buffers"
-# Key of a buffer's block, beside the arguments of its class: it begins with the steps that `offline.input_` names.
-RECORDED = "recorded"
 _STORES = (StoreToReplayBufferConfig, MixInReplayConfig)
 _REPLAYS = (ReplayConfig, MixInReplayConfig)
 
@@ -61,12 +60,6 @@ def find_buffer_problems(config: ExperimentConfig, where: Where) -> Iterator[Pro
             yield from _find_constant_priorities(name, block, plan, where)
 
 
-def recorded_buffers(config: ExperimentConfig) -> list[str]:
-    """Return the names of the buffers that begin with recorded steps."""
-    buffers = config.algorithm.replay_buffers
-    return [name for name, block in buffers.items() if isinstance(block, dict) and block.get(RECORDED) is True]
-
-
 def _find_unrecorded(key: str, value: object, config: ExperimentConfig, where: Where) -> Iterator[Problem]:
     """Find a buffer that shall begin with recorded steps and cannot."""
     if not isinstance(value, bool):
@@ -93,9 +86,9 @@ def is_replayed(module_id: str, config: ExperimentConfig) -> bool:
 
 def _algorithms_of(buffer: str, config: ExperimentConfig) -> list[str]:
     """Return the blocks of the algorithms that may learn from a buffer: of the modules that are stored there."""
-    if not is_mapping_complete(config):
+    if not config.multi_agent.is_mapping_complete:
         return ["algorithm"]
-    stored = modules_stored_in(buffer, config, declared_module_ids(config) or [DEFAULT_MODULE_ID])
+    stored = modules_stored_in(buffer, config, config.multi_agent.declared_module_ids or [DEFAULT_MODULE_ID])
     blocks = [module_algorithm_key(module_id) for module_id in stored]
     return list(dict.fromkeys(block if block in config.algorithms else "algorithm" for block in blocks))
 
@@ -197,3 +190,37 @@ def _find_unused(name: str, block: object, plan: Plan, where: Where) -> Iterator
         missing = " and ".join([*([] if stores else ["StoreToReplayBuffer"]), *([] if replays else ["Replay"])])
         what = f"{_BLOCK}.{name}: the plan {done} this buffer" + (" only" if of_buffer else "")
         yield Problem(what, where(KEY) or where(f"{_BLOCK}.{name}"), allowed=f"{missing} with buffer: {name}, too")
+
+
+def find_flow_problems(plan: Plan, where: Where) -> Iterator[Problem]:
+    """Yield operators that can do nothing for the items that come to them in a plan or one of its branches."""
+    for index, step in enumerate(plan):
+        before = plan[:index]
+        if isinstance(step.config, UpdatePrioritiesConfig):
+            yield from _find_lost_rows(step, before, where)
+            yield from _find_other_buffer(step, before, where)
+        if isinstance(step.config, CompleteEpisodesConfig) and _last(before, ReplayConfig, MixInReplayConfig):
+            what = f"{step.key}: replayed steps are of many episodes, and none of them is ever complete"
+            yield Problem(what, where(step.key), "Replay -> CompleteEpisodes", "CompleteEpisodes before the buffer")
+        for branch in step.plans:
+            yield from find_flow_problems(branch, where)
+
+
+def _find_lost_rows(step: PlanStep, before: Plan, where: Where) -> Iterator[Problem]:
+    trained = _last(before, TrainOneStepConfig, ApplyGradientsConfig)
+    if trained is not None and isinstance(trained.config, ApplyGradientsConfig):
+        what = f"{step.key}: gradients do not say which rows they were computed on, so that no priority can be set"
+        yield Problem(what, where(step.key), "ApplyGradients -> UpdatePriorities", "TrainOneStep -> UpdatePriorities")
+
+
+def _find_other_buffer(step: PlanStep, before: Plan, where: Where) -> Iterator[Problem]:
+    replayed = [one.config.buffer for one in before if isinstance(one.config, (ReplayConfig, MixInReplayConfig))]
+    updated = getattr(step.config, "buffer", None)
+    if replayed and updated not in replayed:
+        what = f"{step.key}: no row that comes to it was replayed from this buffer"
+        yield Problem(what, where(step.key), f"buffer {updated}", f"buffer: {' or '.join(dict.fromkeys(replayed))}")
+
+
+def _last(before: Plan, *kinds: type[OperatorConfig]) -> PlanStep | None:
+    """Return the last of some steps that is of one of these kinds."""
+    return next((step for step in reversed(before) if isinstance(step.config, kinds)), None)

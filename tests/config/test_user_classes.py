@@ -13,7 +13,7 @@ import pytest
 
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
-from runner.config.own_class_checks import DEFAULT_COLUMNS, DEFAULT_CONNECTORS
+from runner.config.user_classes import DEFAULT_COLUMNS, DEFAULT_CONNECTORS
 from runner.config.validation import build_experiment_config
 
 SOURCE = """

@@ -1,0 +1,185 @@
+"""Rules of the `multi_agent` block and of `connectors.modules`: the mapping, and what modules override."""
+
+from __future__ import annotations
+
+import dataclasses
+import typing
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+from runner.config.algorithms import AlgorithmConfig
+from runner.config.blocks import DEFAULT_MODULE_ID, ConnectorsConfig, EnvConfig, ModuleConfig, MultiAgentConfig
+from runner.config.checks import check_value, find_unknown_keys
+from runner.config.connectors import find_edit_problems
+from runner.config.errors import Problem, Where, nearest_match, show_value
+from runner.config.fields import option_of
+from runner.config.list_patches import OF_ALGORITHM, OF_MODULES, PIPELINES, added_up, module_algorithm_key
+from runner.config.optimizer import OptimizerConfig, find_optimizer_problems, with_overrides
+from runner.config.targets import (
+    AGENT_MAPPINGS,
+    LOSSES,
+    MODULES,
+    MULTI_MODULES,
+    NOTHING_GIVEN,
+    Given,
+    Kinds,
+    describe_fault,
+    find_target_fault,
+)
+
+# Fields that hold dotted paths, and fields of the algorithm that all modules of a run share.
+_PATHS = {"_target_": MODULES, "loss": LOSSES}
+_SHARED = ("schema", *AlgorithmConfig.of_run)
+_MODULES_GIVEN = Given(num_positional=1)  # the modules
+
+
+def find_multi_agent_problems(
+    multi_agent: MultiAgentConfig,
+    env: EnvConfig,
+    module: ModuleConfig,
+    algorithms: Mapping[str, AlgorithmConfig],
+    where: Where,
+) -> Iterator[Problem]:
+    """Yield the problems of the block."""
+    block = multi_agent
+    if block == type(block)():
+        return
+    if env.env is not None:
+        what = f"multi_agent is set, but {env.env} has a single agent"
+        yield Problem(what, where("multi_agent"), None, "env._target_: a MultiAgentEnv class")
+    yield from _check_mapping(block.agent_to_module, where)
+    if block.multi_rl_module is not None:
+        yield from _check_multi_rl_module(block, block.multi_rl_module, env, algorithms, where)
+    for name in ("modules", "modules_to_train", "algorithm_config_overrides_per_module"):
+        yield from find_unmapped_modules(f"multi_agent.{name}", getattr(block, name) or (), block, where)
+    for module_id in block.modules:
+        values = block.module_fields(module_id)
+        yield from _check_overrides(f"multi_agent.modules.{module_id}", values, module, where)
+    for module_id, values in block.algorithm_config_overrides_per_module.items():
+        key = f"multi_agent.algorithm_config_overrides_per_module.{module_id}"
+        yield from _check_overrides(key, values, _algorithm_of(module_id, algorithms), where)
+    if block.modules_to_train == []:
+        place = where("multi_agent.modules_to_train")
+        allowed = f"null for all, or some of {', '.join(block.declared_module_ids) or 'the modules'}"
+        yield Problem("multi_agent.modules_to_train is empty: nothing would be trained", place, "[]", allowed)
+
+
+def _algorithm_of(module_id: str, algorithms: Mapping[str, AlgorithmConfig]) -> AlgorithmConfig:
+    return algorithms.get(module_algorithm_key(module_id), algorithms["algorithm"])
+
+
+def _check_multi_rl_module(
+    multi_agent: MultiAgentConfig,
+    block: Mapping[str, Any],
+    env: EnvConfig,
+    algorithms: Mapping[str, AlgorithmConfig],
+    where: Where,
+) -> Iterator[Problem]:
+    key = "multi_agent.multi_rl_module"
+    if not isinstance(block.get("_target_"), str):
+        allowed = "{_target_: package.module.MyModules, argument: value, ...}"
+        yield Problem(f"{key} must have a _target_", where(key), show_value(dict(block)), allowed)
+        return
+    arguments = [name for name in block if name != "_target_"]
+    yield from _check_path(f"{key}._target_", block["_target_"], where, MULTI_MODULES, arguments, _MODULES_GIVEN)
+    if env.is_external:
+        what = f"{key}: simulators that step themselves act with each module by itself"
+        yield Problem(what, where(key), str(block["_target_"]), "null, or an environment that is stepped here")
+    for name in [name for name in algorithms if name != "algorithm"]:
+        what = f"{name}: one optimiser steps all modules of {key}"
+        yield Problem(what, where(name), show_value(algorithms[name].schema), "no algorithm of its own")
+    stepped = ("optimizer", "grad_clip", *algorithms["algorithm"].optimizers.values())
+    for module_id, fields in multi_agent.algorithm_config_overrides_per_module.items():
+        for name in fields:
+            if name in stepped:
+                override = f"multi_agent.algorithm_config_overrides_per_module.{module_id}.{name}"
+                what = f"{override}: one optimiser steps all modules of {key}"
+                yield Problem(what, where(override), show_value(fields[name]), f"algorithm.{name}")
+
+
+def find_module_edit_problems(
+    connectors: ConnectorsConfig, multi_agent: MultiAgentConfig, where: Where
+) -> Iterator[Problem]:
+    """Yield the problems of `connectors.modules`."""
+    of_modules = connectors.modules
+    yield from find_unmapped_modules(OF_MODULES, of_modules, multi_agent, where)
+    for module_id, by_pipeline in of_modules.items():
+        for pipeline, edits in by_pipeline.items():
+            key = f"{OF_MODULES}.{module_id}.{pipeline}"
+            yield from find_edit_problems(key, edits, where)
+            if pipeline not in PIPELINES:
+                nearest = nearest_match(pipeline, PIPELINES)
+                yield Problem(f"{key} is no pipeline", where(key), pipeline, ", ".join(PIPELINES), nearest)
+
+
+def _check_mapping(mapping: Mapping[str, Any], where: Where) -> Iterator[Problem]:
+    key = "multi_agent.agent_to_module"
+    if "_target_" in mapping:
+        path = str(mapping["_target_"])
+        arguments = [str(name) for name in mapping if name != "_target_"]
+        yield from _check_path(f"{key}._target_", path, where, AGENT_MAPPINGS, arguments)
+        return
+    for pattern, module_id in mapping.items():
+        if not isinstance(module_id, str) or not module_id:
+            what = f"{key}.{pattern} is no module id"
+            yield Problem(what, where(f"{key}.{pattern}"), show_value(module_id), "text, for example p0")
+
+
+def find_unmapped_modules(
+    key: str, module_ids: Iterable[str], multi_agent: MultiAgentConfig, where: Where
+) -> Iterator[Problem]:
+    """Yield modules that no entry of the mapping leads to; only the environment tells whether an entry fits."""
+    mapping = multi_agent.agent_to_module
+    if "_target_" in mapping:
+        return
+    known = list(dict.fromkeys(map(str, mapping.values()))) or [DEFAULT_MODULE_ID]
+    patterns = [module_id.replace("{agent}", "*") for module_id in known]
+    for module_id in module_ids:
+        if not any(fnmatchcase(module_id, pattern) for pattern in patterns):
+            what = f"{key} names {module_id}, a module that acts for no agent"
+            place = where(f"{key}.{module_id}") or where(key)
+            yield Problem(what, place, module_id, ", ".join(known), nearest_match(module_id, known))
+
+
+def _check_overrides(key: str, values: Mapping[str, Any], block: Any, where: Where) -> Iterator[Problem]:
+    schema = type(block)
+    for name, allowed, nearest in find_unknown_keys(schema, dict(values), f"{key}."):
+        yield Problem(f"unknown key {name}", where(name), None, allowed, nearest)
+    annotations = typing.get_type_hints(schema)
+    for field in dataclasses.fields(schema):
+        if field.name in values:
+            name = f"{key}.{field.name}"
+            if field.name in _SHARED:
+                allowed = f"algorithm.{field.name}"
+                yield Problem(f"{name}: all modules share this field", where(name), None, allowed)
+                continue
+            if field.name == "optimizer" and isinstance(values[field.name], Mapping):
+                yield from _check_optimizer(name, values[field.name], block.optimizer, where)
+                continue
+            problem = check_value(name, values[field.name], annotations[field.name], option_of(field), where(name))
+            if problem is not None:
+                yield problem
+            elif field.name in _PATHS and schema is not OptimizerConfig:  # whose class another check judges
+                yield from _check_path(name, str(values[field.name]), where, _PATHS[field.name])
+            elif field.name in OF_ALGORITHM.values():
+                yield from find_edit_problems(name, added_up((), values[field.name]), where)
+
+
+def _check_optimizer(key: str, values: Mapping[str, Any], of_all: OptimizerConfig, where: Where) -> Iterator[Problem]:
+    problems = list(_check_overrides(key, values, of_all, where))
+    merged = with_overrides(of_all, values)
+    yield from problems or find_optimizer_problems(OptimizerConfig(**merged), key, where)
+
+
+def _check_path(
+    key: str,
+    path: str,
+    where: Where,
+    kinds: Kinds,
+    arguments: Iterable[str] | None = None,
+    given: Given = NOTHING_GIVEN,
+) -> Iterator[Problem]:
+    fault = find_target_fault(path, arguments, kinds=kinds, given=given)
+    if fault is not None:
+        yield describe_fault(key, fault, where(key), path)

@@ -1,0 +1,208 @@
+"""Rules of remote env runners and learners: their places, numbers that vary, and batches that are made ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+from runner.config.blocks import DEFAULT_MODULE_ID
+from runner.config.checks import find_resource_problems
+from runner.config.composed import Composed
+from runner.config.errors import Problem, nearest_match, show_value
+from runner.config.operators import (
+    ENV_RUNNERS,
+    ApplyGradientsConfig,
+    AsyncRequestsConfig,
+    ComputeGradientsConfig,
+    TrainOneStepConfig,
+    UpdatePrioritiesConfig,
+    UpdateTargetNetworkConfig,
+)
+from runner.config.plans import (
+    Plan,
+    PlanStep,
+    learns_from_replay_only,
+    needs_of,
+    read_plan,
+    samples_asynchronously,
+    steps_of,
+)
+from runner.config.schemas import DEFAULT_STRATEGY, PACK, SPREAD, ExperimentConfig
+
+
+@dataclass(frozen=True)
+class _Role:
+    """A kind of remote actors, with the configuration keys that place them.
+
+    Attributes:
+        name: of one of them.
+        number: key of how many there are.
+        custom: key of the custom resources of each.
+        strategy: key of their scheduling strategy.
+        own_keys: Ray's names of resources that have a key of their own -> that key.
+    """
+
+    name: str
+    number: str
+    custom: str
+    strategy: str
+    own_keys: Mapping[str, str]
+
+
+_ROLES = (
+    _Role(
+        "env runner",
+        "env_runners.num_env_runners",
+        "env_runners.custom_resources_per_env_runner",
+        "env_runners.scheduling_strategy",
+        {"CPU": "env_runners.num_cpus_per_env_runner", "GPU": "env_runners.num_gpus_per_env_runner"},
+    ),
+    _Role(
+        "learner",
+        "learners.num_learners",
+        "learners.custom_resources_per_learner",
+        "learners.scheduling_strategy",
+        {"CPU": "learners.num_cpus_per_learner", "GPU": "learners.num_gpus_per_learner"},
+    ),
+)
+
+
+def find_placement_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    """Yield what is wrong with the resources and the places of remote env runners and learners."""
+    is_inline = config.engine == "inline"
+    for role in _ROLES:
+        custom, strategy = attrgetter(role.custom, role.strategy)(config)
+        yield from find_resource_problems(role.custom, custom, role.own_keys, composed.where)
+        has_actors = not is_inline and _num_actors(role, config) > 0
+        usual: Mapping[str, Any] = {role.custom: {}, role.strategy: DEFAULT_STRATEGY}
+        for key, value in ((role.custom, custom), (role.strategy, strategy)):
+            if not has_actors and value != usual[key]:
+                what = f"{key} has no effect: this run has no remote {role.name}s"
+                allowed = f"{show_value(usual[key])}, or {role.number}=1" + (" with engine=ray" if is_inline else "")
+                yield Problem(what, composed.where(key), show_value(value), allowed)
+        asked = [*custom.values(), *(attrgetter(key)(config) for key in role.own_keys.values())]
+        if has_actors and strategy == PACK and not any(asked):
+            what = f"{role.strategy} {PACK} reserves what each {role.name} asks for, and it asks for nothing"
+            allowed = f"{role.own_keys['CPU']} above 0, or {DEFAULT_STRATEGY}"
+            yield Problem(what, composed.where(role.strategy), PACK, allowed)
+    yield from _check_gpus(config, composed)
+
+
+def _num_actors(role: _Role, config: ExperimentConfig) -> int:
+    if role.name != "env runner":
+        return int(attrgetter(role.number)(config))
+    num_training = config.env_runners.max_env_runners if ENV_RUNNERS in needs_of(config) else 0
+    return num_training + config.evaluation.evaluation_num_env_runners
+
+
+def _check_gpus(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    learners = config.learners
+    key, num_gpus = "learners.num_gpus_per_learner", learners.num_gpus_per_learner
+    if num_gpus > 1:
+        num_learners = max(1, learners.num_learners) * max(2, round(num_gpus))
+        what = f"{key}: a learner computes on one GPU; several GPUs are several learners"
+        allowed = f"at most 1, for so many GPUs learners.num_learners={num_learners} {key}=1"
+        yield Problem(what, composed.where(key), f"{num_gpus:g}", allowed)
+
+
+_NUMBER = "env_runners.num_env_runners"
+_BOUNDS = ("min", "max")
+
+
+def find_elastic_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    """Yield what is wrong with `{min, max}` env runners."""
+    bounds = config.env_runners.num_env_runners
+    if not isinstance(bounds, dict):
+        return
+    where = next(filter(None, (composed.where(f"{_NUMBER}.{name}") for name in bounds)), composed.where(_NUMBER))
+    got = show_value(bounds)
+    for name in bounds:
+        if name not in _BOUNDS:
+            place = composed.where(f"{_NUMBER}.{name}") or where
+            yield Problem(f"{_NUMBER}.{name} is not known", place, name, "min, max", nearest_match(name, _BOUNDS))
+    missing = [name for name in _BOUNDS if name not in bounds]
+    if missing:
+        yield Problem(f"{_NUMBER} has no {' and no '.join(missing)}", where, got, "{min: 2, max: 16}, or an integer")
+    elif bounds["min"] < 1:
+        yield Problem(
+            f"{_NUMBER}.min: a run needs an env runner", where, got, "min of 1 or more; 0 alone is this process"
+        )
+    elif bounds["min"] > bounds["max"]:
+        yield Problem(f"{_NUMBER}: min is above max", where, got, "min <= max")
+    for what, allowed in _why_fixed(config):
+        yield Problem(f"{_NUMBER} that is not fixed {what}", where, got, allowed)
+
+
+def _why_fixed(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
+    """Yield why the number must be fixed, and what is allowed."""
+    if ENV_RUNNERS not in needs_of(config):
+        yield "has no effect: this run learns from recorded data alone", "0"
+        return
+    if config.env.is_external:
+        yield (
+            "is not for simulators that connect (env.port): they know addresses of the first env runners",
+            "an integer",
+        )
+    if config.engine == "inline":
+        yield "needs Ray, and engine=inline steps in this process", "an integer, or engine=ray"
+    if config.env_runners.scheduling_strategy == PACK:
+        allowed = f"an integer, or scheduling_strategy={DEFAULT_STRATEGY} or {SPREAD}"
+        yield f"does not go with scheduling_strategy={PACK}, which reserves all places at the start", allowed
+    for step in steps_of(read_plan(config.algorithm.plan)):
+        if isinstance(step.config, AsyncRequestsConfig) and step.config.deterministic:
+            what = f"gives other numbers in each run, and {step.key} says deterministic: true"
+            yield what, "an integer, or deterministic: false"
+
+
+_PREFETCH = "learners.prefetch"
+_CHANGE_LEARNERS = (ApplyGradientsConfig, ComputeGradientsConfig, TrainOneStepConfig, UpdateTargetNetworkConfig)
+
+
+def find_prefetch_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    """Yield why the learners of this run cannot be sent a train batch while they update."""
+    if config.learners.prefetch:
+        for what, allowed in _why_not_ahead(config):
+            yield Problem(f"{_PREFETCH}: {what}", composed.where(_PREFETCH), "true", f"false, or {allowed}")
+
+
+def _why_not_ahead(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
+    """Yield why `prefetch` cannot work, and what is allowed beside false."""
+    if config.learners.num_learners == 0:
+        what = "the learner is in the driver, which makes no train batch while it updates"
+        yield what, "learners.num_learners=1 or more"
+    plan = read_plan(config.algorithm.plan)
+    steps = list(steps_of(plan))
+    if any(step.is_function for step in steps):
+        return  # nobody knows what it does; learners refuse what would be in the way of an update
+    if not samples_asynchronously(config):
+        what = "train batches are made while learners update, and nothing in the plan samples asynchronously"
+        yield what, "an algorithm with such a plan: impala, appo"
+        return
+    trains = [step for step in steps if _is(step, TrainOneStepConfig)]
+    if not trains:
+        yield "what is prefetched is for TrainOneStep, and the plan has none", "algorithm=impala or appo"
+        return
+    module_ids = config.multi_agent.declared_module_ids or [DEFAULT_MODULE_ID]
+    if all(learns_from_replay_only(plan, module_id) for module_id in config.multi_agent.trained_modules(module_ids)):
+        yield "the learner learns from replayed samples alone", "algorithm=impala or appo"
+    elif any(_is(step, UpdatePrioritiesConfig) for step in steps):
+        what = "rows would be drawn before UpdatePriorities has set the priorities that the last update gave"
+        yield what, "a plan without UpdatePriorities"
+    in_turn = [step for step in _in_line_with(plan, trains[0]) if _is(step, UpdateTargetNetworkConfig)]
+    beside = [step for step in steps if _is(step, *_CHANGE_LEARNERS) and step not in (trains[0], *in_turn)]
+    if beside:
+        named = ", ".join(f"{step.name} ({step.key})" for step in beside)
+        yield f"learners that update for {trains[0].key} cannot serve {named} meanwhile", "a plan without it"
+
+
+def _is(step: PlanStep, *kinds: type) -> bool:
+    return issubclass(step.base or type(step.config), kinds)
+
+
+def _in_line_with(plan: Plan, train: PlanStep) -> Plan:
+    """Return the steps of the plan that has the step: they wait for each other."""
+    if train in plan:
+        return plan
+    return next((found for step in plan for branch in step.plans if (found := _in_line_with(branch, train))), ())

@@ -1,0 +1,282 @@
+"""Rules of the items that flow through a plan: from step to step, through its branches and through queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from runner.config.algorithms import AlgorithmConfig
+from runner.config.errors import Problem, Where, nearest_match, show_value
+from runner.config.operators import (
+    ASYNC,
+    AUTO,
+    ITEMS,
+    OPERATORS,
+    RECORDED_BATCHES,
+    ROUND_ROBIN,
+    ApplyGradientsConfig,
+    AsyncGradientsConfig,
+    BranchesConfig,
+    ConcurrentlyConfig,
+    DequeueConfig,
+    DuplicateConfig,
+    EnqueueConfig,
+    ParallelRolloutsConfig,
+    ReadRecordedConfig,
+    ReplayConfig,
+    SelectExperiencesConfig,
+    TrainOneStepConfig,
+)
+from runner.config.plans.steps import Items, Plan, PlanStep, read_plan, steps_of
+
+
+def items_after(plan: Plan) -> dict[str, Items]:
+    """Return the items that each step of a checked plan gives, by the key of the step."""
+    check = ItemCheck(lambda name: None)
+    check.problems_of(plan)
+    return check.given
+
+
+class ItemCheck:
+    """A check of the items that flow through a plan whose steps are valid one by one."""
+
+    def __init__(self, where: Where) -> None:
+        self._where = where
+        self._problems: list[Problem] = []
+        self._queues: dict[str, tuple[str, ...]] = {}
+        self.given: dict[str, Items] = {}
+
+    def problems_of(self, plan: Plan) -> list[Problem]:
+        known: dict[str, tuple[str, ...]] | None = None
+        while known != self._queues:  # what is put into one queue may come out of another
+            known = dict(self._queues)
+            self._problems.clear()
+            self._follow(plan, None, begins=True)
+        return self._problems
+
+    def _follow(self, plan: Plan, items: Items, begins: bool, before: str | None = None) -> Items:
+        """Check the steps of a plan in turn; returns the items that it gives.
+
+        Args:
+            plan: of the configuration, or of an operator that runs several.
+            items: that come into the plan; None: not known.
+            begins: nothing comes into the plan.
+            before: name of the operator that gives these items.
+        """
+        for step in plan:
+            if step.takes is not None:
+                self._check_place(step, items, begins, before)
+            items = self.given[step.key] = self._given_by(step, items)
+            begins, before = False, step.name
+        return items
+
+    def _check_place(self, step: PlanStep, items: Items, begins: bool, before: str | None) -> None:
+        if begins and not step.begins:
+            sources = [name for name, schema in OPERATORS.items() if not schema.takes]
+            what = f"{step.key}: {step.name} takes items, and no operator before it gives any"
+            self._add(what, step, step.name, f"a plan that begins with {', '.join(sources)}")
+        elif not begins and step.begins:
+            what = f"{step.key}: {step.name} takes no items, it can only begin a plan"
+            self._add(what, step, f"{before} -> {step.name}", "Concurrently, to run several plans in turn")
+        elif items is not None:
+            misfits = [item for item in items if item not in (step.takes or ())]
+            if misfits:
+                what = f"{step.key}: {before} gives {', '.join(misfits)}, {step.name} takes {_named(step.takes)}"
+                fitting = [name for name, one in OPERATORS.items() if set(items) <= set(one.takes)]
+                special = [name for name in fitting if OPERATORS[name].takes != ITEMS]
+                allowed = f"after {before}: {', '.join(special or fitting) or 'no operator of runner'}"
+                self._add(what, step, f"{before} -> {step.name}", allowed)
+
+    def _given_by(self, step: PlanStep, items: Items) -> Items:
+        if isinstance(step.config, DequeueConfig):
+            return self._queues.get(step.config.queue)
+        if isinstance(step.config, EnqueueConfig) and items is not None:
+            known = self._queues.get(step.config.queue, ())
+            self._queues[step.config.queue] = tuple(dict.fromkeys((*known, *items)))
+        if isinstance(step.config, (DuplicateConfig, EnqueueConfig)) and RECORDED_BATCHES in (items or ()):
+            what = f"{step.key}: batches of recorded data are where the learners are, {step.name} cannot keep them"
+            self._add(what, step, f"ReadRecorded -> {step.name}", "ReadRecorded -> TrainOneStep")
+        if isinstance(step.config, SelectExperiencesConfig) and not step.config.modules:
+            what = f"{step.key}: SelectExperiences keeps no module, so no item would ever pass"
+            self._add(what, step, "[]", "modules: ids of the modules to keep")
+        if isinstance(step.config, BranchesConfig):
+            return self._given_by_branches(step, step.config, items)
+        return (items if step.takes is not None else None) if step.gives is None else step.gives
+
+    def _given_by_branches(self, step: PlanStep, config: BranchesConfig, items: Items) -> Items:
+        begins = not isinstance(config, DuplicateConfig)
+        given = [self._follow(plan, None if begins else items, begins, step.name) for plan in step.plans]
+        self._problems += find_branch_problems(step, config, self._where)
+        chosen = range(len(given)) if config.output_indexes is None else config.output_indexes
+        outputs = [given[index] for index in chosen if index < len(given)]
+        if any(one is None for one in outputs):
+            return None
+        return tuple(dict.fromkeys(item for one in outputs for item in one or ()))
+
+    def _add(self, what: str, step: PlanStep, got: str | None = None, allowed: str | None = None) -> None:
+        self._problems.append(Problem(what, self._where(step.key), got, allowed))
+
+
+def _named(items: Iterable[str] | None) -> str:
+    return " or ".join(items or ())
+
+
+_SAMPLES = (ParallelRolloutsConfig, AsyncGradientsConfig)
+_TRAINS = (TrainOneStepConfig, ApplyGradientsConfig)
+
+
+def find_branch_problems(step: PlanStep, config: BranchesConfig, where: Where) -> Iterator[Problem]:
+    """Find outputs that no plan of an operator has, and shares that the plans cannot have."""
+    num_plans, here = len(step.plans), where(step.key)
+    indexes, weights = config.output_indexes, config.round_robin_weights
+    if indexes is not None and not indexes:
+        what = f"{step.key}: {step.name} gives no items on, so no iteration would ever end"
+        yield Problem(what, here, "output_indexes: []", f"indexes from 0 to {num_plans - 1}, or null for all")
+    outside = [index for index in indexes or () if index >= num_plans]
+    if outside:
+        what = f"{step.key}: output_indexes name plan {outside[0]}, and the last plan is {num_plans - 1}"
+        yield Problem(what, here, str(indexes), f"indexes from 0 to {num_plans - 1}")
+    if weights is None:
+        return
+    if isinstance(weights, str):
+        yield from _find_no_shares(step, config, where)
+        return
+    if config.mode == ASYNC:
+        what = f"{step.key}: round_robin_weights have no effect with mode async"
+        yield Problem(what, here, show_value(weights), "mode: round_robin")
+    if isinstance(config, DuplicateConfig) and "*" in weights:
+        what = f"{step.key}: the weight '*' is for plans that wait for others, copies have their items at once"
+        yield Problem(what, here, show_value(weights), "null, or numbers")
+        return
+    endless = [index for index, weight in enumerate(weights[:num_plans]) if weight == "*" and not _waits(step, index)]
+    if endless:
+        what = f"{step.key}: plan {endless[0]} never waits, so its turn with the weight '*' would never end"
+        allowed = "a number; or a plan that begins with Dequeue or samples async"
+        yield Problem(what, here, show_value(weights), allowed)
+    wrong = [weight for weight in weights if weight != "*" and not (isinstance(weight, int) and weight >= 1)]
+    if wrong or len(weights) != num_plans:
+        what = f"{step.key}: round_robin_weights are not one weight for each of {num_plans} plans"
+        yield Problem(what, here, show_value(weights), "integers of 1 or more, or '*'")
+
+
+def _find_no_shares(step: PlanStep, config: BranchesConfig, where: Where) -> Iterator[Problem]:
+    """Find why `round_robin_weights: auto` has no plan that samples and one that trains."""
+    samples, trains = (
+        [any(issubclass(inner.base or type(inner.config), kinds) for inner in steps_of(plan)) for plan in step.plans]
+        for kinds in (_SAMPLES, _TRAINS)
+    )
+    if (samples, trains) == ([True, False], [False, True]) and config.mode == ROUND_ROBIN:
+        return
+    what = f"{step.key}: round_robin_weights: auto shares turns between a plan that samples and one that trains"
+    allowed = "mode: round_robin, and two plans: the first one samples, the second one trains"
+    yield Problem(what, where(step.key), f"mode: {config.mode}, {len(step.plans)} plans", allowed)
+
+
+def find_useless_intensity(algorithm: AlgorithmConfig, where: Where) -> Iterator[Problem]:
+    """Find a training intensity that no operator of the plan keeps to."""
+    plan = read_plan(algorithm.plan)
+    if algorithm.training_intensity is None or any(step.is_function for step in plan):
+        return
+    branching = [step.config for step in steps_of(plan) if isinstance(step.config, BranchesConfig)]
+    if not any(config.round_robin_weights == AUTO for config in branching):
+        what = "algorithm.training_intensity has no effect: the plan does not share turns by it"
+        allowed = "null; or a plan with Concurrently and round_robin_weights: auto"
+        yield Problem(what, where("algorithm.training_intensity"), str(algorithm.training_intensity), allowed)
+
+
+def _waits(step: PlanStep, index: int) -> bool:
+    """Whether a plan of an operator gives no item while it has none ready."""
+    if not step.plans[index]:
+        return True
+    if any(isinstance(inner.config, EnqueueConfig) for inner in steps_of(step.plans[index])):
+        return True  # while the queue is full
+    begin = step.plans[index][0]
+    if isinstance(begin.config, ParallelRolloutsConfig):
+        return begin.config.mode == ASYNC
+    if isinstance(begin.config, ConcurrentlyConfig):
+        return all(_waits(begin, inner) for inner in range(len(begin.plans)))
+    return not isinstance(begin.config, (ReadRecordedConfig, ReplayConfig))
+
+
+def find_queue_problems(plan: Plan, where: Where) -> Iterator[Problem]:
+    """Find queues that no other plan fills, queues that no plan empties, and queues of several capacities."""
+    yield from _find_unfit_ends(plan, where)
+    yield from _find_capacity_problems(plan, where)
+
+
+def _find_unfit_ends(plan: Plan, where: Where) -> Iterator[Problem]:
+    chains = list(_chains(plan))
+    filled = [(step, chain) for chain in chains for step in chain if isinstance(step.config, EnqueueConfig)]
+    emptied = [step for step in steps_of(plan) if isinstance(step.config, DequeueConfig)]
+    names = [step.config.queue for step, _ in filled if isinstance(step.config, EnqueueConfig)]
+    reached = _queues_with_items(plan)
+    for step in emptied:
+        queue = step.config.queue  # type: ignore[union-attr]
+        if not any(name == queue and chain[0] is not step for name, (_, chain) in zip(names, filled, strict=True)):
+            what = f"{step.key}: no other plan fills the queue {queue}, so Dequeue would never give an item"
+            allowed = f"{{Enqueue: {{queue: {queue}}}}} in a plan that Concurrently runs beside it"
+            others = [name for name in names if name != queue]
+            yield Problem(what, where(step.key), queue, allowed, nearest_match(queue, others))
+        elif queue not in reached:
+            what = f"{step.key}: the queue {queue} is filled from queues that wait for it, so no item ever comes"
+            allowed = f"{{Enqueue: {{queue: {queue}}}}} in a plan that samples or reads recorded data"
+            yield Problem(what, where(step.key), queue, allowed)
+    read = [step.config.queue for step in emptied]  # type: ignore[union-attr]
+    for name, (step, _) in zip(names, filled, strict=True):
+        if name not in read:
+            what = f"{step.key}: no plan empties the queue {name}, so Enqueue would wait for ever once it is full"
+            allowed = f"{{Dequeue: {{queue: {name}}}}} at the beginning of a plan"
+            yield Problem(what, where(step.key), name, allowed, nearest_match(name, read))
+
+
+def _find_capacity_problems(plan: Plan, where: Where) -> Iterator[Problem]:
+    """Find queues that are filled in several places, with different capacities."""
+    first: dict[str, tuple[str, int]] = {}
+    for step in steps_of(plan):
+        if isinstance(step.config, EnqueueConfig):
+            name, capacity = step.config.queue, step.config.capacity
+            key, other = first.setdefault(name, (step.key, capacity))
+            if capacity != other:
+                what = f"{step.key}: the queue {name} has another capacity in {key}"
+                yield Problem(what, where(step.key), f"{capacity}, and {other} there", "one capacity")
+
+
+def _queues_with_items(plan: Plan) -> set[str]:
+    """Return the names of queues that items reach, directly or through other queues."""
+    reached: set[str] = set()
+    num_before = -1
+    while num_before < len(reached):
+        num_before = len(reached)
+        _gives_items(plan, reached)
+    return reached
+
+
+def _gives_items(plan: Plan, reached: set[str], gives: bool | None = None) -> bool:
+    """Return whether a plan can give an item, and add the queues that it can fill to `reached`.
+
+    Args:
+        plan: of the configuration, or of an operator that runs several.
+        reached: names of queues that can have items.
+        gives: whether items come into the plan; None: it begins by itself.
+    """
+    for step in plan:
+        if isinstance(step.config, DequeueConfig):
+            gives = step.config.queue in reached
+        elif isinstance(step.config, EnqueueConfig):
+            reached |= {step.config.queue} if gives else set()
+        elif isinstance(step.config, BranchesConfig):
+            into = gives if isinstance(step.config, DuplicateConfig) else None
+            given = [_gives_items(one, reached, into) for one in step.plans]
+            chosen = step.config.output_indexes
+            gives = any(one for index, one in enumerate(given) if chosen is None or index in chosen)
+        elif gives is None:
+            gives = True
+    return bool(gives)
+
+
+def _chains(plan: Plan) -> Iterator[Plan]:
+    """Yield this plan and all plans within it, each as a chain of its own steps."""
+    if plan:
+        yield plan
+    for step in plan:
+        for nested_plan in step.plans:
+            yield from _chains(nested_plan)

@@ -1,0 +1,279 @@
+"""Rules: checks that need more than one field, most of them beside the block that they check, and the table of all."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from runner.config.algorithms import AlgorithmConfig, PPOConfig
+from runner.config.blocks import (
+    DEFAULT_MODULE_ID,
+    TRACKERS,
+    VIDEO,
+    CheckpointConfig,
+    ConnectorsConfig,
+    EvaluationConfig,
+    LearnersConfig,
+    MultiAgentConfig,
+    TrackingConfig,
+)
+from runner.config.callables import find_nested_faults
+from runner.config.callbacks import find_callback_problems
+from runner.config.composed import Composed
+from runner.config.connectors import find_edit_problems
+from runner.config.curriculum_checks import find_curriculum_problems
+from runner.config.env import find_env_problems
+from runner.config.env_runner_checks import find_env_runner_problems
+from runner.config.errors import Problem, Where, list_names, nearest_match, show_value
+from runner.config.info_metrics import find_info_metric_problems
+from runner.config.league import find_league_problems
+from runner.config.list_patches import OF_ALGORITHM, PIPELINES
+from runner.config.metrics import may_be_produced, producible_metrics
+from runner.config.modules import find_module_problems, find_q_problems
+from runner.config.multi_agent import find_module_edit_problems, find_multi_agent_problems
+from runner.config.offline import find_offline_problems
+from runner.config.offline_evaluation import PREFIX, find_offline_evaluation_problems
+from runner.config.operators import SelectExperiencesConfig
+from runner.config.optimizer import find_optimizer_problems
+from runner.config.placement import find_elastic_problems, find_placement_problems, find_prefetch_problems
+from runner.config.plans.buffers import find_buffer_problems
+from runner.config.plans.flow import find_useless_intensity
+from runner.config.plans.needs import needs_of
+from runner.config.plans.rules import (
+    find_asynchrony_problems,
+    find_compile_problems,
+    find_plan_problems,
+    find_untrained_plan,
+)
+from runner.config.plans.steps import read_plan, steps_of
+from runner.config.rllink import find_external_problems
+from runner.config.schemas import ExperimentConfig
+from runner.config.stores import find_store_problem
+from runner.config.sweep import find_sweep_problems
+from runner.config.targets import LOSSES, describe_fault, find_target_fault
+from runner.config.user_classes import find_own_class_problems
+
+_Find = Callable[..., Iterable[Problem]]
+
+
+@dataclass(frozen=True)
+class ConfigRule:
+    """A function that yields problems.
+
+    Its parameters say what it is given: blocks of the configuration by their names, what follows from them (`FOLLOWS`),
+    the `config` or the `composed` configuration as a whole, and `where`, the source of a value.
+
+    Attributes:
+        find: the function.
+        reads: names of blocks, separated by spaces. The rule is left out if one of them could not be read.
+        after: rules that decide what this rule reads: it is left out if one of them has found a problem.
+    """
+
+    find: _Find
+    reads: str = ""
+    after: tuple[_Find, ...] = ()
+
+
+# What follows from several blocks.
+FOLLOWS: Mapping[str, Callable[[ExperimentConfig], Any]] = {
+    "algorithms": lambda config: config.algorithms,
+    "needs": needs_of,
+}
+
+
+def find_cross_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    """Yield the problems of a configuration whose fields are valid one by one (invalid ones are at their defaults)."""
+    return apply_rules(RULES, config, composed)
+
+
+def apply_rules(rules: Iterable[ConfigRule], config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    """Yield the problems that rules find in turn."""
+    given = {**vars(config), "config": config, "composed": composed, "where": composed.where}
+    broken: set[_Find] = set()
+    for rule in rules:
+        if composed.unread.isdisjoint(rule.reads.split()) and broken.isdisjoint(rule.after):
+            names = inspect.signature(rule.find).parameters
+            arguments = {name: FOLLOWS[name](config) if name in FOLLOWS else given[name] for name in names}
+            for problem in rule.find(**arguments):
+                broken.add(rule.find)
+                yield problem
+
+
+def _check_plan(algorithm: AlgorithmConfig, where: Where) -> list[Problem]:
+    return find_plan_problems(algorithm.plan, where)
+
+
+def _check_selected_modules(
+    algorithm: AlgorithmConfig, multi_agent: MultiAgentConfig, where: Where
+) -> Iterator[Problem]:
+    """Find modules that no run of this configuration has: their experiences would never come."""
+    if not multi_agent.is_mapping_complete:
+        return
+    known = multi_agent.declared_module_ids or [DEFAULT_MODULE_ID]
+    for step in steps_of(read_plan(algorithm.plan)):
+        selected = step.config.modules if isinstance(step.config, SelectExperiencesConfig) else []
+        for name in [name for name in selected if name not in known]:
+            what = f"{step.key}: SelectExperiences keeps a module that this run does not have"
+            yield Problem(what, where(step.key), name, ", ".join(known), nearest_match(name, known))
+
+
+def _check_algorithms(algorithms: Mapping[str, AlgorithmConfig], where: Where) -> Iterator[Problem]:
+    for key, algorithm in algorithms.items():
+        loss = f"{key}.loss"
+        fault = find_target_fault(algorithm.loss, kinds=LOSSES)
+        if fault is not None:
+            yield describe_fault(loss, fault, where(loss), algorithm.loss)
+        if algorithm.loss == AlgorithmConfig.loss and not isinstance(algorithm, PPOConfig):
+            what = f"{loss} is missing: its default, PPOLoss, reads fields of PPOConfig"
+            yield Problem(what, where(f"{key}.schema"), algorithm.schema, "the path of the loss that goes with it")
+        for field in OF_ALGORITHM.values():
+            yield from find_edit_problems(f"{key}.{field}", getattr(algorithm, field), where)
+        yield from find_optimizer_problems(algorithm.optimizer, f"{key}.optimizer", where)
+
+
+def _check_minibatch(algorithm: AlgorithmConfig, where: Where) -> Iterator[Problem]:
+    minibatch, batch = algorithm.minibatch_size, algorithm.train_batch_size_per_learner
+    if minibatch is not None and minibatch > batch:
+        key, of_batch = "algorithm.minibatch_size", "algorithm.train_batch_size_per_learner"
+        what = f"{key} {minibatch} is larger than {of_batch} {batch}"
+        allowed = f"at most {batch}, or null for the whole batch"
+        yield Problem(what, where(key) or where(of_batch), str(minibatch), allowed)
+
+
+def _check_learners(engine: str, learners: LearnersConfig, where: Where) -> Iterator[Problem]:
+    if engine == "inline" and learners.num_learners:
+        what = "engine inline has one learner, in the driver's process"
+        yield Problem(what, where("learners.num_learners"), str(learners.num_learners), "0")
+
+
+def _check_edits(connectors: ConnectorsConfig, where: Where) -> Iterator[Problem]:
+    for name in PIPELINES:
+        yield from find_edit_problems(f"connectors.{name}", getattr(connectors, name), where)
+
+
+def _check_evaluation(evaluation: EvaluationConfig, engine: str, where: Where) -> Iterator[Problem]:
+    yield from _check_video(evaluation, where)
+    if not evaluation.evaluation_parallel_to_training:
+        return
+    key = "evaluation.evaluation_parallel_to_training"
+    faults = {
+        "evaluation.evaluation_num_env_runners above 0": evaluation.evaluation_num_env_runners == 0,
+        "engine=ray": engine != "ray",
+        "an evaluation.evaluation_interval": evaluation.evaluation_interval is None,
+    }
+    needed = [text for text, is_lacking in faults.items() if is_lacking]
+    if needed:
+        yield Problem(f"{key} needs {' and '.join(needed)}", where(key), "true")
+
+
+def _check_trackers(tracking: TrackingConfig, where: Where) -> Iterator[Problem]:
+    key, names = "tracking.extra_trackers", tracking.extra_trackers
+    for index, name in enumerate(names):
+        if name not in TRACKERS:
+            what, nearest = f"{key} names a tracker that is not known", nearest_match(name, TRACKERS)
+            yield Problem(what, where(key), name, ", ".join(TRACKERS), nearest)
+        elif name in names[:index]:
+            yield Problem(f"{key} names a tracker twice", where(key), name, "each once")
+
+
+def _check_upload(checkpoint: CheckpointConfig, where: Where) -> list[Problem]:
+    key, url = "checkpoint.upload_to", checkpoint.upload_to
+    problem = None if url is None else find_store_problem(key, url, where(key))
+    return [] if problem is None else [problem]
+
+
+def _check_video(evaluation: EvaluationConfig, where: Where) -> Iterator[Problem]:
+    key, video = "evaluation.video", evaluation.video
+    for name, value in video.items():
+        if name not in VIDEO:
+            nearest = nearest_match(str(name), VIDEO)
+            yield Problem(f"{key}.{name} is not known", where(key), str(name), ", ".join(VIDEO), nearest)
+        elif type(value) is not int or value < 1:
+            yield Problem(f"{key}.{name} is a number of times", where(key), show_value(value), "1 or more")
+    if video and evaluation.evaluation_interval is None:
+        what = f"{key} films evaluations, and nothing is evaluated: evaluation.evaluation_interval is null"
+        yield Problem(what, where(key), show_value(video), "evaluation.evaluation_interval=10")
+
+
+def _check_metrics(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+    if config.metrics:
+        yield from find_info_metric_problems(config, composed, set(producible_metrics(replace(config, metrics={}))))
+    known = producible_metrics(config)
+    if not config.stop and not composed.values.get("stop"):
+        allowed = "stop.training_iteration=100, stop.env_runners.episode_return_mean=450, or any other metric"
+        yield Problem("stop is empty: nothing would end the run", composed.where("stop"), "{}", allowed)
+    metric = config.sweep.metric or []
+    named = [(f"stop.{name}", name) for name in config.stop]
+    named += [("checkpoint.metric", config.checkpoint.metric)]
+    named += [("sweep.metric", name) for name in ([metric] if isinstance(metric, str) else metric)]
+    for key, name in [*named, ("sweep.time_attr", config.sweep.time_attr)]:
+        yield from find_metric_problems(name, known, config, composed.where(key))
+
+
+def find_metric_problems(
+    name: str, known: dict[str, str], config: ExperimentConfig, where: str | None
+) -> Iterator[Problem]:
+    """Yield a problem if no part of a run of `config`, whose metrics are `known`, produces this metric."""
+    if name in known or may_be_produced(name, config):
+        return
+    what, allowed = f"no part of this run produces the metric {name}", list_names(known, name, limit=12)
+    if name.startswith(PREFIX) and config.evaluation.offline_evaluation_interval is None:
+        what += ": nothing is evaluated on held-out data, because evaluation.offline_evaluation_interval is null"
+        allowed = "evaluation.offline_evaluation_interval=10 with evaluation.offline_evaluation_input_=PATH"
+        yield Problem(what, where, name, allowed)
+        return
+    if name.startswith("evaluation/") and not name.startswith(PREFIX) and config.evaluation.evaluation_interval is None:
+        what += ": nothing is evaluated, because evaluation.evaluation_interval is null"
+        yield Problem(what, where, name, "evaluation.evaluation_interval=10, or a metric of training")
+        return
+    nearest = nearest_match(name, known) or _same_last_part(name, known)
+    yield Problem(what, where, name, allowed, nearest)
+
+
+def _same_last_part(name: str, known: dict[str, str]) -> str | None:
+    last = name.rpartition("/")[2]
+    return next((metric for metric in known if metric.rpartition("/")[2] == last), None)
+
+
+_OF_PLAN = "env algorithm multi_agent module"
+_OF_PROCESSES = "experiment algorithm env_runners learners evaluation"
+_after_plan = partial(ConfigRule, after=(_check_plan,))
+ENV_RULES = (ConfigRule(find_external_problems, "experiment env"), ConfigRule(find_env_problems, "experiment env"))
+RULES = (
+    ConfigRule(_check_plan, "algorithm"),
+    *ENV_RULES,
+    ConfigRule(_check_algorithms, "algorithm"),
+    ConfigRule(_check_minibatch, "experiment algorithm"),
+    ConfigRule(find_module_problems, "module"),
+    ConfigRule(find_env_runner_problems),
+    ConfigRule(_check_learners),
+    ConfigRule(find_callback_problems),
+    ConfigRule(find_nested_faults),
+    ConfigRule(find_own_class_problems, "experiment algorithm module multi_agent connectors"),
+    ConfigRule(_check_trackers),
+    ConfigRule(_check_upload),
+    ConfigRule(find_q_problems, "algorithm module multi_agent"),
+    ConfigRule(find_multi_agent_problems, "algorithm module multi_agent"),
+    ConfigRule(find_league_problems, "experiment league algorithm env multi_agent"),
+    ConfigRule(find_curriculum_problems, "experiment curriculum algorithm env env_runners"),
+    ConfigRule(_check_edits),
+    ConfigRule(find_module_edit_problems, "connectors multi_agent"),
+    ConfigRule(_check_evaluation, "experiment evaluation"),
+    ConfigRule(find_offline_evaluation_problems, "experiment evaluation"),
+    _after_plan(find_placement_problems, _OF_PROCESSES),
+    _after_plan(find_elastic_problems, f"{_OF_PROCESSES} env"),
+    _after_plan(find_asynchrony_problems, _OF_PLAN),
+    _after_plan(find_prefetch_problems, f"{_OF_PLAN} experiment env_runners learners"),
+    _after_plan(find_untrained_plan, _OF_PLAN),
+    _after_plan(find_compile_problems, _OF_PLAN),
+    _after_plan(find_useless_intensity, _OF_PLAN),
+    _after_plan(find_buffer_problems, _OF_PLAN),
+    _after_plan(_check_selected_modules, _OF_PLAN),
+    _after_plan(find_offline_problems, "algorithm offline"),
+    _after_plan(find_sweep_problems, "experiment sweep checkpoint"),
+    ConfigRule(_check_metrics, "experiment evaluation algorithm", after=(_check_plan, find_offline_problems)),
+)
+"""All rules, in the order of their problems in a report."""

@@ -1,0 +1,87 @@
+"""The table of rules, and values that are allowed by themselves and fit, or do not fit, each other."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from runner.config.blocks import EnvConfig
+from runner.config.compose import compose_experiment
+from runner.config.composed import Composed
+from runner.config.errors import ConfigError, Problem, Where
+from runner.config.rules import FOLLOWS, RULES, ConfigRule, apply_rules
+from runner.config.schemas import ExperimentConfig
+from runner.config.validation import build_experiment_config
+
+
+def config_of(*overrides: str) -> ExperimentConfig:
+    return build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", *overrides], None))
+
+
+NOTHING_COMPOSED = Composed({}, {}, (), None)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.find.__name__)
+def test_rules_are_given_what_they_read(rule: ConfigRule) -> None:
+    types: dict[str, Any] = typing.get_type_hints(ExperimentConfig) | {
+        "config": ExperimentConfig,
+        "composed": Composed,
+        "where": Where,
+    }
+    hints = typing.get_type_hints(rule.find)
+    for name in inspect.signature(rule.find).parameters:
+        assert name in FOLLOWS or hints[name] == types[name], name
+    assert set(rule.reads.split()) <= {*types, "experiment"}
+
+
+def env_is_named(env: EnvConfig, where: Where) -> Iterator[Problem]:
+    yield Problem(f"the environment is {env.env}", where("env"))
+
+
+def always(config: ExperimentConfig) -> Iterator[Problem]:
+    yield Problem(f"seed {config.seed}")
+
+
+def test_a_rule_is_left_out_if_its_block_could_not_be_read_or_an_earlier_rule_failed() -> None:
+    rules = (ConfigRule(env_is_named, "env"), ConfigRule(always, after=(env_is_named,)))
+    config = ExperimentConfig(env=EnvConfig(env="A-v0"), seed=3)
+    composed = replace(NOTHING_COMPOSED, sources={"env": "override env=a"})
+    assert [*apply_rules(rules, config, composed)] == [Problem("the environment is A-v0", "override env=a")]
+    unread = replace(composed, unread=frozenset({"env"}))
+    assert [*apply_rules(rules, config, unread)] == [Problem("seed 3")]
+
+
+def test_a_minibatch_may_be_the_whole_train_batch_and_no_larger() -> None:
+    batch = "algorithm.train_batch_size_per_learner=512"
+    assert config_of(batch, "algorithm.minibatch_size=512").algorithm.minibatch_size == 512
+    assert config_of(batch, "algorithm.minibatch_size=null").algorithm.minibatch_size is None
+    with pytest.raises(ConfigError, match="minibatch_size 513 is larger than"):
+        config_of(batch, "algorithm.minibatch_size=513")
+
+
+def test_simulators_that_step_themselves_have_no_env_runner_of_a_class_of_ones_own() -> None:
+    own = "env_runners.env_runner_class=runner.env_runners.env_runner.SingleAgentEnvRunner"
+    assert config_of(own).env_runners.env_runner_class is not None
+    with pytest.raises(ConfigError, match="env_runner_class has no effect"):
+        config_of(own, "env.port=0")
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("algorithm=a3c", "the plan has none"),
+        ("algorithm=pg", "whole episodes"),
+        ("algorithm.microbatch_size=32", "are not compiled"),
+        ("module.use_gru=true", "have many lengths"),
+        ("multi_agent.multi_rl_module={_target_: runner.modules.MultiRLModule}", "stepped together"),
+    ],
+)
+def test_what_is_not_compiled(override: str, reason: str) -> None:
+    assert config_of("learners.compile=true").learners.compile
+    with pytest.raises(ConfigError, match=f"learners.compile: .*{reason}"):
+        config_of("learners.compile=true", override)
