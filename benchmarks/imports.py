@@ -35,7 +35,7 @@ def run_sb3(algorithm: str, env: str, seed: int, python: str) -> bc.Result:
 
 def read_entry(algorithm: str, env: str) -> Mapping[str, Any]:
     """Return the entry with texts that are calls of `dict` as their values."""
-    from runner.config.yaml_lines import read_yaml
+    from runner.config.yaml_files import read_yaml
     from runner.importing.imported import read_python
 
     entry = dict(read_yaml(file_of(algorithm))[env])

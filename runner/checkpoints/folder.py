@@ -15,9 +15,10 @@ from typing import Any
 
 from runner.checkpoints.checkpoint import MANIFEST, load_checkpoint, read_manifest, save_checkpoint
 from runner.checkpoints.files import CheckpointError
+from runner.config.blocks import CheckpointConfig
 from runner.config.errors import ConfigError, Problem, UserError
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
-from runner.config.schemas import CheckpointConfig, ExperimentConfig
+from runner.config.schemas import ExperimentConfig
 from runner.segments import find_segments
 
 _log = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from runner.checkpoints.trust import ACTING, EXPORTING, TRUST
 from runner.cli.arguments import take_options
 from runner.cli.stored_run import StoredRun, check_writable, open_run, policy_of
+from runner.config.blocks import DEFAULT_MODULE_ID
 from runner.config.errors import ConfigError, Problem, UserError
-from runner.config.module_ids import DEFAULT_MODULE_ID, declared_module_ids
 from runner.config.offline_evaluation import EVAL_LOSS, OFF_POLICY_METHODS, PREFIX, off_policy_methods
 from runner.config.schemas import ExperimentConfig
 
@@ -94,7 +94,7 @@ def with_opponent(stored: StoredRun, other: str, folder: Path, is_trusting: bool
 
     config = stored.config
     check_acts_alone(config, "meet an opponent")
-    modules = config.league.modules or list(declared_module_ids(config)) or [DEFAULT_MODULE_ID]
+    modules = config.league.modules or list(config.multi_agent.declared_module_ids) or [DEFAULT_MODULE_ID]
     path, of_modules = Path(other), ", ".join(modules)
     if path.suffix != _POLICY:
         policies = _exported(path, modules, folder, is_trusting)
@@ -139,7 +139,7 @@ def _exported(run_dir: Path, modules: Sequence[str], folder: Path, is_trusting: 
     from runner.policy.stored_policy import StoredPolicy  # imports torch
 
     stored = open_run([str(run_dir), *([TRUST] if is_trusting else [])], {}, EXPORTING)
-    known, policies = declared_module_ids(stored.config), {}
+    known, policies = stored.config.multi_agent.declared_module_ids, {}
     for module_id in modules:
         chosen = module_id if module_id in known or len(known) > 1 else None
         path = folder / f"{module_id}{_POLICY}"

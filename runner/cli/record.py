@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from runner.checkpoints.trust import RECORDING
 from runner.cli.stored_run import open_run, policy_of
+from runner.config.blocks import EvaluationConfig
 from runner.config.errors import ConfigError, Problem, RunFailure
-from runner.config.schemas import EvaluationConfig
 
 _FIXED = {"module.": "the checkpoint holds the parameters of this network"}
 

@@ -17,8 +17,8 @@ from runner.cluster.losses import losses_told
 from runner.cluster.pending_actors import waits_told
 from runner.cluster.watchdog import Watchdog
 from runner.compat.ray_cluster import TEMP_DIR_ARGUMENT, lost_process, replace_message_printer
+from runner.config.blocks import RayConfig
 from runner.config.errors import ConfigError, Problem
-from runner.config.schemas import RayConfig
 from runner.interrupts import also_ended_by
 
 ADDRESS_VARIABLE = "RAY_ADDRESS"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from runner.config.schemas import DEFAULT_STRATEGY, PACK, SPREAD
+from runner.config.blocks import DEFAULT_STRATEGY, PACK, SPREAD
 
 
 class Placement:

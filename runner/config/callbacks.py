@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from runner.config.callables import arguments_of
-from runner.config.composed import Composed
 from runner.config.declared_metrics import declared_reports, meaning_of
-from runner.config.errors import Problem, show_value
+from runner.config.errors import Problem, Where, show_value
 from runner.config.schemas import ExperimentConfig
 from runner.config.source_modules import UnknowableError
-from runner.config.targets import CALLBACKS, NOTHING_GIVEN, describe_fault, find_target_fault, with_positional
+from runner.config.targets import (
+    CALLBACKS,
+    NOTHING_GIVEN,
+    find_target_problems,
+    with_positional,
+)
 
 PREFIX, EVALUATION = "callbacks/", "evaluation/"
 
@@ -27,18 +32,16 @@ def with_evaluation(names: Mapping[str, str], config: ExperimentConfig) -> dict[
     return dict(names) | {f"{EVALUATION}{name}": f"{meaning}, in evaluations" for name, meaning in names.items()}
 
 
-def find_callback_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+def find_callback_problems(callbacks: list[dict[str, Any]], where: Where) -> Iterator[Problem]:
     """Yield what is wrong with the paths and arguments of callbacks."""
-    for index, block in enumerate(config.callbacks):
+    for index, block in enumerate(callbacks):
         key, target = f"callbacks.{index}", block.get("_target_")
         if not isinstance(target, str):
             allowed = "{_target_: package.module.Callback, argument: value, ...}"
-            yield Problem(f"{key} must be a callback with a _target_", composed.where(key), show_value(block), allowed)
+            yield Problem(f"{key} must be a callback with a _target_", where(key), show_value(block), allowed)
             continue
         arguments, given = [str(name) for name in arguments_of(block)], with_positional(NOTHING_GIVEN, block)
-        fault = find_target_fault(target, arguments, kinds=CALLBACKS, given=given)
-        if fault is not None:
-            yield describe_fault(f"{key}._target_", fault, composed.where(f"{key}._target_"), target)
+        yield from find_target_problems(f"{key}._target_", target, where, arguments, CALLBACKS, given)
 
 
 def callback_metrics(config: ExperimentConfig) -> dict[str, str]:

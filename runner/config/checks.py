@@ -9,10 +9,11 @@ import math
 import types
 import typing
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from runner.config.errors import Problem, Where, list_names, nearest_match, show_value
-from runner.config.fields import Option
+from runner.config.fields import Option, option_of
 
 _NO_LIMITS = Option("")
 # Resources that Ray itself names.
@@ -54,9 +55,8 @@ def convert(value: Any, annotation: Any) -> Any:
 
 def _convert_block(value: Any, schema: Any) -> Any:
     """Convert a dict into a dataclass whose other fields have their defaults."""
-    annotations = typing.get_type_hints(schema)
-    _require(value, isinstance(value, dict) and value.keys() <= annotations.keys())
-    return schema(**{name: convert(item, annotations[name]) for name, item in value.items()})
+    _require(value, isinstance(value, dict) and value.keys() <= typed_fields(schema).keys())
+    return schema(**convert_fields(schema, value))
 
 
 def _require(value: Any, is_met: bool) -> Any:
@@ -171,6 +171,29 @@ def check_value(name: str, value: Any, annotation: Any, option: Option | None, w
     return None
 
 
+def typed_fields(schema: type) -> Mapping[str, tuple[Any, Option | None]]:
+    """Return field of a dataclass -> its type, and its description if it has one."""
+    return _typed_fields(schema)
+
+
+@cache
+def _typed_fields(schema: type) -> Mapping[str, tuple[Any, Option | None]]:
+    annotations = typing.get_type_hints(schema)
+    fields = [field for field in dataclasses.fields(schema) if field.init]
+    return {field.name: (annotations[field.name], option_of(field)) for field in fields}
+
+
+def check_field(schema: type, name: str, value: Any, key: str, where: str | None) -> Problem | None:
+    """Return the problem of a value for a field of a dataclass, given at a dotted key; None where it is valid."""
+    annotation, option = typed_fields(schema)[name]
+    return check_value(key, value, annotation, option, where)
+
+
+def convert_fields(schema: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Convert valid values of some fields of a dataclass."""
+    return {name: convert(value, typed_fields(schema)[name][0]) for name, value in values.items()}
+
+
 def find_value_problems(name: str, value: Any, annotation: Any, option: Option | None, where: Where) -> list[Problem]:
     """Return the problem of a value, or, where it is a block with any keys, the problems of its items.
 
@@ -228,7 +251,7 @@ def _find_schedule_fault(schedule: list[Any], option: Option) -> str | None:
 
 def find_unknown_keys(schema: type, values: dict[Any, Any], prefix: str) -> list[tuple[str, str, str | None]]:
     """(dotted key, allowed, nearest match) of every key that is no field of `schema`."""
-    names = [field.name for field in dataclasses.fields(schema) if field.init]
+    names = list(typed_fields(schema))
     unknown = [str(key) for key in values if key not in names]
     return [(f"{prefix}{key}", list_names(names, key, limit=60), nearest_match(key, names)) for key in unknown]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from omegaconf.errors import OmegaConfBaseException
 import hydra_plugins.runner_sweeper  # noqa: F401 (`hydra/sweeper=tune` of conf/config.yaml)
 from runner.compat.hydra_loader import make_loader
 from runner.config.algorithms import AlgorithmConfig
-from runner.config.composed import DEFAULT_SOURCE, Composed
+from runner.config.composed import DEFAULT_SOURCE, Composed, leaf_values
 from runner.config.composition_rules import RULES, module_algorithm_keys
 from runner.config.defaults import SchemaError, core_groups, default_values, load_schema, module_of, register_defaults
 from runner.config.documents import TooLargeError, check_expansion
@@ -157,8 +157,7 @@ class _Composition:
         return next((line.where for line in reversed(self.lines) if line.key == key), key)
 
     def _all_keys(self, values: dict[str, Any]) -> list[str]:
-        names = dict.fromkeys(_leaf_names(values, ""))
-        return list(names | dict.fromkeys(self.provenance.sources))
+        return [*leaf_values(values) | dict.fromkeys(self.provenance.sources)]
 
     def _leave_out_unusable(self) -> None:
         for line in list(self.lines):
@@ -242,7 +241,7 @@ class _Composition:
         names = [str(name) for name in algorithm]
         kept_names = [name for name in names if name in defaults or self._is_given(f"{key}.{name}")]
         values = _plain(algorithm)
-        is_complete = set(_leaf_names(defaults, "")) <= set(_leaf_names(values, "")) and _MISSING not in values.values()
+        is_complete = set(leaf_values(defaults)) <= set(leaf_values(values)) and _MISSING not in values.values()
         if is_complete and kept_names == names:
             return
         kept = OmegaConf.masked_copy(algorithm, kept_names)
@@ -294,7 +293,7 @@ class _Composition:
             where = self.provenance.sources.get(name)
             reason = str(error).splitlines()[0]
             missing = _MISSING_KEY.search(reason)
-            nearest = nearest_match(missing[1], _leaf_names(_plain(root), "")) if missing else None
+            nearest = nearest_match(missing[1], leaf_values(_plain(root))) if missing else None
             what = f"{name} refers to a key that does not exist: {reason}"
             self.problems.append(Problem(what, where, text, nearest=nearest))
             with open_dict(node):
@@ -346,11 +345,3 @@ def _find_shadowed_files(dirs: Sequence[Path]) -> list[Problem]:
             what = f"{name.as_posix()} has the name of a built-in file, which is read instead of it"
             problems.append(Problem(what, display_path(path), allowed="another file name"))
     return problems
-
-
-def _leaf_names(values: Mapping[Any, Any], prefix: str) -> list[str]:
-    names: list[str] = []
-    for key, value in values.items():
-        is_block = isinstance(value, dict) and value
-        names += _leaf_names(value, f"{prefix}{key}.") if is_block else [f"{prefix}{key}"]
-    return names

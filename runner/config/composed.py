@@ -51,3 +51,12 @@ class Composed:
         if source is None and "." in key and key not in self.sources:
             return self.where(key.rpartition(".")[0])
         return None if source == DEFAULT_SOURCE else source
+
+
+def leaf_values(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
+    """Return dotted key -> value of everything but blocks; an empty block and a list are values."""
+    leaves: dict[str, Any] = {}
+    for key, value in values.items():
+        name = f"{prefix}{key}"
+        leaves |= leaf_values(value, f"{name}.") if isinstance(value, Mapping) and value else {name: value}
+    return leaves

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from runner.config.blocks import ASYNC, EnvRunnersConfig
 from runner.config.composed import Composed
 from runner.config.errors import Problem, show_value
-from runner.config.schemas import ASYNC, EnvRunnersConfig, ExperimentConfig
+from runner.config.schemas import ExperimentConfig
 from runner.config.source_definitions import attributes_of
 from runner.config.targets import MULTI_AGENT_ENVS, VECTOR_ENV, describe_fault, find_target_fault, is_subclass
 

@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig, DQNConfig, SACConfig, TQCConfig
-from runner.config.checks import check_value
+from runner.config.checks import check_field, typed_fields
 from runner.config.composed import Composed
 from runner.config.errors import Problem, Where, show_value
-from runner.config.fields import option_of
 from runner.config.schemas import ExperimentConfig, ModuleConfig
-from runner.config.targets import MODULES, describe_fault, find_target_fault
+from runner.config.targets import MODULES, find_target_problems
 
 
 def find_module_problems(module: ModuleConfig, where: Where) -> Iterator[Problem]:
     """Yield what is wrong with the class of the module, its memory and its filters."""
-    path = "module._target_"
-    fault = find_target_fault(module._target_, kinds=MODULES)
-    if fault is not None:
-        yield describe_fault(path, fault, where(path), module._target_)
+    yield from find_target_problems("module._target_", module._target_, where, kinds=MODULES)
     if module.use_lstm and module.use_gru:
         place = where("module.use_gru") or where("module.use_lstm")
         yield Problem("module.use_lstm and module.use_gru are both true", place, "true and true", "one of them")
@@ -106,11 +101,6 @@ def _find_in_ensembles(module: ModuleConfig, algorithm: AlgorithmConfig) -> Iter
 
 def _with_overrides(module: ModuleConfig, values: Mapping[str, Any]) -> ModuleConfig:
     """Return the block with the overrides that are valid by themselves; another check tells of the others."""
-    annotations = typing.get_type_hints(ModuleConfig)
-    valid = {
-        field.name: values[field.name]
-        for field in dataclasses.fields(ModuleConfig)
-        if field.name in values
-        and check_value(field.name, values[field.name], annotations[field.name], option_of(field), None) is None
-    }
+    given = [name for name in typed_fields(ModuleConfig) if name in values]
+    valid = {name: values[name] for name in given if check_field(ModuleConfig, name, values[name], name, None) is None}
     return dataclasses.replace(module, **valid)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-import typing
 from collections.abc import Iterable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.blocks import DEFAULT_MODULE_ID, ConnectorsConfig, EnvConfig, ModuleConfig, MultiAgentConfig
-from runner.config.checks import check_value, find_unknown_keys
+from runner.config.checks import check_field, find_unknown_keys, typed_fields
 from runner.config.connectors import find_edit_problems
 from runner.config.errors import Problem, Where, nearest_match, show_value
-from runner.config.fields import option_of
 from runner.config.list_patches import OF_ALGORITHM, OF_MODULES, PIPELINES, added_up, module_algorithm_key
 from runner.config.optimizer import OptimizerConfig, find_optimizer_problems, with_overrides
 from runner.config.targets import (
@@ -21,11 +18,8 @@ from runner.config.targets import (
     LOSSES,
     MODULES,
     MULTI_MODULES,
-    NOTHING_GIVEN,
     Given,
-    Kinds,
-    describe_fault,
-    find_target_fault,
+    find_target_problems,
 )
 
 # Fields that hold dotted paths, and fields of the algorithm that all modules of a run share.
@@ -82,7 +76,9 @@ def _check_multi_rl_module(
         yield Problem(f"{key} must have a _target_", where(key), show_value(dict(block)), allowed)
         return
     arguments = [name for name in block if name != "_target_"]
-    yield from _check_path(f"{key}._target_", block["_target_"], where, MULTI_MODULES, arguments, _MODULES_GIVEN)
+    yield from find_target_problems(
+        f"{key}._target_", block["_target_"], where, arguments, MULTI_MODULES, _MODULES_GIVEN
+    )
     if env.is_external:
         what = f"{key}: simulators that step themselves act with each module by itself"
         yield Problem(what, where(key), str(block["_target_"]), "null, or an environment that is stepped here")
@@ -118,7 +114,7 @@ def _check_mapping(mapping: Mapping[str, Any], where: Where) -> Iterator[Problem
     if "_target_" in mapping:
         path = str(mapping["_target_"])
         arguments = [str(name) for name in mapping if name != "_target_"]
-        yield from _check_path(f"{key}._target_", path, where, AGENT_MAPPINGS, arguments)
+        yield from find_target_problems(f"{key}._target_", path, where, arguments, AGENT_MAPPINGS)
         return
     for pattern, module_id in mapping.items():
         if not isinstance(module_id, str) or not module_id:
@@ -146,40 +142,21 @@ def _check_overrides(key: str, values: Mapping[str, Any], block: Any, where: Whe
     schema = type(block)
     for name, allowed, nearest in find_unknown_keys(schema, dict(values), f"{key}."):
         yield Problem(f"unknown key {name}", where(name), None, allowed, nearest)
-    annotations = typing.get_type_hints(schema)
-    for field in dataclasses.fields(schema):
-        if field.name in values:
-            name = f"{key}.{field.name}"
-            if field.name in _SHARED:
-                allowed = f"algorithm.{field.name}"
-                yield Problem(f"{name}: all modules share this field", where(name), None, allowed)
-                continue
-            if field.name == "optimizer" and isinstance(values[field.name], Mapping):
-                yield from _check_optimizer(name, values[field.name], block.optimizer, where)
-                continue
-            problem = check_value(name, values[field.name], annotations[field.name], option_of(field), where(name))
-            if problem is not None:
-                yield problem
-            elif field.name in _PATHS and schema is not OptimizerConfig:  # whose class another check judges
-                yield from _check_path(name, str(values[field.name]), where, _PATHS[field.name])
-            elif field.name in OF_ALGORITHM.values():
-                yield from find_edit_problems(name, added_up((), values[field.name]), where)
+    for field in [field for field in typed_fields(schema) if field in values]:
+        name, value = f"{key}.{field}", values[field]
+        if field in _SHARED:
+            yield Problem(f"{name}: all modules share this field", where(name), None, f"algorithm.{field}")
+        elif field == "optimizer" and isinstance(value, Mapping):
+            yield from _check_optimizer(name, value, block.optimizer, where)
+        elif (problem := check_field(schema, field, value, name, where(name))) is not None:
+            yield problem
+        elif field in _PATHS and schema is not OptimizerConfig:  # whose class another check judges
+            yield from find_target_problems(name, str(value), where, kinds=_PATHS[field])
+        elif field in OF_ALGORITHM.values():
+            yield from find_edit_problems(name, added_up((), value), where)
 
 
 def _check_optimizer(key: str, values: Mapping[str, Any], of_all: OptimizerConfig, where: Where) -> Iterator[Problem]:
     problems = list(_check_overrides(key, values, of_all, where))
     merged = with_overrides(of_all, values)
     yield from problems or find_optimizer_problems(OptimizerConfig(**merged), key, where)
-
-
-def _check_path(
-    key: str,
-    path: str,
-    where: Where,
-    kinds: Kinds,
-    arguments: Iterable[str] | None = None,
-    given: Given = NOTHING_GIVEN,
-) -> Iterator[Problem]:
-    fault = find_target_fault(path, arguments, kinds=kinds, given=given)
-    if fault is not None:
-        yield describe_fault(key, fault, where(key), path)

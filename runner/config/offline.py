@@ -5,7 +5,7 @@ Key names follow RLlib's documentation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +17,7 @@ from runner.config.errors import Problem, Where, nearest_match, show_value
 from runner.config.fields import Option, option
 from runner.config.operators import RECORDED_DATA
 from runner.config.recorded_columns import find_schema_faults
-from runner.config.targets import Given, describe_fault, find_target_fault
+from runner.config.targets import Given, describe_fault, find_target_fault, find_target_problems
 
 # What writes without Ray Data.
 OWN_WRITE_METHODS = ("write_parquet", "write_json", "write_csv")
@@ -238,11 +238,10 @@ def find_offline_problems(
         yield Problem(what, where("offline.dataset_num_iters_per_learner"), "null", "1 or more")
     for key in ("offline_data_class", "prelearner_class"):
         path = getattr(offline, key)
-        fault = None if path is None else find_target_fault(path)
-        if fault is not None:
-            yield describe_fault(f"offline.{key}", fault, where(f"offline.{key}"), path)
+        yield from () if path is None else find_target_problems(f"offline.{key}", path, where)
     yield from _check_input(offline, where)
-    yield from _check_output(offline, where)
+    yield from _check_method("input_read_method", ("columns", "filter"), 1, offline, where)
+    yield from _check_method("output_write_method", ("columns",), 2, offline, where)
     yield from _check_prelearner_arguments(offline, where)
     for key, known in (("map_batches_kwargs", _MAP_OPTIONS), ("iter_batches_kwargs", _ITER_OPTIONS)):
         for name, value in getattr(offline, key).items():
@@ -254,14 +253,7 @@ def find_offline_problems(
 
 
 def _check_input(offline: OfflineConfig, where: Where) -> Iterator[Problem]:
-    """Yield what is wrong with functions of the user's own that read, or are given to the one that reads."""
-    key, method = "offline.input_read_method", offline.input_read_method
-    if "." in method:
-        arguments = [name for name in offline.input_read_method_kwargs if name not in ("columns", "filter")]
-        fault = find_target_fault(method, arguments, given=Given(num_positional=1))
-        if fault is not None:
-            yield describe_fault(key, fault, where(key), method)
-    yield from find_callable_faults(offline.input_read_method_kwargs, "offline.input_read_method_kwargs", where)
+    """Yield what is wrong with the names of columns, and with a function of the user's own that yields episodes."""
     for problem in find_schema_faults(offline.input_read_schema):
         yield replace(problem, where=where(str(problem.where)))
     if not isinstance(offline.input_, dict):
@@ -285,15 +277,23 @@ def _check_input(offline: OfflineConfig, where: Where) -> Iterator[Problem]:
         yield Problem(what, where(f"offline.{kept[0]}"), "true", f"offline.{kept[0]}=false")
 
 
-def _check_output(offline: OfflineConfig, where: Where) -> Iterator[Problem]:
-    """Yield what is wrong with functions of the user's own that write, or are given to the one that writes."""
-    key, method = "offline.output_write_method", offline.output_write_method
+def _check_method(
+    name: str, of_runner: Sequence[str], num_positional: int, offline: OfflineConfig, where: Where
+) -> Iterator[Problem]:
+    """Yield what is wrong with a function of the user's own that reads or writes, or is given to the one that does.
+
+    Args:
+        name: of the field that names the function.
+        of_runner: arguments that runner itself uses.
+        num_positional: number of arguments that runner gives the function.
+        offline: the block.
+        where: says where values come from.
+    """
+    key, method, given = f"offline.{name}", getattr(offline, name), getattr(offline, f"{name}_kwargs")
     if "." in method:
-        arguments = [name for name in offline.output_write_method_kwargs if name != "columns"]
-        fault = find_target_fault(method, arguments, given=Given(num_positional=2))
-        if fault is not None:
-            yield describe_fault(key, fault, where(key), method)
-    yield from find_callable_faults(offline.output_write_method_kwargs, f"{key}_kwargs", where)
+        arguments = [argument for argument in given if argument not in of_runner]
+        yield from find_target_problems(key, method, where, arguments, given=Given(num_positional))
+    yield from find_callable_faults(given, f"{key}_kwargs", where)
 
 
 def _check_prelearner_arguments(offline: OfflineConfig, where: Where) -> Iterator[Problem]:

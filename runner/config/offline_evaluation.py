@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from runner.config.checks import check_value, convert
+from runner.config.blocks import EvaluationConfig
+from runner.config.checks import check_field, convert_fields
 from runner.config.composed import Composed
 from runner.config.errors import Problem, nearest_match, show_value
-from runner.config.fields import names_of, option, option_of
-from runner.config.schemas import EvaluationConfig, ExperimentConfig, ModuleConfig
+from runner.config.fields import names_of, option
+from runner.config.schemas import ExperimentConfig, ModuleConfig
 
 EVAL_LOSS = "eval_loss"
 # Method -> its name; `runner.offline.evaluation.policy_evaluation.METHODS` implements each.
@@ -68,13 +68,8 @@ def fitted_q_config(values: Mapping[str, Any]) -> FittedQConfig:
     """Convert `offline_evaluation_q_model_config`, checked before; fields that it does not name have their defaults."""
     default = FittedQConfig()
     fitting = {name: value for name, value in values.items() if name != "network"}
-    network = replace(default.network, **_converted(ModuleConfig, values.get("network", {})))
-    return replace(default, **_converted(FittedQConfig, fitting), network=network)
-
-
-def _converted(schema: type, values: Mapping[str, Any]) -> dict[str, Any]:
-    annotations = typing.get_type_hints(schema)
-    return {name: convert(value, annotations[name]) for name, value in values.items()}
+    network = replace(default.network, **convert_fields(ModuleConfig, values.get("network", {})))
+    return replace(default, **convert_fields(FittedQConfig, fitting), network=network)
 
 
 def offline_evaluation_metrics(evaluation: EvaluationConfig, agents: Sequence[str] = ()) -> dict[str, str]:
@@ -131,7 +126,6 @@ def _find_block_problems(
     if not isinstance(values, dict):
         yield Problem(f"{key} must be a block", composed.where(key), show_value(values), ", ".join(names))
         return
-    annotations, options = typing.get_type_hints(schema), {field_.name: option_of(field_) for field_ in fields(schema)}
     for name, value in values.items():
         full, where = f"{key}.{name}", composed.where(f"{key}.{name}") or composed.where(key)
         if name not in names:
@@ -140,6 +134,5 @@ def _find_block_problems(
         elif name == "network":
             yield from _find_block_problems(ModuleConfig, _NETWORK_FIELDS, value, full, composed)
         else:
-            problem = check_value(full, value, annotations[name], options[name], where)
-            if problem is not None:
-                yield problem
+            problem = check_field(schema, name, value, full, where)
+            yield from () if problem is None else (problem,)

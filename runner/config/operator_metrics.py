@@ -9,9 +9,9 @@ from runner.config.plans import PlanStep, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.source_definitions import find_ancestors
 from runner.config.source_modules import UnknowableError
+from runner.config.targets import OPERATOR
 
 PREFIX = "plan/"
-_OPERATOR = "runner.plans.operator.Operator"
 
 
 def operator_metric(operator: str, name: str) -> str:
@@ -54,7 +54,7 @@ def _declared(config: ExperimentConfig) -> Iterator[tuple[str, Reports | None]]:
     for step in steps_of(read_plan(config.algorithm.plan)):
         names.append(free_name(_class_name(step), names))
         try:
-            yield names[-1], declared_reports(step.name, _OPERATOR) if step.config is None else {}
+            yield names[-1], declared_reports(step.name, OPERATOR) if step.config is None else {}
         except UnknowableError:
             yield names[-1], None
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from runner.config.errors import Problem, Where, list_names, show_value
 from runner.config.fields import option
-from runner.config.targets import OPTIMIZERS, Given, describe_fault, find_target_fault
+from runner.config.targets import OPTIMIZERS, Given, find_target_problems
 
 # Optimiser -> its options.
 OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -83,6 +83,5 @@ def _find_target_problems(optimizer: OptimizerConfig, key: str, where: Where) ->
             yield Problem(what, where(f"{key}.arguments"), got, allowed)
             return
     names = [str(name) for name in optimizer.arguments]
-    fault = find_target_fault(optimizer._target_, names, kinds=OPTIMIZERS, given=Given(1, ("lr",)))
-    if fault is not None:
-        yield describe_fault(f"{key}._target_", fault, where(f"{key}._target_"), optimizer._target_)
+    given = Given(1, ("lr",))
+    yield from find_target_problems(f"{key}._target_", optimizer._target_, where, names, OPTIMIZERS, given)

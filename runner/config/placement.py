@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
 
-from runner.config.blocks import DEFAULT_MODULE_ID
+from runner.config.blocks import DEFAULT_MODULE_ID, DEFAULT_STRATEGY, PACK, SPREAD
 from runner.config.checks import find_resource_problems
 from runner.config.composed import Composed
 from runner.config.errors import Problem, nearest_match, show_value
@@ -29,7 +29,7 @@ from runner.config.plans import (
     samples_asynchronously,
     steps_of,
 )
-from runner.config.schemas import DEFAULT_STRATEGY, PACK, SPREAD, ExperimentConfig
+from runner.config.schemas import ExperimentConfig
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from runner.config.blocks import TRACKERS
 from runner.config.errors import show_value
 from runner.config.offline import OWN_WRITE_METHODS
-from runner.config.schemas import TRACKERS
 from runner.config.source_definitions import find_ancestors
 from runner.config.targets import PACKAGES, is_known_kind, names_code
 

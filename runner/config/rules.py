@@ -53,7 +53,7 @@ from runner.config.rllink import find_external_problems
 from runner.config.schemas import ExperimentConfig
 from runner.config.stores import find_store_problem
 from runner.config.sweep import find_sweep_problems
-from runner.config.targets import LOSSES, describe_fault, find_target_fault
+from runner.config.targets import LOSSES, find_target_problems
 from runner.config.user_classes import find_own_class_problems
 
 _Find = Callable[..., Iterable[Problem]]
@@ -122,12 +122,9 @@ def _check_selected_modules(
 
 def _check_algorithms(algorithms: Mapping[str, AlgorithmConfig], where: Where) -> Iterator[Problem]:
     for key, algorithm in algorithms.items():
-        loss = f"{key}.loss"
-        fault = find_target_fault(algorithm.loss, kinds=LOSSES)
-        if fault is not None:
-            yield describe_fault(loss, fault, where(loss), algorithm.loss)
+        yield from find_target_problems(f"{key}.loss", algorithm.loss, where, kinds=LOSSES)
         if algorithm.loss == AlgorithmConfig.loss and not isinstance(algorithm, PPOConfig):
-            what = f"{loss} is missing: its default, PPOLoss, reads fields of PPOConfig"
+            what = f"{key}.loss is missing: its default, PPOLoss, reads fields of PPOConfig"
             yield Problem(what, where(f"{key}.schema"), algorithm.schema, "the path of the loss that goes with it")
         for field in OF_ALGORITHM.values():
             yield from find_edit_problems(f"{key}.{field}", getattr(algorithm, field), where)

@@ -7,14 +7,6 @@ from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig, PPOConfig
 from runner.config.blocks import (
-    ASYNC,
-    DEFAULT_STRATEGY,
-    ENV_STEPS,
-    EPISODES,
-    PACK,
-    SPREAD,
-    TRACKERS,
-    VIDEO,
     CheckpointConfig,
     ConnectorsConfig,
     EnvConfig,
@@ -34,28 +26,7 @@ from runner.config.offline import OfflineConfig
 from runner.config.rllink import RLlinkConfig
 from runner.config.sweep import POPULATIONS, SweepConfig
 
-__all__ = [
-    "ASYNC",
-    "DEFAULT_STRATEGY",
-    "ENV_STEPS",
-    "EPISODES",
-    "PACK",
-    "SPREAD",
-    "TRACKERS",
-    "VIDEO",
-    "CheckpointConfig",
-    "ConnectorsConfig",
-    "EnvConfig",
-    "EnvRunnersConfig",
-    "EvaluationConfig",
-    "ExperimentConfig",
-    "LearnersConfig",
-    "ModuleConfig",
-    "MultiAgentConfig",
-    "Number",
-    "RayConfig",
-    "TrackingConfig",
-]
+__all__ = ["EnvConfig", "ExperimentConfig", "ModuleConfig", "Number"]
 
 Number = int | float
 

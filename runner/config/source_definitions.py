@@ -260,21 +260,16 @@ def is_function(path: str) -> bool | None:
     return None if found is None else not found.is_class
 
 
-def constant_of(path: str, name: str) -> Any:
-    """Return a literal that the class at a dotted path, or a base class of it, gives an attribute; None if unknown."""
+def declared_attribute(path: str, name: str, root: str) -> Any:
+    """Return the literal that the class at a dotted path gives an attribute; None if unknown.
+
+    See `read_class_attribute`.
+    """
     found = _found(path)
-    while found is not None and isinstance(found.node, ast.ClassDef):
-        for statement in found.node.body:
-            if not isinstance(statement, (ast.Assign, ast.AnnAssign)):
-                continue
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            if any(isinstance(one, ast.Name) and one.id == name for one in targets):
-                return _literal(statement.value)
-        try:
-            found = next(iter(bases_of(found, MAX_DEPTH)), None)
-        except UnknowableError:
-            return None
-    return None
+    try:
+        return None if found is None else read_class_attribute(found, name, root)
+    except UnknowableError:
+        return None
 
 
 def attributes_of(path: str) -> tuple[str, ...] | None:
@@ -326,10 +321,3 @@ def _found(path: str) -> Definition | None:
     except (MissingNameError, UnknowableError):
         return None
     return found if isinstance(found, Definition) else None
-
-
-def _literal(node: ast.expr | None) -> Any:
-    try:
-        return None if node is None else ast.literal_eval(node)
-    except ValueError:
-        return None

@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.compose import compose_experiment
-from runner.config.composed import Composed
+from runner.config.composed import Composed, leaf_values
 from runner.config.composition_rules import apply_edits, changes_edits, edits_in
 from runner.config.defaults import core_groups
 from runner.config.documents import TooLargeError, check_expansion
@@ -49,7 +49,7 @@ def compose_stored(
     lines, problems = parse_overrides(overrides, search_dirs(None))
     config = OmegaConf.create(dict(unresolved))
     rename_keys(config)
-    leaves = _leaves(cast(dict[str, Any], OmegaConf.to_container(config, resolve=False)))
+    leaves = leaf_values(cast(dict[str, Any], OmegaConf.to_container(config, resolve=False)))
     places = dict.fromkeys(leaves, _CHECKPOINT_SOURCE) | dict(sources)
     usable = [line for line in lines if _find_unusable(line) is None]
     problems += [problem for line in lines if (problem := _find_unusable(line)) is not None]
@@ -191,7 +191,7 @@ def _find_unusable(line: OverrideLine) -> Problem | None:
 
 def describe_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """Dotted key -> (old, new) as text, for every value that differs."""
-    old, new = _leaves(before), _leaves(after)
+    old, new = leaf_values(before), leaf_values(after)
     names = [name for name in {**old, **new} if old.get(name, _MISSING) != new.get(name, _MISSING)]
     return {name: (_text(old.get(name, _MISSING)), _text(new.get(name, _MISSING))) for name in names}
 
@@ -201,14 +201,6 @@ _MISSING = object()
 
 def _text(value: object) -> str:
     return "not set" if value is _MISSING else show_value(value)
-
-
-def _leaves(values: Mapping[Any, Any], prefix: str = "") -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
-    for key, value in values.items():
-        name = f"{prefix}{key}"
-        leaves |= _leaves(value, f"{name}.") if isinstance(value, Mapping) and value else {name: value}
-    return leaves
 
 
 _CHOOSES_KEYS = "algorithm.schema"  # the keys of `algorithm` depend on it

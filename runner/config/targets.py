@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from runner.config.errors import Problem, list_names, nearest_match
+from runner.config.errors import Problem, Where, list_names, nearest_match
 from runner.config.list_patches import MODULE_ALGORITHM
 from runner.config.source_definitions import MAX_DEPTH, Definition, find_ancestors, inherits, resolve
 from runner.config.source_modules import MissingNameError, SourceModule, UnknowableError
@@ -104,7 +104,7 @@ AGENT_MAPPINGS = Kinds(("runner.env_runners.multi_agent_env.AgentMapping",), "Ag
 PACKAGES = ("runner", "gymnasium", "torch")
 
 _SCHEMA = ("runner.config.algorithms.AlgorithmConfig",)
-_OPERATOR = ("runner.plans.operator.Operator",)
+OPERATOR = "runner.plans.operator.Operator"
 _ENV_RUNNERS = (
     "runner.env_runners.env_runner.SingleAgentEnvRunner",
     "runner.env_runners.multi_agent_env_runner.MultiAgentEnvRunner",
@@ -116,7 +116,7 @@ _EDIT = r"\d+\.(prepend|append|piece)(\.pieces\.\d+)*\._target_"
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (rf"{_ALGORITHM}\.loss", LOSSES.bases),
     (rf"{_ALGORITHM}\.schema", _SCHEMA),
-    (r"algorithm\.plan\..*_target_", _OPERATOR),
+    (r"algorithm\.plan\..*_target_", (OPERATOR,)),
     (r"algorithm\.replay_buffers\.[^.]+\._target_", REPLAY_BUFFERS.bases),
     (r"env_runners\.env_runner_class", _ENV_RUNNERS),
     (rf"{_ALGORITHM}\.optimizer\._target_", OPTIMIZERS.bases),
@@ -183,15 +183,6 @@ def is_subclass(path: str, base: str) -> bool:
         return False
 
 
-def takes_argument(path: str, name: str) -> bool:
-    """Whether the source says that this argument can be given by name."""
-    try:
-        found = resolve(path, MAX_DEPTH)
-        return isinstance(found, Definition) and name in signature_of(found).names
-    except (MissingNameError, UnknowableError):
-        return False
-
-
 def _find_kind_fault(path: str, found: Definition, kinds: Kinds) -> TargetFault | None:
     if not found.is_class:
         return None if kinds.has_factories else TargetFault(f"{path} is a function", f"a subclass of {kinds.asked}")
@@ -226,6 +217,20 @@ def with_positional(given: Given, block: Mapping[str, Any]) -> Given:
     positional = block.get(POSITIONAL)
     count = len(positional) if isinstance(positional, list) else 0
     return replace(given, num_positional=given.num_positional + count)
+
+
+def find_target_problems(
+    key: str,
+    path: str,
+    where: Where,
+    arguments: Iterable[str] | None = None,
+    kinds: Kinds | None = None,
+    given: Given = NOTHING_GIVEN,
+) -> Iterator[Problem]:
+    """Yield the fault of the dotted path at a key, if it has one; see `find_target_fault`."""
+    fault = find_target_fault(path, arguments, kinds=kinds, given=given)
+    if fault is not None:
+        yield describe_fault(key, fault, where(key), path)
 
 
 def describe_fault(key: str, fault: TargetFault, where: str | None, path: str) -> Problem:

@@ -13,10 +13,11 @@ from typing import Any
 
 import gymnasium as gym
 
+from runner.config.blocks import ASYNC
 from runner.config.callables import made_arguments, with_callables
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
-from runner.config.schemas import ASYNC, EnvConfig
+from runner.config.schemas import EnvConfig
 from runner.env_runners.env_closing import close_environments
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.native.making import make_native

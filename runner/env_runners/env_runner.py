@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from runner.config.blocks import EPISODES
 from runner.config.errors import RunFailure
-from runner.config.schemas import EPISODES
 from runner.env_runners.acting_pass import ActingPass, array_of, sampling_mode
 from runner.env_runners.episode_infos import EpisodeInfos
 from runner.env_runners.evaluation_quotas import EvaluationQuotas

@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from runner.closing import close_each
+from runner.config.blocks import EPISODES
 from runner.config.metrics import NUM_HEALTHY, NUM_RESTARTS, SAMPLE_BYTES
 from runner.config.operators import ENV_RUNNERS
-from runner.config.schemas import EPISODES
 from runner.env_runners.evaluation_watch import EvaluationWatch
 from runner.env_runners.handles import RemoteHandle, RunnerHandle, RunnerLost
 from runner.env_runners.runner_ticket import RunnerTicket

@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from runner.config.schemas import ENV_STEPS, EPISODES
+from runner.config.blocks import ENV_STEPS, EPISODES
 from runner.rows.finished_episodes import FinishedEpisodes
 
 BoolArray = npt.NDArray[np.bool_]

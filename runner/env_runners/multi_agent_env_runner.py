@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from torch import nn
 
-from runner.config.schemas import EPISODES
+from runner.config.blocks import EPISODES
 from runner.env_runners.acting_pass import ActingPass
 from runner.env_runners.agent_episodes import AgentEpisodes
 from runner.env_runners.agent_infos import AgentInfos

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from runner.config.schemas import EPISODES
+from runner.config.blocks import EPISODES
 from runner.env_runners.sample import Sample, Weights
 from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
 from runner.rows.finished_episodes import FinishedEpisodes

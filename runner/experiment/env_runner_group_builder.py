@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from runner.cluster.capacity import count_places
 from runner.cluster.placement import Placement
+from runner.config.blocks import ASYNC
 from runner.config.curriculum import read_tasks
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import AsyncGradientsConfig
 from runner.config.plans import is_deterministic, read_plan, steps_of
-from runner.config.schemas import ASYNC, ExperimentConfig
+from runner.config.schemas import ExperimentConfig
 from runner.env_runners.elastic_env_runner_group import ElasticEnvRunnerGroup, Size
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import LocalHandle, RemoteHandle

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.closing import close_each
+from runner.config.blocks import ENV_STEPS
 from runner.config.info_metrics import InfoMetric
-from runner.config.schemas import ENV_STEPS, ExperimentConfig
+from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.evaluation_watch import reporting
 from runner.env_runners.limited_envs import limited

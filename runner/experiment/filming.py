@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from runner.callbacks import Callbacks, EpisodeCallbacks
+from runner.config.blocks import ASYNC
 from runner.config.errors import ConfigError
-from runner.config.schemas import ASYNC, ExperimentConfig
+from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.sample import Weights

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from runner.cluster import connected
+from runner.config.blocks import PACK, SPREAD
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.plans import needs_of
-from runner.config.schemas import PACK, SPREAD, ExperimentConfig
+from runner.config.schemas import ExperimentConfig
 
 
 def is_held_out_read_by_ray(config: ExperimentConfig) -> bool:

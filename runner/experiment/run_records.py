@@ -18,13 +18,14 @@ from runner.checkpoints import CheckpointFolder, read_manifest
 from runner.checkpoints.checkpoint import origin_of
 from runner.checkpoints.folder import list_checkpoints, module_sources
 from runner.config.algorithms import algorithm_name
+from runner.config.blocks import ASYNC
 from runner.config.composed import Composed
 from runner.config.errors import RunFailure, RunnerError, UserError
 from runner.config.metrics import COMPILE_S, NUM_ENV_RESTARTS, NUM_HEALTHY, NUM_RESTARTS
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.plans import describe_updates, find_few_updates, needs_of
 from runner.config.references import with_references
-from runner.config.schemas import ASYNC, ExperimentConfig
+from runner.config.schemas import ExperimentConfig
 from runner.config.signatures import prepare_key
 from runner.experiment.run_folder import RunFolder
 from runner.experiment.stop_criteria import fewest_episodes

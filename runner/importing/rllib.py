@@ -15,19 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig
-from runner.config.errors import Problem, UserError, nearest_match, show_value
-from runner.config.offline import OfflineConfig
-from runner.config.schemas import (
+from runner.config.blocks import (
     ENV_STEPS,
     ConnectorsConfig,
-    EnvConfig,
     EnvRunnersConfig,
     EvaluationConfig,
-    ExperimentConfig,
     LearnersConfig,
-    ModuleConfig,
     MultiAgentConfig,
 )
+from runner.config.errors import Problem, UserError, nearest_match, show_value
+from runner.config.offline import OfflineConfig
+from runner.config.schemas import EnvConfig, ExperimentConfig, ModuleConfig
 from runner.importing.imported import Imported, read_python
 from runner.importing.rllib_algorithms import ALGORITHMS, Counterpart, counterpart_of, take_algorithm
 from runner.importing.rllib_config import CONVERTED, RLlibConfig, find_fault, own_keys, rename, rllib_defaults

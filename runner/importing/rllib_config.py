@@ -13,20 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig, APPOConfig
+from runner.config.blocks import ConnectorsConfig, EnvRunnersConfig, EvaluationConfig, LearnersConfig, MultiAgentConfig
 from runner.config.checks import check_value
 from runner.config.defaults import default_values
 from runner.config.errors import show_value
 from runner.config.fields import option_of
 from runner.config.offline import OfflineConfig
 from runner.config.optimizer import OptimizerConfig
-from runner.config.schemas import (
-    ConnectorsConfig,
-    EnvRunnersConfig,
-    EvaluationConfig,
-    LearnersConfig,
-    ModuleConfig,
-    MultiAgentConfig,
-)
+from runner.config.schemas import ModuleConfig
 from runner.importing.imported import Imported
 
 # Argument of a method of RLlib's `AlgorithmConfig` -> its key in `to_dict()` of RLlib 2.60.

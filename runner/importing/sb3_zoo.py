@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.config.errors import Problem, UserError, nearest_match
-from runner.config.yaml_lines import YAMLError, read_yaml
+from runner.config.yaml_files import YAMLError, read_yaml
 from runner.importing.imported import Imported, read_python
 from runner.importing.zoo_envs import ATARI_ENTRY, atari_env, find_env, find_wrappers, is_atari_wrapper
 

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from runner.cluster.pending_actors import find_lack_of_capacity
 from runner.cluster.placement import Placement
+from runner.config.blocks import LearnersConfig
 from runner.config.errors import Problem, RunFailure, RunnerError
-from runner.config.schemas import LearnersConfig
 from runner.creation_failures import creation_failure
 from runner.episodes import nested
 from runner.episodes.columns import Rollout

@@ -11,8 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from runner.config.blocks import LearnersConfig
 from runner.config.operators import LEARNERS
-from runner.config.schemas import LearnersConfig
 from runner.episodes import nested
 from runner.episodes.columns import Rollout
 from runner.episodes.rollout_parts import split_rollout

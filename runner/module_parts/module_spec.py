@@ -9,11 +9,12 @@ from typing import Any, TypeVar, get_type_hints
 import gymnasium as gym
 
 from runner.config.algorithms import AlgorithmConfig
+from runner.config.blocks import MultiAgentConfig
 from runner.config.checks import convert
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.list_patches import OF_ALGORITHM, added_up
 from runner.config.optimizer import with_overrides
-from runner.config.schemas import ExperimentConfig, ModuleConfig, MultiAgentConfig
+from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.env_runners.env_closing import close_environments
 from runner.env_runners.env_makers import make_environment, sub_environments
 from runner.env_runners.multi_agent_env import DeclaredAgents, MultiAgentEnv, agents_by_module, make_mapping

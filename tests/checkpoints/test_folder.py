@@ -12,8 +12,8 @@ import pytest
 
 from runner.checkpoints import CheckpointFolder, load_checkpoint, save_checkpoint
 from runner.checkpoints.folder import newest_checkpoint
+from runner.config.blocks import CheckpointConfig
 from runner.config.errors import UserError
-from runner.config.schemas import CheckpointConfig
 from tests.conftest import checkpoints_of
 
 RETURN = "env_runners/episode_return_mean"

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from runner.config.blocks import RayConfig
 from runner.config.errors import ConfigError, Problem
-from runner.config.schemas import RayConfig
 from runner.experiment.trainer import Trainer
 from tests.cluster.host import environment_of, hosted_ray
 from tests.conftest import WAIT_S
@@ -23,7 +23,7 @@ CLIENT = """
 import json, os, sys, ray
 from runner.cluster import connected
 from runner.config.errors import ConfigError
-from runner.config.schemas import RayConfig
+from runner.config.blocks import RayConfig
 notes = []
 try:
     with connected(RayConfig(sys.argv[1] or None), {"CPU": 1}, "env_runners.num_env_runners", notes.append):

@@ -16,7 +16,7 @@ COMMAND = """
 import os, signal, threading
 from ray._private import worker
 from runner.cluster import connected
-from runner.config.schemas import RayConfig
+from runner.config.blocks import RayConfig
 notes, is_told = [], threading.Event()
 def note(text):
     notes.append(text)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from runner.config.blocks import EnvRunnersConfig
 from runner.config.errors import ConfigError, Problem, RunFailure, list_names, nearest_match
 from runner.config.fields import names_of
 from runner.config.metrics import producible_metrics
-from runner.config.schemas import EnvRunnersConfig, ExperimentConfig
+from runner.config.schemas import ExperimentConfig
 
 METRICS = tuple(producible_metrics(ExperimentConfig()))
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.support.reporting_pieces import RewardSum
 
 from runner.cli.show import render_config
 from runner.config import build_experiment_config, compose_experiment
@@ -15,6 +14,7 @@ from runner.config.connector_metrics import connector_metrics
 from runner.config.errors import ConfigError
 from runner.config.experiment_file import experiment_text
 from runner.config.stored import compose_stored, compose_variant
+from tests.support.reporting_connectors import RewardSum
 
 WriteConfig = Callable[[str, str], Path]
 ReportOf = Callable[..., str]

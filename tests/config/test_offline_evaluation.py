@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from runner.config import build_experiment_config, compose_experiment
+from runner.config.blocks import EvaluationConfig
 from runner.config.errors import Problem
 from runner.config.metrics import producible_metrics
 from runner.config.offline_evaluation import (
@@ -17,7 +18,7 @@ from runner.config.offline_evaluation import (
     evaluation_types,
     fitted_q_config,
 )
-from runner.config.schemas import EvaluationConfig, ModuleConfig
+from runner.config.schemas import ModuleConfig
 from runner.offline.evaluation.policy_evaluation import METHODS
 from tests.support.problems import Including, not_a_choice, out_of_range
 

@@ -11,9 +11,10 @@ import pytest
 
 from runner import make_env_runner
 from runner.callbacks import Callback
+from runner.config.blocks import MultiAgentConfig
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, RunFailure
-from runner.config.schemas import ExperimentConfig, MultiAgentConfig
+from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner

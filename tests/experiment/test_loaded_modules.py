@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 
 from runner.checkpoints import load_checkpoint, read_manifest
+from runner.config.blocks import EnvRunnersConfig
 from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
-from runner.config.schemas import EnvRunnersConfig, ExperimentConfig
+from runner.config.schemas import ExperimentConfig
 from runner.config.validation import build_experiment_config
 from runner.experiment.run_experiment import run_experiment
 from runner.experiment.run_folder import opened_run_folder

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-import typing
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from runner.config.checks import check_value, convert, find_unknown_keys
+from runner.config.checks import check_field, convert_fields, find_unknown_keys, typed_fields
 from runner.config.errors import ConfigError, Problem, Where, nearest_match, show_value
 from runner.config.operators import OPERATORS, BranchesConfig, OperatorConfig
-from runner.config.source_definitions import constant_of, find_ancestors, is_function
-from runner.config.targets import Given, describe_fault, find_target_fault
+from runner.config.source_definitions import declared_attribute, find_ancestors, is_function
+from runner.config.targets import OPERATOR, Given, describe_fault, find_target_fault
 
 KEY = "algorithm.plan"
 # Names of items; None: not known.
@@ -142,18 +141,13 @@ class PlanReader:
         for name, allowed, nearest in find_unknown_keys(schema, options, f"{key}."):
             got = show_value(options[name.removeprefix(f"{key}.")])
             self._add(f"unknown option {name}", name, got, allowed or "no options", nearest)
-        annotations = typing.get_type_hints(schema)
-        read = {}
-        for one in dataclasses.fields(schema):
-            if one.name not in options:
-                continue
-            name, annotation, value = f"{key}.{one.name}", annotations[one.name], options[one.name]
-            problem = check_value(name, value, annotation, one.metadata["option"], self._where(name))
-            if problem is None:
-                read[one.name] = convert(value, annotation)
-            else:
-                self.problems.append(problem)
-        return schema(**read)
+        given = {name: options[name] for name in typed_fields(schema) if name in options}
+        checked = {
+            name: check_field(schema, name, given[name], f"{key}.{name}", self._where(f"{key}.{name}"))
+            for name in given
+        }
+        self.problems += [problem for problem in checked.values() if problem is not None]
+        return schema(**convert_fields(schema, {name: given[name] for name in given if checked[name] is None}))
 
     def _read_target(self, value: dict[str, Any], key: str) -> PlanStep | None:
         arguments = dict(value)
@@ -166,7 +160,7 @@ class PlanReader:
             self.problems.append(describe_fault(f"{key}._target_", fault, self._where(key), path))
             return None
         base = _operator_of(path)
-        declared = {name: constant_of(path, name) for name in ("takes", "gives", "needs")}
+        declared = {name: declared_attribute(path, name, OPERATOR) for name in ("takes", "gives", "needs")}
         takes, gives, needs = (
             getattr(base, name) if base is not None and value in (None, ()) else value
             for name, value in declared.items()
