@@ -14,8 +14,9 @@ import time
 from typing import Any
 
 from runner.callbacks import Callback
-from runner.env_runners import env_runner as module
+from runner.env_runners import stepping_env_runner as module
 from runner.env_runners.env_runner import SingleAgentEnvRunner
+from runner.env_runners.stepping_env_runner import SteppingEnvRunner
 from runner.experiment.env_runner_builder import make_env_runner
 
 NUM_ENVS = 8
@@ -37,19 +38,17 @@ class EpisodeSteps(Callback):
 
 
 class _WithoutHooks(ast.NodeTransformer):
-    """Cuts out what depends on `self.callbacks`."""
+    """Cuts out the loops over hooks."""
 
-    def visit_If(self, node: ast.If) -> ast.AST | None:
-        self.generic_visit(node)
-        return None if "self.callbacks" in ast.unparse(node.test) else node
+    def visit_For(self, node: ast.For) -> ast.AST | None:
+        return None if ast.unparse(node.iter) in ("self._before_reset", "self._on_step") else node
 
 
 def without_hooks() -> type[SingleAgentEnvRunner]:
     """Return the env runner without the lines that call hooks."""
     methods: dict[str, Any] = {}
-    for name in ("sample", "_step"):
-        tree = ast.parse(textwrap.dedent(inspect.getsource(getattr(SingleAgentEnvRunner, name))))
-        exec(compile(_WithoutHooks().visit(tree), name, "exec"), vars(module), methods)  # our own source
+    tree = ast.parse(textwrap.dedent(inspect.getsource(SteppingEnvRunner._vector_step)))
+    exec(compile(_WithoutHooks().visit(tree), "_vector_step", "exec"), vars(module), methods)  # our own source
     return type("WithoutHooks", (SingleAgentEnvRunner,), methods)
 
 

@@ -30,8 +30,8 @@ class RunView(Protocol):
 class Announces(Protocol):
     """Env runners, to which a part announces what the next episodes use."""
 
-    def announce(self, subject: str, method: str, *arguments: Any) -> None:
-        """Call a method of each env runner before its next call; a later announcement replaces one of its subject."""
+    def announce(self, subject: str, receiver: str, *arguments: Any) -> None:
+        """Call a receiver in each env runner before its next call; a later announcement replaces one of its subject."""
 
     def has_announced(self, subject: str) -> bool:
         """Return whether there was an announcement about a subject."""

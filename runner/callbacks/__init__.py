@@ -2,15 +2,11 @@
 
 from runner.callbacks.callback import EPISODE_HOOKS, HOOKS, Callback
 from runner.callbacks.callbacks import Callbacks, build_callbacks
-from runner.callbacks.episode_callbacks import EpisodeCallbacks
-from runner.callbacks.received_callbacks import ReceivedCallbacks
 
 __all__ = [
     "EPISODE_HOOKS",
     "HOOKS",
     "Callback",
     "Callbacks",
-    "EpisodeCallbacks",
-    "ReceivedCallbacks",
     "build_callbacks",
 ]

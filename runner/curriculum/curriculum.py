@@ -31,7 +31,7 @@ class Curriculum(Part):
         """Announce the probabilities with which the tasks of new episodes are drawn."""
         evaluated = evaluated_tasks(self._config)
         odds = dict.fromkeys(evaluated, 1 / len(evaluated)) if is_evaluation else self.odds()
-        env_runners.announce("tasks", "use_tasks", odds)
+        env_runners.announce("tasks", "tasks", odds)
 
     def odds(self) -> dict[str, float]:
         """Return task -> probability in training."""

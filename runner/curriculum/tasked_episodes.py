@@ -2,67 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from runner.curriculum.tasked_env import Tasked
-from runner.rows.task_outcomes import TaskOutcome
+from runner.env_runners.listeners import Cut, EpisodeListener, IntArray, VectorStep
+from runner.rows.finished_episodes import FinishedEpisodes
+from runner.rows.task_outcomes import CURRICULUM, TaskOutcome
 
-if TYPE_CHECKING:
-    from runner.env_runners.running_agents import FinishedEpisode
 
-
-class TaskedEpisodes:
-    """Keeps the tasks of finished episodes of an env runner until it takes them.
+class TaskedEpisodes(EpisodeListener):
+    """Keeps the tasks of finished episodes until a sample or an evaluation is complete.
 
     Args:
-        envs: its N sub-environments.
+        envs: the N sub-environments of the env runner.
     """
 
     def __init__(self, envs: Sequence[Tasked]) -> None:
         self._envs = list(envs)
-        self._ended: list[tuple[str, float | None]] = []
+        self.begin()
+
+    @property
+    def receivers(self) -> Mapping[str, Callable[..., None]]:
+        """`tasks`: the probabilities with which the tasks of new episodes are drawn."""
+        return {"tasks": self.use}
 
     def use(self, odds: Mapping[str, float]) -> None:
         """Draw the tasks of new episodes with these probabilities."""
         for env in self._envs:
             env.odds = dict(odds)
 
-    def clear(self) -> None:
+    def begin(self) -> None:
         """Forget all episodes."""
-        self._ended = []
+        self._ended: list[tuple[str, float | None]] = []  # task and measured value, in the order of their ends
+        self._num_cut = 0
 
-    def add_step(self, is_done: npt.NDArray[np.bool_]) -> None:
-        """Take note of a vector step; (N,) whether it ended the episode.
+    def on_step(self, step: VectorStep) -> None:
+        """Note the tasks and the values of episodes that have ended.
 
         Raises:
-            RunFailure: an episode has not what is measured.
+            RunFailure: an episode does not have the value that is measured.
         """
-        if is_done.any():
-            ended = [self._envs[n] for n in np.flatnonzero(is_done).tolist()]
-            self._ended += [(env.task, env.measured()) for env in ended]
+        if not np.count_nonzero(step.is_done):
+            return
+        agents_of = {episode.env: episode.returns for episode in step.ended}  # opponents of a league have no returns
+        for n in np.flatnonzero(step.is_done).tolist():
+            env = self._envs[n]
+            self._ended.append((env.task, env.measured(agents_of.get(n))))
 
-    def take(self, returns: npt.NDArray[np.float64]) -> tuple[TaskOutcome, ...]:
-        """Return the outcomes of the episodes since the last call, in the order of their ends.
+    def on_cut(self, cut: Cut) -> None:
+        """Add the tasks of the episodes that ended."""
+        cut.tasks = [task for task, _ in self._ended[self._num_cut :]]
+        self._num_cut = len(self._ended)
 
-        Args:
-            returns: (F,) of these episodes.
-        """
-        ended, self._ended = self._ended, []
-        return tuple(
+    def complete(self, finished: FinishedEpisodes, counted: IntArray | None) -> FinishedEpisodes:
+        """Add the outcomes of the episodes; without `curriculum.measure` an outcome is the return."""
+        ended = self._ended if counted is None else [self._ended[place] for place in counted]
+        outcomes = tuple(
             TaskOutcome(task, episode_return if measured is None else measured)
-            for (task, measured), episode_return in zip(ended, returns.tolist(), strict=True)
+            for (task, measured), episode_return in zip(ended, finished.returns.tolist(), strict=True)
         )
-
-    def told(self, ended: Sequence[FinishedEpisode]) -> list[FinishedEpisode]:
-        """Return env episodes of several agents that have just ended, with their outcomes."""
-        return [replace(episode, task=self._outcome(episode)) for episode in ended]
-
-    def _outcome(self, episode: FinishedEpisode) -> TaskOutcome:
-        env = self._envs[episode.env]
-        measured = env.measured(episode.returns)  # opponents of a league have no returns
-        return TaskOutcome(env.task, sum(episode.returns.values()) if measured is None else measured)
+        self.begin()
+        return replace(finished, outcomes={**finished.outcomes, CURRICULUM: outcomes})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
@@ -63,7 +64,9 @@ class ActingPass:
         return outputs
 
 
-def sampling_mode(environments: Any, pipelines: Iterable[ConnectorPipeline], has_callbacks: bool) -> Any:
+def sampling_mode(
+    environments: Any, pipelines: Iterable[ConnectorPipeline], has_callbacks: bool
+) -> AbstractContextManager[Any]:
     """Return the context in which env steps and pipelines run.
 
     It is torch's inference mode, in which a step takes less time, if none of this code is the user's: an environment,
@@ -77,7 +80,9 @@ def sampling_mode(environments: Any, pipelines: Iterable[ConnectorPipeline], has
     together = environments if isinstance(environments, list) else [environments]
     layers = [layer for env in together for layer in (layers_of(env) if hasattr(env, "unwrapped") else [env])]
     is_known = all(type(layer).__module__.startswith(_KNOWN) for layer in layers)
-    return torch.inference_mode(is_known and not has_callbacks and all(map(is_of_runner, pipelines)))
+    can_infer = is_known and not has_callbacks and all(map(is_of_runner, pipelines))
+    mode: AbstractContextManager[Any] = torch.inference_mode(can_infer)
+    return mode
 
 
 def array_of(leaf: Any) -> npt.NDArray[Any]:

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from runner.config.info_metrics import InfoMetric
 from runner.env_runners.episode_infos import JOINED, is_of_group, number_in
-from runner.env_runners.multi_agent_envs import EnvStep
-from runner.env_runners.running_agents import FinishedEpisode
+from runner.env_runners.listeners import EpisodeListener, IntArray, VectorStep
+from runner.rows.finished_episodes import FinishedEpisodes
 
 # What an agent's episode has so far: its number, and how many steps it is of.
 _SoFar = tuple[float, int]
 _NOTHING: _SoFar = (np.nan, 0)
 
 
-class AgentInfos:
+class AgentInfos(EpisodeListener):
     """Takes a number of each agent's episode out of its infos: the last one, or one of all its steps.
 
     Args:
@@ -28,28 +27,32 @@ class AgentInfos:
         num_envs: N.
     """
 
+    name: ClassVar[str] = "infos"
+
     def __init__(self, metrics: Sequence[InfoMetric], module_of: Mapping[str, str], num_envs: int) -> None:
         self._metrics, self._module_of, self._num_envs = metrics, module_of, num_envs
-        self.clear()
+        self.begin()
 
-    def clear(self) -> None:
+    def begin(self) -> None:
         """Forget all episodes."""
         # Of each sub-environment: agent id -> metric -> so far.
         self._so_far: list[dict[str, dict[str, _SoFar]]] = [{} for _ in range(self._num_envs)]
+        # Of each env episode that has ended: agent id -> metric -> number.
+        self._ended: list[dict[str, dict[str, float]]] = []
 
-    def add_steps(self, steps: Sequence[EnvStep], ended: Sequence[FinishedEpisode]) -> list[FinishedEpisode]:
-        """Take in what the sub-environments returned; returns the env episodes that ended with their numbers.
+    def on_step(self, step: VectorStep) -> None:
+        """Read the numbers of one vector step.
 
         Raises:
             RunFailure: an info has something else than a number.
         """
-        for env, step in enumerate(steps):
-            if step.is_reset:
+        for env, answer in enumerate(step.answers):
+            if answer.is_reset:
                 self._so_far[env] = {}
                 continue
-            for agent in step.obs:
-                self._add(env, agent, step.infos.get(agent) or {})
-        return [replace(episode, infos=self._numbers_in(episode.env)) for episode in ended]
+            for agent in answer.obs:
+                self._add(env, agent, answer.infos.get(agent) or {})
+        self._ended += [self._numbers_in(episode.env) for episode in step.ended]
 
     def _add(self, env: int, agent: str, info: Mapping[str, Any]) -> None:
         so_far = self._so_far[env].setdefault(agent, {})
@@ -65,14 +68,15 @@ class AgentInfos:
             for agent, own in self._so_far[env].items()
         }
 
-    def numbers_of(self, finished: Sequence[FinishedEpisode]) -> dict[str, npt.NDArray[np.float64]]:
-        """Return metric -> the numbers of all agents' episodes in env episodes, NaN where one has none."""
+    def complete(self, finished: FinishedEpisodes, counted: IntArray | None) -> FinishedEpisodes:
+        """Add the numbers of all agents' episodes, NaN where one has none."""
+        ended, self._ended = self._ended, []
         numbers: dict[str, list[float]] = {metric.name: [] for metric in self._metrics}
-        for episode in finished:
-            for own in episode.infos.values():
+        for of_agents in ended if counted is None else [ended[place] for place in counted]:
+            for own in of_agents.values():
                 for name, number in own.items():
                     numbers[name].append(number)
-        return {name: np.array(values, np.float64) for name, values in numbers.items()}
+        return replace(finished, infos={name: np.array(values, np.float64) for name, values in numbers.items()})
 
     # -- state -----------------------------------------------------------------------------------------------------
 

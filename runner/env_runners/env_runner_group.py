@@ -132,14 +132,14 @@ class EnvRunnerGroup(Part):
         for index in self._sent if runners is None else self._sent.keys() & set(runners):
             self._sent[index] = self._newest
 
-    def announce(self, subject: str, method: str, *arguments: Any) -> None:
-        """Call a method of each runner before its next call, also of runners that replace lost ones.
+    def announce(self, subject: str, receiver: str, *arguments: Any) -> None:
+        """Call a receiver in each runner before its next call, also in runners that replace lost ones.
 
         Args:
             subject: what the call is about; a later one about the same takes its place.
-            method, arguments: of the call; its answer is not waited for.
+            receiver, arguments: see `EnvRunner.receive`; its answer is not waited for.
         """
-        self._announced[subject] = (method, *(self._share(argument) for argument in arguments))
+        self._announced[subject] = ("receive", receiver, *(self._share(argument) for argument in arguments))
         self._told = {handle: self._told.get(handle, {}) for handle in self.handles}
 
     def has_announced(self, subject: str) -> bool:

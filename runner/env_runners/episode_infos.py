@@ -6,13 +6,16 @@ Dimension letters: N sub-environments, F finished episodes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import Problem, RunFailure, show_value
 from runner.config.info_metrics import InfoMetric
+from runner.env_runners.listeners import EpisodeListener, IntArray, VectorStep
+from runner.rows.finished_episodes import FinishedEpisodes
 from runner.rows.infos import Infos, info_of, keys_of
 
 Floats = npt.NDArray[np.float64]
@@ -27,7 +30,7 @@ JOINED: Mapping[str, Callable[[Any, Any], Any]] = {
 }
 
 
-class EpisodeInfos:
+class EpisodeInfos(EpisodeListener):
     """Takes a number of each finished episode out of infos: the last one, or one of all its steps.
 
     Args:
@@ -35,11 +38,13 @@ class EpisodeInfos:
         num_envs: N.
     """
 
+    name: ClassVar[str] = "infos"
+
     def __init__(self, metrics: Sequence[InfoMetric], num_envs: int) -> None:
         self._metrics, self._num_envs = metrics, num_envs
-        self.clear()
+        self.begin()
 
-    def clear(self) -> None:
+    def begin(self) -> None:
         """Forget all episodes."""
         joined = [metric.name for metric in self._metrics if metric.at in JOINED]
         self._so_far = {name: np.full(self._num_envs, np.nan) for name in joined}
@@ -47,17 +52,15 @@ class EpisodeInfos:
         self._ended: dict[str, list[Floats]] = {metric.name: [] for metric in self._metrics}
         self._newest_at_end: Infos = {}
 
-    def add_step(self, infos: Infos, is_step: Bools, is_done: Bools) -> None:
-        """Take in one vector step.
-
-        Args:
-            infos: of the step; of the reset where a sub-environment was reset.
-            is_step: (N,) false where the sub-environment was reset.
-            is_done: (N,) the step ended the episode.
+    def on_step(self, step: VectorStep) -> None:
+        """Read the numbers of one vector step.
 
         Raises:
             RunFailure: an info has something else than a number.
         """
+        if step.aborted:
+            self._forget(step.aborted)
+        infos, is_step, is_done = step.infos, ~step.is_reset, step.is_done
         has_ended = np.count_nonzero(is_done) > 0
         if has_ended:
             self._newest_at_end = infos
@@ -80,24 +83,19 @@ class EpisodeInfos:
                 self._ended[name].append(self._of_group(of_ended, infos, metric, is_done))
                 so_far[is_done], num_steps[is_done] = np.nan, 0
 
-    def break_off(self, envs: Sequence[int]) -> None:
+    def _forget(self, envs: Sequence[int]) -> None:
         """Forget the running episodes of these sub-environments."""
         for name, so_far in self._so_far.items():
             so_far[list(envs)], self._num_steps[name][list(envs)] = np.nan, 0
 
-    def take(self) -> dict[str, Floats]:
-        """Return metric -> (F,) numbers of the episodes that ended since the last call, in the order of their ends.
-
-        NaN: no info of the episode has the key.
-        """
+    def complete(self, finished: FinishedEpisodes, counted: IntArray | None) -> FinishedEpisodes:
+        """Add the numbers of the episodes, NaN where no info of an episode has the key."""
         taken = {name: np.concatenate([np.zeros(0), *parts]) for name, parts in self._ended.items()}
         self._ended = {name: [] for name in self._ended}
-        return taken
-
-    def known_keys(self, taken: Mapping[str, Floats]) -> tuple[str, ...]:
-        """Return the keys of the newest infos at the end of an episode, if numbers that were taken are missing."""
         is_missing = any(len(numbers) and np.isnan(numbers).all() for numbers in taken.values())
-        return tuple(keys_of(self._newest_at_end)) if is_missing else ()
+        keys = tuple(keys_of(self._newest_at_end)) if is_missing else ()
+        infos = taken if counted is None else {name: numbers[counted] for name, numbers in taken.items()}
+        return replace(finished, infos=infos, info_keys=keys)
 
     def _numbers(self, infos: Infos, metric: InfoMetric, is_asked: Bools) -> Floats:
         """Return the numbers (N,) of a step's infos, of the sub-environments that are asked; NaN: none."""
@@ -144,7 +142,7 @@ class EpisodeInfos:
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on from a state of `get_state`; metrics that it does not have begin with the next step."""
-        self.clear()
+        self.begin()
         for name in set(self._so_far) & set(state["so_far"]):
             self._so_far[name][:], self._num_steps[name][:] = state["so_far"][name], state["num_steps"][name]
 

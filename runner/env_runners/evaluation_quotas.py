@@ -40,35 +40,26 @@ class EvaluationQuotas:
         is_larger = np.arange(num_envs) < duration % num_envs
         self.remaining: IntArray = duration // num_envs + is_larger.astype(np.int64)
         self.num_counted: IntArray = np.zeros(num_envs, np.int64)
-        self._num_broken_off: IntArray = np.zeros(num_envs, np.int64)
+        self._num_aborted: IntArray = np.zeros(num_envs, np.int64)
 
     @property
     def is_running(self) -> BoolArray:
         """Whether (N,) a sub-environment has something left to run."""
         return self.remaining > 0
 
-    def count(self, is_step: BoolArray, has_ended: BoolArray) -> None:
-        """Take note of a vector step.
+    def count(self, is_reset: BoolArray, has_ended: BoolArray, aborted: Sequence[int] = ()) -> None:
+        """Count a vector step.
 
         Args:
-            is_step: (N,) false where the sub-environment was reset.
+            is_reset: (N,) the sub-environment was reset, and made no step.
             has_ended: (N,) the step ended its episode.
+            aborted: sub-environments whose episode failed in this step; another one replaces it.
         """
         counts = self.is_running
+        for n in aborted:
+            self._num_aborted[n] += counts[n]
         self.num_counted += counts & has_ended
-        self.remaining -= counts & (is_step if self._counts_steps else has_ended)
-
-    def break_off(self, envs: Sequence[int], is_step: BoolArray) -> None:
-        """Take note of episodes that break off in a vector step, before `count`: others run in their place.
-
-        Args:
-            envs: sub-environments that were made anew.
-            is_step: (N,) see `count`; false is written to the ones that were.
-        """
-        is_broken = np.zeros_like(is_step)
-        is_broken[list(envs)] = True
-        self._num_broken_off += is_broken & is_step & self.is_running
-        is_step &= ~is_broken
+        self.remaining -= counts & (~is_reset if self._counts_steps else has_ended)
 
     def are_counted(self, episode_numbers: IntArray, env_of: IntArray) -> BoolArray:
         """Return whether (E,) chunks are of episodes that have ended within the quota, or still may.
@@ -77,21 +68,14 @@ class EvaluationQuotas:
             episode_numbers: (E,) number of the chunk's episode within its sub-environment, from 0.
             env_of: (E,) its sub-environment.
         """
-        limits = self.num_counted + self._num_broken_off + self.is_running
+        limits = self.num_counted + self._num_aborted + self.is_running
         return episode_numbers < limits[env_of]
 
-    def counted(self, finished: FinishedEpisodes) -> FinishedEpisodes:
-        """Return the finished episodes that count, those of sub-environment 0 first."""
-        chosen = self.chosen(finished.env_of)
-        infos = {name: numbers[chosen] for name, numbers in finished.infos.items()}
-        return replace(
-            finished,
-            returns=finished.returns[chosen],
-            lengths=finished.lengths[chosen],
-            env_of=finished.env_of[chosen],
-            infos=infos,
-            outcomes={name: tuple(of_each[place] for place in chosen) for name, of_each in finished.outcomes.items()},
-        )
+    def counted(self, finished: FinishedEpisodes) -> tuple[FinishedEpisodes, IntArray]:
+        """Return the finished episodes that count, those of sub-environment 0 first, and their places."""
+        places = self.chosen(finished.env_of)
+        returns, lengths, env_of = finished.returns[places], finished.lengths[places], finished.env_of[places]
+        return replace(finished, returns=returns, lengths=lengths, env_of=env_of), places
 
     def chosen(self, env_of: Sequence[int] | IntArray) -> IntArray:
         """Return the places of finished episodes that count, among ones of these sub-environments."""

@@ -15,7 +15,6 @@ from runner.env_runners.env_closing import close_environments
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv
 from runner.env_runners.replayed_actions import MAX_REPLAYED_STEPS
 from runner.episodes import nested
-from runner.rows.matches import Match
 from runner.streams import integer_seed
 
 
@@ -49,6 +48,7 @@ class MultiAgentEnvironments:
     """
 
     not_restored: Sequence[int] = ()
+    counts: Mapping[str, int] = {}
 
     def __init__(
         self,
@@ -113,14 +113,9 @@ class MultiAgentEnvironments:
         """Whether (N,) the episode is over, and the next step resets the sub-environment."""
         return np.array(self._is_done, np.bool_)
 
-    def end_episode(self, n: int) -> tuple[Match, ...]:
-        """Note that the last agent of sub-environment n has finished: it is reset in the next step.
-
-        Returns:
-            The matches that the episode was, where players of a league took part.
-        """
+    def end_episode(self, n: int) -> None:
+        """Note that the last agent of sub-environment n has finished: it is reset in the next step."""
         self._is_done[n] = True
-        return ()
 
     def place(self, n: int) -> str:
         """Return where sub-environment n is, for messages."""

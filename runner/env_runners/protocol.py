@@ -73,6 +73,9 @@ class EnvRunner(Protocol):
     def set_weights(self, weights: Weights) -> None:
         """Act with these parameters (module id -> vector) from now on."""
 
+    def receive(self, receiver: str, *announced: Any) -> None:
+        """Take what a part of the run announces to env runners, before the next episodes."""
+
     def address(self) -> str | None:
         """Return `host:port` where simulators connect; None where environments are stepped here."""
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from runner.config.errors import Problem, RunFailure, nearest_match
 from runner.env_runners.env_answers import reward_of
 from runner.env_runners.multi_agent_env import ALL_AGENTS
 from runner.env_runners.multi_agent_envs import EnvStep, MultiAgentEnvironments
-from runner.rows.matches import Match
-from runner.rows.task_outcomes import TaskOutcome
 
 
 @dataclass(frozen=True)
@@ -19,22 +17,18 @@ class FinishedEpisode:
     """An env episode that ended.
 
     Attributes:
+        env: number of its sub-environment.
+        length: env steps.
         returns: agent id -> its return.
-        infos: agent id -> metric -> number out of its infos; NaN: none.
         number: of the episode in its sub-environment, from 0.
         is_terminated: whether the environment has terminated it, or each of its agents; else it is truncated.
-        matches: that it was, in a league.
-        task: that it was of, in a curriculum.
     """
 
     env: int
     length: int
     returns: Mapping[str, float]
-    infos: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     number: int = 0
     is_terminated: bool = False
-    matches: tuple[Match, ...] = ()
-    task: TaskOutcome | None = None
 
 
 class Observed:
@@ -162,9 +156,9 @@ class RunningAgents:
             self._truncated[n] += not is_terminated
         is_open = ALL_AGENTS in step.terminateds or ALL_AGENTS in step.truncateds
         if all_terminated or all_truncated or not (self._running[n] or is_open):
-            matches = self._env.end_episode(n)
+            self._env.end_episode(n)
             is_terminated = all_terminated or (not all_truncated and self._truncated[n] == 0)
-            return FinishedEpisode(n, self.env_t[n], self._returns[n], {}, self.numbers[n], is_terminated, matches)
+            return FinishedEpisode(n, self.env_t[n], self._returns[n], self.numbers[n], is_terminated)
         return None
 
     def _slot(self, agent: str, n: int, data: str) -> tuple[str, int]:

@@ -7,25 +7,30 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from runner.callbacks import EPISODE_HOOKS, EpisodeCallbacks, build_callbacks
+from runner.callbacks import EPISODE_HOOKS, Callbacks, build_callbacks
 from runner.config.curriculum import task_names
 from runner.config.env_runner_checks import separate_settings
-from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.info_metrics import read_info_metrics
 from runner.config.plans import env_steps_per_round
 from runner.config.schemas import ExperimentConfig
-from runner.config.user_code import is_user_defined, place_of
+from runner.config.user_code import is_user_defined
 from runner.env_runners.agent_infos import AgentInfos
+from runner.env_runners.checked_env_runner import CheckedEnvRunner
 from runner.env_runners.env_makers import make_environment, make_multi_agent_env, make_vector_env
 from runner.env_runners.env_runner import SingleAgentEnvRunner
+from runner.env_runners.episode_callbacks import EpisodeCallbacks
 from runner.env_runners.episode_infos import EpisodeInfos
+from runner.env_runners.episode_recording import EnvEpisodeRecording, EpisodeRecording
 from runner.env_runners.gradient_runner import GradientRunner
+from runner.env_runners.listeners import EpisodeListener
 from runner.env_runners.module_runner import ActingModule
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
 from runner.env_runners.protocol import EnvRunner
+from runner.env_runners.runner_identity import RunnerIdentity
 from runner.env_runners.teams import sharing_rewards
 from runner.env_runners.vector_envs import SubEnvironments, SyncEnvironments
 from runner.experiment.learner_builder import build_local_learner_group
@@ -42,6 +47,7 @@ from runner.module_parts import (
     networks_of,
     on_device,
 )
+from runner.modules.multi_rl_module import MultiRLModule
 from runner.pipelines.connector import DEFAULT_MODULE_ID
 
 if TYPE_CHECKING:
@@ -90,52 +96,121 @@ def build_env_runner(
     """Make an env runner with its modules, which act on a device, and pipelines, in the process that will step it."""
     if config.env.is_external and role == TRAINING:
         return _build_external_env_runner(config, plans, (role, index, generation), run_dir, is_recording)
-    is_evaluation = role == EVALUATION
-    num_envs = (config.evaluation if is_evaluation else config.env_runners).num_envs_per_env_runner
+    # Evaluation always has the same seeds.
+    identity = RunnerIdentity(role, index, 0 if role == EVALUATION else generation, config.seed)
+    writer_id = f"{role}-{index}-{generation}" if is_recording else None
+    return build_stepping_env_runner(config, plans, identity, writer_id, device)
+
+
+def build_stepping_env_runner(
+    config: ExperimentConfig,
+    plans: Mapping[str, ModuleSpec],
+    identity: RunnerIdentity,
+    writer_id: str | None = None,
+    device: str = "cpu",
+    callbacks: Callbacks | None = None,
+) -> EnvRunner:
+    """Make an env runner that steps environments in this process.
+
+    Args:
+        config: configuration of the run.
+        plans: module id -> its plan.
+        identity: names the random streams and the episodes.
+        writer_id: name of the files of recorded episodes, or None to record nothing.
+        device: where the modules act.
+        callbacks: replace those of the configuration.
+    """
     parts = build_joined_acting_parts(config, plans)
     for network in networks_of(parts).values():
         network.to(device)
     for module_parts in parts.values():
-        _place(module_parts, config, is_evaluation, index)
-    seed_name = (role, index, 0 if is_evaluation else generation)  # evaluation always has the same seeds
-    settings = (seed_name, config.seed, lookback_of(config, parts), config.env.validate_observations)
-    writer_id = f"{role}-{index}-{generation}"
-    if has_several_agents(plans):
-        _refuse_separate_settings(config)
-        envs = _make_multi_agent_envs(config, plans, is_evaluation, num_envs)
-        acting_modules = {module_id: _acting_module(module_parts) for module_id, module_parts in parts.items()}
-        joined = {"together": parts[next(iter(parts))].together} if config.multi_agent.multi_rl_module else {}
-        several: Any = _runner_class(config, MultiAgentEnvRunner)(envs, acting_modules, *settings, **joined)
-        if config.metrics:
-            agents = {module_id: acting.agents for module_id, acting in acting_modules.items()}
-            module_of = {agent: module_id for module_id, of_module in agents.items() for agent in of_module}
-            several.infos = AgentInfos(read_info_metrics(config, agents), module_of, num_envs)
-        _give_listeners(several, several.module, config, role, index, envs.environments)
-        several.recorder = build_env_episode_recorder(config, plans, writer_id, index) if is_recording else None
-        return cast(EnvRunner, several)
-    acting, env = parts[DEFAULT_MODULE_ID], _make_vector_env(config, num_envs, is_evaluation)
-    runner: Any = _runner_class(config, SingleAgentEnvRunner)(
-        env, acting.module, acting.env_to_module, acting.module_to_env, *settings
-    )
+        _place(module_parts, config, identity)
+    build = _build_multi_agent_runner if has_several_agents(plans) else _build_single_agent_runner
+    return build(config, plans, parts, identity, writer_id, callbacks)
+
+
+def _build_single_agent_runner(
+    config: ExperimentConfig,
+    plans: Mapping[str, ModuleSpec],
+    parts: Mapping[str, ActingParts],
+    identity: RunnerIdentity,
+    writer_id: str | None,
+    callbacks: Callbacks | None,
+) -> EnvRunner:
+    acting = parts[DEFAULT_MODULE_ID]
+    env = _make_vector_env(config, _num_envs(config, identity), identity.role == EVALUATION)
+    listeners: list[EpisodeListener] = []
     if config.metrics:
-        runner.infos = EpisodeInfos(read_info_metrics(config), num_envs)
-    _give_listeners(runner, acting.module, config, role, index, env.environments)
-    if is_recording:
-        runner.recorder = build_recorder(config, acting.plan, writer_id, index)
-    return cast(EnvRunner, runner)
+        listeners.append(EpisodeInfos(read_info_metrics(config), env.num_envs))
+    listeners += _listeners_of_features(config, env)
+    if writer_id is not None:
+        listeners.append(EpisodeRecording(build_recorder(config, acting.plan, writer_id, identity.index)))
+    heard = _episode_callbacks(config, identity, callbacks, env, acting.module)
+    runner = _runner_class(config, SingleAgentEnvRunner)(
+        env,
+        acting.module,
+        acting.env_to_module,
+        acting.module_to_env,
+        identity,
+        lookback_of(config, parts),
+        config.env.validate_observations,
+        [*listeners, *heard],
+    )
+    return _checked(runner, heard, config)
 
 
-def _place(parts: ActingParts, config: ExperimentConfig, is_evaluation: bool, index: int) -> None:
+def _build_multi_agent_runner(
+    config: ExperimentConfig,
+    plans: Mapping[str, ModuleSpec],
+    parts: Mapping[str, ActingParts],
+    identity: RunnerIdentity,
+    writer_id: str | None,
+    callbacks: Callbacks | None,
+) -> EnvRunner:
+    _refuse_separate_settings(config)
+    env = _make_multi_agent_envs(config, plans, _num_envs(config, identity), identity.role == EVALUATION)
+    modules = {module_id: _acting_module(module_parts) for module_id, module_parts in parts.items()}
+    together = parts[next(iter(parts))].together
+    module = MultiRLModule({id_: one.module for id_, one in modules.items()}) if together is None else together
+    listeners: list[EpisodeListener] = []
+    if config.metrics:
+        agents = {module_id: acting.agents for module_id, acting in modules.items()}
+        module_of = {agent: module_id for module_id, of_module in agents.items() for agent in of_module}
+        listeners.append(AgentInfos(read_info_metrics(config, agents), module_of, env.num_envs))
+    listeners += _listeners_of_features(config, env)
+    if writer_id is not None:
+        recorder = build_env_episode_recorder(config, plans, writer_id, identity.index)
+        listeners.append(EnvEpisodeRecording(recorder, identity.id_prefix))
+    heard = _episode_callbacks(config, identity, callbacks, env, module)
+    runner = _runner_class(config, MultiAgentEnvRunner)(
+        env,
+        modules,
+        module,
+        identity,
+        lookback_of(config, parts),
+        config.env.validate_observations,
+        together is not None,
+        [*listeners, *heard],
+    )
+    return _checked(runner, heard, config)
+
+
+def _num_envs(config: ExperimentConfig, identity: RunnerIdentity) -> int:
+    return (config.evaluation if identity.role == EVALUATION else config.env_runners).num_envs_per_env_runner
+
+
+def _place(parts: ActingParts, config: ExperimentConfig, identity: RunnerIdentity) -> None:
     """Freeze the pipelines of an evaluation; tell the others which env runner they act in."""
+    index = identity.index
     for pipeline in (parts.env_to_module, parts.module_to_env):
-        if is_evaluation:
+        if identity.role == EVALUATION:
             pipeline.freeze()
         else:
             pipeline.use_env_runner(index, max(index + 1, config.env_runners.max_env_runners))
 
 
 def _make_multi_agent_envs(
-    config: ExperimentConfig, plans: Mapping[str, ModuleSpec], is_evaluation: bool, num_envs: int
+    config: ExperimentConfig, plans: Mapping[str, ModuleSpec], num_envs: int, is_evaluation: bool
 ) -> MultiAgentEnvironments:
     make_env = partial(_make_agents_env, config)
     if not config.league.modules:
@@ -182,51 +257,38 @@ def _refuse_separate_settings(config: ExperimentConfig) -> None:
         raise ConfigError([Problem(what, "env_runners", ", ".join(names))])
 
 
-def _give_listeners(runner: Any, module: Any, config: ExperimentConfig, role: str, index: int, envs: Any) -> None:
-    """Give an env runner what hears of its episodes: the tasks of a curriculum, and its own callbacks.
+def _listeners_of_features(config: ExperimentConfig, env: Any) -> list[EpisodeListener]:
+    """Make the listeners of the features that the run uses."""
+    listeners: list[EpisodeListener] = []
+    if config.league.modules:
+        from runner.league.match_listener import MatchListener
 
-    Callbacks of which none hears of episodes are left out.
-    """
+        listeners.append(MatchListener(env))
     if task_names(config.curriculum):
         from runner.curriculum.tasked_episodes import TaskedEpisodes
 
-        runner.tasks = TaskedEpisodes(envs)
-    runner.callbacks = None
-    callbacks = build_callbacks(config)
-    if callbacks.hears(*EPISODE_HOOKS):
-        callbacks.context["is_evaluation"] = role == EVALUATION
-        num_envs = (config.evaluation if role == EVALUATION else config.env_runners).num_envs_per_env_runner
-        runner.callbacks = EpisodeCallbacks(callbacks, envs, index, num_envs, module)
-        _check_callbacks_are_called(runner, config)
+        listeners.append(TaskedEpisodes(env.environments))
+    return listeners
 
 
-def _check_callbacks_are_called(runner: Any, config: ExperimentConfig) -> None:
-    """Let the first `sample` of the user's env runner fail if it tells its callbacks of no episode."""
-    callbacks: EpisodeCallbacks = runner.callbacks
-    if not is_user_defined(type(runner)):
-        return
-    sample = runner.sample
+def _episode_callbacks(
+    config: ExperimentConfig, identity: RunnerIdentity, callbacks: Callbacks | None, env: Any, module: Any
+) -> list[EpisodeCallbacks]:
+    """Make the listener that calls the callbacks; none if they have no hook that an env runner calls."""
+    if callbacks is None:
+        callbacks = build_callbacks(config)
+    if not callbacks.hears(*EPISODE_HOOKS):
+        return []
+    callbacks.context["is_evaluation"] = identity.role == EVALUATION
+    return [EpisodeCallbacks(callbacks, env.environments, identity.index, env.num_envs, module)]
 
-    def first_sample(*arguments: Any, **options: Any) -> Any:
-        sampled = sample(*arguments, **options)
-        if callbacks.has_missed_episodes:
-            name = type(runner).__name__
-            what = f"{name} tells its callbacks of no episode, and `callbacks` hear of episodes"
-            allowed = (
-                f"a {name} that calls self.callbacks.before_first_reset, after_reset, before_step and after_step, "
-            )
-            raise RunFailure(
-                Problem(
-                    what,
-                    f"env_runners.env_runner_class, {place_of(type(runner), 'sample')}",
-                    ", ".join(str(block.get("_target_")) for block in config.callbacks),
-                    f"{allowed}as SingleAgentEnvRunner does; or callbacks=[]",
-                )
-            )
-        del runner.sample  # from now on its class's
-        return sampled
 
-    runner.sample = first_sample
+def _checked(runner: Any, heard: Sequence[EpisodeCallbacks], config: ExperimentConfig) -> EnvRunner:
+    """Return the env runner; one of a user's class with a check that it calls the hooks of its callbacks."""
+    if not (heard and is_user_defined(type(runner))):
+        return cast(EnvRunner, runner)
+    given = ", ".join(str(block.get("_target_")) for block in config.callbacks)
+    return cast(EnvRunner, CheckedEnvRunner(runner, heard[0], given))
 
 
 def _runner_class(config: ExperimentConfig, default: Any) -> Any:

@@ -8,14 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
-from runner.callbacks import Callbacks, EpisodeCallbacks
+from runner.callbacks import Callbacks
 from runner.config.blocks import ASYNC
 from runner.config.errors import ConfigError
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner import SingleAgentEnvRunner
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
+from runner.env_runners.runner_identity import RunnerIdentity
 from runner.env_runners.sample import Weights
-from runner.experiment.env_runner_builder import EVALUATION, build_env_runner
+from runner.experiment.env_runner_builder import EVALUATION, build_stepping_env_runner
 from runner.module_parts import ModuleSpec
 from runner.rows.finished_episodes import FinishedEpisodes
 from runner.videos import Camera, VideoFile, check_installed, render_mode
@@ -40,23 +41,23 @@ class Filmer:
         if not is_window:
             check_installed()
         rendering = _rendering(config, render_mode(is_window))
+        self._camera = Camera()
+        callbacks = Callbacks([] if is_window else [self._camera])
+        identity = RunnerIdentity(EVALUATION, 0, 0, config.seed)
         try:
-            made = build_env_runner(rendering, plans, EVALUATION, 0, 0)
+            made = build_stepping_env_runner(rendering, plans, identity, callbacks=callbacks)
         except ConfigError as error:
             allowed = "an environment whose constructor takes render_mode, as evaluation.video and play ask for"
             raise ConfigError(
                 [replace(problem, allowed=problem.allowed or allowed) for problem in error.problems]
             ) from error
         self._runner = cast(SingleAgentEnvRunner | MultiAgentEnvRunner, made)
-        self._camera = Camera()
         if not is_window:
-            self._mount_camera()
+            self._check_pictures()
 
-    def _mount_camera(self) -> None:
-        callbacks, env = Callbacks([self._camera]), self._runner.env
-        self._runner.callbacks = EpisodeCallbacks(callbacks, env.environments, 0, env.num_envs, self._runner.module)
+    def _check_pictures(self) -> None:
         try:
-            env.reset((EVALUATION, 0, 0))
+            self._runner.env.reset((EVALUATION, 0, 0))
             self._camera.on_episode_start()  # what renders no picture is told now
         except BaseException:
             self.close()

@@ -160,8 +160,8 @@ class League(Part):
             player = self._players[player_id]
             subject = f"player {player_id} {player.digest}"
             if player.policies and not env_runners.has_announced(subject):
-                env_runners.announce(subject, "add_player", player_id, player.policies)
-        env_runners.announce("lineup", "use_lineup", self._evaluation_lineup() if is_evaluation else self.lineup())
+                env_runners.announce(subject, "player", player_id, player.policies)
+        env_runners.announce("lineup", "lineup", self._evaluation_lineup() if is_evaluation else self.lineup())
 
     def lineup(self) -> Lineup:
         """Return who plays against modules that learn."""

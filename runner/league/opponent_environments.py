@@ -226,9 +226,8 @@ class OpponentEnvironments(MultiAgentEnvironments):
             self._dealt[key] = [list(odds)[int(place)] for place in places]
         return self._dealt[key][int(self._rng.integers(lineup.num_at_once))]
 
-    def end_episode(self, n: int) -> tuple[Match, ...]:
-        """Note that the episode is over, and return its matches."""
-        super().end_episode(n)
+    def matches_of(self, n: int) -> tuple[Match, ...]:
+        """Return the matches that an episode which has just ended consisted of."""
         seating = self._seatings[n]
         module_id = self._teams[seating.learning_team].module_id
         own = seating.returns[seating.learning_team] if seating.returns else 0.0

@@ -72,11 +72,14 @@ _BY_FILE = {
 _SHARED = _PIPELINES, _ROWS, _LEARNERS = "runner/pipelines/", "runner/rows/", "runner/learners/"
 _ENV_RUNNERS = tuple(
     f"runner/env_runners/{name}.py"
-    for name in ("env_runner", "module_runner", "multi_agent_env_runner", "running_agents", "gradient_runner")
+    for name in (
+        *("env_runner", "stepping_env_runner", "module_runner", "multi_agent_env_runner"),
+        *("running_agents", "gradient_runner"),
+    )
 )
 _OBSERVED = ("_run_env_to_module", "prepare")  # functions of env runners that call env-to-module pipelines
-_TAKEN_OVER = ("_take_over",)
-_WRITTEN = ("act", "_cut_checked", "_cut", "cut", "write", "_stacked", "sort_in", "_take_in")
+_TAKEN_OVER = ("_use_policy",)
+_WRITTEN = ("act", "_cut", "cut", "write", "_stacked", "sort_in", "_take_in")
 _OF_STATES = ("get_state", "get_unshared_state", "set_state", "state")
 _TRANSFERRING = ("serialization.py", "cloudpickle")
 _PUT = ("put", "put_object", "deserialize_objects")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from runner.callbacks import ReceivedCallbacks, build_callbacks
+from runner.callbacks import build_callbacks
 from runner.config.curriculum import read_tasks
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.schemas import ExperimentConfig
@@ -35,6 +35,7 @@ from runner.rllink.inference import ModuleInference, Version, Versions
 from runner.rllink.journal import Journal, Record
 from runner.rllink.messages import AgentSpaces, widened
 from runner.rllink.module_intake import ModuleIntake, actions_to_module
+from runner.rllink.received_callbacks import ReceivedCallbacks
 from runner.rllink.received_episodes import OpenEpisode, SampledChunks, add_returns
 from runner.rllink.server import Server
 from runner.rllink.service import Batch, Counts, Service
@@ -284,9 +285,9 @@ class ExternalEnvRunner:
         """Send simulators these parameters (module id -> vector) from the next sample on."""
         self._weights = weights
 
-    def use_tasks(self, odds: Mapping[str, float]) -> None:
-        """Tell simulators to draw the tasks of new episodes with these probabilities."""
-        self._service.use_tasks(odds)
+    def receive(self, receiver: str, *announced: Any) -> None:
+        """Tell simulators the probabilities with which the tasks of new episodes are drawn; see `EnvRunner.receive`."""
+        {"tasks": self._service.use_tasks}[receiver](*announced)
 
     def evaluate(self, *_: Any, **__: Any) -> FinishedEpisodes:
         """Raise `RunFailure`: simulators cannot be asked to evaluate."""

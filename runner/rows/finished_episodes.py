@@ -73,7 +73,7 @@ class FinishedEpisodes(LeanPickle):
         )
 
 
-_NONE = FinishedEpisodes(np.zeros(0, np.float64), np.zeros(0, np.int64), np.zeros(0, np.int64))
+NO_EPISODES = FinishedEpisodes(np.zeros(0, np.float64), np.zeros(0, np.int64), np.zeros(0, np.int64))
 
 
 class RunningReturns:
@@ -110,16 +110,16 @@ class RunningReturns:
         num_done = np.count_nonzero(is_done)  # `any` takes five times as long on a few values
         num_rows = len(block.columns[REWARDS])
         if not num_steps:
-            return _NONE
+            return NO_EPISODES
         if num_rows == num_steps * len(self.so_far) and not num_done:  # every episode goes on in one chunk
             self.so_far += sums
-            return _NONE
+            return NO_EPISODES
         returns = sums + np.where(block.t_started > 0, self.so_far[env_of], 0.0)
         goes_on = ~is_done & (t_end == num_steps - 1)  # an episode that was broken off does neither
         self.so_far[:] = 0.0
         self.so_far[env_of[goes_on]] = returns[goes_on]
         if not num_done:
-            return _NONE
+            return NO_EPISODES
         in_time = np.argsort(t_end[is_done], kind="stable")
         lengths = (block.t_started + block.lengths)[is_done]
         return FinishedEpisodes(returns[is_done][in_time], lengths[in_time], env_of[is_done][in_time])

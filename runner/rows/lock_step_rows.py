@@ -163,6 +163,11 @@ class LockStepRows(RowStore):
         before = self._returns.so_far[index] if self._episode_start[index] <= self._past else 0.0
         return float(before + self._arrays.steps[REWARDS][start : int(self._row), index].sum(dtype=np.float64))
 
+    def running_ids(self) -> list[str]:
+        """Return the ids of the episodes that have not ended."""
+        running = np.flatnonzero(~self._xp.to_host(self.awaits_reset)).tolist()
+        return [self._episode_id(slot, self._number_now(slot)) for slot in running]
+
     def _first_rows(self) -> Any:
         return self._past
 

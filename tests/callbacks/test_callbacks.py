@@ -186,15 +186,15 @@ def test_hooks_see_what_connectors_make_of_the_newest_observation() -> None:
     filtered = "connectors.env_to_module=[{prepend: {_target_: runner.pipelines.MeanStdFilter}}]"
     with trainer_of(*PPO, filtered, f"callbacks=[{{_target_: {OWN}.Seen}}]") as trainer:
         [handle] = trainer.context.env_runners.handles
-        rows = handle.runner._buffer
+        runner = handle.runner
         seen = []
-        hook = handle.runner.callbacks.after_step
+        [hook] = runner._on_step
 
-        def after_step(store: Any) -> None:
-            hook(store)
-            seen.append(np.abs(rows[0].get_observations(-1) - handle.runner._to_module["obs"][0].numpy()).max())
+        def on_step(step: Any) -> None:
+            hook(step)
+            seen.append(np.abs(step.episodes[0].get_observations(-1) - runner._to_module["obs"][0].numpy()).max())
 
-        handle.runner.callbacks.after_step = after_step
+        runner._on_step = (on_step,)
         for _ in range(2):
             trainer.train()
     assert max(seen) < 1e-6

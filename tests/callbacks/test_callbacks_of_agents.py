@@ -11,10 +11,12 @@ import pytest
 from hypothesis import example
 
 from runner import Trainer
-from runner.callbacks import Callback, Callbacks, EpisodeCallbacks
+from runner.callbacks import Callback, Callbacks
 from runner.config.errors import RunFailure
 from runner.config.info_metrics import OF_EPISODE, InfoMetric
 from runner.env_runners.agent_infos import AgentInfos
+from runner.env_runners.episode_callbacks import EpisodeCallbacks
+from runner.env_runners.listeners import EpisodeListener
 from tests.env_runners.test_multi_agent_rows import runs, some_runs
 from tests.support.coded_agents import CodedAgentsEnv, code_of, make_coded_run, module_of, plan_of
 from tests.support.resuming import assert_resumes_exactly
@@ -66,9 +68,12 @@ def _shown(episode: Any) -> dict[str, Any]:
 def test_views_show_what_a_naive_loop_collects(
     seed: int, num_envs: int, num_agents: int, fragments: list[int], lookback: int, explore: bool
 ) -> None:
-    coded, witness = make_coded_run(seed, num_envs, num_agents, lookback), Witness()
-    callbacks = Callbacks([witness])
-    coded.runner.callbacks = EpisodeCallbacks(callbacks, coded.envs, 0, num_envs, coded.runner.module)
+    witness = Witness()
+
+    def listeners(envs: Any, module: Any) -> list[EpisodeListener]:
+        return [EpisodeCallbacks(Callbacks([witness]), envs, 0, num_envs, module)]
+
+    coded = make_coded_run(seed, num_envs, num_agents, lookback, make_listeners=listeners)
     for num_steps in fragments:
         coded.runner.sample(num_steps, explore, coded.weights, {})
     for n, episodes in enumerate(coded.naive()):
@@ -132,16 +137,19 @@ PLAIN: dict[str, Any] = {"sum": sum, "mean": np.mean, "min": min, "max": max}
 def test_numbers_out_of_infos_are_those_of_a_plain_loop(
     seed: int, num_envs: int, num_agents: int, fragments: list[int], lookback: int, explore: bool
 ) -> None:
-    coded = make_coded_run(seed, num_envs, num_agents, lookback, make_env=NumberedAgentsEnv)
     agents = {f"a{a}": module_of(f"a{a}") for a in range(num_agents)}
+    infos = AgentInfos(METRICS, agents, num_envs)
+    coded = make_coded_run(
+        seed, num_envs, num_agents, lookback, make_env=NumberedAgentsEnv, make_listeners=lambda *_: [infos]
+    )
     found: dict[str, list[float]] = {metric.name: [] for metric in METRICS}
-    coded.runner.infos = AgentInfos(METRICS, agents, num_envs)
     for num_steps in fragments:
         sample = coded.runner.sample(num_steps, explore, coded.weights, {})
         for name, numbers in sample.finished.infos.items():
             found[name] += numbers[~np.isnan(numbers)].tolist()
-        state, coded.runner.infos = coded.runner.infos.get_state(), AgentInfos(METRICS, agents, num_envs)
-        coded.runner.infos.set_state(state)  # as a resumed run does
+        state = infos.get_state()
+        infos.begin()
+        infos.set_state(state)  # as a resumed run does
     expected: dict[str, list[float]] = {metric.name: [] for metric in METRICS}
     for n, episodes in enumerate(coded.naive()):
         for k, episode in enumerate(episodes):
@@ -172,8 +180,8 @@ def test_what_is_no_number_is_told_with_its_agent() -> None:
         def _infos(self, planned: Any) -> dict[str, Any]:
             return {f"a{a}": {"x": "much"} for a in planned.seen}
 
-    coded = make_coded_run(3, 1, 2, 0, make_env=TextsEnv)
-    coded.runner.infos = AgentInfos(OF_ALL, {"a0": "m0", "a1": "m1"}, 1)
+    infos = AgentInfos(OF_ALL, {"a0": "m0", "a1": "m1"}, 1)
+    coded = make_coded_run(3, 1, 2, 0, make_env=TextsEnv, make_listeners=lambda *_: [infos])
     with pytest.raises(RunFailure, match=r"sub-environment 0, agent a\d, info x"):
         coded.runner.sample(20, True, coded.weights, {})
 

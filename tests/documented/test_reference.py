@@ -31,7 +31,7 @@ PAGES = {
     "runner.replay": ["replay"],
 }
 # What runs make, and users do not.
-OF_RUNS = {"runner.callbacks": {"Callbacks", "EpisodeCallbacks", "ReceivedCallbacks", "build_callbacks"}}
+OF_RUNS = {"runner.callbacks": {"Callbacks", "build_callbacks"}}
 
 
 def page(name: str) -> str:

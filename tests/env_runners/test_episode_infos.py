@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from runner.config.errors import RunFailure
 from runner.config.info_metrics import OF_EPISODE, InfoMetric
 from runner.env_runners.episode_infos import EpisodeInfos
+from runner.env_runners.listeners import VectorStep
+from runner.rows.finished_episodes import NO_EPISODES
 
 METRICS = [InfoMetric(f"env_runners/{at}", ("task", "x"), at) for at in OF_EPISODE]
 PLAIN = {"sum": sum, "mean": np.mean, "min": min, "max": max}
@@ -21,6 +23,17 @@ step_infos = st.one_of(st.none(), st.integers(-5, 5), st.floats(-9, 9), st.boole
 vector_steps = st.lists(
     st.lists(st.tuples(step_infos, st.booleans()), min_size=NUM_ENVS, max_size=NUM_ENVS), max_size=12
 )
+
+
+def step_of(infos: Any, is_reset: Any, is_done: Any) -> VectorStep:
+    """Return a vector step with these infos."""
+    views: Any = None
+    return VectorStep(is_reset, is_done, np.ones_like(is_done), views, infos=infos)
+
+
+def taken(infos: EpisodeInfos) -> dict[str, Any]:
+    """Return metric -> numbers of the episodes that ended since the last call."""
+    return dict(infos.complete(NO_EPISODES, None).infos)
 
 
 def as_gymnasium(values: list[Any]) -> dict[str, Any]:
@@ -42,7 +55,7 @@ def test_numbers_are_those_of_a_plain_loop(steps: list[list[tuple[Any, bool]]], 
         values = [value for value, _ in step]
         is_done = np.array([done for _, done in step]) & ~awaits_reset
         made = as_gymnasium(values) if is_columns else [{"task": {"x": v}} if v is not None else {} for v in values]
-        infos.add_step(made, ~awaits_reset, is_done)
+        infos.on_step(step_of(made, awaits_reset, is_done))
         for env in np.flatnonzero(~awaits_reset):
             so_far[env].append(values[env])
         for env in np.flatnonzero(is_done):
@@ -50,11 +63,11 @@ def test_numbers_are_those_of_a_plain_loop(steps: list[list[tuple[Any, bool]]], 
             so_far[env] = []
         awaits_reset = is_done
         if number == cut:  # a fragment ends, and the runner goes on from a checkpoint
-            for name, numbers in infos.take().items():
+            for name, numbers in taken(infos).items():
                 found[name] += numbers.tolist()
             state, infos = infos.get_state(), EpisodeInfos(METRICS, NUM_ENVS)
             infos.set_state(state)
-    for name, numbers in infos.take().items():
+    for name, numbers in taken(infos).items():
         found[name] += numbers.tolist()
     for metric in METRICS:
         kind = metric.at.removeprefix("episode_")
@@ -74,8 +87,8 @@ def test_infos_that_do_not_count_are_not_looked_at(is_columns: bool) -> None:
     made: Any = [{"task": {"x": value}} for value in column]
     if is_columns:
         made = {"task": {"x": column}}
-    infos.add_step(made, np.array([False, True]), np.array([False, True]))  # 0 was reset, 1 has ended
-    assert {name: numbers.tolist() for name, numbers in infos.take().items()} == {
+    infos.on_step(step_of(made, np.array([True, False]), np.array([False, True])))  # 0 was reset, 1 has ended
+    assert {name: numbers.tolist() for name, numbers in taken(infos).items()} == {
         "env_runners/episode_end": [3.0],
         "env_runners/episode_sum": [3.0],
     }
@@ -91,7 +104,7 @@ def test_what_is_no_number(value: Any, is_columns: bool) -> None:
         column[0] = value
         made = {"task": {"x": column, "_x": np.array([True])}, "_task": np.array([True])}
     with pytest.raises(RunFailure, match=r"no number for metrics\.env_runners/episode_end"):
-        infos.add_step(made, np.array([True]), np.array([True]))
+        infos.on_step(step_of(made, np.array([False]), np.array([True])))
 
 
 @pytest.mark.parametrize(
@@ -101,6 +114,6 @@ def test_what_is_no_number(value: Any, is_columns: bool) -> None:
 def test_groups_are_told_by_single_values(value: Any, is_counted: bool) -> None:
     metric = InfoMetric("env_runners/x/odd", ("x",), group=(("task",), "odd"))
     infos = EpisodeInfos([metric], 1)
-    infos.add_step([{"x": 3, "task": value}], np.array([True]), np.array([True]))
-    [number] = infos.take()["env_runners/x/odd"]
+    infos.on_step(step_of([{"x": 3, "task": value}], np.array([False]), np.array([True])))
+    [number] = taken(infos)["env_runners/x/odd"]
     assert number == 3.0 if is_counted else np.isnan(number)

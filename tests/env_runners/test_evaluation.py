@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from runner.config.schemas import EnvConfig
-from runner.env_runners import env_runner as env_runner_module
+from runner.env_runners import stepping_env_runner
 from runner.env_runners.env_makers import make_vector_env
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.handles import LocalHandle
@@ -68,7 +68,7 @@ def test_episodes_longer_than_an_evaluation_fragment(monkeypatch: pytest.MonkeyP
         return evaluation_of(env, 11, module=coded_module())[1]()
 
     whole = run()
-    monkeypatch.setattr(env_runner_module, "EVALUATION_FRAGMENT", 5)
+    monkeypatch.setattr(stepping_env_runner, "EVALUATION_FRAGMENT", 5)
     cut = run()
     for name in ("returns", "lengths", "env_of"):
         np.testing.assert_array_equal(getattr(cut, name), getattr(whole, name))
@@ -95,7 +95,7 @@ def ends_within(lengths: Sequence[int], num_steps: int, num_envs: int) -> list[t
 def test_episodes_that_end_within_so_many_env_steps(
     kind: str, num_steps: int, fragment: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(env_runner_module, "EVALUATION_FRAGMENT", fragment)
+    monkeypatch.setattr(stepping_env_runner, "EVALUATION_FRAGMENT", fragment)
     env, _ = coded_envs(kind, 4, LENGTHS)
     _, evaluate = evaluation_of(env, num_steps, module=coded_module(), unit="env_steps")
     finished, expected = evaluate(), ends_within(LENGTHS, num_steps, 4)

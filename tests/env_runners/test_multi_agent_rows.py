@@ -378,7 +378,7 @@ def assert_same_sample(got: Sample, expected: Sample, has_infos: bool) -> None:
 
 @pytest.mark.parametrize(("num_episodes", "num_envs"), [(1, 3), (5, 2), (7, 3), (4, 4)])
 def test_evaluation_runs_its_quota_of_every_sub_environment(num_episodes: int, num_envs: int) -> None:
-    coded = make_coded_run(5, num_envs, 4, 1, seed_name=("evaluation", 0, 0))
+    coded = make_coded_run(5, num_envs, 4, 1)
     finished = coded.runner.evaluate(num_episodes, False, coded.weights, {})
     quotas = [num_episodes // num_envs + (n < num_episodes % num_envs) for n in range(num_envs)]
     assert np.bincount(finished.env_of, minlength=num_envs).tolist() == quotas
@@ -393,7 +393,7 @@ def test_evaluation_runs_its_quota_of_every_sub_environment(num_episodes: int, n
 
 @pytest.mark.parametrize(("num_steps", "num_envs"), [(1, 3), (40, 2), (101, 3)])
 def test_evaluation_of_env_steps(num_steps: int, num_envs: int) -> None:
-    coded = make_coded_run(5, num_envs, 4, 1, seed_name=("evaluation", 0, 0))
+    coded = make_coded_run(5, num_envs, 4, 1)
     finished = coded.runner.evaluate(num_steps, False, coded.weights, {}, unit="env_steps")
     naive = coded.naive()
     expected = []
@@ -412,7 +412,7 @@ def test_evaluation_of_env_steps(num_steps: int, num_envs: int) -> None:
 def test_an_evaluation_longer_than_a_fragment(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = make_coded_run(6, 2, 4, 1)
     expected = whole.runner.evaluate(9, True, whole.weights, {})
-    monkeypatch.setattr("runner.env_runners.multi_agent_env_runner.EVALUATION_FRAGMENT", 3)
+    monkeypatch.setattr("runner.env_runners.stepping_env_runner.EVALUATION_FRAGMENT", 3)
     in_parts = make_coded_run(6, 2, 4, 1)
     np.testing.assert_equal(vars(in_parts.runner.evaluate(9, True, in_parts.weights, {})), vars(expected))
 

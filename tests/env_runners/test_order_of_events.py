@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from runner.callbacks import Callback, Callbacks, EpisodeCallbacks
+from runner.callbacks import Callback, Callbacks
+from runner.env_runners.episode_callbacks import EpisodeCallbacks
+from runner.env_runners.episode_recording import EnvEpisodeRecording, EpisodeRecording
+from runner.env_runners.listeners import EpisodeListener
 from runner.env_runners.vector_envs import SyncEnvironments
 from runner.pipelines import Connector
 from tests.env_runners.test_multi_agent_rows import StatefulAgentsEnv
@@ -133,9 +136,9 @@ class Single:
         kind, numbers = type("NotedEnv", (NotedEnv,), {"events": log}), iter(range(2))
         self.env = FailingEnvironments(lambda: kind(next(numbers), (2, 3)), 2)
         module = coded_module()
-        self.runner = make_runner(self.env, module)
-        self.runner.callbacks = EpisodeCallbacks(Callbacks([Notes(log)]), self.env.environments, 0, 2, module)
-        self.runner.recorder = NotedRecorder(log)  # type: ignore[assignment]
+        recorder: Any = NotedRecorder(log)
+        callbacks = EpisodeCallbacks(Callbacks([Notes(log)]), self.env.environments, 0, 2, module)
+        self.runner = make_runner(self.env, module, listeners=[EpisodeRecording(recorder), callbacks])
         self.runner.env_to_module.append(NotedPass("observe", log))
         self.runner.module_to_env.prepend(NotedPass("act", log))
         self.weights = weights_of(module)
@@ -146,11 +149,15 @@ class Several:
 
     def __init__(self, log: list[str]) -> None:
         kind = type("NotedAgentsEnv", (NotedAgentsEnv,), {"events": log})
-        coded = make_coded_run(3, 2, 2, 0, [NotedPass("observe", log)], [NotedPass("act", log)], make_env=kind)
+        recorder: Any = NotedRecorder(log)
+
+        def listeners(envs: Any, module: Any) -> list[EpisodeListener]:
+            callbacks = EpisodeCallbacks(Callbacks([Notes(log)]), envs, 0, 2, module)
+            return [EnvEpisodeRecording(recorder, "0-env_runner-0"), callbacks]
+
+        passes = [NotedPass("observe", log)], [NotedPass("act", log)]
+        coded = make_coded_run(3, 2, 2, 0, *passes, make_env=kind, make_listeners=listeners)
         self.runner, self.weights = coded.runner, coded.weights
-        callbacks = Callbacks([Notes(log)])
-        self.runner.callbacks = EpisodeCallbacks(callbacks, coded.envs, 0, 2, self.runner.module)
-        self.runner.recorder = NotedRecorder(log)  # type: ignore[assignment]
 
 
 def events_of(log: list[str]) -> list[str]:
@@ -184,7 +191,7 @@ def test_a_single_agent_runner() -> None:
     run.env.failing = [0, 1]
     run.runner.sample(3, True, run.weights, {})
     assert events_of(log) == [
-        "act, env.step 0, env.step 1, env.reset 0, env.reset 1, created 0, created 1, observe, start 0, start 1",
+        "act, env.step 0, env.step 1, env.reset 0, env.reset 1, observe, created 0, created 1, start 0, start 1",
         "act, env.reset 0, env.reset 1, observe, step 0, step 1",
         "act, env.step 0, env.step 1, observe, step 0, step 1, record, "
         "break off 0-env_runner-0-0-1, 0-env_runner-0-1-1, sample end",

@@ -194,16 +194,12 @@ def test_returns_after_a_failure_somewhere_in_a_fragment(made: Any, step: int) -
 
 def test_what_broke_off_is_in_no_quota() -> None:
     quotas = EvaluationQuotas(4, "env_steps", 2)
-    is_step, nobody = np.array([True, True]), np.zeros(2, np.bool_)
-    quotas.break_off([1], is_step)
-    quotas.count(is_step, nobody)
+    nobody = np.zeros(2, np.bool_)
+    quotas.count(np.array([False, True]), nobody, [1])
     assert quotas.remaining.tolist() == [1, 2]
     quotas = EvaluationQuotas(2, "episodes", 2)
-    is_step = np.array([True, True])
-    quotas.break_off([1], is_step)
-    quotas.count(is_step, nobody)
-    quotas.break_off([0], np.array([False, True]))  # where the reset itself failed no episode was lost
-    quotas.count(np.array([True, True]), np.array([True, True]))
+    quotas.count(np.array([False, True]), nobody, [1])
+    quotas.count(nobody, np.array([True, True]))
     assert quotas.remaining.tolist() == [0, 0]
     numbers, env_of = np.array([0, 1, 0, 1, 2]), np.array([0, 0, 1, 1, 1])
     assert quotas.are_counted(numbers, env_of).tolist() == [True, False, True, True, False]

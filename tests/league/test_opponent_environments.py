@@ -68,7 +68,8 @@ class Loop:
             ended = {agent for agent, flag in step.terminateds.items() if flag}
             self.awaited[n] = [] if over else [agent for agent in step.obs if agent not in ended]
             if over:
-                self.matches.append(self.envs.end_episode(n))
+                self.envs.end_episode(n)
+                self.matches.append(self.envs.matches_of(n))
 
     def run(self, num_steps: int) -> None:
         for t in range(num_steps):
@@ -86,7 +87,7 @@ def test_whoever_is_seen_acts_and_scores_are_those_of_the_whole_episode(has_all_
     envs = seated(has_all_key, {"p1": 0.4, "p2": 0.4, ITSELF: 0.2} if has_all_key else {"p1": 0.4, "p2": 0.6})
     loop = Loop(envs)
     learning_teams: list[Any] = []
-    end_episode = envs.end_episode
+    matches_of = envs.matches_of
 
     def noting(n: int) -> tuple[Match, ...]:
         seating = envs._seatings[n]
@@ -95,7 +96,7 @@ def test_whoever_is_seen_acts_and_scores_are_those_of_the_whole_episode(has_all_
         for _, rewards, _, _ in envs.environments[n].transcript[last_reset + 1 :]:  # type: ignore[attr-defined]
             for agent, reward in rewards.items():
                 returns[agent] += reward
-        matches = end_episode(n)
+        matches = matches_of(n)
         own = returns[AGENTS[seating.learning_team]]
         expected = [
             Match("main", player, 0.5 if own == returns[AGENTS[place]] else float(own > returns[AGENTS[place]]))
@@ -105,7 +106,7 @@ def test_whoever_is_seen_acts_and_scores_are_those_of_the_whole_episode(has_all_
         learning_teams.append((seating.learning_team, tuple(sorted(seating.players.items()))))
         return matches
 
-    envs.end_episode = noting  # type: ignore[method-assign]
+    envs.matches_of = noting  # type: ignore[method-assign]
     loop.run(NUM_STEPS)
     assert len(learning_teams) > 60
     assert {home for home, _ in learning_teams} == {0, 1, 2}

@@ -17,6 +17,7 @@ from torch import Tensor
 from runner.config.algorithms import LossMetrics, PPOConfig
 from runner.config.schemas import ModuleConfig
 from runner.env_runners.env_runner import SingleAgentEnvRunner
+from runner.env_runners.runner_identity import RunnerIdentity
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock, concat_blocks
 from runner.learners.loss import Loss
@@ -83,8 +84,7 @@ def sampled(
         module,
         env_to_module_pipeline(*SPACES, CPU, [], make_connector, max_seq_len=7),
         module_to_env_pipeline(*SPACES, True, False, [], make_connector, has_memory=True),
-        ("env_runner", 0, 0),
-        seed=0,
+        RunnerIdentity("env_runner", 0, 0, seed=0),
         num_lookback=num_lookback,
     )
     states: dict[Place, Any] = {}
@@ -98,7 +98,7 @@ def sampled(
     module.forward_exploration = spy  # type: ignore[method-assign]
     found = []
     rng = np.random.default_rng(0)
-    weights = runner._weights.to_numpy()
+    weights = runner._weights["default_policy"].to_numpy()
     for steps in fragments:
         weights = weights + rng.normal(scale=0.2, size=weights.shape).astype(np.float32)
         block = runner.sample(steps, True, {"default_policy": weights}, {}).rollout.blocks["default_policy"]

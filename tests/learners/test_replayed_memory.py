@@ -13,6 +13,7 @@ from torch import Tensor
 from runner.config.algorithms import DQNConfig
 from runner.config.schemas import ModuleConfig
 from runner.env_runners.env_runner import SingleAgentEnvRunner
+from runner.env_runners.runner_identity import RunnerIdentity
 from runner.episodes import nested
 from runner.episodes.columns import Rollout
 from runner.episodes.rollout_parts import split_rollout
@@ -54,8 +55,7 @@ def filled(buffer: ReplayBuffer, module: DoubleQModule, fragments: list[int]) ->
         module,
         env_to_module_pipeline(*SPACES, CPU, [], make_connector, max_seq_len=7),
         module_to_env_pipeline(*SPACES, True, False, [], make_connector, has_memory=True),
-        ("env_runner", 0, 0),
-        seed=0,
+        RunnerIdentity("env_runner", 0, 0, seed=0),
         num_lookback=1,
     )
     states: dict[Place, Any] = {}

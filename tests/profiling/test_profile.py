@@ -168,7 +168,7 @@ def stack(*places: str) -> tuple[Frame, ...]:
 
 
 ACTOR = "ray/_private/worker.py: Worker.main_loop"
-SAMPLE = "runner/env_runners/env_runner.py: SingleAgentEnvRunner.sample"
+SAMPLE = "runner/env_runners/stepping_env_runner.py: SteppingEnvRunner.sample"
 STEP = "runner/env_runners/env_runner.py: SingleAgentEnvRunner._step"
 OBSERVE = "runner/env_runners/env_runner.py: SingleAgentEnvRunner._run_env_to_module"
 PIPELINE = "runner/pipelines/pipeline.py: ConnectorPipeline.__call__"

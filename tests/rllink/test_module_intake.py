@@ -11,6 +11,7 @@ import pytest
 from runner.config.compose import compose_experiment
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner import SingleAgentEnvRunner
+from runner.env_runners.episode_recording import EpisodeRecording
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
@@ -74,9 +75,9 @@ def test_a_runner_and_what_arrives_agree(case: str) -> None:
     first = runner.sample(60, True, weights, {})
     shared = {plan.module_id: runner.env_to_module.merge_states([first.shared_state[plan.module_id]])}
     runner.env_to_module.freeze()  # clients have the statistics of their weights
-    capture = Capture()
-    runner.recorder = capture  # type: ignore[assignment]
-    runner._to_module = None
+    capture: Any = Capture()
+    runner._listeners = (EpisodeRecording(capture),)
+    runner._has_begun = False
     sampled = [runner.sample(90, True, weights, shared).rollout.blocks[plan.module_id] for _ in range(2)]
     runner.close()
 

@@ -21,7 +21,7 @@ ODDS = {"easy": 0.75, "hard": 0.25}
 
 def test_a_client_draws_what_it_is_told_and_its_episodes_are_of_tasks(serve: Callable[..., Served]) -> None:
     served = serve(CURRICULUM)
-    served.runner.use_tasks(ODDS)
+    served.runner.receive("tasks", ODDS)
     with Client(*served.address) as client:
         rng = np.random.default_rng(0)
         sampling = served.sample(6)
@@ -44,7 +44,7 @@ def test_a_client_draws_what_it_is_told_and_its_episodes_are_of_tasks(serve: Cal
 
 def test_the_server_acts_in_tasks(serve: Callable[..., Served]) -> None:
     served = serve(CURRICULUM)
-    served.runner.use_tasks(ODDS)
+    served.runner.receive("tasks", ODDS)
     with Client(*served.address) as client:
         sampling = served.sample(2)
         sampler = client.sampler("server")

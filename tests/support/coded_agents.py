@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -19,12 +19,15 @@ import torch
 from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
+from runner.env_runners.listeners import EpisodeListener
 from runner.env_runners.module_runner import ActingModule
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
+from runner.env_runners.runner_identity import RunnerIdentity
 from runner.module_parts import make_connector
 from runner.modules.flat_parameters import FlatParameters
+from runner.modules.multi_rl_module import MultiRLModule
 from runner.modules.rl_module import RLModule
 from runner.pipelines.connector import Connector
 from runner.pipelines.defaults import env_to_module_pipeline, module_to_env_pipeline
@@ -317,10 +320,14 @@ def make_coded_run(
     env_to_module: Sequence[Connector] = (),
     module_to_env: Sequence[Connector] = (),
     make_env: Any = CodedAgentsEnv,
-    seed_name: tuple[str, int, int] = ("env_runner", 0, 0),
     validate_observations: str = "warn",
+    make_listeners: Callable[[Any, Any], Sequence[EpisodeListener]] = lambda envs, module: (),
 ) -> CodedRun:
-    """A runner with the default pipelines; the connectors come first in those of every module."""
+    """A runner with the default pipelines; the connectors come first in those of every module.
+
+    Args:
+        make_listeners: environments and module -> listeners.
+    """
     log: list[Any] = []
     numbers = iter(range(num_envs))
     nested_agents = [a for a in range(num_agents) if a % 2]
@@ -340,6 +347,9 @@ def make_coded_run(
         for connector in module_to_env:
             to_env.prepend(connector)
         modules[module_id] = ActingModule(CodedAgentsModule(*spaces, ModuleConfig()), agents, to_module, to_env)
-    runner = MultiAgentEnvRunner(envs, modules, seed_name, 0, lookback, validate_observations)
+    module = MultiRLModule({module_id: acting.module for module_id, acting in modules.items()})
+    listeners = make_listeners(envs.environments, module)
+    identity = RunnerIdentity("env_runner", 0, 0, seed=0)
+    runner = MultiAgentEnvRunner(envs, modules, module, identity, lookback, validate_observations, listeners=listeners)
     weights = {module_id: FlatParameters(acting.module).to_numpy() for module_id, acting in modules.items()}
     return CodedRun(runner, envs.environments, log, weights)  # type: ignore[arg-type]

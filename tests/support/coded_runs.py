@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
 from runner.env_runners.env_runner import SingleAgentEnvRunner
+from runner.env_runners.listeners import EpisodeListener
+from runner.env_runners.runner_identity import RunnerIdentity
 from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
 from runner.episodes import SingleAgentEpisode
 from runner.module_parts import make_connector
@@ -60,6 +62,7 @@ def make_runner(
     env_to_module_edits: Sequence[Mapping[str, Any]] = (),
     module_to_env_edits: Sequence[Mapping[str, Any]] = (),
     validate_observations: str = "warn",
+    listeners: Sequence[EpisodeListener] = (),
 ) -> SingleAgentEnvRunner:
     """A runner with the default pipelines and these edits."""
     spaces = env.single_observation_space, env.single_action_space
@@ -68,10 +71,10 @@ def make_runner(
         module,
         env_to_module_pipeline(*spaces, CPU, env_to_module_edits, make_connector),
         module_to_env_pipeline(*spaces, True, False, module_to_env_edits, make_connector),
-        seed_name,
-        seed,
+        RunnerIdentity(*seed_name, seed),
         num_lookback,
         validate_observations,
+        listeners,
     )
 
 

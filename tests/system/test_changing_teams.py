@@ -613,7 +613,7 @@ def test_sampling_and_updates_are_those_of_the_loop(
     config = config_of(memory, kind, max_seq_len, num_envs, seed)
     runner: Any = build_env_runner(config, make_module_specs(config), TRAINING, 0, 0)
     if is_league:
-        runner.use_lineup(LINEUP)
+        runner.receive("lineup", LINEUP)
     learners: Any = build_learner_group(config, build_parts(config))
     names = ("h", "c") if memory == "lstm" else ("h",)
     initial = {name: torch.zeros(NUM_UNITS, dtype=torch.float64) for name in names}

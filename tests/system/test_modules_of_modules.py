@@ -15,6 +15,7 @@ from runner.checkpoints import load_checkpoint
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.errors import ConfigError
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
+from runner.env_runners.runner_identity import RunnerIdentity
 from runner.episodes import nested
 from runner.episodes.columns import concat_rollouts
 from runner.episodes.rollout_parts import split_rollout
@@ -52,8 +53,8 @@ def test_a_plain_multi_module_acts_as_each_module_by_itself() -> None:
     alone, together = make_coded_run(7, 3, 4, 1), make_coded_run(7, 3, 4, 1)
     acting = {module_id: runner.acting for module_id, runner in together.runner._modules.items()}
     modules = MultiRLModule({module_id: one.module for module_id, one in acting.items()})
-    settings = (("env_runner", 0, 0), 0, 1, "warn")
-    joined = MultiAgentEnvRunner(together.runner.env, acting, *settings, together=modules)
+    identity = RunnerIdentity("env_runner", 0, 0, seed=0)
+    joined = MultiAgentEnvRunner(together.runner.env, acting, modules, identity, 1, is_joined=True)
     weights = {ALL_MODULES: FlatParameters(modules).to_numpy()}
     for _ in range(3):
         expected = alone.runner.sample(25, True, alone.weights, {}).rollout

@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 
 from runner.config.errors import ConfigError
 from runner.config.offline import OfflineConfig
+from runner.env_runners.episode_recording import EnvEpisodeRecording
+from runner.env_runners.listeners import EpisodeListener
 from runner.episodes import SingleAgentEpisode, nested
 from runner.experiment.trainer import Trainer
 from runner.offline.codecs.layout import Spaces
@@ -29,8 +31,18 @@ from tests.support.coded_agents import AgentEpisode, CodedRun, EnvEpisode, make_
 WRITTEN = {"action_dist_inputs", "action_logp", "weights_seq_no"}
 
 
-def recorder_of(coded: CodedRun, folder: Path, **options: Any) -> EnvEpisodeRecorder:
-    env = coded.envs[0]
+def recording_run(seed: int, num_envs: int, num_agents: int, folder: Path, **options: Any) -> CodedRun:
+    """A run whose env episodes are recorded in a folder."""
+    output_max_rows_per_file = options.pop("output_max_rows_per_file", None)
+
+    def listeners(envs: Any, module: Any) -> list[EpisodeListener]:
+        recorder = recorder_of(envs[0], folder, output_max_rows_per_file=output_max_rows_per_file)
+        return [EnvEpisodeRecording(recorder, "0-env_runner-0")]
+
+    return make_coded_run(seed, num_envs, num_agents, 0, make_listeners=listeners, **options)
+
+
+def recorder_of(env: Any, folder: Path, **options: Any) -> EnvEpisodeRecorder:
     spaces = {agent: Spaces(env.observation_spaces[agent], env.action_spaces[agent]) for agent in env.possible_agents}
     config = OfflineConfig(output=str(folder), **options)
     return EnvEpisodeRecorder(EpisodeWriter(config, env_name="coded", agent_spaces=spaces))
@@ -116,10 +128,8 @@ def naive_by_id(coded: CodedRun, prefix: str = "0-env_runner-0") -> dict[str, En
 def test_what_is_recorded_is_what_a_naive_loop_collects(
     seed: int, num_envs: int, num_agents: int, fragments: list[int], explore: bool, rows_per_file: int | None
 ) -> None:
-    coded = make_coded_run(seed, num_envs, num_agents, 0)
     with TemporaryDirectory() as folder:
-        recorder = recorder_of(coded, Path(folder), output_max_rows_per_file=rows_per_file)
-        coded.runner.recorder = recorder
+        coded = recording_run(seed, num_envs, num_agents, Path(folder), output_max_rows_per_file=rows_per_file)
         for steps in fragments:
             coded.runner.sample(steps, explore, coded.weights, {})
         recorded = coded.runner.finish_recording()
@@ -134,8 +144,7 @@ def test_what_is_recorded_is_what_a_naive_loop_collects(
 def test_an_evaluation_records_the_episodes_that_count(
     tmp_path: Path, duration: int, unit: str, explore: bool, outputs: set[str]
 ) -> None:
-    coded = make_coded_run(3, 2, 4, 0)
-    coded.runner.recorder = recorder_of(coded, tmp_path)
+    coded = recording_run(3, 2, 4, tmp_path)
     counted = coded.runner.evaluate(duration, explore, coded.weights, {}, unit=unit)
     recorded = coded.runner.finish_recording()
     assert recorded.report.episodes == len(counted.returns) > 2
@@ -149,11 +158,11 @@ def test_an_evaluation_records_the_episodes_that_count(
 
 
 def test_a_run_that_goes_on_leaves_out_what_it_has_seen_the_end_of_only(tmp_path: Path) -> None:
-    before, after = (make_coded_run(5, 2, 4, 0, make_env=StatefulAgentsEnv) for _ in range(2))
+    before = make_coded_run(5, 2, 4, 0, make_env=StatefulAgentsEnv)
+    after = recording_run(5, 2, 4, tmp_path, make_env=StatefulAgentsEnv)
     before.runner.sample(9, True, before.weights, {})
     done = before.runner.env.is_done
     running = {f"0-env_runner-0-{n}-{env.k}" for n, env in enumerate(before.envs) if not done[n]}
-    after.runner.recorder = recorder_of(after, tmp_path)
     after.runner.set_state(before.runner.get_state())
     after.runner.sample(60, True, after.weights, {})
     recorded = after.runner.finish_recording()

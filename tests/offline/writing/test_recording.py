@@ -93,7 +93,7 @@ def test_an_evaluation_records_exactly_its_episodes(tmp_path: Path) -> None:
 def test_an_evaluation_of_env_steps_records_the_episodes_that_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.env_runners.env_runner.EVALUATION_FRAGMENT", 9)
+    monkeypatch.setattr("runner.env_runners.stepping_env_runner.EVALUATION_FRAGMENT", 9)
     config = config_of(f"offline.output={tmp_path}", "evaluation.num_envs_per_env_runner=4")
     runner, weights = recording_runner(config, EVALUATION)
     finished = runner.evaluate(900, True, weights, {}, unit="env_steps")

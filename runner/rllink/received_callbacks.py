@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.callbacks.callbacks import Callbacks
-from runner.callbacks.episode_callbacks import episodes_of
+from runner.callbacks import Callbacks
+from runner.env_runners.episode_callbacks import episodes_of
 from runner.episodes.columns import Rollout
 from runner.pipelines.custom_metrics import ReducedMetrics
 

@@ -1,0 +1,150 @@
+"""What follows the episodes of an env runner: metrics from infos, tasks, recorders and callbacks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from runner.env_runners.evaluation_quotas import EvaluationQuotas
+from runner.env_runners.multi_agent_envs import EnvStep
+from runner.env_runners.running_agents import FinishedEpisode
+from runner.episodes.columns import Rollout
+from runner.pipelines.custom_metrics import ReducedMetrics
+from runner.rows.finished_episodes import NO_EPISODES, NONE_OUTSIDE, FinishedEpisodes, OutsideObservations
+from runner.rows.fragments import Fragment
+from runner.rows.infos import Infos
+
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
+
+
+class ObservedEpisodes(Protocol):
+    """The newest episodes of N sub-environments; as a sequence, views of them that are made on demand."""
+
+    def __getitem__(self, n: int) -> Any:
+        """Return a view of one."""
+
+    def episode_return(self, n: int) -> float:
+        """Return the undiscounted sum of its rewards so far."""
+
+
+@dataclass(slots=True, eq=False)  # a frozen one takes four times as long to make
+class VectorStep:
+    """One vector step of N sub-environments, or their first reset. Arrays are reused: copy what you keep.
+
+    Attributes:
+        is_reset: (N,) the sub-environment was reset and made no env step.
+        is_done: (N,) its episode has ended.
+        counted: (N,) the step counts; in evaluations, false for sub-environments whose quota is used up.
+        episodes: views of the newest episodes.
+        aborted: sub-environments that failed during an episode and were made again: the next episode has begun.
+        infos: with a single agent, what the sub-environments returned.
+        answers: with several agents, what each sub-environment returned.
+        ended: with several agents, the env episodes that ended, ordered by sub-environment.
+    """
+
+    is_reset: BoolArray
+    is_done: BoolArray
+    counted: BoolArray
+    episodes: ObservedEpisodes
+    aborted: Sequence[int] = ()
+    infos: Infos = ()
+    answers: Sequence[EnvStep] = ()
+    ended: Sequence[FinishedEpisode] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Cut:
+    """The rows since the cut before, which leave the env runner.
+
+    Attributes:
+        fragments: module id -> fragment.
+        num_env_steps: env steps of all sub-environments.
+        weights_seq_no: number of the weights that acted.
+        quotas: which episodes count in an evaluation; None in a sample, where all do.
+        finished: with a single agent, the episodes that ended.
+        ended: with several agents, the env episodes that ended.
+        aborted: ids of episodes that failed.
+        outside: observations outside of their space.
+        tasks: task of each episode that ended, in the order of their ends; None if episodes have no tasks.
+    """
+
+    fragments: Mapping[str, Fragment]
+    num_env_steps: int
+    weights_seq_no: int
+    quotas: EvaluationQuotas | None
+    finished: FinishedEpisodes = NO_EPISODES
+    ended: Sequence[FinishedEpisode] = ()
+    aborted: Sequence[str] = ()
+    outside: OutsideObservations = NONE_OUTSIDE
+    tasks: Sequence[str] | None = None
+
+
+class EpisodeListener:
+    """Base class of listeners: override the hooks that the listener needs.
+
+    Attributes:
+        name: key of its state in the state of the env runner; empty if it has none.
+        runs_user_code: whether its hooks call code of the user, which may train a network.
+    """
+
+    name: ClassVar[str] = ""
+    runs_user_code: ClassVar[bool] = False
+
+    @property
+    def receivers(self) -> Mapping[str, Callable[..., None]]:
+        """Receiver -> the function to call when a part of the run announces something to it."""
+        return {}
+
+    def begin(self) -> None:
+        """Called before all sub-environments are reset: forget running episodes."""
+
+    def before_reset(self, envs: BoolArray) -> None:
+        """Called before these sub-environments (N,) are reset, between the forward pass and the env step."""
+
+    def on_step(self, step: VectorStep) -> None:
+        """Called after a vector step, when its rows are written and the env-to-module connectors have run."""
+
+    def on_cut(self, cut: Cut) -> None:
+        """Called when rows leave the env runner."""
+
+    def on_sample(self, rollout: Rollout) -> ReducedMetrics:
+        """Called at the end of each sample; returns metric of the run -> values."""
+        return {}
+
+    def begin_evaluation(self) -> None:
+        """Called before `begin` of an evaluation."""
+
+    def complete(self, finished: FinishedEpisodes, counted: IntArray | None) -> FinishedEpisodes:
+        """Return finished episodes with what the listener knows of them; called once per sample or evaluation.
+
+        Args:
+            finished: the episodes.
+            counted: in an evaluation, their places among all episodes that ended in it; None: all are there.
+        """
+        return finished
+
+    def get_state(self) -> Any:
+        """Return what running episodes depend on, as plain values and arrays."""
+
+    def set_state(self, state: Any) -> None:
+        """Restore a state of `get_state`."""
+
+    def on_restored(self, running: Sequence[str]) -> None:
+        """Called after a restore with the ids of running env episodes, whose first steps were sampled before."""
+
+    def finish(self) -> Any:
+        """Finish files and return a report of them; None without files."""
+
+    def close(self) -> None:
+        """Free resources; drop what is in no complete file."""
+
+
+def hooks_of(listeners: Sequence[EpisodeListener], name: str) -> tuple[Callable[..., None], ...]:
+    """Return the hook of all listeners that override it, so that empty ones are not called in each step."""
+    empty = getattr(EpisodeListener, name)
+    return tuple(getattr(one, name) for one in listeners if getattr(type(one), name) is not empty)
