@@ -15,7 +15,7 @@ from runner.cli.standard_streams import is_output_lost, prepare_standard_streams
 from runner.cli.verbs import VERBS, describe_verbs
 from runner.compat.libraries import LibraryChangedError
 from runner.config.errors import Problem, RunnerError, UserError
-from runner.config.stores import is_url
+from runner.config.paths import is_url
 from runner.interrupts import Interrupted
 
 _TARGET = "hydra.run.dir="

@@ -28,11 +28,18 @@ from runner.config.hydra_errors import describe_composition_error
 from runner.config.list_patches import MODULE_ALGORITHM
 from runner.config.overrides import OverrideLine, describe_sweep, find_unknown_option, parse_overrides, renaming_notes
 from runner.config.path_fields import absolute_paths
-from runner.config.paths import conf_dir, display_path, find_config, search_dirs
+from runner.config.paths import (
+    conf_dir,
+    display_path,
+    find_config,
+    find_run_url_problem,
+    is_url,
+    local_copy_of,
+    search_dirs,
+)
 from runner.config.provenance import Provenance
 from runner.config.renamed_keys import find_double_keys, old_key_in
 from runner.config.resolvers import find_references, register_value_resolvers
-from runner.config.stores import find_run_url_problem, is_url, local_copy_of
 from runner.config.yaml_files import YAMLError, locate_keys
 
 _MISSING_KEY = re.compile(r"Interpolation key '(.+)' not found")

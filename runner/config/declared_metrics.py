@@ -5,18 +5,27 @@ Declarations are read from source files, so that a check of metric names imports
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import Any
 
-from runner.config.errors import Problem
-from runner.config.reductions import find_reduction_fault
-from runner.config.source_definitions import MAX_DEPTH, Definition, read_class_attribute, resolve
+from runner.config.blocks import DEFAULT_MODULE_ID
+from runner.config.errors import Problem, nearest_match
+from runner.config.list_patches import OF_ALGORITHM, added_up
+from runner.config.plans import PlanStep, read_plan, steps_of
+from runner.config.schemas import ExperimentConfig
+from runner.config.source_definitions import MAX_DEPTH, Definition, find_ancestors, read_class_attribute, resolve
 from runner.config.source_modules import MissingNameError, UnknowableError
+from runner.config.targets import OPERATOR
 
 # Beside percentiles.
 REDUCTIONS = ("mean", "sum", "min", "max", "median", "last")
 REPORTS_FORM = 'reports = {"clipped_fraction": ("mean", "share of the values that were clipped")}'
 _CONNECTOR = "runner.pipelines.connector.Connector"
+CONNECTORS, PLAN = "connectors", "plan/"
+_ENV_PIPELINES = ("env_to_module", "module_to_env")
+_LEARNER = "learner"
+_PERCENTILE = re.compile(r"p[1-9]\d?")
 
 # Metric -> its reduction over the calls, runners and learners of an iteration, and its meaning.
 Reports = Mapping[str, tuple[str, str]]
@@ -96,3 +105,125 @@ def declared_reports(path: str, base: str) -> Reports:
     if find_report_fault(reports) is not None:
         raise UnknowableError
     return reports  # type: ignore[no-any-return]
+
+
+def connector_metric(module_id: str, pipeline: str, name: str) -> str:
+    """Return the name that a metric of a connector has in the run; the id `default_policy` is left out."""
+    owner = [] if module_id == DEFAULT_MODULE_ID else [module_id]
+    return "/".join([CONNECTORS, *owner, pipeline, name])
+
+
+def connector_metrics(config: ExperimentConfig, module_ids: Sequence[str]) -> dict[str, str]:
+    """Return metric of the run -> meaning for the connectors that the configuration names.
+
+    Connectors of the default pipelines report nothing, and connectors whose source does not tell are left out.
+    """
+    trained = config.multi_agent.trained_modules(module_ids)
+    names: dict[str, str] = {}
+    for module_id in module_ids:
+        for pipeline in (*_ENV_PIPELINES, *([_LEARNER] if module_id in trained else [])):
+            reports = _reports_of_pipeline(config, module_id, pipeline) or {}
+            names |= {connector_metric(module_id, pipeline, name): reports[name] for name in reports}
+    return names
+
+
+def may_be_reported(name: str, config: ExperimentConfig) -> bool:
+    """Return whether a metric may be one of a connector that cannot be read, or of a module that is not known yet."""
+    parts = name.split("/")
+    if parts[0] != CONNECTORS or len(parts) not in (3, 4) or parts[-2] not in (*_ENV_PIPELINES, _LEARNER):
+        return False
+    module_id = parts[1] if len(parts) == 4 else DEFAULT_MODULE_ID
+    reports = _reports_of_pipeline(config, module_id, parts[-2])
+    if reports is None:
+        return True
+    return len(parts) == 4 and not config.multi_agent.is_mapping_complete and parts[-1] in reports
+
+
+def is_of_learner(name: str) -> bool:
+    """Return whether a metric of connectors is of a learner pipeline, the only one that reports on recorded data."""
+    return name.split("/")[-2] == _LEARNER
+
+
+def _reports_of_pipeline(config: ExperimentConfig, module_id: str, pipeline: str) -> dict[str, str] | None:
+    """Return metric -> meaning for the connectors of one pipeline; None if the source of one does not tell."""
+    try:
+        return reports_of_edits(_edits_of_pipeline(config, module_id, pipeline))
+    except UnknowableError:
+        return None
+
+
+def _edits_of_pipeline(config: ExperimentConfig, module_id: str, pipeline: str) -> list[Any]:
+    edits = config.connectors.edits_of(module_id, pipeline)
+    field = OF_ALGORITHM.get(pipeline)
+    if field is None:
+        return edits
+    of_module = config.multi_agent.algorithm_config_overrides_per_module.get(module_id, {}).get(field, [])
+    return [*added_up(getattr(config.algorithm_of(module_id), field), of_module), *edits]
+
+
+def operator_metric(operator: str, name: str) -> str:
+    """Return the name that a metric has in the run; of the second operator of a class, `Name#2`, it is `Name_2/...`."""
+    return f"{PLAN}{operator.replace('#', '_')}/{name}"
+
+
+def free_name(class_name: str, taken: Container[str]) -> str:
+    """Return the name of an operator beside others: its class, and `Class#2` for the second operator of a class."""
+    name, number = class_name, 1
+    while name in taken:
+        number += 1
+        name = f"{class_name}#{number}"
+    return name
+
+
+def operator_metrics(config: ExperimentConfig) -> dict[str, str]:
+    """Return metric of the run -> meaning; operators whose source does not tell are left out."""
+    return {
+        operator_metric(operator, name): meaning_of(reports, name)
+        for operator, reports in _declared(config)
+        if reports is not None
+        for name in reports
+    }
+
+
+def may_be_of_operator(name: str, config: ExperimentConfig) -> bool:
+    """Return whether a metric may be one of an operator whose source does not tell, or that a function makes."""
+    if not name.startswith(PLAN):
+        return False
+    if read_plan(config.algorithm.plan)[0].is_function:
+        return True
+    unknown = [operator_metric(operator, "") for operator, reports in _declared(config) if reports is None]
+    return name.startswith(tuple(unknown))
+
+
+def _declared(config: ExperimentConfig) -> Iterator[tuple[str, Reports | None]]:
+    """Yield the name of each operator in the plan, and what it reports; None if its source does not tell."""
+    names: list[str] = []
+    for step in steps_of(read_plan(config.algorithm.plan)):
+        names.append(free_name(_class_name(step), names))
+        try:
+            yield names[-1], declared_reports(step.name, OPERATOR) if step.config is None else {}
+        except UnknowableError:
+            yield names[-1], None
+
+
+def _class_name(step: PlanStep) -> str:
+    """Return the name of the class that a step names, also by another name under which it is imported."""
+    return next(iter(find_ancestors(step.name)), step.name).rpartition(".")[2]
+
+
+def is_percentile(reduction: str) -> bool:
+    """Return whether the name is one of `p1` to `p99`."""
+    return _PERCENTILE.fullmatch(reduction) is not None
+
+
+def find_reduction_fault(what: str, reduction: str, named: Sequence[str]) -> Problem | None:
+    """Return the problem of a reduction that is neither one of `named` nor a percentile; None if there is none.
+
+    Args:
+        what: the problem in words.
+        reduction: that was given.
+        named: reductions that are allowed beside percentiles.
+    """
+    if reduction in named or is_percentile(reduction):
+        return None
+    return Problem(what, None, reduction, f"{', '.join(named)}, p1 to p99", nearest_match(reduction, named))

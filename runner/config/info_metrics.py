@@ -10,8 +10,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from runner.config.composed import Composed
+from runner.config.declared_metrics import find_reduction_fault
 from runner.config.errors import Problem, nearest_match, show_value
-from runner.config.reductions import find_reduction_fault
 
 if TYPE_CHECKING:
     from runner.config.schemas import ExperimentConfig

@@ -8,15 +8,21 @@ from types import MappingProxyType
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.blocks import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
 from runner.config.callbacks import callback_metrics, may_be_of_callback
-from runner.config.connector_metrics import CONNECTORS, connector_metrics, is_of_learner, may_be_reported
 from runner.config.curriculum_checks import curriculum_metrics
+from runner.config.declared_metrics import (
+    CONNECTORS,
+    PLAN,
+    connector_metrics,
+    is_of_learner,
+    may_be_of_operator,
+    may_be_reported,
+    operator_metrics,
+)
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.info_metrics import info_metrics, may_be_of_agent
 from runner.config.league import league_metrics
 from runner.config.offline_evaluation import PREFIX as OFFLINE
 from runner.config.offline_evaluation import offline_evaluation_metrics
-from runner.config.operator_metrics import PREFIX as PLAN
-from runner.config.operator_metrics import may_be_of_operator, operator_metrics
 from runner.config.operators import ENV_RUNNERS, QUEUES, RECORDED_DATA, REPLAY_BUFFERS, EnqueueConfig
 from runner.config.plans import needs_of, read_plan, samples_asynchronously, steps_of
 from runner.config.schemas import ExperimentConfig

@@ -38,6 +38,7 @@ from runner.config.offline import find_offline_problems
 from runner.config.offline_evaluation import PREFIX, find_offline_evaluation_problems
 from runner.config.operators import SelectExperiencesConfig
 from runner.config.optimizer import find_optimizer_problems
+from runner.config.paths import find_store_problem
 from runner.config.placement import find_elastic_problems, find_placement_problems, find_prefetch_problems
 from runner.config.plans.buffers import find_buffer_problems
 from runner.config.plans.flow import find_useless_intensity
@@ -51,7 +52,6 @@ from runner.config.plans.rules import (
 from runner.config.plans.steps import read_plan, steps_of
 from runner.config.rllink import find_external_problems
 from runner.config.schemas import ExperimentConfig
-from runner.config.stores import find_store_problem
 from runner.config.sweep import find_sweep_problems
 from runner.config.targets import LOSSES, find_target_problems
 from runner.config.user_classes import find_own_class_problems

@@ -14,9 +14,8 @@ from typing import Any
 
 from runner.config.errors import Problem, Where, list_names, nearest_match
 from runner.config.list_patches import MODULE_ALGORITHM
-from runner.config.source_definitions import MAX_DEPTH, Definition, find_ancestors, inherits, resolve
+from runner.config.source_definitions import MAX_DEPTH, Definition, find_ancestors, inherits, resolve, signature_of
 from runner.config.source_modules import MissingNameError, SourceModule, UnknowableError
-from runner.config.source_signatures import signature_of
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,8 @@ from typing import Any, SupportsFloat
 import numpy as np
 import numpy.typing as npt
 
-from runner.config.declared_metrics import Reports
+from runner.config.declared_metrics import Reports, is_percentile
 from runner.config.errors import Problem, RunFailure, nearest_match
-from runner.config.reductions import is_percentile
 
 # How two reduced values become one, the earlier one first; other reductions keep all values.
 _JOIN: Mapping[str, Callable[[float, float], float]] = {

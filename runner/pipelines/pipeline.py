@@ -8,8 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from runner.config.connector_metrics import connector_metric
-from runner.config.declared_metrics import meaning_of
+from runner.config.declared_metrics import connector_metric, meaning_of
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.user_code import is_user_defined, place_of, problem_of
 from runner.episodes.columns import block_from_episodes

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from runner.config.declared_metrics import Reports, meaning_of
+from runner.config.declared_metrics import Reports, free_name, meaning_of, operator_metric
 from runner.config.errors import Problem, RunFailure
 from runner.config.metrics import NUM_READY
-from runner.config.operator_metrics import free_name, operator_metric
 from runner.config.operators import ENV_RUNNERS, QUEUES
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import place_of

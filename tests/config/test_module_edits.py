@@ -10,7 +10,7 @@ import pytest
 
 from runner.cli.show import render_config
 from runner.config import build_experiment_config, compose_experiment
-from runner.config.connector_metrics import connector_metrics
+from runner.config.declared_metrics import connector_metrics
 from runner.config.errors import ConfigError
 from runner.config.experiment_file import experiment_text
 from runner.config.stored import compose_stored, compose_variant

@@ -73,7 +73,7 @@ def test_tables_have_rllibs_names_where_they_differ(monkeypatch: pytest.MonkeyPa
     pytest.importorskip("sphinx")
     monkeypatch.syspath_prepend(ROOT / "site")
     reference = importlib.import_module("configuration_reference")
-    learners = reference.table_of(importlib.import_module("runner.config.schemas").LearnersConfig)
+    learners = reference.table_of(importlib.import_module("runner.config.blocks").LearnersConfig)
     assert learners.startswith("| field | default | values | meaning | RLlib |\n| --- | --- | --- | --- | --- |\n")
     rows = {line.split("`")[1]: line for line in learners.splitlines()[2:]}
     assert rows["compile"].endswith("| `torch_compile_learner` |")

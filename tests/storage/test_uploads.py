@@ -17,7 +17,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from runner import Trainer, fit
 from runner.checkpoints import read_manifest, save_checkpoint
 from runner.config.errors import ConfigError, Problem
-from runner.config.stores import local_copy_of
+from runner.config.paths import local_copy_of
 from runner.storage import uploads
 from runner.storage.stored_files import open_store, run_dir_of, url_of_run
 from tests.conftest import QUICK, WAIT_S, Outcome, checkpoints_of, progress_of, without_times
