@@ -8,7 +8,6 @@ from typing import Any
 
 from runner.config.algorithms import AlgorithmConfig, DQNConfig, SACConfig, TQCConfig
 from runner.config.checks import check_field, typed_fields
-from runner.config.composed import Composed
 from runner.config.errors import Problem, Where, show_value
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.config.targets import MODULES, find_target_problems
@@ -27,7 +26,7 @@ def find_module_problems(module: ModuleConfig, where: Where) -> Iterator[Problem
             yield Problem(f"{key}[{number}] is no filter", where(key), show_value(conv_filter), allowed)
 
 
-def find_q_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+def find_q_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
     """Yield options of modules that contradict each other, or that the algorithm does not learn with."""
     of_modules = {
         f"multi_agent.modules.{id_}": (_with_overrides(config.module, values), config.algorithm_of(id_))
@@ -36,8 +35,8 @@ def find_q_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Pr
     }
     for key, (module, algorithm) in {"module": (config.module, config.algorithm), **of_modules}.items():
         for name, what, got, allowed in (*_find_unlearned(module, algorithm), *_find_contradictions(module, algorithm)):
-            where = composed.where(f"{key}.{name}") or composed.where(f"module.{name}")
-            yield Problem(f"{key}.{name}: {what}", where, got, allowed)
+            place = where(f"{key}.{name}") or where(f"module.{name}")
+            yield Problem(f"{key}.{name}: {what}", place, got, allowed)
 
 
 # Option -> its default, and algorithms that learn with another value.

@@ -8,8 +8,7 @@ from typing import Any
 
 from runner.config.blocks import EvaluationConfig
 from runner.config.checks import check_field, convert_fields
-from runner.config.composed import Composed
-from runner.config.errors import Problem, nearest_match, show_value
+from runner.config.errors import Problem, Where, nearest_match, show_value
 from runner.config.fields import names_of, option
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 
@@ -99,40 +98,40 @@ def offline_evaluation_metrics(evaluation: EvaluationConfig, agents: Sequence[st
     return meanings | {TIMER: "seconds this iteration spent in evaluation on held-out data"}
 
 
-def find_offline_evaluation_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+def find_offline_evaluation_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
     """Yield unknown types, an interval without data, and invalid fields of the Q model."""
     evaluation = config.evaluation
     if evaluation.offline_evaluation_input_ is None and evaluation.offline_evaluation_interval is not None:
         key = f"{_KEY}interval"
         what = f"{key} is set, but no held-out data are named"
         got = str(evaluation.offline_evaluation_interval)
-        yield Problem(what, composed.where(key), got, f"null, or {_KEY}input_=PATH")
+        yield Problem(what, where(key), got, f"null, or {_KEY}input_=PATH")
     types, key = evaluation_types(evaluation), f"{_KEY}type"
     allowed = ", ".join(EVALUATION_TYPES)
     if not types:
-        yield Problem(f"{key} is empty", composed.where(key), "[]", allowed)
+        yield Problem(f"{key} is empty", where(key), "[]", allowed)
     for name in types:
         if name not in EVALUATION_TYPES:
             what = f"{key} has no {name}"
-            yield Problem(what, composed.where(key), name, allowed, nearest_match(name, EVALUATION_TYPES))
+            yield Problem(what, where(key), name, allowed, nearest_match(name, EVALUATION_TYPES))
     q_model, key = evaluation.offline_evaluation_q_model_config, f"{_KEY}q_model_config"
-    yield from _find_block_problems(FittedQConfig, names_of(FittedQConfig), q_model, key, composed)
+    yield from _find_block_problems(FittedQConfig, names_of(FittedQConfig), q_model, key, where)
 
 
 def _find_block_problems(
-    schema: type[Any], names: Sequence[str], values: Any, key: str, composed: Composed
+    schema: type[Any], names: Sequence[str], values: Any, key: str, where: Where
 ) -> Iterator[Problem]:
     """Yield the problems of a block with some of the fields of a schema."""
     if not isinstance(values, dict):
-        yield Problem(f"{key} must be a block", composed.where(key), show_value(values), ", ".join(names))
+        yield Problem(f"{key} must be a block", where(key), show_value(values), ", ".join(names))
         return
     for name, value in values.items():
-        full, where = f"{key}.{name}", composed.where(f"{key}.{name}") or composed.where(key)
+        full, place = f"{key}.{name}", where(f"{key}.{name}") or where(key)
         if name not in names:
             nearest = nearest_match(str(name), names)
-            yield Problem(f"unknown key {full}", where, show_value(value), ", ".join(names), nearest)
+            yield Problem(f"unknown key {full}", place, show_value(value), ", ".join(names), nearest)
         elif name == "network":
-            yield from _find_block_problems(ModuleConfig, _NETWORK_FIELDS, value, full, composed)
+            yield from _find_block_problems(ModuleConfig, _NETWORK_FIELDS, value, full, where)
         else:
-            problem = check_field(schema, name, value, full, where)
+            problem = check_field(schema, name, value, full, place)
             yield from () if problem is None else (problem,)

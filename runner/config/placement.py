@@ -9,8 +9,7 @@ from typing import Any
 
 from runner.config.blocks import DEFAULT_MODULE_ID, DEFAULT_STRATEGY, PACK, SPREAD
 from runner.config.checks import find_resource_problems
-from runner.config.composed import Composed
-from runner.config.errors import Problem, nearest_match, show_value
+from runner.config.errors import Problem, Where, nearest_match, show_value
 from runner.config.operators import (
     ENV_RUNNERS,
     ApplyGradientsConfig,
@@ -69,25 +68,25 @@ _ROLES = (
 )
 
 
-def find_placement_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+def find_placement_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
     """Yield what is wrong with the resources and the places of remote env runners and learners."""
     is_inline = config.engine == "inline"
     for role in _ROLES:
         custom, strategy = attrgetter(role.custom, role.strategy)(config)
-        yield from find_resource_problems(role.custom, custom, role.own_keys, composed.where)
+        yield from find_resource_problems(role.custom, custom, role.own_keys, where)
         has_actors = not is_inline and _num_actors(role, config) > 0
         usual: Mapping[str, Any] = {role.custom: {}, role.strategy: DEFAULT_STRATEGY}
         for key, value in ((role.custom, custom), (role.strategy, strategy)):
             if not has_actors and value != usual[key]:
                 what = f"{key} has no effect: this run has no remote {role.name}s"
                 allowed = f"{show_value(usual[key])}, or {role.number}=1" + (" with engine=ray" if is_inline else "")
-                yield Problem(what, composed.where(key), show_value(value), allowed)
+                yield Problem(what, where(key), show_value(value), allowed)
         asked = [*custom.values(), *(attrgetter(key)(config) for key in role.own_keys.values())]
         if has_actors and strategy == PACK and not any(asked):
             what = f"{role.strategy} {PACK} reserves what each {role.name} asks for, and it asks for nothing"
             allowed = f"{role.own_keys['CPU']} above 0, or {DEFAULT_STRATEGY}"
-            yield Problem(what, composed.where(role.strategy), PACK, allowed)
-    yield from _check_gpus(config, composed)
+            yield Problem(what, where(role.strategy), PACK, allowed)
+    yield from _check_gpus(config, where)
 
 
 def _num_actors(role: _Role, config: ExperimentConfig) -> int:
@@ -97,42 +96,42 @@ def _num_actors(role: _Role, config: ExperimentConfig) -> int:
     return num_training + config.evaluation.evaluation_num_env_runners
 
 
-def _check_gpus(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+def _check_gpus(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
     learners = config.learners
     key, num_gpus = "learners.num_gpus_per_learner", learners.num_gpus_per_learner
     if num_gpus > 1:
         num_learners = max(1, learners.num_learners) * max(2, round(num_gpus))
         what = f"{key}: a learner computes on one GPU; several GPUs are several learners"
         allowed = f"at most 1, for so many GPUs learners.num_learners={num_learners} {key}=1"
-        yield Problem(what, composed.where(key), f"{num_gpus:g}", allowed)
+        yield Problem(what, where(key), f"{num_gpus:g}", allowed)
 
 
 _NUMBER = "env_runners.num_env_runners"
 _BOUNDS = ("min", "max")
 
 
-def find_elastic_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+def find_elastic_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
     """Yield what is wrong with `{min, max}` env runners."""
     bounds = config.env_runners.num_env_runners
     if not isinstance(bounds, dict):
         return
-    where = next(filter(None, (composed.where(f"{_NUMBER}.{name}") for name in bounds)), composed.where(_NUMBER))
+    place = next(filter(None, (where(f"{_NUMBER}.{name}") for name in bounds)), where(_NUMBER))
     got = show_value(bounds)
     for name in bounds:
         if name not in _BOUNDS:
-            place = composed.where(f"{_NUMBER}.{name}") or where
-            yield Problem(f"{_NUMBER}.{name} is not known", place, name, "min, max", nearest_match(name, _BOUNDS))
+            of_name = where(f"{_NUMBER}.{name}") or place
+            yield Problem(f"{_NUMBER}.{name} is not known", of_name, name, "min, max", nearest_match(name, _BOUNDS))
     missing = [name for name in _BOUNDS if name not in bounds]
     if missing:
-        yield Problem(f"{_NUMBER} has no {' and no '.join(missing)}", where, got, "{min: 2, max: 16}, or an integer")
+        yield Problem(f"{_NUMBER} has no {' and no '.join(missing)}", place, got, "{min: 2, max: 16}, or an integer")
     elif bounds["min"] < 1:
         yield Problem(
-            f"{_NUMBER}.min: a run needs an env runner", where, got, "min of 1 or more; 0 alone is this process"
+            f"{_NUMBER}.min: a run needs an env runner", place, got, "min of 1 or more; 0 alone is this process"
         )
     elif bounds["min"] > bounds["max"]:
-        yield Problem(f"{_NUMBER}: min is above max", where, got, "min <= max")
+        yield Problem(f"{_NUMBER}: min is above max", place, got, "min <= max")
     for what, allowed in _why_fixed(config):
-        yield Problem(f"{_NUMBER} that is not fixed {what}", where, got, allowed)
+        yield Problem(f"{_NUMBER} that is not fixed {what}", place, got, allowed)
 
 
 def _why_fixed(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
@@ -160,11 +159,11 @@ _PREFETCH = "learners.prefetch"
 _CHANGE_LEARNERS = (ApplyGradientsConfig, ComputeGradientsConfig, TrainOneStepConfig, UpdateTargetNetworkConfig)
 
 
-def find_prefetch_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+def find_prefetch_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
     """Yield why the learners of this run cannot be sent a train batch while they update."""
     if config.learners.prefetch:
         for what, allowed in _why_not_ahead(config):
-            yield Problem(f"{_PREFETCH}: {what}", composed.where(_PREFETCH), "true", f"false, or {allowed}")
+            yield Problem(f"{_PREFETCH}: {what}", where(_PREFETCH), "true", f"false, or {allowed}")
 
 
 def _why_not_ahead(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
