@@ -12,8 +12,7 @@ from runner.config.documents import parse_json, read_regular
 from runner.config.league import LEAGUE_FOLDER, STANDINGS_FILE
 from runner.pages import charts
 from runner.pages.page import Block, Cell, Figure, Table, Text
-from runner.tracking.progress_log import Column
-from runner.tracking.series import axis_of, axis_title, plain, thin
+from runner.tracking.series import Column, axis_of, axis_title, plain, thin
 
 CURRICULUM = "curriculum/"
 _NUM_EPISODES, _VALUE = "/num_episodes", "/value_mean"

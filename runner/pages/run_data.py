@@ -11,8 +11,7 @@ from typing import Any
 from runner.config.documents import read_regular
 from runner.pages.page import Block, Cell, Code, Table, Text, Video
 from runner.tracking.headline import resume_command
-from runner.tracking.progress_log import Column
-from runner.tracking.series import last_values
+from runner.tracking.series import Column, last_values
 
 
 @dataclass(frozen=True)

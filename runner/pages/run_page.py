@@ -37,8 +37,7 @@ from runner.tracking.headline import (
     number_text,
     reward_scale_hint,
 )
-from runner.tracking.progress_log import Column
-from runner.tracking.series import axis_of, axis_title, last_values, plain, thin
+from runner.tracking.series import Column, axis_of, axis_title, last_values, plain, thin
 
 _MOST_POINTS, _MOST_SMALL_POINTS, _FEW_POINTS = 400, 150, 25
 _ITERATION_S = "time_this_iter_s"

@@ -16,8 +16,7 @@ from runner.locks import owner_of
 from runner.pages.page import Code, Figure, Section, Text, templates
 from runner.pages.run_data import RunData
 from runner.pages.run_page import run_page
-from runner.tracking.progress_log import Column
-from runner.tracking.series import choose_axis, read_columns
+from runner.tracking.series import Column, choose_axis, read_columns
 
 if TYPE_CHECKING:
     from runner.pages.page import Figure

@@ -16,8 +16,8 @@ from runner.sweep.statistics import FEWEST_VALUES, Estimate, Ranking, SeedGroup,
 from runner.sweep.trials import SweepFolder, Trial
 from runner.tracking.headline import TOTAL_S, count_text, duration_text, number_text
 from runner.tracking.plain_values import finite_number
-from runner.tracking.progress_log import Column, ProgressLog
-from runner.tracking.series import read_columns
+from runner.tracking.progress_log import ProgressLog
+from runner.tracking.series import Column, read_columns
 
 
 def number_cell(value: object) -> Cell:

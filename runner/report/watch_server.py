@@ -30,8 +30,7 @@ from runner.pages.run_record import find_videos, read_run
 from runner.report.sweep_page import sweep_page
 from runner.report.sweep_record import read_sweep
 from runner.sweep.trials import SweepFolder
-from runner.tracking.progress_log import Column, GrowingColumns
-from runner.tracking.series import follow_columns
+from runner.tracking.series import Column, GrowingColumns, follow_columns
 
 VIDEOS = "videos"
 # Of a run and of a sweep: what changes while they go on.

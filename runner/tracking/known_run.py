@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from runner.config.documents import parse_json
 from runner.config.errors import Problem, RunFailure, UserError
 from runner.config.signatures import foreign_reason, signed
@@ -295,6 +293,7 @@ def _signature(manifest: Mapping[str, Any]) -> Any:
 
 
 def _schema(ports: Sequence[Mapping[str, Any]]) -> Any:
+    import numpy as np
     from mlflow.types import Schema, TensorSpec
 
     return Schema([TensorSpec(np.dtype(port["dtype"]), (-1, *port["shape"]), port["name"]) for port in ports])

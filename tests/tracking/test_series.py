@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from runner.tracking.progress_log import GrowingColumns, ProgressLog
-from runner.tracking.series import read_columns
+from runner.tracking.progress_log import ProgressLog
+from runner.tracking.series import GrowingColumns, read_columns
 
 
 def columns_of(growing: GrowingColumns) -> dict[str, list[Any]]:
