@@ -152,10 +152,28 @@ class RecallingModule(RLModule):
         return obs if self.recall is None else nested.map_leaves(Tensor.detach, obs)
 
 
+class _SquashedPolicyModule(WithQFunctions, RecallingModule):
+    """Base of modules whose policy is a squashed Gaussian over bounded actions; only SAC learns its deviation."""
+
+    train_outputs = ("action_dist_inputs",)
+    _is_log_std: Tensor
+
+    def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
+        for key, allowed in (("free_log_std", False), ("action_mask_key", None)):
+            if getattr(config, key) != allowed:
+                shown = "null" if allowed is None else "false"
+                raise ValueError(f"{type(self).__name__}: module.{key} is set; allowed: {shown}")
+        super().__init__(observation_space, action_space, config)
+        self.action_dist = self.squashed = squashed_distribution(action_space)
+        is_log_std = torch.zeros(self.squashed.num_inputs, dtype=torch.bool)
+        is_log_std[list(self.squashed.log_std_inputs)] = True
+        self.register_buffer("_is_log_std", is_log_std, persistent=False)
+
+
 _MAX_LOG_STD = 2.0  # as in the authors' code; before the tanh
 
 
-class SACModule(WithQFunctions, RecallingModule):
+class SACModule(_SquashedPolicyModule):
     """Policy, Q functions with targets, and the logarithms of SAC's alpha and CQL's alpha'.
 
     Args:
@@ -171,21 +189,11 @@ class SACModule(WithQFunctions, RecallingModule):
         ValueError: options that have no meaning here.
     """
 
-    train_outputs = ("action_dist_inputs",)
-    _is_log_std: Tensor
-
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
-        for key, allowed in (("free_log_std", False), ("action_mask_key", None)):
-            if getattr(config, key) != allowed:
-                raise ValueError(f"SACModule: module.{key} is set; allowed: {'null' if allowed is None else 'false'}")
         super().__init__(observation_space, action_space, config)
-        self.action_dist = self.squashed = squashed_distribution(action_space)
         self.encoder = ObservationEncoder(self.seen_space, self.head_config)
-        num_dist_inputs = self.squashed.num_inputs
-        is_log_std = torch.zeros(num_dist_inputs, dtype=torch.bool)
-        is_log_std[list(self.squashed.log_std_inputs)] = True
-        self.register_buffer("_is_log_std", is_log_std, persistent=False)
-        self.pi = MLP(self.encoder.num_outputs, config.head_fcnet_hiddens, head_options(config), num_dist_inputs)
+        hiddens, num_dist_inputs = config.head_fcnet_hiddens, self.squashed.num_inputs
+        self.pi = MLP(self.encoder.num_outputs, hiddens, head_options(config), num_dist_inputs)
         self.add_q_functions(self.seen_space, action_space, self.head_config)
         self.log_alpha = nn.Parameter(torch.zeros(()))
         self.log_alpha_prime = nn.Parameter(torch.zeros(()))
@@ -281,7 +289,7 @@ class DiscreteSACModule(RecallingModule):
 _LOG_STD = -20.0  # of a squashed Gaussian that is its mean: float32 cannot tell them apart
 
 
-class TD3Module(WithQFunctions, RecallingModule):
+class TD3Module(_SquashedPolicyModule):
     """Policy a = center + scale * tanh(mu(s)), Q functions, and targets of both.
 
     To the rest of the house the policy is a squashed Gaussian whose standard deviation is next to 0.
@@ -296,18 +304,8 @@ class TD3Module(WithQFunctions, RecallingModule):
         ValueError: options that have no meaning here.
     """
 
-    train_outputs = ("action_dist_inputs",)
-    _is_log_std: Tensor
-
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
-        for key, allowed in (("free_log_std", False), ("action_mask_key", None)):
-            if getattr(config, key) != allowed:
-                raise ValueError(f"TD3Module: module.{key} is set; allowed: {'null' if allowed is None else 'false'}")
         super().__init__(observation_space, action_space, config)
-        self.action_dist = self.squashed = squashed_distribution(action_space)
-        is_log_std = torch.zeros(self.squashed.num_inputs, dtype=torch.bool)
-        is_log_std[list(self.squashed.log_std_inputs)] = True
-        self.register_buffer("_is_log_std", is_log_std, persistent=False)
         encoder = ObservationEncoder(self.seen_space, self.head_config)
         head = MLP(encoder.num_outputs, config.head_fcnet_hiddens, head_options(config), self.squashed.num_inputs)
         self.actor = nn.Sequential(encoder, head)
