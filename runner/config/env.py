@@ -30,23 +30,23 @@ _NUM_ENVS = Given(names=("num_envs",))
 _WRAPPED_ENV = Given(num_positional=1)
 
 
-def find_env_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+def find_env_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
     """Yield the problems of the environment that its source file reveals."""
     env, target = config.env.env, config.env._target_
     allowed = "env.env: a gymnasium id, or env._target_: your own class"
-    yield from _check_wrappers(config, composed)
+    yield from _check_wrappers(config, where)
     if config.env.backend != "gymnasium":
-        yield from find_backend_problems(config, composed)
+        yield from find_backend_problems(config, where)
     has_spaces = config.env.is_external and (config.env.observation_space or config.env.agents)
     if env is None and target is None and has_spaces:
         return
     if env is None and target is None:
-        yield Problem("no environment is chosen", composed.where("env"), None, f"env=cartpole, or {allowed}")
+        yield Problem("no environment is chosen", where("env"), None, f"env=cartpole, or {allowed}")
     elif env is not None and target is not None:
-        where = composed.where("env._target_")
-        yield Problem("env.env and env._target_ are both set", where, f"{env} and {target}", f"only one: {allowed}")
+        place = where("env._target_")
+        yield Problem("env.env and env._target_ are both set", place, f"{env} and {target}", f"only one: {allowed}")
     else:
-        yield from _check_made("env.env_config", config.env.env_config, config, composed)
+        yield from _check_made("env.env_config", config.env.env_config, config, where)
 
 
 def find_task_problems(
@@ -54,23 +54,21 @@ def find_task_problems(
 ) -> Iterator[Problem]:
     """Yield the problems of a task's own environment, whose arguments at `key` replace ones of the `env` block."""
     of_env = config.env.env_config
-    if not any(_check_made("env.env_config", of_env, config, composed)):  # which are told by themselves
-        for problem in _check_made(key, {**of_env, **env_config}, config, composed):
+    if not any(_check_made("env.env_config", of_env, config, composed.where)):  # which are told by themselves
+        for problem in _check_made(key, {**of_env, **env_config}, config, composed.where):
             yield replace(problem, got=show_value(env_config))
 
 
-def _check_made(
-    key: str, arguments: Mapping[str, Any], config: ExperimentConfig, composed: Composed
-) -> Iterator[Problem]:
+def _check_made(key: str, arguments: Mapping[str, Any], config: ExperimentConfig, where: Where) -> Iterator[Problem]:
     """Check the environment of the `env` block and the arguments at `key` that it is made with."""
     env, target = config.env.env, config.env._target_
     if target is not None:
-        yield from _check_call("env._target_", key, target, arguments, composed, _NUM_ENVS)
+        yield from _check_call("env._target_", key, target, arguments, where, _NUM_ENVS)
     elif config.env.backend == "ale":
         others = {name: value for name, value in arguments.items() if name not in DECIDED}
-        yield from _check_call("env.env", key, ALE_CLASS, others, composed, Given(names=_ALE_GIVEN))
+        yield from _check_call("env.env", key, ALE_CLASS, others, where, Given(names=_ALE_GIVEN))
     elif env is not None and config.env.backend == "gymnasium":
-        yield from _check_env_id(env, key, arguments, config, composed)
+        yield from _check_env_id(env, key, arguments, config, where)
 
 
 def _check_call(
@@ -78,7 +76,7 @@ def _check_call(
     arguments_key: str,
     target: str,
     arguments: Mapping[str, Any],
-    composed: Composed,
+    where: Where,
     given: Given,
 ) -> Iterator[Problem]:
     """Check a class or factory of environments and the arguments of its call."""
@@ -87,34 +85,34 @@ def _check_call(
         return
     if fault.arguments:
         key = next((f"{arguments_key}.{name}" for name in fault.arguments if name in arguments), arguments_key)
-        where = composed.where(key) or composed.where(path_key)
-        yield describe_fault(arguments_key, fault, where, show_value(arguments))
+        place = where(key) or where(path_key)
+        yield describe_fault(arguments_key, fault, place, show_value(arguments))
     else:
-        yield describe_fault(path_key, fault, composed.where(path_key), target)
+        yield describe_fault(path_key, fault, where(path_key), target)
 
 
-def _check_wrappers(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+def _check_wrappers(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
     for index, wrapper in enumerate(config.env.wrappers):
         key, target = f"env.wrappers.{index}", wrapper.get("_target_")
         if not isinstance(target, str):
             allowed = "{_target_: package.module.Wrapper, argument: value, ...}"
-            yield Problem(f"{key} must be a wrapper with a _target_", composed.where(key), show_value(wrapper), allowed)
+            yield Problem(f"{key} must be a wrapper with a _target_", where(key), show_value(wrapper), allowed)
             continue
         given = with_positional(_WRAPPED_ENV, wrapper)
-        yield from _check_call(f"{key}._target_", key, target, arguments_of(wrapper), composed, given)
+        yield from _check_call(f"{key}._target_", key, target, arguments_of(wrapper), where, given)
 
 
 def _check_env_id(
-    env: str, key: str, arguments: Mapping[str, Any], config: ExperimentConfig, composed: Composed
+    env: str, key: str, arguments: Mapping[str, Any], config: ExperimentConfig, where: Where
 ) -> Iterator[Problem]:
     if ":" in env:  # gymnasium imports the module before the colon, which registers the id
-        yield from _check_registering_module(env, composed)
+        yield from _check_registering_module(env, where)
         return
     import gymnasium  # 0.2 s
 
     spec = gymnasium.registry.get(env)
     if spec is None:
-        yield _describe_unregistered(env, list(gymnasium.registry), composed.where("env.env"))
+        yield _describe_unregistered(env, list(gymnasium.registry), where("env.env"))
         return
     entry_point = spec.vector_entry_point if _is_batched(config, spec) else spec.entry_point
     if isinstance(entry_point, str):
@@ -122,7 +120,7 @@ def _check_env_id(
         others = {name: value for name, value in arguments.items() if name not in _MAKE_ARGUMENTS}
         if find_target_fault(target) is None:  # a plugin's path may lead nowhere until it is imported
             given = Given(names=("num_envs", *spec.kwargs))
-            yield from _check_call("env.env", key, target, others, composed, given)
+            yield from _check_call("env.env", key, target, others, where, given)
 
 
 def _describe_unregistered(env: str, registered: Sequence[str], where: str | None) -> Problem:
@@ -135,11 +133,11 @@ def _describe_unregistered(env: str, registered: Sequence[str], where: str | Non
     return Problem(what, where, env, allowed, nearest_match(env, known))
 
 
-def _check_registering_module(env: str, composed: Composed) -> Iterator[Problem]:
+def _check_registering_module(env: str, where: Where) -> Iterator[Problem]:
     try:
         open_module(env.partition(":")[0])
     except MissingNameError as missing:
-        yield Problem(f"env.env: {missing}", composed.where("env.env"), env)
+        yield Problem(f"env.env: {missing}", where("env.env"), env)
     except UnknowableError:
         return
 
@@ -173,28 +171,28 @@ DECIDED = {
 _FOR_SEVERAL_PLAYERS = {"combat", "joust", "maze_craze", "warlords"}
 
 
-def find_backend_problems(config: ExperimentConfig, composed: Composed) -> Iterator[Problem]:
+def find_backend_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
     """Yield what does not go together with an `env.backend` other than gymnasium."""
     env, mode = config.env, config.env_runners.gym_env_vectorize_mode
     got = f"env.backend={env.backend}"
     if env.is_external:
         what, allowed = "simulators that connect step themselves", "env.backend=gymnasium, or env.port=null"
-        yield Problem(what, composed.where("env.backend"), got, allowed)
+        yield Problem(what, where("env.backend"), got, allowed)
     if env._target_ is not None:
         what = "env.backend is for environments of its library, and env._target_ names your own"
         allowed = "env.backend=gymnasium, or env.env: an id of that library"
-        yield Problem(what, composed.where("env.backend"), got, allowed)
+        yield Problem(what, where("env.backend"), got, allowed)
     if mode != "auto":
         key = "env_runners.gym_env_vectorize_mode"
         what = f"{key} is for env.backend=gymnasium: {env.backend} steps sub-environments together in any case"
-        yield Problem(what, composed.where(key), mode, "auto")
+        yield Problem(what, where(key), mode, "auto")
     for index, wrapper in enumerate(env.wrappers):
         target = str(wrapper.get("_target_"))
         if is_subclass(target, _WRAPPER_OF_ONE):
             key = f"env.wrappers.{index}"
             what = f"{key} goes around one sub-environment, and env.backend={env.backend} steps all of them together"
-            yield Problem(what, composed.where(key), target, "a gymnasium.vector.VectorWrapper, or env.wrappers=[]")
-    yield from find_native_problems(env, composed.where)
+            yield Problem(what, where(key), target, "a gymnasium.vector.VectorWrapper, or env.wrappers=[]")
+    yield from find_native_problems(env, where)
 
 
 def find_native_problems(env: EnvConfig, where: Where) -> Iterator[Problem]:
