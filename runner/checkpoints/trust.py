@@ -38,9 +38,7 @@ EXPORTING = (*_OF_LEARNING, "experiment_name", "offline", "evaluation", "ray", "
 class UntrustedError(UserError):
     """A configuration of another origin demands what only a trusted one gets."""
 
-    def __init__(
-        self, what: str, where: object, reason: str, requirements: Sequence[TrustRequirement], advice: str = TRUST
-    ) -> None:
+    def __init__(self, what: str, where: object, reason: str, requirements: Sequence[TrustRequirement]) -> None:
         self.requirements = tuple(requirements)
         head = [f"{what} comes from elsewhere and asks for what only a trusted one gets"]
         head += [f"   where      {where}", f"   origin     {reason}"]

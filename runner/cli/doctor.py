@@ -53,13 +53,8 @@ def main(argv: Sequence[str]) -> int:
     return 1 if any(finding.state == BROKEN for finding in findings) else 0
 
 
-def examine(distribution: str = "runner", folder: Path | None = None) -> Iterator[Finding]:
-    """Yield what is found.
-
-    Args:
-        distribution: whose packages are looked for.
-        folder: where runs write; None: the working folder.
-    """
+def examine(distribution: str = "runner") -> Iterator[Finding]:
+    """Yield what is found; `distribution` says whose packages are looked for."""
     yield Finding("python", OK, f"{sys.version.split()[0]} at {sys.executable}")
     packages = list(_packages(distribution))
     yield from packages
@@ -73,7 +68,7 @@ def examine(distribution: str = "runner", folder: Path | None = None) -> Iterato
     yield _browser()
     yield _shared_memory(_SHARED_MEMORY)
     yield _cluster()
-    yield _output(Path.cwd() if folder is None else folder)
+    yield _output(Path.cwd())
 
 
 def _packages(distribution: str) -> Iterator[Finding]:

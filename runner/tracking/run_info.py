@@ -61,11 +61,11 @@ RECORDED_PACKAGES = (
 GIT_TIMEOUT_S = 5.0
 
 
-def run_info(directory: str | os.PathLike[str] = ".", packages: Iterable[str] = RECORDED_PACKAGES) -> dict[str, Any]:
-    """Return the git revision of `directory`, versions, machine. Imports none of `packages`; calls git once."""
+def run_info(directory: str | os.PathLike[str] = ".") -> dict[str, Any]:
+    """Return the git revision of `directory`, versions of packages, machine. Imports none of them; calls git once."""
     return {
         "git": git_revision(directory),
-        "versions": package_versions(packages),
+        "versions": package_versions(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "hostname": socket.gethostname(),

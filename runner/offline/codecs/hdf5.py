@@ -54,12 +54,6 @@ def recognises(path: str | Path) -> bool:
         return False
 
 
-def count_steps(file: str | Path | BinaryIO, name: str | None = None) -> int:
-    """Return N, the steps in the file, from its header alone."""
-    with open_file(file, name) as (root, place):
-        return len(_dataset(root, _NAMES[REWARDS], place))
-
-
 def blocks(
     file: str | Path | BinaryIO,
     max_steps: int = MAX_STEPS,

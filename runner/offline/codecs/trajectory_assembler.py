@@ -36,10 +36,9 @@ class TrajectoryAssembler:
         counts: what had to be decided on the way; rows that come later may add to the columns that are left out.
     """
 
-    def __init__(self, schema: TableSchema, id_prefix: str = "row-") -> None:
+    def __init__(self, schema: TableSchema) -> None:
         self.counts = ReadCounts()
         self._schema = schema
-        self._prefix = id_prefix
         self._held: HeldRows | None = None
         self._numbers: dict[Any, int] = {}  # (eps_id, agent_id) -> number
         self._keys: list[Any] = []
@@ -288,7 +287,7 @@ class TrajectoryAssembler:
 
     def _ids_of(self, episodes: IntArray) -> Sequence[str]:
         if "eps_id" not in self._schema.names:
-            return NumberedIds(self._prefix, episodes)
+            return NumberedIds("row-", episodes)
         return [key if isinstance(key, str) else key[0] for key in (self._keys[n] for n in episodes.tolist())]
 
     # --- tables without trajectories ------------------------------------------------------------------------------
@@ -313,7 +312,7 @@ class TrajectoryAssembler:
             is_terminated=rows.is_terminated,
             is_truncated=np.ones(count, np.bool_),
             t_started=np.zeros(count, np.int64),
-            episode_ids=NumberedIds(self._prefix, numbers),
+            episode_ids=NumberedIds("row-", numbers),
         )
 
 
