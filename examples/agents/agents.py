@@ -4,7 +4,7 @@ import gymnasium as gym
 import numpy as np
 
 from runner.env_runners.multi_agent_env import MultiAgentEnv
-from runner.pipelines import EnvToModuleConnector
+from runner.pipelines import EnvToModuleConnector, Requirements
 
 
 class OfOthers(EnvToModuleConnector):
@@ -39,7 +39,7 @@ class OfOthers(EnvToModuleConnector):
 class HearOthers(OfOthers):
     """A channel: each of `agents` says what it did last, one of `words` actions, as a one-hot vector."""
 
-    num_lookback = 1
+    requires = Requirements(num_lookback=1)
 
     def __init__(self, agents, words):
         super().__init__(agents, words)

@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 
-from runner.pipelines import Connector
+from runner.pipelines import Connector, Requirements
 
 
 class Corridor(gym.Env[np.ndarray, int]):
@@ -40,8 +40,7 @@ class NoveltyBonus(Connector):
     Only the learner sees the bonus; episodes, and with them the reported returns, keep what the environment gave.
     """
 
-    reads = ("rewards", "loss_mask")
-    writes = ("rewards",)
+    requires = Requirements(reads=("rewards", "loss_mask"), writes=("rewards",))
 
     def __init__(self, scale: float, num_places: int) -> None:
         self._scale = scale
@@ -69,7 +68,7 @@ class NoveltyBonus(Connector):
 class NoveltyBonusItemByItem(Connector):
     """The same with a loop over episodes: shorter to write, and only this connector pays for the loop."""
 
-    writes = ("rewards",)
+    requires = Requirements(writes=("rewards",))
 
     def __init__(self, scale: float) -> None:
         self._scale = scale

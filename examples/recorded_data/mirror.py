@@ -6,15 +6,13 @@ from typing import Any
 
 import torch
 
-from runner.pipelines import Connector
+from runner.pipelines import Connector, Requirements
 
 
 class MirrorCartPole(Connector):
     """Mirrors every other row: what is right to do here, is right the other way round on the other side."""
 
-    reads = ("obs", "actions")
-    writes = ("obs", "actions")
-    belongs_in = ("learner",)
+    requires = Requirements(reads=("obs", "actions"), writes=("obs", "actions"), belongs_in=("learner",))
 
     def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         """Negate observations and exchange the two actions, all rows at once."""

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium as gym
 from torch import Tensor, nn
 
-from runner.pipelines import NetworkConnector
+from runner.pipelines import NetworkConnector, Requirements
 
 
 class RND(NetworkConnector):
@@ -16,8 +16,7 @@ class RND(NetworkConnector):
     Only the learner sees the bonus; the reported returns are the environment's.
     """
 
-    reads = ("obs", "rewards", "loss_mask")
-    writes = ("rewards",)
+    requires = Requirements(reads=("obs", "rewards", "loss_mask"), writes=("rewards",))
 
     def __init__(self, scale: float = 1.0, num_outputs: int = 16, **arguments: Any) -> None:
         super().__init__(**arguments)

@@ -138,6 +138,44 @@ def read_class_attribute(found: Definition, name: str, root: str) -> Any:
     raise UnknowableError
 
 
+def read_class_field(found: Definition, record: str, name: str, root: str) -> Any:
+    """Return the literal that a class gives a field of a record in a class attribute, `record = Type(name=literal)`.
+
+    An attribute with the name of the field has the same meaning. Bases are read as by `read_class_attribute`.
+
+    Returns:
+        The value, or None if no class up to the root gives the field one.
+
+    Raises:
+        UnknowableError: the value is no literal, or an instance may set it.
+    """
+    for definition in _classes_upward(found, root, MAX_DEPTH):
+        node = definition.node
+        if any(_is_set_on_self(inner, name) or _changes_field(inner, record, name) for inner in ast.walk(node)):
+            raise UnknowableError
+        value = _assigned_in(node, name) or _keyword_of(_assigned_in(node, record), name)
+        if value is not None:
+            return _evaluated(value, definition, MAX_DEPTH)
+    return None
+
+
+def _changes_field(node: ast.AST, record: str, name: str) -> bool:
+    """Return whether a statement sets a record of an instance, with another value of the field than the class has."""
+    if not isinstance(node, ast.Assign) or f"self.{record}" not in map(ast.unparse, node.targets):
+        return False
+    is_replaced = isinstance(node.value, ast.Call) and dotted(node.value.func) in ("replace", "dataclasses.replace")
+    return not is_replaced or any(keyword.arg in (None, name) for keyword in node.value.keywords)  # type: ignore[attr-defined]
+
+
+def _keyword_of(call: ast.expr | None, name: str) -> ast.expr | None:
+    """Return an argument of a call that has keyword arguments only."""
+    if call is None:
+        return None
+    if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
+        raise UnknowableError
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+
+
 def _evaluated(node: ast.expr, owner: Definition, depth: int) -> Any:
     """Return the value of a literal, which may name constants of modules; raises `UnknowableError`."""
     if isinstance(node, ast.Tuple):

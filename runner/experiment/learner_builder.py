@@ -41,6 +41,7 @@ from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import ALL_MODULES, member_of
 from runner.modules.rl_module import RLModule
 from runner.pipelines.raw_observations import raw_filters
+from runner.pipelines.requirements import Requirements
 from runner.streams import random_stream
 
 
@@ -61,7 +62,7 @@ def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModulePart
     if config.learners.num_learners == 0:
         return build_local_learner_group(config, parts, SingleProcess())
     _check_shared_out(config, parts)
-    keeps_whole = any(module_parts.learner.needs_other_agents for module_parts in parts.values())
+    keeps_whole = any(module_parts.learner.requires.needs_other_agents for module_parts in parts.values())
     settings = (config.learners, lookback_of(config, parts), keeps_whole, config.ray.actor_start_timeout_s)
     return RemoteLearnerGroup(plan_learners(config, parts), networks_of(parts), *settings)
 
@@ -72,7 +73,7 @@ def _check_shared_out(config: ExperimentConfig, parts: Mapping[str, ModuleParts]
         return
     for module_id in config.multi_agent.trained_modules(list(parts)):
         for connector in parts[module_id].learner.single_connectors():
-            if connector.needs_all_rows:
+            if Requirements.of(connector).needs_all_rows:
                 name = type(connector).__name__
                 what = f"{name} needs all rows of what is sampled, and several learners get parts of it"
                 raise ConfigError([Problem(what, "learners.num_learners", str(config.learners.num_learners), "0 or 1")])

@@ -17,6 +17,8 @@ from runner.config.schemas import ExperimentConfig
 from runner.experiment.learner_builder import columns_of_learner, make_loss
 from runner.module_parts import ModuleParts, ModuleSpec, build_module_parts, has_several_agents, on_device
 from runner.pipelines.connector import DEFAULT_MODULE_ID
+from runner.pipelines.raw_observations import raw_filters
+from runner.pipelines.requirements import Requirements
 
 if TYPE_CHECKING:
     from runner.offline.evaluation.held_out import HeldOutAgents, HeldOutEvaluation
@@ -119,12 +121,17 @@ def _build_pipeline(
 
 def _connectors_that_learn(parts: ModuleParts) -> list[str]:
     """Return the classes of connectors that learn from observations and change what episodes hold of them."""
-    connectors = parts.env_to_module.single_connectors()
-    return [type(connector).__name__ for connector in connectors if connector.shares_state and not connector.leaves_raw]
+    raw = raw_filters(parts.env_to_module).values()
+    connectors = [one for one in parts.env_to_module.single_connectors() if one.shares_state]
+    return [type(connector).__name__ for connector in connectors if connector not in raw]
 
 
 def _connectors_that_read_the_module(parts: ModuleParts) -> list[str]:
-    return [type(connector).__name__ for connector in parts.learner.single_connectors() if connector.reads_module]
+    return [
+        type(connector).__name__
+        for connector in parts.learner.single_connectors()
+        if Requirements.of(connector).reads_module
+    ]
 
 
 @dataclass(frozen=True)

@@ -57,7 +57,9 @@ def build_replay_buffers(
         if isinstance(buffer, ShardedReplayBuffer) and may_be_remote:
             _use_actors(buffer, config)
         buffer.use_stream(random_stream(config.seed, f"replay_buffers/{name}"))
-        buffer.use_lookback({module_id: of_module.learner.num_lookback for module_id, of_module in parts.items()})
+        buffer.use_lookback(
+            {module_id: of_module.learner.requires.num_lookback for module_id, of_module in parts.items()}
+        )
     return buffers
 
 
@@ -98,7 +100,7 @@ def _misfits(key: str, buffer: ReplayBuffer, parts: ModuleParts, num_learners: i
     """Find what a module needs and a buffer does not give, or gives and the module cannot use."""
     module_id, is_stateful = parts.plan.module_id, parts.module.is_stateful
     longest, max_seq_len = buffer.fragment_length + buffer.burn_in_len, parts.plan.module.max_seq_len
-    if parts.learner.needs_other_agents and buffer.env_steps is None:
+    if parts.learner.requires.needs_other_agents and buffer.env_steps is None:
         what = f"a connector of the learner pipeline of module {module_id} reads other agents, which are replayed apart"
         yield Problem(what, f"{key}.replay_mode", "independent", "lockstep")
     if buffer.env_steps is not None and parts.plan.agents is None:

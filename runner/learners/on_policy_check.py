@@ -33,6 +33,7 @@ from runner.pipelines.connector import (
 from runner.pipelines.pipeline import ConnectorPipeline, EnvToModulePipeline, LearnerConnectorPipeline
 from runner.pipelines.pipeline_checks import changes_observations
 from runner.pipelines.recorded_episodes import ACTING_CONNECTORS, MEMORY_CONNECTORS, ObservationRows
+from runner.pipelines.requirements import Requirements
 
 # Rows (sequences for a module with memory) that are checked, evenly spaced over the batch.
 _MAX_ROWS = 1024
@@ -191,7 +192,10 @@ def _after_held(pipeline: ConnectorPipeline) -> list[Connector]:
     memory.
     """
     connectors = list(pipeline.single_connectors())
-    last = max((place for place, connector in enumerate(connectors) if connector.writes_obs_to_episodes), default=-1)
+    last = max(
+        (place for place, connector in enumerate(connectors) if Requirements.of(connector).writes_obs_to_episodes),
+        default=-1,
+    )
     return [connector for connector in connectors[last + 1 :] if not isinstance(connector, ACTING_CONNECTORS)]
 
 

@@ -29,6 +29,7 @@ from runner.pipelines.module_to_env_connectors import acting_space
 from runner.pipelines.pipeline import ConnectorPipeline, EnvToModulePipeline, LearnerConnectorPipeline
 from runner.pipelines.pipeline_checks import find_unmatched_connector
 from runner.pipelines.raw_observations import leave_raw
+from runner.pipelines.requirements import Requirements
 from runner.replay.replay_buffer import REPLAYED
 from runner.streams import integer_seed, random_stream
 
@@ -64,7 +65,7 @@ def build_acting_parts(config: ExperimentConfig, plan: ModuleSpec) -> ActingPart
     if _is_checked(config, module):
         _raise(ModuleCheck(module).acting())
     check_reads(module.inputs, env_to_module.check_order(()), f"module {plan.module._target_}", "env_to_module")
-    acted = {*module_to_env.check_order(module.outputs), *module_to_env.writes_per_fragment}
+    acted = {*module_to_env.check_order(module.outputs), *module_to_env.requires.writes_per_fragment}
     recorded = tuple(sorted(acted - {ACTIONS, ACTIONS_FOR_ENV}))
     return ActingParts(plan, module, env_to_module, module_to_env, recorded)
 
@@ -92,7 +93,9 @@ def build_module_parts(config: ExperimentConfig, plan: ModuleSpec) -> ModulePart
     where = "learner_pipeline, connectors.learner"
     module = acting_parts.module
     if _is_checked(config, module):
-        needs = {type(connector).__name__: connector.needs for connector in learner.single_connectors()}
+        needs = {
+            type(connector).__name__: Requirements.of(connector).needs for connector in learner.single_connectors()
+        }
         _raise(ModuleCheck(module).learning({loss.__name__: loss.needs, **needs}))
     if isinstance(loss.reads, str):
         what = f"{loss.__name__}.reads is no tuple of column names"

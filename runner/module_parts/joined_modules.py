@@ -19,6 +19,7 @@ from runner.module_parts.module_spec import ModuleSpec, make_module_specs
 from runner.module_parts.parts import ActingParts, ModuleParts
 from runner.modules.default_settings import default_settings
 from runner.modules.multi_rl_module import MultiRLModule, RunAgents
+from runner.pipelines.requirements import Requirements
 from runner.streams import integer_seed
 
 Space = gym.Space[Any]
@@ -111,7 +112,9 @@ def _give_agents(parts: Mapping[str, ActingParts]) -> dict[str, Space]:
                 pipeline.use_agents(spaces)
                 continue
             lonely = [
-                type(connector).__name__ for connector in pipeline.single_connectors() if connector.needs_other_agents
+                type(connector).__name__
+                for connector in pipeline.single_connectors()
+                if Requirements.of(connector).needs_other_agents
             ]
             if lonely:
                 what, allowed = f"{lonely[0]} reads the episodes of other agents, and there is one", "a MultiAgentEnv"

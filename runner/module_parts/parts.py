@@ -95,7 +95,7 @@ def reported_metrics(config: ExperimentConfig, parts: Mapping[str, ModuleParts])
 def lookback_of(config: ExperimentConfig, parts: Mapping[str, ActingParts]) -> int:
     """Return how many past steps episodes keep: the configured number, or the larger need of a connector."""
     needed = [
-        pipeline.num_lookback
+        pipeline.requires.num_lookback
         for module_parts in parts.values()
         for pipeline in (module_parts.env_to_module, module_parts.module_to_env)
     ]

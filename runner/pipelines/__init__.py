@@ -50,6 +50,7 @@ _EXPORTS: dict[str, str] = {
     "PrevActionsPrevRewards": "history_connectors",
     "Remembered": "connector_graph",
     "RemoveSingleTsTimeRankFromBatch": "module_to_env_connectors",
+    "Requirements": "requirements",
     "ScaleRewards": "reward_connectors",
     "SingleAgentObservationPreprocessor": "observation_connectors",
     "Step": "connector_graph",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -28,6 +29,7 @@ from runner.pipelines.connector import (
 )
 from runner.pipelines.connector_kinds import LearnerConnector
 from runner.pipelines.custom_metrics import CustomMetrics
+from runner.pipelines.requirements import Requirements
 
 _SMALLEST_STD = 1e-4
 
@@ -112,11 +114,13 @@ class GeneralAdvantageEstimation(LearnerConnector):
         max_rows_per_pass: rows in one pass of the value function, which bounds its memory.
     """
 
-    reads = (OBS, REWARDS, TERMINATEDS, LOSS_MASK)
-    writes = (VF_PREDS, ADVANTAGES, VALUE_TARGETS)
-    reads_module = True
-    needs = ("compute_values",)
-    needs_trajectories = True
+    requires = Requirements(
+        reads=(OBS, REWARDS, TERMINATEDS, LOSS_MASK),
+        writes=(VF_PREDS, ADVANTAGES, VALUE_TARGETS),
+        needs=("compute_values",),
+        reads_module=True,
+        needs_trajectories=True,
+    )
     reports = {  # noqa: RUF012
         "advantages_mean": ("mean", "mean of the advantages of env steps before they are standardised"),
         "advantages_std": ("mean", "standard deviation of these advantages"),
@@ -172,23 +176,25 @@ class MonteCarloReturns(LearnerConnector):
         max_rows_per_pass: rows in one pass of the value function, which bounds its memory.
     """
 
-    writes = (RETURNS,)
-    needs_trajectories = True
-    needs_all_rows = True
+    requires = Requirements(writes=(RETURNS,), needs_trajectories=True, needs_all_rows=True)
 
     def __init__(self, gamma: float, use_baseline: bool, max_rows_per_pass: int = 65536) -> None:
         self._gamma = gamma
         self._max_rows = max_rows_per_pass
-        self.reads_module = use_baseline
-        self.needs = ("compute_values",) if use_baseline else ()
-        self.reads = (*([OBS] if use_baseline else []), REWARDS, TERMINATEDS, LOSS_MASK)
+        self._uses_baseline = use_baseline
+        self.requires = replace(
+            self.requires,
+            reads=(*([OBS] if use_baseline else []), REWARDS, TERMINATEDS, LOSS_MASK),
+            needs=("compute_values",) if use_baseline else (),
+            reads_module=use_baseline,
+        )
 
     def __call__(self, *, rl_module: Any, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
         """Add the column to the batch of each module."""
         longest = int(episodes.lengths.max())
         for module_id, columns in batch.items():
             values = torch.zeros_like(columns[REWARDS])
-            if self.reads_module:
+            if self._uses_baseline:
                 values = values_of(rl_module[module_id], columns, self._max_rows)
             columns |= on_rows(self._returns, columns, values, longest)
         return batch

@@ -13,6 +13,7 @@ from runner.pipelines.connector import LOSS_MASK, OBS, Batch, Connector, Items
 from runner.pipelines.connector_graph import ConnectorGraph
 from runner.pipelines.connector_graphs import AddObservationsGraph
 from runner.pipelines.connector_kinds import LearnerConnector
+from runner.pipelines.requirements import Requirements
 from runner.rows.running_episodes import RunningEpisodes
 
 
@@ -23,7 +24,7 @@ class AddObservationsFromEpisodesToBatch(Connector):
     `AddOneTsToEpisodesAndTruncate` also each chunk's last one (R + E, ...).
     """
 
-    writes = (OBS,)
+    requires = Requirements(writes=(OBS,))
 
     def __call__(self, *, batch: Batch, episodes: RunningEpisodes | ColumnBlock, **kwargs: Any) -> Batch:
         """Add the column; a column that is there already is left as it is."""

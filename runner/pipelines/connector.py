@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import gymnasium as gym
 import numpy as np
@@ -16,6 +16,7 @@ from runner.episodes.columns import OBS as OBS
 from runner.episodes.columns import REWARDS as REWARDS
 from runner.episodes.columns import ColumnBlock, Rollout
 from runner.pipelines.custom_metrics import CustomMetrics
+from runner.pipelines.requirements import Requirements
 
 if TYPE_CHECKING:
     from runner.pipelines.connector_graph import ConnectorGraph  # imports torch
@@ -67,61 +68,14 @@ class Items(dict[tuple[str, int], list[Any]]):
 class Connector:
     """One step of a pipeline: takes episodes and the batch so far, returns the batch for the next connector.
 
-    A custom connector overrides `__call__` and names in `reads` and `writes` the batch columns it needs and makes;
-    a pipeline in which a connector reads what nothing before it wrote is refused when it is built. It may work on whole
-    columns (fast) or loop over `episodes` and use `add_batch_item` (only your connector pays for that).
+    A custom connector overrides `__call__` and names the batch columns that it reads and writes in `requires`. A
+    pipeline in which a connector reads a column that nothing before it writes is rejected when it is built. It may work
+    on whole columns (fast) or loop over `episodes` and use `add_batch_item` (only your connector pays for that).
     """
 
-    reads: tuple[str, ...] = ()
-    """Columns of the batch that this connector reads."""
-    writes: tuple[str, ...] = ()
-    """Columns of the batch that this connector adds or changes."""
-    drops: tuple[str, ...] = ()
-    """Columns that this connector removes from the batch."""
-    writes_per_fragment: tuple[str, ...] = ()
-    """Columns that `complete_fragment` adds, for the learner pipeline and for recorded episodes."""
-
-    writes_obs_to_episodes: bool = False
-    """Whether episodes hold this connector's observations instead of the environment's, from here to the learner."""
-    leaves_raw: bool = False
-    """Whether this connector leaves the episodes' observations unchanged until they are replayed."""
-    num_lookback: int = 0
-    """Number of past steps of an episode that this connector reads; env runners keep that many."""
-    needs_episode_obs: bool = False
-    """Whether this connector reads observations from the episodes, so that no connector before it may change column
-    `obs`.
-    """
-    reads_module: bool = False
-    """Whether this connector of a learner pipeline computes with the module: its columns age while the module
-    learns.
-    """
-    needs: tuple[str, ...] = ()
-    """Outputs of `forward_train`, methods and attributes of the module that this connector of a learner pipeline
-    uses.
-    """
-    needs_trajectories: bool = False
-    """Whether this connector of a learner pipeline needs whole trajectories, as every connector with `num_lookback`
-    does.
-
-    Recorded data that consist of single steps are rejected.
-    """
-    needs_next_obs: bool = False
-    """Whether this connector of a learner pipeline needs the observation after each step.
-
-    Recorded data without it are rejected.
-    """
-    needs_other_agents: bool = False
-    """Whether this connector reads the episodes of other agents.
-
-    Runs with a single agent are rejected. If a rollout is divided among learners, each of them reads all of it.
-    """
-    needs_all_rows: bool = False
-    """Whether a row that this connector writes depends on rows which other learners get if a rollout is divided.
-
-    Runs that sample with several learners are rejected.
-    """
-    belongs_in: tuple[str, ...] | None = None
-    """Names of the pipelines that this connector works in; None means all."""
+    requires: Requirements = Requirements()
+    """Columns that this connector reads and writes, and whatever else it needs. It extends that of the base classes."""
+    _own_requires: ClassVar[Requirements] = Requirements()
     reports: Mapping[str, tuple[str, str]] = {}
     """Metric -> (reduction, meaning) of each metric that this connector reports.
 
@@ -130,7 +84,16 @@ class Connector:
     """
 
     is_training: bool = True
-    """Whether this connector may learn from the data that it is given; false in evaluation."""
+    """Whether this connector may learn from the data that it is given; `freeze` makes it false."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Add the requirements of the base classes to those of the class."""
+        super().__init_subclass__(**kwargs)
+        cls._own_requires = vars(cls).get("requires", Requirements())
+        joined = Requirements()
+        for one in reversed(cls.__mro__):
+            joined = joined.extended(vars(one).get("_own_requires", joined))
+        cls.requires = joined
 
     def __call__(
         self,
@@ -147,8 +110,7 @@ class Connector:
         """Return the batch for the next connector; changing and returning `batch` itself is fine.
 
         What the arguments are depends on the pipeline: see `EnvToModuleConnector`, `ModuleToEnvConnector` and
-            `LearnerConnector`,
-        the bases of connectors for one of them.
+        `LearnerConnector`, the bases of connectors for one of them.
 
         Args:
             rl_module: the module whose forward pass follows or came before; in a learner pipeline module id -> module.
@@ -211,6 +173,10 @@ class Connector:
 
         Keep the stream itself: checkpoints do not include generators that the connector makes of it.
         """
+
+    def freeze(self) -> None:
+        """Learn nothing more from the data that pass; called for pipelines of evaluations."""
+        self.is_training = False
 
     def get_state(self) -> dict[str, Any]:
         """Return arrays and plain values; empty for a connector without state."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from runner.episodes.columns import ColumnBlock
 from runner.pipelines.connector import Batch, Connector, SharedData
 from runner.pipelines.custom_metrics import CustomMetrics
+from runner.pipelines.requirements import Requirements
 from runner.rows.running_episodes import RunningEpisodes
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 class EnvToModuleConnector(Connector):
     """A connector from running episodes to the batch of the next forward pass."""
 
-    belongs_in = ("env_to_module",)
+    requires = Requirements(belongs_in=("env_to_module",))
 
     def __call__(
         self,
@@ -53,7 +54,7 @@ class EnvToModuleConnector(Connector):
 class ModuleToEnvConnector(Connector):
     """A connector from the module's outputs to the actions of the next vector step."""
 
-    belongs_in = ("module_to_env",)
+    requires = Requirements(belongs_in=("module_to_env",))
 
     def __call__(
         self,
@@ -84,7 +85,7 @@ class ModuleToEnvConnector(Connector):
 class LearnerConnector(Connector):
     """A connector from episode chunks to the train batch."""
 
-    belongs_in = ("learner",)
+    requires = Requirements(belongs_in=("learner",))
 
     def __call__(
         self,

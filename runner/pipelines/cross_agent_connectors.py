@@ -19,6 +19,7 @@ from runner.episodes.spaces import blank_item
 from runner.pipelines.common_connectors import step_rows_of_obs
 from runner.pipelines.connector import AGENT_INDEX, AGENTS_MASK, LOSS_MASK, OBS_OF_AGENTS, STATE, Batch
 from runner.pipelines.connector_kinds import LearnerConnector
+from runner.pipelines.requirements import Requirements
 
 IntArray = npt.NDArray[np.int64]
 
@@ -36,8 +37,7 @@ class AddObservationsOfAllAgentsToTrainBatch(LearnerConnector):
     that ends at the env step at which it comes has no row, and is not there.
     """
 
-    writes = (OBS_OF_AGENTS, AGENTS_MASK, AGENT_INDEX)
-    needs_other_agents = True
+    requires = Requirements(writes=(OBS_OF_AGENTS, AGENTS_MASK, AGENT_INDEX), needs_other_agents=True)
 
     def use_agents(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
         """Take the agents of the run: agent id -> space of the observations in its episodes."""
@@ -70,8 +70,7 @@ class AddStatesFromInfosToTrainBatch(LearnerConnector):
     `possible_agents` by module. Rows are as in the batch: R, or R + E after `AddOneTsToEpisodesAndTruncate`.
     """
 
-    writes = (STATE, AGENT_INDEX)
-    needs_other_agents = True
+    requires = Requirements(writes=(STATE, AGENT_INDEX), needs_other_agents=True)
 
     def use_agents(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
         """Take the agents of the run: agent id -> space of the observations in its episodes."""

@@ -8,6 +8,7 @@ from typing import Any
 import gymnasium as gym
 
 from runner.pipelines.connector import Connector
+from runner.pipelines.requirements import Requirements
 
 # Pipeline -> what goes into it and what comes out.
 ENDS: Mapping[str, tuple[str, str]] = {
@@ -19,7 +20,8 @@ ENDS: Mapping[str, tuple[str, str]] = {
 
 def columns_of(connector: Connector) -> dict[str, tuple[str, ...]]:
     """Return what a connector does with columns -> their names, and the metrics that it reports; without empty ones."""
-    parts = {"reads": connector.reads, "writes": connector.writes, "per fragment": connector.writes_per_fragment}
+    requires = Requirements.of(connector)
+    parts = {"reads": requires.reads, "writes": requires.writes, "per fragment": requires.writes_per_fragment}
     parts["reports"] = tuple(connector.reports)
     return {label: tuple(columns) for label, columns in parts.items() if columns}
 

@@ -18,6 +18,7 @@ from runner.episodes.spaces import blank_item
 from runner.pipelines.connector import OBS, Batch, Connector, Items
 from runner.pipelines.connector_list import ConnectorList
 from runner.pipelines.pipeline_metrics import Call
+from runner.pipelines.requirements import Requirements
 
 _FORM = "__call__(self, *, batch, episodes, **kwargs)"
 
@@ -70,31 +71,31 @@ class _FirstCall:
         return result
 
     def _problems(self, before: list[str], held: Any, result: Any, episodes: Any) -> Iterator[Problem]:
-        name, connector = self._name, self._connector
+        name, requires = self._name, Requirements.of(self._connector)
         if not isinstance(result, dict):
             got = "None" if result is None else outline(result) or type(result).__name__
             yield Problem(f"{name}.__call__ returns no batch", self._where, got, "the batch: return batch")
             return
         columns = _columns_of(result, episodes)
         added = [column for column in columns if column not in before]
-        undeclared = [column for column in added if column not in connector.writes]
-        declared = ", ".join(connector.writes) or "none"
-        for column in connector.writes:
+        undeclared = [column for column in added if column not in requires.writes]
+        declared = ", ".join(requires.writes) or "none"
+        for column in requires.writes:
             if column not in columns:
                 what = f"{name} does not write column {column!r}, which its `writes` declares"
                 near = nearest_match(column, undeclared)
                 yield Problem(what, self._where, f"columns after it: {', '.join(columns)}", nearest=near)
         for column in undeclared:
             what = f"{name} writes column {column!r}, which its `writes` does not declare"
-            allowed = f"writes = {(*connector.writes, column)!r}"
+            allowed = f"Requirements(writes={(*requires.writes, column)!r})"
             yield Problem(what, self._where, f"writes: {declared}", allowed)
         for column in before:
-            if column not in (*columns, *connector.drops):
+            if column not in (*columns, *requires.drops):
                 what = f"{name} takes out column {column!r}, which its `drops` does not declare"
-                yield Problem(what, self._where, allowed=f"drops = {(*connector.drops, column)!r}")
-        if OBS in columns and OBS in connector.writes:
+                yield Problem(what, self._where, allowed=f"Requirements(drops={(*requires.drops, column)!r})")
+        if OBS in columns and OBS in requires.writes:
             yield from self._misfit(columns[OBS])
-        if not connector.writes_obs_to_episodes and not nested.equal(held, _copy_of(episodes)):
+        if not requires.writes_obs_to_episodes and not nested.equal(held, _copy_of(episodes)):
             what = f"{name} changes the observations of the episodes"
             yield Problem(what, self._where, allowed="changes in the batch, or `episodes.write_obs`")
 

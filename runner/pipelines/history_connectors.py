@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -18,6 +19,7 @@ from runner.pipelines.connector_graph import ConnectorGraph
 from runner.pipelines.connector_graphs import FrameStackGraph, PastGraph
 from runner.pipelines.flat_encoding import FlatEncoding, Floats, Space, leaf_spaces
 from runner.pipelines.observation_connector import ObservationConnector, check_keys, observation_rows, step_rows
+from runner.pipelines.requirements import Requirements
 from runner.rows.running_episodes import RunningEpisodes
 
 ORIG_OBS = "_orig_obs"
@@ -42,8 +44,7 @@ class FrameStacking(Connector):
         keys_to_leave: keys of a Dict space (at its top) that are not stacked: an action mask, for example.
     """
 
-    writes = (OBS,)
-    needs_episode_obs = True
+    requires = Requirements(writes=(OBS,), needs_episode_obs=True)
 
     def __init__(self, num_frames: int, as_learner_connector: bool = False, keys_to_leave: Sequence[str] = ()) -> None:
         if num_frames < 1:
@@ -51,11 +52,10 @@ class FrameStacking(Connector):
         self._num_frames = num_frames
         self._left = frozenset(keys_to_leave)
         self._is_for_learner = as_learner_connector
-        if as_learner_connector:
-            self.belongs_in = ("learner",)
+        belongs_in = ("learner",) if as_learner_connector else self.requires.belongs_in
+        self.requires = replace(self.requires, belongs_in=belongs_in, num_lookback=num_frames - 1)
         self._is_order_checked = False
         self._is_first: Any = False
-        self.num_lookback = num_frames - 1
 
     def recompute_output_observation_space(self, input_observation_space: Space, input_action_space: Space) -> Space:
         """Return the space with each Box stacked.
@@ -148,7 +148,7 @@ class PrevActionsPrevRewards(ObservationConnector):
         self._num_actions = n_prev_actions
         self._num_rewards = n_prev_rewards
         self._encoding: FlatEncoding | None = None
-        self.num_lookback = max(n_prev_actions, n_prev_rewards)
+        self.requires = replace(self.requires, num_lookback=max(n_prev_actions, n_prev_rewards))
 
     def recompute_output_observation_space(
         self, input_observation_space: Space, input_action_space: Space

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -13,6 +14,7 @@ from runner.episodes import nested
 from runner.episodes.columns import ACTIONS, OBS, ColumnBlock
 from runner.pipelines.connector import LOSS_MASK, REWARDS, STATE_OUT, TERMINATEDS, TRUNCATEDS, Batch
 from runner.pipelines.connector_kinds import LearnerConnector
+from runner.pipelines.requirements import Requirements
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -24,7 +26,7 @@ class AddOneTsToEpisodesAndTruncate(LearnerConnector):
     rows; no statistic and no loss reads a row whose mask is false. The episodes themselves stay as they are.
     """
 
-    writes = (LOSS_MASK,)
+    requires = Requirements(writes=(LOSS_MASK,))
 
     def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
         """Add the mask."""
@@ -45,13 +47,14 @@ class AddColumnsFromEpisodesToTrainBatch(LearnerConnector):
         ones: column -> its type; each is one in all rows if the episodes do not have it.
     """
 
-    writes: tuple[str, ...] = (ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS)
+    requires = Requirements(writes=(ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS))
 
     def __init__(
         self, recorded_columns: Sequence[str] = (), ones: Mapping[str, npt.DTypeLike] = MappingProxyType({})
     ) -> None:
         recorded = (column for column in recorded_columns if column != STATE_OUT)
-        self.writes = tuple(dict.fromkeys((*type(self).writes, *recorded, *ones)))
+        writes = tuple(dict.fromkeys((*self.requires.writes, *recorded, *ones)))
+        self.requires = replace(self.requires, writes=writes)
         self._ones = ones
 
     def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:

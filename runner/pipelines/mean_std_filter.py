@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from runner.pipelines.connector import LOSS_MASK, Batch
 from runner.pipelines.connector_graph import ConnectorGraph
 from runner.pipelines.connector_graphs import StandardisationGraph
 from runner.pipelines.observation_connector import ObservationConnector, check_keys
+from runner.pipelines.requirements import Requirements
 from runner.rows.running_episodes import RunningEpisodes
 
 Space = gym.Space[Any]
@@ -93,8 +95,7 @@ class MeanStdFilter(ObservationConnector):
         needs_floats: reject observations without a Box of floats; false: let these pass unchanged.
     """
 
-    writes_obs_to_episodes = True
-    belongs_in = ("env_to_module",)
+    requires = Requirements(belongs_in=("env_to_module",), writes_obs_to_episodes=True)
     reports = {  # noqa: RUF012
         "observations_clipped_fraction": ("mean", "share of the standardised numbers that clip_by_value bounds"),
     }
@@ -110,6 +111,7 @@ class MeanStdFilter(ObservationConnector):
     ) -> None:
         self._needs_floats = needs_floats
         self._is_idle = False
+        self.leaves_observations_raw = False
         self._left = frozenset(keys_to_leave)
         self._centres = de_mean_to_zero
         self._scales = de_std_to_one
@@ -161,9 +163,15 @@ class MeanStdFilter(ObservationConnector):
             num_clipped = np.count_nonzero(np.abs(filtered) >= np.float32(self._clip))
             self.metrics.report("observations_clipped_fraction", num_clipped / filtered.size, filtered.size)
         result = self._as_observations(filtered, obs)
-        if not self.leaves_raw:
+        if not self.leaves_observations_raw:
             episodes.write_obs(result)
         return result
+
+    def for_raw_episodes(self) -> MeanStdFilter:
+        """Return a filter in its place that leaves the observations in the episodes as they are."""
+        other = copy.copy(self)
+        other.leaves_observations_raw = True
+        return other
 
     def standardised(self, obs: Any) -> Any:
         """Return observations (N, ...) standardised; nothing is learned from them."""

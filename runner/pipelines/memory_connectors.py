@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -20,6 +20,7 @@ from runner.modules.rl_module import RLModule
 from runner.pipelines.connector import LOSS_MASK, NEW_STATE_IN, SEQ_LENS, STATE_IN, STATE_OUT, Batch, Connector, Items
 from runner.pipelines.connector_graph import ConnectorGraph
 from runner.pipelines.connector_graphs import AddStatesGraph, AddTimeGraph
+from runner.pipelines.requirements import Requirements
 from runner.rows.running_episodes import RunningEpisodes
 
 IntArray = npt.NDArray[np.int64]
@@ -77,8 +78,7 @@ class AddTimeDimToBatchAndZeroPad(Connector):
     def __init__(self, max_seq_len: int = 20, as_learner_connector: bool = False) -> None:
         self._max_seq_len = max_seq_len
         if as_learner_connector:
-            self.writes = (SEQ_LENS, LOSS_MASK)
-            self.belongs_in = ("learner",)
+            self.requires = Requirements(writes=(SEQ_LENS, LOSS_MASK), belongs_in=("learner",))
 
     def __call__(self, *, batch: Batch, episodes: RunningEpisodes | ColumnBlock, **kwargs: Any) -> Batch:
         """Reshape every column; lists (of infos, for example) stay lists."""
@@ -116,14 +116,12 @@ class AddStatesFromEpisodesToBatch(Connector):
         as_learner_connector: the connector is in a learner pipeline.
     """
 
-    writes: tuple[str, ...] = (STATE_IN,)
-    num_lookback = 1
+    requires = Requirements(writes=(STATE_IN,), num_lookback=1)
 
     def __init__(self, max_seq_len: int = 20, as_learner_connector: bool = False) -> None:
         self._max_seq_len = max_seq_len
         if as_learner_connector:
-            self.writes = (STATE_IN, NEW_STATE_IN)
-            self.belongs_in = ("learner",)
+            self.requires = replace(self.requires, writes=(STATE_IN, NEW_STATE_IN), belongs_in=("learner",))
 
     def __call__(
         self,

@@ -28,6 +28,7 @@ from runner.pipelines.connector_graph import ConnectorGraph
 from runner.pipelines.connector_graphs import GreedyActionsGraph, LeafScaling, RemoveTimeGraph, ScalingGraph, is_wide
 from runner.pipelines.connector_kinds import ModuleToEnvConnector
 from runner.pipelines.noise_connectors import DrawsNoise
+from runner.pipelines.requirements import Requirements
 from runner.rows.running_episodes import RunningAgentEpisodes, RunningEpisodes
 
 
@@ -37,9 +38,7 @@ class GetActions(DrawsNoise, ModuleToEnvConnector):
     `action_logp` is added once per fragment, from `action_dist_inputs` and `actions`.
     """
 
-    reads = (ACTION_DIST_INPUTS,)
-    writes = (ACTIONS,)
-    writes_per_fragment = (ACTION_LOGP,)
+    requires = Requirements(reads=(ACTION_DIST_INPUTS,), writes=(ACTIONS,), writes_per_fragment=(ACTION_LOGP,))
 
     def __call__(
         self,
@@ -93,9 +92,7 @@ class EpsilonGreedyActions(DrawsNoise, ModuleToEnvConnector):
         ValueError: a share below 0 or above 1, no schedule, or an exponent below 0.
     """
 
-    reads = (ACTION_DIST_INPUTS,)
-    writes = (ACTIONS,)
-    drops = (ACTION_DIST_INPUTS,)
+    requires = Requirements(reads=(ACTION_DIST_INPUTS,), writes=(ACTIONS,), drops=(ACTION_DIST_INPUTS,))
 
     def __init__(self, epsilon: Schedule, exponent: float = 0.0) -> None:
         super().__init__()
@@ -226,8 +223,7 @@ class NormalizeAndClipActions(ModuleToEnvConnector):
         clip_actions: clip into the bounds; only where actions are not normalised.
     """
 
-    reads = (ACTIONS,)
-    writes = (ACTIONS_FOR_ENV,)
+    requires = Requirements(reads=(ACTIONS,), writes=(ACTIONS_FOR_ENV,))
 
     def __init__(self, normalize_actions: bool = True, clip_actions: bool = False) -> None:
         self._normalizes = normalize_actions
@@ -351,8 +347,7 @@ class ModuleToAgentUnmapping(ModuleToEnvConnector):
     others.
     """
 
-    reads = (ACTIONS_FOR_ENV,)
-    writes = (ACTIONS_FOR_ENV,)
+    requires = Requirements(reads=(ACTIONS_FOR_ENV,), writes=(ACTIONS_FOR_ENV,))
 
     def __call__(self, *, batch: Batch, episodes: RunningAgentEpisodes, **kwargs: Any) -> Batch:  # type: ignore[override]
         """Replace the column."""

@@ -17,12 +17,13 @@ from runner.modules.default_settings import default_settings
 from runner.pipelines.connector import LOSS_MASK, Batch
 from runner.pipelines.connector_kinds import LearnerConnector
 from runner.pipelines.custom_metrics import CustomMetrics
+from runner.pipelines.requirements import Requirements
 
 
 class NetworkConnector(LearnerConnector):
     """Base of connectors of the learner pipeline that own a network and train it on each batch.
 
-    Override `make_network`, `compute_loss` and `compute_columns`, and name the columns in `reads` and `writes`. Insert
+    Override `make_network`, `compute_loss` and `compute_columns`, and name the columns in `requires`. Insert
     the connector after `NumpyToTensor`. Each call computes the columns, then trains the network on the batch's env
     steps. Checkpoints contain the network with its buffers, the state of the optimiser and the random stream. With
     several learners, each of them trains a network on its own rows.
@@ -76,7 +77,7 @@ class NetworkConnector(LearnerConnector):
         for columns in batch.values():
             of_batch = self._device_of(columns)
             device = self._device or of_batch
-            given = {name: _to(device, columns[name]) for name in self.reads}
+            given = {name: _to(device, columns[name]) for name in Requirements.of(self).reads}
             network, optimizer = self._on(device)
             with torch.no_grad():
                 computed = self.compute_columns(network, given)
@@ -91,7 +92,9 @@ class NetworkConnector(LearnerConnector):
 
     def _device_of(self, columns: Any) -> torch.device:
         """Return the device of the columns that the connector reads."""
-        read = [columns.get(name) for name in self.reads] if isinstance(columns, Mapping) else [columns]
+        read = (
+            [columns.get(name) for name in Requirements.of(self).reads] if isinstance(columns, Mapping) else [columns]
+        )
         leaves = [leaf for column in read for leaf in nested.leaves(column)]
         if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
             what = f"{type(self).__name__} reads columns that are not tensors"

@@ -11,6 +11,7 @@ import numpy as np
 from runner.modules.rl_module import RLModule
 from runner.pipelines.connector import NOISE, Batch, Connector
 from runner.pipelines.connector_kinds import EnvToModuleConnector
+from runner.pipelines.requirements import Requirements
 from runner.rows.running_episodes import RunningEpisodes
 from runner.streams import restore_stream, stream_state
 
@@ -67,7 +68,7 @@ class AddNoiseToBatch(DrawsNoise, EnvToModuleConnector):
     Each row of each vector step has noise of its own.
     """
 
-    writes = (NOISE,)
+    requires = Requirements(writes=(NOISE,))
 
     def __call__(
         self,

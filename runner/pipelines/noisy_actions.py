@@ -17,6 +17,7 @@ from runner.pipelines.connector_graph import ConnectorGraph
 from runner.pipelines.connector_graphs import GreedyActionsGraph
 from runner.pipelines.connector_kinds import ModuleToEnvConnector
 from runner.pipelines.noise_connectors import DrawsNoise
+from runner.pipelines.requirements import Requirements
 from runner.rows.running_episodes import RunningAgentEpisodes, RunningEpisodes
 
 KINDS = ("gaussian", "ornstein_uhlenbeck")
@@ -41,9 +42,7 @@ class NoisyActions(DrawsNoise, ModuleToEnvConnector):
         ValueError: a sigma below 0 or no schedule, or another kind.
     """
 
-    reads = (ACTION_DIST_INPUTS,)
-    writes = (ACTIONS,)
-    drops = (ACTION_DIST_INPUTS,)
+    requires = Requirements(reads=(ACTION_DIST_INPUTS,), writes=(ACTIONS,), drops=(ACTION_DIST_INPUTS,))
 
     def __init__(self, sigma: Schedule, kind: str = "gaussian", num_random_steps: int = 0) -> None:
         super().__init__()

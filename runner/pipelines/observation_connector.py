@@ -13,6 +13,7 @@ from runner.episodes.columns import ColumnBlock
 from runner.pipelines.common_connectors import obs_of_steps, observations_of
 from runner.pipelines.connector import LOSS_MASK, OBS, Batch, Connector, Items
 from runner.pipelines.custom_metrics import CustomMetrics
+from runner.pipelines.requirements import Requirements
 from runner.rows.running_episodes import RunningEpisodes
 
 
@@ -24,8 +25,7 @@ class ObservationConnector(Connector):
     from the episodes. In a learner pipeline rows are R, or R + E after `AddOneTsToEpisodesAndTruncate`.
     """
 
-    writes = (OBS,)
-    belongs_in: tuple[str, ...] | None = ("env_to_module", "learner")
+    requires = Requirements(writes=(OBS,), belongs_in=("env_to_module", "learner"))
     metrics: CustomMetrics | None = None
     """Takes the metrics that `transform` reports, see `Connector.reports`; None if metrics are not collected."""
 

@@ -15,6 +15,7 @@ from runner.pipelines.connector_graph import ConnectorGraph, ObservationGraph
 from runner.pipelines.connector_kinds import EnvToModuleConnector
 from runner.pipelines.flat_encoding import FlatEncoding, Floats, Space, leaf_spaces
 from runner.pipelines.observation_connector import ObservationConnector, as_arrays, check_keys
+from runner.pipelines.requirements import Requirements
 from runner.rows.running_episodes import RunningEpisodes
 
 
@@ -68,8 +69,7 @@ class WriteObservationsToEpisodes(EnvToModuleConnector):
     Place it behind the connectors that transform observations; the learner pipeline then needs none of them.
     """
 
-    reads = (OBS,)
-    writes_obs_to_episodes = True
+    requires = Requirements(reads=(OBS,), writes_obs_to_episodes=True)
 
     def __call__(self, *, batch: Batch, episodes: RunningEpisodes, **kwargs: Any) -> Batch:
         """Write the rows; the batch stays.
@@ -97,8 +97,7 @@ class SingleAgentObservationPreprocessor(ObservationConnector, ABC):
     derive from `ObservationConnector`.
     """
 
-    writes_obs_to_episodes = True
-    belongs_in = ("env_to_module",)
+    requires = Requirements(belongs_in=("env_to_module",), writes_obs_to_episodes=True)
 
     @abstractmethod
     def preprocess(self, observation: Any, episode: SingleAgentEpisode) -> Any:

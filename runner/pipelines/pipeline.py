@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -21,6 +22,7 @@ from runner.pipelines.drawing import draw_pipeline
 from runner.pipelines.first_calls import check_first_calls
 from runner.pipelines.pipeline_checks import check_rows, find_misplaced_connector, rows_to_learn_from
 from runner.pipelines.pipeline_metrics import Call, PipelineMetrics, joined_reports
+from runner.pipelines.requirements import Requirements
 from runner.streams import restore_stream, stream_state
 
 # Key in the state of a pipeline, next to the names of connectors.
@@ -72,7 +74,7 @@ class ConnectorPipeline(ConnectorList, Connector):
         """Prepare the calls of the connectors, with `metrics` for the ones that report."""
         self._named = named_connectors(self._connectors)
         for connector in self._connectors:
-            if isinstance(connector, ConnectorPipeline) and connector.belongs_in is None:
+            if isinstance(connector, ConnectorPipeline) and Requirements.of(connector).belongs_in is None:
                 connector.name = self.name
                 connector._bind()
         self.reports = joined_reports(self.single_connectors(), f"connectors.{self.name}")
@@ -159,31 +161,15 @@ class ConnectorPipeline(ConnectorList, Connector):
     def _infer_columns(self) -> None:
         """Infer what the connectors together read, write, need and report."""
         self._bind()
-        reads: list[str] = []
-        writes: list[str] = []
         for connector in self._connectors:
             self._check_declared(connector)
-            reads += [column for column in connector.reads if column not in (*reads, *writes)]
-            writes += [column for column in connector.writes if column not in writes]
-            writes = [column for column in writes if column not in connector.drops]
-        self.reads, self.writes = tuple(reads), tuple(writes)
-        self.drops = tuple(
-            column for connector in self._connectors for column in connector.drops if column not in writes
-        )
-        self.writes_obs_to_episodes = any(connector.writes_obs_to_episodes for connector in self._connectors)
-        self.reads_module = any(connector.reads_module for connector in self._connectors)
-        self.needs_trajectories = any(connector.needs_trajectories for connector in self._connectors)
-        self.needs_next_obs = any(connector.needs_next_obs for connector in self._connectors)
-        self.needs_other_agents = any(connector.needs_other_agents for connector in self._connectors)
-        self.needs_all_rows = any(connector.needs_all_rows for connector in self._connectors)
-        self.num_lookback = max((connector.num_lookback for connector in self._connectors), default=0)
-        self.writes_per_fragment = tuple(
-            column for connector in self._connectors for column in connector.writes_per_fragment
-        )
+        together = Requirements.of_sequence(self._connectors)
+        self.requires = replace(together, belongs_in=type(self).requires.belongs_in)
 
     def _check_declared(self, connector: Connector) -> None:
+        requires = Requirements.of(connector)
         for attribute in ("reads", "writes", "drops", "writes_per_fragment"):
-            names = getattr(connector, attribute)
+            names = getattr(requires, attribute)
             if isinstance(names, str):
                 what = f"{type(connector).__name__}.{attribute} is no tuple of column names"
                 where = f"connectors.{self.name}, {place_of(type(connector))}"
@@ -219,18 +205,18 @@ class ConnectorPipeline(ConnectorList, Connector):
         if misplaced is not None:
             raise PipelineError([misplaced])
         columns = list(available)
-        for position, connector in enumerate(self._connectors):
-            for column in connector.reads:
+        for position, requires in enumerate(map(Requirements.of, self._connectors)):
+            for column in requires.reads:
                 if column not in columns:
                     raise PipelineError([self._order_problem(position, column, columns)])
-            columns += [column for column in connector.writes if column not in columns]
-            columns = [column for column in columns if column not in connector.drops]
+            columns += [column for column in requires.writes if column not in columns]
+            columns = [column for column in columns if column not in requires.drops]
         return tuple(columns)
 
     def _order_problem(self, position: int, column: str, columns: Sequence[str]) -> Problem:
         name = type(self._connectors[position]).__name__
-        later = [type(p).__name__ for p in self._connectors[position + 1 :] if column in p.writes]
-        once = [type(p).__name__ for p in self._connectors if column in p.writes_per_fragment]
+        later = [type(p).__name__ for p in self._connectors[position + 1 :] if column in Requirements.of(p).writes]
+        once = [type(p).__name__ for p in self._connectors if column in Requirements.of(p).writes_per_fragment]
         hint = f"; {later[0]}, which comes later, writes it" if later else ""
         if once:
             hint = f"; {once[0]} writes it once per fragment, not in every step"
@@ -241,11 +227,6 @@ class ConnectorPipeline(ConnectorList, Connector):
             allowed=f"columns at this place: {', '.join(columns) or 'none'}",
             nearest=None if later or once else nearest_match(column, columns),
         )
-
-    @property
-    def fragment_columns(self) -> tuple[str, ...]:
-        """Columns that connectors add once per fragment."""
-        return self.writes_per_fragment
 
     # -- what is passed on to the connectors ---------------------------------------------------------------------------
 
@@ -294,13 +275,11 @@ class ConnectorPipeline(ConnectorList, Connector):
         self._give(stream.spawn(len(self._connectors)))
 
     def freeze(self) -> None:
-        """Let no connector learn from what passes, nor report (evaluation)."""
-        self.is_training = False
-        self._bind()
+        """Let no connector learn from the data that pass, nor report (evaluation)."""
+        super().freeze()
         for connector in self._connectors:
-            connector.is_training = False
-            if isinstance(connector, ConnectorPipeline):
-                connector.freeze()
+            connector.freeze()
+        self._bind()
 
     def named_connectors(self) -> dict[str, Connector]:
         """Return name -> connector, in order, as states name them; a nested pipeline is one connector."""
@@ -353,7 +332,7 @@ class EnvToModulePipeline(ConnectorPipeline):
     """From the running episodes to the batch of the next forward pass."""
 
     name = "env_to_module"
-    belongs_in = ("env_to_module",)
+    requires = Requirements(belongs_in=("env_to_module",))
     _are_rows_checked = False
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
@@ -373,7 +352,7 @@ class EnvToModulePipeline(ConnectorPipeline):
         """
         held = self.input_spaces[0]
         for connector, space in self.observation_spaces_after():
-            if connector.writes_obs_to_episodes:
+            if Requirements.of(connector).writes_obs_to_episodes:
                 held = space
         return held
 
@@ -382,14 +361,14 @@ class ModuleToEnvPipeline(ConnectorPipeline):
     """From the module's outputs to the actions of the next vector step."""
 
     name = "module_to_env"
-    belongs_in = ("module_to_env",)
+    requires = Requirements(belongs_in=("module_to_env",))
 
 
 class LearnerConnectorPipeline(ConnectorPipeline):
     """From episode chunks to the train batch, `{module id: {column: (B, ...) tensor}}`."""
 
     name = "learner"
-    belongs_in = ("learner",)
+    requires = Requirements(belongs_in=("learner",))
 
     def _bind(self) -> None:
         super()._bind()

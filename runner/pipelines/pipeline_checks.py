@@ -18,6 +18,7 @@ from runner.episodes.columns import ColumnBlock
 from runner.pipelines.common_connectors import AddObservationsFromEpisodesToBatch
 from runner.pipelines.connector import LOSS_MASK, OBS, SEQ_LENS, Connector, Items
 from runner.pipelines.connector_list import ConnectorList
+from runner.pipelines.requirements import Requirements
 
 _ARRAYS = (np.ndarray, Tensor)
 
@@ -32,17 +33,17 @@ def find_misplaced_connector(connectors: Sequence[Connector], pipeline: str) -> 
     """
     changer: str | None = None
     for connector in connectors:
-        name = type(connector).__name__
-        if connector.belongs_in is not None and pipeline not in connector.belongs_in:
+        name, requires = type(connector).__name__, Requirements.of(connector)
+        if requires.belongs_in is not None and pipeline not in requires.belongs_in:
             return Problem(
                 f"{name} does not belong in the {pipeline} pipeline",
                 where=f"connectors.{pipeline}",
                 got=_order_of(connectors),
-                allowed=f"{name} in connectors.{' or connectors.'.join(connector.belongs_in)}",
+                allowed=f"{name} in connectors.{' or connectors.'.join(requires.belongs_in)}",
             )
         if isinstance(connector, ConnectorList):  # its connectors follow
             continue
-        if connector.needs_episode_obs and changer is not None:
+        if requires.needs_episode_obs and changer is not None:
             return Problem(
                 f"{name} reads observations from the episodes, but {changer} before it has changed column 'obs'",
                 where=f"connectors.{pipeline}",
@@ -56,7 +57,7 @@ def find_misplaced_connector(connectors: Sequence[Connector], pipeline: str) -> 
 
 def changes_observations(connector: Connector) -> bool:
     """Return whether the connector declares that it leaves other values in column `obs` than the episodes hold."""
-    return OBS in connector.writes and not isinstance(connector, AddObservationsFromEpisodesToBatch)
+    return OBS in Requirements.of(connector).writes and not isinstance(connector, AddObservationsFromEpisodesToBatch)
 
 
 def find_unmatched_connector(
@@ -74,7 +75,7 @@ def find_unmatched_connector(
     """
     to_match: list[str] = []
     for connector in acting:
-        if connector.writes_obs_to_episodes:
+        if Requirements.of(connector).writes_obs_to_episodes:
             to_match = []
         elif changes_observations(connector):
             to_match.append(type(connector).__name__)

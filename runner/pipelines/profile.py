@@ -8,6 +8,7 @@ from typing import Any
 
 from runner.pipelines.connector import Batch, Connector
 from runner.pipelines.pipeline import ConnectorPipeline
+from runner.pipelines.requirements import Requirements
 
 
 class TimedConnector(Connector):
@@ -16,11 +17,7 @@ class TimedConnector(Connector):
     def __init__(self, connector: Connector) -> None:
         self.connector = connector
         self.seconds: list[float] = []
-        self.reads, self.writes, self.writes_per_fragment = (
-            connector.reads,
-            connector.writes,
-            connector.writes_per_fragment,
-        )
+        self.requires = Requirements.of(connector)
 
     def __call__(self, **kwargs: Any) -> Batch:
         """Call the connector."""

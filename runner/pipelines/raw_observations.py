@@ -11,23 +11,28 @@ from runner.episodes.columns import OBS, ColumnBlock, Lookback, LookbackRows, Ro
 from runner.pipelines.common_connectors import AddObservationsFromEpisodesToBatch
 from runner.pipelines.mean_std_filter import MeanStdFilter
 from runner.pipelines.pipeline import EnvToModulePipeline
+from runner.pipelines.requirements import Requirements
 
 _TAKES_HELD = AddObservationsFromEpisodesToBatch
 
 
 def leave_raw(pipeline: EnvToModulePipeline) -> None:
-    """Let a `MeanStdFilter` leave the observations in the episodes raw, where they can be standardised later.
+    """Exchange the pipeline's `MeanStdFilter` for one that leaves the observations in the episodes raw.
 
-    They can if the filter gets them as they are held, and is the last to write them; else it goes on writing.
+    They can be standardised later if the filter gets them as they are held, and is the last connector to write them.
+    Otherwise the filter stays.
     """
-    connectors = list(pipeline.named_connectors().values())
-    writers = [number for number, connector in enumerate(connectors) if connector.writes_obs_to_episodes]
-    last = connectors[writers[-1]] if writers else None
-    if not isinstance(last, MeanStdFilter):
+    connectors = list(pipeline)
+    requires = [Requirements.of(connector) for connector in connectors]
+    writers = [number for number, one in enumerate(requires) if one.writes_obs_to_episodes]
+    place = writers[-1] if writers else 0
+    last = connectors[place]
+    if not writers or not isinstance(last, MeanStdFilter):
         return
-    since_written = connectors[writers[-2] + 1 if len(writers) > 1 else 0 : writers[-1]]
-    is_changed = any(OBS in one.writes and not isinstance(one, _TAKES_HELD) for one in since_written)
-    last.leaves_raw = not is_changed and not any(one.num_lookback for one in connectors[writers[-1] :])
+    since_written = connectors[writers[-2] + 1 if len(writers) > 1 else 0 : place]
+    is_changed = any(OBS in Requirements.of(one).writes and not isinstance(one, _TAKES_HELD) for one in since_written)
+    if not is_changed and not any(one.num_lookback for one in requires[place:]):
+        pipeline.substitute_connectors([*connectors[:place], last.for_raw_episodes(), *connectors[place + 1 :]])
 
 
 def raw_filters(pipeline: EnvToModulePipeline) -> dict[str, MeanStdFilter]:
@@ -36,7 +41,7 @@ def raw_filters(pipeline: EnvToModulePipeline) -> dict[str, MeanStdFilter]:
     return {
         name: connector
         for name, connector in connectors
-        if isinstance(connector, MeanStdFilter) and connector.leaves_raw
+        if isinstance(connector, MeanStdFilter) and connector.leaves_observations_raw
     }
 
 

@@ -17,6 +17,7 @@ from runner.pipelines.connector import Batch, Connector
 from runner.pipelines.memory_connectors import AddStatesFromEpisodesToBatch, AddTimeDimToBatchAndZeroPad
 from runner.pipelines.noise_connectors import AddNoiseToBatch
 from runner.pipelines.pipeline import EnvToModulePipeline
+from runner.pipelines.requirements import Requirements
 from runner.rows.running_episodes import RunningEpisodes
 
 MEMORY_CONNECTORS = (AddTimeDimToBatchAndZeroPad, AddStatesFromEpisodesToBatch)
@@ -83,7 +84,7 @@ def with_held_observations(block: ColumnBlock, pipeline: EnvToModulePipeline, mo
     The environment's observations are recorded; a mean-std filter, for example, writes others to the episodes.
     """
     connectors = list(pipeline.single_connectors())
-    while connectors and not connectors[-1].writes_obs_to_episodes:
+    while connectors and not Requirements.of(connectors[-1]).writes_obs_to_episodes:
         del connectors[-1]
     _, written_obs = pass_through(connectors, block, module)
     return block if written_obs is None else block.with_columns({OBS: written_obs})

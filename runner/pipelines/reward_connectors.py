@@ -5,6 +5,7 @@ raw.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from runner.pipelines.connector import LOSS_MASK, REWARDS, Batch
 from runner.pipelines.connector_kinds import LearnerConnector
 from runner.pipelines.custom_metrics import CustomMetrics
 from runner.pipelines.mean_std_filter import Moments
+from runner.pipelines.requirements import Requirements
 from runner.pipelines.train_batch_connectors import suffix_sums
 
 _SMALLEST_VARIANCE = 1e-16
@@ -26,8 +28,7 @@ _MAX_OPEN_EPISODES = 65536
 class _RewardConnector(LearnerConnector):
     """Base: gives `change` the rewards, wherever between AddColumns... and the advantages the connector stands."""
 
-    reads = (REWARDS,)
-    writes = (REWARDS,)
+    requires = Requirements(reads=(REWARDS,), writes=(REWARDS,))
 
     def __call__(
         self, *, batch: Batch, episodes: ColumnBlock, metrics: CustomMetrics | None = None, **kwargs: Any
@@ -97,7 +98,8 @@ class ScaleRewards(_RewardConnector):
         if clip is not None and clip <= 0:
             raise ValueError(f"ScaleRewards: clip must be positive, got {clip}")
         self._factor = factor
-        self.needs_all_rows = factor is None  # the returns of whole episodes, in order
+        needs_all_rows = factor is None  # the returns of whole episodes, in order
+        self.requires = replace(self.requires, needs_all_rows=needs_all_rows)
         self._gamma = gamma
         self._clip = clip
         self._merged = self._since_merge = Moments.of_nothing(())

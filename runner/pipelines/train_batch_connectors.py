@@ -13,6 +13,7 @@ from runner.pipelines.common_connectors import obs_of_steps
 from runner.pipelines.connector import LOSS_MASK, OBS, REWARDS, Batch
 from runner.pipelines.connector_kinds import LearnerConnector
 from runner.pipelines.observation_connector import observation_rows
+from runner.pipelines.requirements import Requirements
 
 INFOS = "infos"
 NEXT_OBS = "new_obs"
@@ -26,7 +27,7 @@ class AddInfosFromEpisodesToTrainBatch(LearnerConnector):
     R entries, or R + E after `AddOneTsToEpisodesAndTruncate`.
     """
 
-    writes = (INFOS,)
+    requires = Requirements(writes=(INFOS,))
 
     def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
         """Add the column; it stays a list until the end."""
@@ -47,9 +48,7 @@ class AddNextObservationsFromEpisodesToTrainBatch(LearnerConnector):
     them, and a bootstrap row repeats its own observation. Without it they come from the episodes.
     """
 
-    reads = (OBS,)
-    writes = (NEXT_OBS,)
-    needs_next_obs = True
+    requires = Requirements(reads=(OBS,), writes=(NEXT_OBS,), needs_next_obs=True)
 
     def __init__(self) -> None:
         self._is_checked = False
@@ -89,10 +88,7 @@ class ComputeReturnsToGo(LearnerConnector):
         gamma: discount factor.
     """
 
-    reads = (REWARDS,)
-    writes = (RETURNS_TO_GO,)
-    needs_trajectories = True
-    needs_all_rows = True
+    requires = Requirements(reads=(REWARDS,), writes=(RETURNS_TO_GO,), needs_trajectories=True, needs_all_rows=True)
 
     def __init__(self, gamma: float) -> None:
         self._gamma = gamma

@@ -29,6 +29,7 @@ from runner.pipelines.connector import (
 )
 from runner.pipelines.connector_kinds import LearnerConnector
 from runner.pipelines.custom_metrics import CustomMetrics
+from runner.pipelines.requirements import Requirements
 
 _RATIOS = "ratios"
 _ROWS = (REWARDS, TERMINATEDS, LOSS_MASK, _RATIOS)
@@ -99,11 +100,13 @@ class VTrace(LearnerConnector):
         max_rows_per_pass: rows in one pass of the module, which bounds its memory.
     """
 
-    reads = (OBS, ACTIONS, ACTION_LOGP, REWARDS, TERMINATEDS, LOSS_MASK)
-    writes: tuple[str, ...] = (VF_PREDS, ADVANTAGES, VALUE_TARGETS)
-    reads_module = True
-    needs: tuple[str, ...] = (ACTION_DIST_INPUTS, VF_PREDS)
-    needs_trajectories = True
+    requires = Requirements(
+        reads=(OBS, ACTIONS, ACTION_LOGP, REWARDS, TERMINATEDS, LOSS_MASK),
+        writes=(VF_PREDS, ADVANTAGES, VALUE_TARGETS),
+        needs=(ACTION_DIST_INPUTS, VF_PREDS),
+        reads_module=True,
+        needs_trajectories=True,
+    )
     reports = {  # noqa: RUF012
         "importance_ratio_mean": ("mean", "mean ratio of the policy that learns to the one that acted, not clipped"),
         "share_of_clipped_ratios": ("mean", "share of env steps whose ratio is above clip_rho_threshold"),
@@ -133,13 +136,13 @@ class VTrace(LearnerConnector):
         **kwargs: Any,
     ) -> Batch:
         """Add the columns to the batch of each module."""
-        longest = int(episodes.lengths.max())
+        longest, written = int(episodes.lengths.max()), Requirements.of(self).writes
         for module_id, columns in batch.items():
             found = self._in_passes(rl_module[module_id], columns)
             if metrics is not None:
                 self._report(metrics, found[_RATIOS], columns[LOSS_MASK])
             targets = on_rows(self._targets, {**columns, **found}, found[VF_PREDS], longest, _ROWS)
-            columns |= {name: column for name, column in found.items() if name in self.writes} | targets
+            columns |= {name: column for name, column in found.items() if name in written} | targets
         return batch
 
     @torch.no_grad()
@@ -193,8 +196,10 @@ class TargetVTrace(VTrace):
         arguments: of `VTrace`.
     """
 
-    writes = (*VTrace.writes, ACTION_LOGP, ACTION_DIST_INPUTS)
-    needs = (ACTION_DIST_INPUTS, "compute_values", "target")
+    requires = Requirements(
+        writes=(*VTrace.requires.writes, ACTION_LOGP, ACTION_DIST_INPUTS),
+        needs=(ACTION_DIST_INPUTS, "compute_values", "target"),
+    )
 
     def __init__(self, gamma: float, target_worker_clipping: float = 2.0, **arguments: Any) -> None:
         super().__init__(gamma, **arguments)

@@ -54,7 +54,7 @@ class ReferencePolicy:
         self._env_to_module.freeze()
         self._env_to_module.set_state(shared_state)
         FlatParameters(self._module).load(weights)
-        lookback = max(self._env_to_module.num_lookback, self._module_to_env.num_lookback)
+        lookback = max(one.requires.num_lookback for one in (self._env_to_module, self._module_to_env))
         blanks = blank_item(parts.plan.observation_space), blank_item(self._module.action_space)
         self._episodes = LockStepRows(num_rows, *blanks, "reference", lookback)
         self._is_first = True

@@ -86,7 +86,7 @@ class ModuleIntake:
         """Return the block with the columns that clients did not send."""
         lacks_outputs = not joined.given.issuperset(self._outputs)
         lacks_logp = ACTION_LOGP in self._seen.recorded and ACTION_LOGP not in joined.given
-        if not (lacks_outputs or lacks_logp or self._seen.env_to_module.writes_obs_to_episodes):
+        if not (lacks_outputs or lacks_logp or self._seen.env_to_module.requires.writes_obs_to_episodes):
             return joined.block
         numbers = np.unique(joined.weights_seq_no)
         computed = [self._as_version(joined.block, self._version(int(number)), lacks_outputs) for number in numbers]

@@ -17,6 +17,7 @@ from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.episodes.spaces import blank_item
 from runner.pipelines.connector import OBS, Connector
+from runner.pipelines.requirements import Requirements
 from runner.testing.connector_stage import ConnectorPlacement, Stage, arrays_of, make_stage, place_of, play, rows_of
 from runner.testing.rules import (
     are_equal,
@@ -81,7 +82,9 @@ class _ConnectorContract:
         self._place = place
         connector = place.make()
         self.name = type(connector).__name__
-        self._played = play(place.observation_space, place.action_space, max(1, connector.num_lookback))
+        self._played = play(
+            place.observation_space, place.action_space, max(1, Requirements.of(connector).num_lookback)
+        )
 
     def rules(self) -> Iterator[Any]:
         """Yield the rules; what needs a pipeline is not asked of a connector that has no place in one."""
@@ -114,9 +117,9 @@ class _ConnectorContract:
 
     def declares_columns(self) -> Iterator[Problem]:
         """Columns are named by tuples of names."""
-        connector = self._place.make()
+        requires = Requirements.of(self._place.make())
         for attribute in _COLUMNS:
-            columns = getattr(connector, attribute)
+            columns = getattr(requires, attribute)
             if not isinstance(columns, tuple) or not all(isinstance(c, str) and c.isidentifier() for c in columns):
                 what = f"{attribute} is no tuple of column names"
                 yield Problem(what, attribute, repr(columns), '("obs",), for example')
@@ -124,25 +127,25 @@ class _ConnectorContract:
     def writes_what_it_declares(self) -> Iterator[Problem]:
         """It reads and writes the columns that it declares, and no other changes, appears or goes."""
         stage = self._stage()
-        connector = stage.connector
+        requires = Requirements.of(stage.connector)
         stage.pipeline.check_order(stage.available)
         before, after, _ = stage.around()
-        for column in [column for column in connector.reads if column not in before]:
+        for column in [column for column in requires.reads if column not in before]:
             yield Problem(f"the batch has no {column}, which the connector reads", "reads", allowed=", ".join(before))
-        for column in [column for column in connector.writes if column not in after]:
+        for column in [column for column in requires.writes if column not in after]:
             yield Problem(f"column {column} is declared in `writes` and not written", "writes", ", ".join(after))
-        for column in sorted(set(after) - set(before) - set(connector.writes) - set(stage.recorded)):
-            yield Problem(f"column {column} is written and not declared in `writes`", "writes", repr(connector.writes))
+        for column in sorted(set(after) - set(before) - set(requires.writes) - set(stage.recorded)):
+            yield Problem(f"column {column} is written and not declared in `writes`", "writes", repr(requires.writes))
         gone = set(before) - set(after)
-        for column in sorted(gone ^ set(connector.drops)):
+        for column in sorted(gone ^ set(requires.drops)):
             what = f"column {column} is gone and not declared in `drops`"
             if column not in gone:
                 what = f"column {column} is declared in `drops` and still there"
-            yield Problem(what, "drops", repr(connector.drops))
-        for column in sorted(set(before) - set(connector.writes) - gone):
+            yield Problem(what, "drops", repr(requires.drops))
+        for column in sorted(set(before) - set(requires.writes) - gone):
             if not np.array_equal(rows_of(before[column]), rows_of(after[column])):
                 what = f"column {column} is changed and not declared in `writes`"
-                yield Problem(what, "writes", repr(connector.writes))
+                yield Problem(what, "writes", repr(requires.writes))
 
     def keeps_rows(self) -> Iterator[Problem]:
         """Columns keep their number of rows, episodes theirs, and at the end all columns have equally many."""
@@ -165,7 +168,7 @@ class _ConnectorContract:
         """What it adds once a fragment is what it declares, a row for each step."""
         stage = self._stage()
         before, after = stage.completed_columns()
-        added, declared = set(after) - set(before), set(stage.connector.writes_per_fragment)
+        added, declared = set(after) - set(before), set(Requirements.of(stage.connector).writes_per_fragment)
         if added != declared:
             what = "complete_fragment adds other columns than `writes_per_fragment` declares"
             yield Problem(what, "complete_fragment", ", ".join(sorted(added)), ", ".join(sorted(declared)) or "none")
@@ -217,7 +220,7 @@ class _ConnectorContract:
             column = find_difference(stage.episodes.columns, episodes.columns)
         else:
             column = None if nested.equal(stage.episodes.current_obs, episodes.current_obs) else "obs"
-        if column is not None and not stage.connector.writes_obs_to_episodes:
+        if column is not None and not Requirements.of(stage.connector).writes_obs_to_episodes:
             allowed = "a changed copy in the batch; observations by `write_obs`, with writes_obs_to_episodes = True"
             yield Problem(f"the connector writes into {column} of the episodes", "__call__", allowed=allowed)
 

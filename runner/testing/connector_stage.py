@@ -21,6 +21,7 @@ from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTIONS_FOR_ENV, DEFA
 from runner.pipelines.custom_metrics import CustomMetrics, ReducedValue
 from runner.pipelines.defaults import env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
 from runner.pipelines.pipeline import STREAMS, ConnectorPipeline
+from runner.pipelines.requirements import Requirements
 from runner.rows.lock_step_rows import LockStepRows
 from runner.streams import random_stream
 from runner.testing.sampled_items import SampledEnvironments, Space, small_module
@@ -72,7 +73,7 @@ def place_of(
     Raises:
         ConfigError: the pipeline is not known, or the connector does not say it.
     """
-    named = (make().belongs_in or ()) if pipeline is None else (pipeline,)
+    named = (Requirements.of(make()).belongs_in or ()) if pipeline is None else (pipeline,)
     if len(named) != 1 or named[0] not in _ANCHORS:
         what = "check_connector has to know the pipeline of the connector"
         raise ConfigError([Problem(what, "pipeline", ", ".join(named) or "nothing", ", ".join(_ANCHORS))])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from runner.pipelines import Requirements
 from runner.pipelines.connector import Batch, Connector
 
 
@@ -17,7 +18,7 @@ class Witness(Connector):
         path: of the file.
     """
 
-    belongs_in = ("learner",)
+    requires = Requirements(belongs_in=("learner",))
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)

@@ -17,10 +17,11 @@ from runner.config.user_classes import DEFAULT_COLUMNS, DEFAULT_CONNECTORS
 from runner.config.validation import build_experiment_config
 
 SOURCE = """
+from dataclasses import replace
 import torch
 from runner.learners.loss import Loss
 from runner.modules import RLModule, ActorCriticModule
-from runner.pipelines.connector import Connector
+from runner.pipelines import Connector, ConnectorPiece, Requirements
 
 EXTRA = "curiosity"
 
@@ -51,6 +52,16 @@ class Small(ActorCriticModule):
         self.size = config.model_config["size"]
 
 class MyConnector(Connector):
+    requires = Requirements(reads=("obs",), writes=(EXTRA,))
+
+    def __call__(self, *, batch, **kwargs):
+        return batch
+
+class Longer(MyConnector):
+    def __init__(self):
+        self.requires = replace(self.requires, num_lookback=2)
+
+class Earlier(ConnectorPiece):
     writes = (EXTRA,)
 
     def __call__(self, *, batch, **kwargs):
@@ -112,6 +123,8 @@ def test_what_is_found(
     "overrides",
     [
         [LOSS, MINE, f"{CONNECTOR}]"],
+        [LOSS, MINE, f"{CONNECTOR}]".replace("MyConnector", "Longer")],
+        [LOSS, MINE, f"{CONNECTOR}]".replace("MyConnector", "Earlier")],
         [f"{CONNECTOR}, {{insert_before: MyConnector, piece: {{_target_: own_classes.MyConnector}}}}]"],
         [MINE, "module.model_config={size: 1, depth: 3}", "module.fcnet_hiddens=[8]"],
         ["module._target_=own_classes.Passing", "module.use_lstm=true"],
@@ -154,5 +167,5 @@ def test_all_default_connectors_and_columns_are_known() -> None:
     assert {
         name: {type(connector).__name__ for connector in pipeline.every_connector()} for name, pipeline in made.items()
     } == {name: set(names) for name, names in DEFAULT_CONNECTORS.items()}
-    written = {column for connector in made["learner"].every_connector() for column in connector.writes}
+    written = {column for connector in made["learner"].every_connector() for column in connector.requires.writes}
     assert written <= set(DEFAULT_COLUMNS)

@@ -16,6 +16,7 @@ from runner import Trainer
 from runner.callbacks import Callback
 from runner.config import build_experiment_config, compose_experiment
 from runner.modules.default_settings import default_settings
+from runner.pipelines import Requirements
 from runner.pipelines.connector import Connector
 from tests.conftest import QUICK
 
@@ -55,7 +56,7 @@ class TrainsInStep(gym.Wrapper[Any, Any, Any, Any]):
 
 
 class TrainsInConnector(Connector):
-    reads = ("obs",)
+    requires = Requirements(reads=("obs",))
 
     def __init__(self) -> None:
         self._train = Trained()

@@ -16,7 +16,7 @@ from runner.experiment.rehearsal import rehearse
 from runner.learners.loss import Loss
 from runner.module_parts import build_parts
 from runner.modules import RLModule
-from runner.pipelines import LearnerConnector, MonteCarloReturns
+from runner.pipelines import LearnerConnector, MonteCarloReturns, Requirements
 
 HERE = "tests.experiment.test_module_checks"
 CARTPOLE = "+experiment=ppo_cartpole"
@@ -311,7 +311,7 @@ def test_what_needs_values_is_named() -> None:
 class ReadsTemperature(LearnerConnector):
     """Reads an output that no module of runner has."""
 
-    needs = ("log_temperature",)
+    requires = Requirements(needs=("log_temperature",))
 
     def __call__(self, *, batch: Any, **kwargs: Any) -> Any:
         return batch
@@ -323,5 +323,5 @@ def test_a_connector_names_what_it_needs() -> None:
 
 
 def test_values_of_a_baseline_that_is_not_used_are_not_needed() -> None:
-    assert MonteCarloReturns(0.9, use_baseline=False).needs == ()
-    assert MonteCarloReturns(0.9, use_baseline=True).needs == ("compute_values",)
+    assert MonteCarloReturns(0.9, use_baseline=False).requires.needs == ()
+    assert MonteCarloReturns(0.9, use_baseline=True).requires.needs == ("compute_values",)

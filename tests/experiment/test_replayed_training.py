@@ -10,7 +10,7 @@ from runner.config.compose import compose_experiment
 from runner.config.errors import ConfigError, Problem
 from runner.config.validation import build_experiment_config
 from runner.experiment.trainer import Trainer
-from runner.pipelines import LearnerConnector
+from runner.pipelines import LearnerConnector, Requirements
 from tests.support.problems import not_a_choice
 
 MEMORY = ("module.use_lstm=true", "module.fcnet_hiddens=[32]", "module.lstm_cell_size=16")
@@ -124,7 +124,7 @@ READS_OTHERS = "connectors.learner=[{append: {_target_: tests.experiment.test_re
 class ReadsOthers(LearnerConnector):
     """Checks that each step comes with the ones of the other agent at the same env step."""
 
-    needs_other_agents = True
+    requires = Requirements(needs_other_agents=True)
 
     def __call__(self, *, batch: Any, episodes: Any, episodes_of_modules: Any = None, **kwargs: Any) -> Any:
         """Change nothing."""

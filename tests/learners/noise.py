@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from runner.episodes.columns import ColumnBlock
+from runner.pipelines import Requirements
 from runner.pipelines.connector import Batch, Connector
 from runner.streams import restore_stream, stream_state
 
@@ -15,8 +16,7 @@ from runner.streams import restore_stream, stream_state
 class RewardNoise(Connector):
     """Adds noise to `rewards`; `first_draws` of its state are the first number of each call."""
 
-    writes = ("rewards",)
-    belongs_in = ("learner",)
+    requires = Requirements(writes=("rewards",), belongs_in=("learner",))
 
     def __init__(self) -> None:
         self._stream = np.random.default_rng(0)

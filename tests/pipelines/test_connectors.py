@@ -31,6 +31,7 @@ from runner.pipelines import (
     NormalizeAndClipActions,
     NumpyToTensor,
     ObservationConnector,
+    Requirements,
     TensorToNumpy,
     UnBatchToIndividualItems,
 )
@@ -132,7 +133,7 @@ def test_every_exported_connector_is_put_through_the_contract() -> None:
 class LastReward(Connector):
     """Adds the reward of the step before, 0 at a start; loops over episodes."""
 
-    writes = ("last_reward",)
+    requires = Requirements(writes=("last_reward",))
 
     def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:
         for episode in self.single_agent_episode_iterator(episodes):
@@ -144,7 +145,7 @@ class LastReward(Connector):
 class ReturnToGo(Connector):
     """Adds the undiscounted return from each step to the end of its chunk."""
 
-    writes = ("return_to_go",)
+    requires = Requirements(writes=("return_to_go",))
 
     def __call__(self, *, batch: dict[str, Any], episodes: Any, **kwargs: Any) -> dict[str, Any]:
         for episode in self.single_agent_episode_iterator(episodes):
@@ -156,8 +157,7 @@ class ReturnToGo(Connector):
 class CountsRows(Connector):
     """Counts observations over all runners."""
 
-    reads = ("obs",)
-    writes = ("num_rows_seen",)
+    requires = Requirements(reads=("obs",), writes=("num_rows_seen",))
 
     def __init__(self) -> None:
         self._merged = self._own = 0
@@ -237,11 +237,11 @@ def test_spaces_of_a_connector_behind_one_that_maps_them() -> None:
 
 
 class WritesInSecret(LastReward):
-    writes = ()
+    requires = Requirements(writes=())
 
 
 class WritesNothing(Connector):
-    writes = ("promised",)
+    requires = Requirements(writes=("promised",))
 
     def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         return batch
@@ -253,7 +253,7 @@ class TakesTooLittle(WritesNothing):
 
 
 class DropsRows(Connector):
-    writes = ("obs",)
+    requires = Requirements(writes=("obs",))
 
     def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         return batch | {"obs": batch["obs"][1:]}
@@ -281,7 +281,7 @@ class StateOfObjects(CountsRows):
 
 
 class DrawsFromElsewhere(Connector):
-    writes = ("noise",)
+    requires = Requirements(writes=("noise",))
 
     def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         return batch | {"noise": np.random.default_rng().random(3)}
@@ -299,11 +299,13 @@ class WritesMoreInEvaluation(Connector):
 
 
 class DeclaresAList(CountsRows):
-    reads = ["obs"]  # type: ignore[assignment]  # noqa: RUF012
+    requires = Requirements(
+        reads=["obs"],  # type: ignore[assignment]
+    )
 
 
 class KeepsWhatItDrops(CountsRows):
-    drops = ("obs",)
+    requires = Requirements(drops=("obs",))
 
 
 class HasNoSpace(CountsRows):
@@ -376,7 +378,7 @@ class ReturnsNothing(Connector):
 
 
 class ReadsTooMuch(Connector):
-    reads = ("num_rows_seen",)
+    requires = Requirements(reads=("num_rows_seen",))
 
     def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
         return batch
@@ -451,7 +453,7 @@ def test_items_of_a_users_connector_are_in_the_order_of_the_rows() -> None:
 class OwnRewards(Connector):
     """Shapes rewards, by rows or item by item."""
 
-    writes = ("rewards", "terminateds")
+    requires = Requirements(writes=("rewards", "terminateds"))
 
     def __init__(self, by_items: bool) -> None:
         self._by_items = by_items

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from runner.pipelines import Connector
+from runner.pipelines import Connector, Requirements
 from tests.conftest import ROOT
 from tests.support.coded_agents import NUM_ACTIONS, CodedRun, make_coded_run
 
@@ -26,7 +26,7 @@ class Compared(Connector):
     finds.
     """
 
-    num_lookback = 1
+    requires = Requirements(num_lookback=1)
 
     def __init__(self, connector: Any) -> None:
         self._connector = connector

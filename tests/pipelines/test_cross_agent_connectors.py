@@ -106,7 +106,7 @@ def test_the_connector_has_the_rows_of_its_batch(has_bootstrap_rows: bool) -> No
     blocks, spaces = rollout_of(run, [30]).blocks, spaces_of(run)
     connector = AddObservationsOfAllAgentsToTrainBatch()
     nested_pipeline = ConnectorPipeline([connector])
-    assert nested_pipeline.needs_other_agents
+    assert nested_pipeline.requires.needs_other_agents
     nested_pipeline.use_agents(spaces)
     for asked in blocks.values():
         batch: dict[str, Any] = {}

@@ -17,6 +17,7 @@ from runner.pipelines import (
     EnvToModulePipeline,
     LearnerConnector,
     ObservationConnector,
+    Requirements,
 )
 from tests.pipelines.fixed_episodes import FixedEpisodes
 
@@ -29,19 +30,21 @@ class Passing(Connector):
 
 
 class MisspeltReads(Passing):
-    reads = ("obss",)
+    requires = Requirements(reads=("obss",))
 
 
 class TextReads(Passing):
-    reads = "obs"  # type: ignore[assignment]
+    requires = Requirements(
+        reads="obs",  # type: ignore[assignment]
+    )
 
 
 class NotWritten(Passing):
-    writes = ("speed",)
+    requires = Requirements(writes=("speed",))
 
 
 class Misspelt(Connector):
-    writes = ("speed",)
+    requires = Requirements(writes=("speed",))
 
     def __call__(self, *, batch: Any, **_: Any) -> Any:
         return {**batch, "speeds": batch["obs"][:, 1]}
@@ -116,7 +119,7 @@ class Acting(EnvToModuleConnector):
 
 
 class ShortRewards(LearnerConnector):
-    reads = writes = ("rewards",)
+    requires = Requirements(reads=("rewards",), writes=("rewards",))
 
     def __call__(self, *, batch: Any, episodes: Any, **_: Any) -> Any:
         of_module = batch.get(episodes.module_id, batch)
@@ -136,7 +139,10 @@ def report_of(*edits: str) -> str:
     [
         ("NotWritten", ["does not write column 'speed', which its `writes` declares", "columns after it: obs"]),
         ("Misspelt", ["does not write column 'speed'", "columns after it: obs, speeds", "nearest speeds"]),
-        ("Undeclared", ["writes column 'speed', which its `writes` does not declare", "allowed writes = ('speed',)"]),
+        (
+            "Undeclared",
+            ["writes column 'speed', which its `writes` does not declare", "allowed Requirements(writes=('speed',))"],
+        ),
         ("TakesOut", ["takes out column 'obs', which its `drops` does not declare"]),
         ("ReturnsNothing", ["ReturnsNothing.__call__ returns no batch", "got None", "return batch"]),
         ("ReadsUndeclared", ["KeyError: 'obss'", "got batch: obs (2, 4) float32", "nearest obs"]),

@@ -73,7 +73,7 @@ def recorded(connector: Connector, lengths: Sequence[int], fragments: Sequence[i
     connector.recompute_output_observation_space(*SPACES)
     env, log = coded_envs("batched", 2, lengths)
     module = coded_module()
-    runner = make_runner(env, module, connector.num_lookback)
+    runner = make_runner(env, module, connector.requires.num_lookback)
     recorder = Recorder(connector)
     runner.env_to_module.prepend(recorder)
     blocks = [
@@ -264,7 +264,7 @@ def test_arguments() -> None:
     for arguments in ((0, 0), (-1, 2)):
         with pytest.raises(ValueError, match="neither may be negative nor both 0"):
             PrevActionsPrevRewards(*arguments)
-    assert FrameStacking(4).num_lookback == 3
-    assert PrevActionsPrevRewards(2, 5).num_lookback == 5
+    assert FrameStacking(4).requires.num_lookback == 3
+    assert PrevActionsPrevRewards(2, 5).requires.num_lookback == 5
     with pytest.raises(TypeError, match="belongs in a learner pipeline"):
         FrameStacking(2, as_learner_connector=True)(batch={}, episodes=FixedEpisodes(obs=np.zeros((1, 2, 3))))

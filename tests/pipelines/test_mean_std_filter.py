@@ -103,12 +103,13 @@ def test_a_constant_observation_stays_finite() -> None:
     assert filtered(connector, [[5.0, 5.0]]).tolist() == [[0.0, 0.0]]
 
 
-@pytest.mark.parametrize("how", ["is_training", "update_stats"])
+@pytest.mark.parametrize("how", ["freeze", "update_stats"])
 def test_frozen_filter_learns_nothing(how: str) -> None:
     learner = make_filter()
     filtered(learner, [[0.0, 1.0], [2.0, 5.0]])
     connector = make_filter(update_stats=how != "update_stats")
-    connector.is_training = how != "is_training"
+    if how == "freeze":
+        connector.freeze()
     connector.set_state(learner.get_state())
     first = filtered(connector, [[7.0, 7.0]])
     assert filtered(connector, [[7.0, 7.0]]).tolist() == first.tolist()
@@ -189,7 +190,7 @@ def test_each_float_leaf_is_filtered_as_if_it_were_alone() -> None:
     other.set_state(connector.merge_states([connector.get_state()]))
     obs = nested_rows(1, 9)
     for filter_ in (connector, other):
-        filter_.is_training = False
+        filter_.freeze()
     results = [filter_(batch={"obs": obs}, episodes=FixedEpisodes())["obs"] for filter_ in (connector, other)]
     assert nested.equal(*results)
 
@@ -262,7 +263,8 @@ def places_of(env: Any, n: int) -> set[tuple[int, int, int]]:
 
 
 def test_blocks_without_the_filter_hold_raw_observations() -> None:
-    assert make_connector({"_target_": "runner.pipelines.MeanStdFilter"}, "connectors.learner").writes == ("obs",)
+    connector = make_connector({"_target_": "runner.pipelines.MeanStdFilter"}, "connectors.learner")
+    assert connector.requires.writes == ("obs",)
     env, _ = coded_envs("sync", 1, [9])
     module = coded_module()
     block = make_runner(env, module).sample(4, True, weights_of(module), {}).rollout.blocks["default_policy"]

@@ -16,7 +16,7 @@ from runner.checkpoints import load_checkpoint, save_checkpoint
 from runner.config import ConfigError
 from runner.config.errors import RunFailure
 from runner.experiment.trainer import Trainer
-from runner.pipelines import NetworkConnector
+from runner.pipelines import NetworkConnector, Requirements
 from runner.testing import BrokenContract, check_connector
 from tests.conftest import QUICK, ROOT
 from tests.pipelines.connector_contract import ConnectorCase
@@ -35,8 +35,7 @@ def errors(network: Any, obs: Tensor) -> Tensor:
 class RND(NetworkConnector):
     """Only a network and a reward."""
 
-    reads = ("obs", "rewards", "loss_mask")
-    writes = ("rewards",)
+    requires = Requirements(reads=("obs", "rewards", "loss_mask"), writes=("rewards",))
 
     def make_network(self, observation_space: Any, action_space: Any) -> nn.Module:
         target = nn.Linear(observation_space.shape[0], 8).requires_grad_(False)
@@ -118,7 +117,7 @@ def test_the_bonus_of_what_was_seen_decreases_and_the_target_stays() -> None:
 
 def test_evaluation_does_not_train() -> None:
     connector = made(RND())
-    connector.is_training = False
+    connector.freeze()
     assert mean_bonus(connector) == mean_bonus(connector)
 
 

@@ -20,6 +20,7 @@ from runner.pipelines import (
     MeanStdFilter,
     ModuleToEnvPipeline,
     NormalizeAndClipActions,
+    Requirements,
 )
 from runner.pipelines.common_connectors import AddObservationsFromEpisodesToBatch, BatchIndividualItems, NumpyToTensor
 from runner.pipelines.defaults import edited, env_to_module_pipeline, learner_pipeline, module_to_env_pipeline
@@ -36,7 +37,7 @@ CPU = torch.device("cpu")
 class Marker(Connector):
     """Notes its name when it is called."""
 
-    writes = ("calls",)
+    requires = Requirements(writes=("calls",))
 
     def __init__(self, name: str = "marker") -> None:
         self.marker = name
@@ -137,11 +138,11 @@ def connector_block(name: str, **arguments: Any) -> dict[str, Any]:
 
 
 class ReadsLogp(Connector):
-    reads = ("action_logp",)
+    requires = Requirements(reads=("action_logp",))
 
 
 class ReadsNothingThatIs(Connector):
-    reads = ("hidden_state",)
+    requires = Requirements(reads=("hidden_state",))
 
 
 def problems_of(pipeline_name: str, edits: Sequence[Mapping[str, Any]]) -> tuple[Problem, ...]:
@@ -292,7 +293,7 @@ def test_default_pipelines_pass_the_order_check() -> None:
         "actions",
         "actions_for_env",
     }
-    assert module_to_env.fragment_columns == ("action_logp",)
+    assert module_to_env.requires.writes_per_fragment == ("action_logp",)
 
 
 def test_state_of_a_missing_connector() -> None:
@@ -384,8 +385,8 @@ def test_nested_columns_count_in_the_order_check() -> None:
     inner = nested(AddObservationsFromEpisodesToBatch(), BatchIndividualItems())
     pipeline = EnvToModulePipeline([inner, MeanStdFilter(), NumpyToTensor()], OBS_SPACE, ACTION_SPACE)
     assert pipeline.check_order(()) == ("obs",)
-    assert nested(GetActions()).writes_per_fragment == ("action_logp",)
-    assert nested(GetActions(), NormalizeAndClipActions()).reads == ("action_dist_inputs",)
+    assert nested(GetActions()).requires.writes_per_fragment == ("action_logp",)
+    assert nested(GetActions(), NormalizeAndClipActions()).requires.reads == ("action_dist_inputs",)
     pipeline = ModuleToEnvPipeline([nested(NormalizeAndClipActions()), GetActions()], OBS_SPACE, ACTION_SPACE)
     with pytest.raises(PipelineError, match="reads the column 'actions', which no connector before it writes"):
         pipeline.check_order(("action_dist_inputs",))

@@ -191,7 +191,7 @@ def test_frozen_scale_learns_nothing() -> None:
     connector = ScaleRewards()
     scaled(connector, first)
     before = connector.get_state()
-    connector.is_training = False
+    connector.freeze()
     scaled(connector, second)
     assert connector.get_state() == before
 

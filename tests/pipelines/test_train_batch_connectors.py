@@ -152,7 +152,7 @@ def test_columns_that_are_one_where_the_episodes_do_not_have_them(has_bootstrap_
     block = block_of(5, [2, 3])
     weighted = block.with_columns({"weights": np.arange(5, dtype=np.float32)})
     connector = AddColumnsFromEpisodesToTrainBatch(ones={"n_step": np.int64, "weights": np.float32})
-    assert connector.writes[-2:] == ("n_step", "weights")
+    assert connector.requires.writes[-2:] == ("n_step", "weights")
     for episodes in (block, weighted):
         batch = AddOneTsToEpisodesAndTruncate()(batch={}, episodes=episodes) if has_bootstrap_rows else {}
         columns = connector(batch=batch, episodes=episodes)

@@ -56,7 +56,7 @@ def seen_state(parts: ActingParts, num_rows: int = 50, seed: int = 3) -> dict[st
     parts.plan.observation_space.seed(seed)
     obs = random_observations(parts.plan.observation_space, num_rows)
     blanks = blank_item(parts.plan.observation_space), blank_item(parts.module.action_space)
-    episodes = LockStepRows(num_rows, *blanks, "seen", pipeline.num_lookback)
+    episodes = LockStepRows(num_rows, *blanks, "seen", pipeline.requires.num_lookback)
     episodes.add_reset(obs, {})
     pipeline(rl_module=parts.module, batch={}, episodes=episodes)
     return pipeline.merge_states([pipeline.get_state()])

@@ -83,7 +83,7 @@ def test_every_connector_of_ours_that_acts_has_a_graph() -> None:
         if isinstance(connector, type)
         and issubclass(connector, Connector)
         and connector.__name__ not in bases
-        and connector.belongs_in != ("learner",)
+        and connector.requires.belongs_in != ("learner",)
         and connector.to_graph is Connector.to_graph
     ]
     assert missing == []

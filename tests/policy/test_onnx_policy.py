@@ -15,7 +15,7 @@ from gymnasium import spaces
 from runner.config.errors import ConfigError
 from runner.module_parts import ActingParts
 from runner.modules.flat_parameters import FlatParameters
-from runner.pipelines import Connector, ObservationConnector
+from runner.pipelines import Connector, ObservationConnector, Requirements
 from runner.pipelines.connector_graph import ConnectorGraph, ObservationGraph
 from runner.policy import Manifest, OnnxPolicy, PolicyGraph
 from runner.policy.manifest import METADATA_KEY
@@ -288,7 +288,7 @@ class LooksAtValues(Halves):
 class NegatesActions(Connector):
     """A connector that changes actions for the environment."""
 
-    reads = ("actions_for_env",)
+    requires = Requirements(reads=("actions_for_env",))
 
     def __call__(self, *, batch: Any, **kwargs: Any) -> Any:
         """The other sign."""

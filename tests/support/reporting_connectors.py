@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from runner.pipelines import CustomMetrics, EnvToModuleConnector, LearnerConnector, ModuleToEnvConnector
+from runner.pipelines import CustomMetrics, EnvToModuleConnector, LearnerConnector, ModuleToEnvConnector, Requirements
 
 FRACTION = "left_fraction"
 
@@ -12,7 +12,7 @@ FRACTION = "left_fraction"
 class CartPositions(EnvToModuleConnector):
     """Reports where the carts of CartPole are."""
 
-    reads = ("obs",)
+    requires = Requirements(reads=("obs",))
     reports = {  # noqa: RUF012
         "left_fraction": ("mean", "share of the carts that are left of the centre"),
         "num_observed": ("sum", "observations that passed"),
@@ -36,7 +36,7 @@ class CartPositions(EnvToModuleConnector):
 class ActionCount(ModuleToEnvConnector):
     """Reports how many actions are chosen."""
 
-    reads = ("actions",)
+    requires = Requirements(reads=("actions",))
     reports = {"num_actions": ("sum", "actions that were chosen")}  # noqa: RUF012
 
     def __call__(self, *, batch: dict[str, Any], metrics: CustomMetrics | None = None, **_: Any) -> dict[str, Any]:
@@ -48,7 +48,7 @@ class ActionCount(ModuleToEnvConnector):
 class RewardSum(LearnerConnector):
     """Reports the rewards that are learned from."""
 
-    reads = ("rewards",)
+    requires = Requirements(reads=("rewards",))
     reports = {  # noqa: RUF012
         "reward_sum": ("sum", "rewards that are learned from"),
         "rows_p90": ("p90", "90th percentile of the rows of a call"),

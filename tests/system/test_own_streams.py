@@ -19,7 +19,7 @@ from runner.config import build_experiment_config, compose_experiment
 from runner.config.algorithms import A2CConfig
 from runner.experiment.trainer import Trainer
 from runner.learners.a2c import A2CLoss
-from runner.pipelines import Connector, ConnectorPipeline, EnvToModuleConnector, LearnerConnector
+from runner.pipelines import Connector, ConnectorPipeline, EnvToModuleConnector, LearnerConnector, Requirements
 from runner.pipelines.connector import Batch
 from runner.testing import BrokenContract, check_connector, check_loss
 from tests.conftest import QUICK
@@ -36,7 +36,7 @@ class Draws(Connector):
 
 
 class NoisyObservations(Draws, EnvToModuleConnector):
-    writes = ("obs",)
+    requires = Requirements(writes=("obs",))
 
     def __call__(self, *, batch: Batch, **_: Any) -> Batch:
         noise = self._stream.normal(scale=0.1, size=batch["obs"].shape).astype(np.float32)
@@ -45,7 +45,7 @@ class NoisyObservations(Draws, EnvToModuleConnector):
 
 
 class NoisyRewards(Draws, LearnerConnector):
-    writes = ("rewards",)
+    requires = Requirements(writes=("rewards",))
 
     def __call__(self, *, batch: Batch, **_: Any) -> Batch:
         noise = self._stream.normal(size=len(batch["rewards"])).astype(np.float32)

@@ -38,6 +38,7 @@ from runner.offline.training.preflight import check_trajectories
 from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTION_LOGP, STATE_IN, STATE_OUT
 from runner.pipelines.learner_connectors import AddColumnsFromEpisodesToTrainBatch
 from runner.pipelines.recorded_episodes import with_held_observations
+from runner.pipelines.requirements import Requirements
 from runner.streams import integer_seed, random_stream
 
 if TYPE_CHECKING:
@@ -221,13 +222,13 @@ class HeldOutEvaluation:
         read = [
             *self._loss.reads,
             *self._module.inputs,
-            *(name for connector in connectors for name in connector.reads),
+            *(name for connector in connectors for name in Requirements.of(connector).reads),
         ]
         made = {
             name
             for connector in connectors
             if not isinstance(connector, AddColumnsFromEpisodesToTrainBatch)
-            for name in connector.writes
+            for name in Requirements.of(connector).writes
         }
         needed = [name for name in dict.fromkeys(read) if name in self._parts.recorded and name not in made]
         missing = [name for name in needed if name not in block.columns]

@@ -24,6 +24,7 @@ from runner.pipelines.connector import LOSS_MASK, STATE_IN, Connector
 from runner.pipelines.learner_connectors import AddOneTsToEpisodesAndTruncate
 from runner.pipelines.pipeline import LearnerConnectorPipeline
 from runner.pipelines.recorded_episodes import MEMORY_CONNECTORS
+from runner.pipelines.requirements import Requirements
 
 
 def inputs_pipeline(learner: LearnerConnectorPipeline, module: RLModule) -> LearnerConnectorPipeline:
@@ -37,16 +38,13 @@ def inputs_pipeline(learner: LearnerConnectorPipeline, module: RLModule) -> Lear
     connectors: list[Connector] = []
     if not any(isinstance(connector, AddOneTsToEpisodesAndTruncate) for connector in learner.single_connectors()):
         connectors.append(AddOneTsToEpisodesAndTruncate())
-    available = {column for connector in connectors for column in connector.writes}
+    available = {column for connector in connectors for column in Requirements.of(connector).writes}
     for connector in learner.single_connectors():
-        if (
-            connector.reads_module
-            or isinstance(connector, MEMORY_CONNECTORS)
-            or not available.issuperset(connector.reads)
-        ):
+        requires, is_memory = Requirements.of(connector), isinstance(connector, MEMORY_CONNECTORS)
+        if requires.reads_module or is_memory or not available.issuperset(requires.reads):
             continue
         connectors.append(connector)
-        available.update(connector.writes)
+        available.update(requires.writes)
     missing = [name for name in module.inputs if name != STATE_IN and name not in available]
     if missing:
         what = f"the module reads {', '.join(missing)}, which takes the module itself to compute"

@@ -45,6 +45,7 @@ from runner.offline.training.workers import (
 )
 from runner.parts import Part
 from runner.pipelines.connector import DEFAULT_MODULE_ID
+from runner.pipelines.requirements import Requirements
 from runner.pipelines.train_batch_connectors import AddInfosFromEpisodesToTrainBatch
 
 if TYPE_CHECKING:
@@ -163,7 +164,7 @@ class OfflineData(Part):
             return
         if any(isinstance(connector, AddInfosFromEpisodesToTrainBatch) for connector in connectors):
             return
-        read = {*parts.columns, *(column for connector in connectors for column in connector.reads)}
+        read = {*parts.columns, *(column for connector in connectors for column in Requirements.of(connector).reads)}
         recorded = [name for name in source.layout.columns if name not in EPISODE_COLUMNS]
         self._use(source.narrowed([name for name in recorded if name in read], with_infos=False))
 

@@ -24,6 +24,7 @@ from runner.offline.training.prelearner import OfflinePreLearner
 from runner.pipelines.connector import Connector
 from runner.pipelines.pipeline import EnvToModulePipeline
 from runner.pipelines.recorded_episodes import pass_through
+from runner.pipelines.requirements import Requirements
 
 if TYPE_CHECKING:
     from runner.module_parts import ModuleParts
@@ -136,10 +137,10 @@ def check_trajectories(source: RecordedSource, pipeline: Iterable[Connector], mo
     if module.is_stateful:
         raise _no_trajectories(source, f"the memory of {type(module).__name__}")
     for connector in pipeline:
-        name = type(connector).__name__
-        if connector.needs_trajectories or connector.num_lookback:
+        name, requires = type(connector).__name__, Requirements.of(connector)
+        if requires.needs_trajectories or requires.num_lookback:
             raise _no_trajectories(source, name)
-        if connector.needs_next_obs and not source.has_final_obs:
+        if requires.needs_next_obs and not source.has_final_obs:
             what = f"{name} needs the observation after each step, and these rows have none"
             raise DataError([Problem(what, source.where, allowed="a column new_obs; or eps_id and t, or end flags")])
 
