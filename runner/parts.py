@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+from runner.state import DeclaredState
+
 Metrics = Mapping[str, float | int | None]
 
 
@@ -37,7 +39,7 @@ class Announces(Protocol):
         """Return whether there was an announcement about a subject."""
 
 
-class Part:
+class Part(DeclaredState):
     """Base class of parts: override what the part needs.
 
     Attributes:
@@ -52,13 +54,6 @@ class Part:
     def settings(self) -> Mapping[str, Any]:
         """What the state depends on: if a checkpoint has other settings, `reset` is called instead of `set_state`."""
         return {}
-
-    def get_state(self) -> Any:
-        """Return everything that the next iteration depends on, as plain values and arrays; empty for nothing."""
-        return {}
-
-    def set_state(self, state: Any) -> None:
-        """Restore a state of `get_state`."""
 
     def reset(self, old_state: Any) -> None:
         """Start afresh after a checkpoint with other settings, or without a state of this part.

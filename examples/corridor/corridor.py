@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import gymnasium as gym
@@ -41,6 +40,7 @@ class NoveltyBonus(Connector):
     """
 
     requires = Requirements(reads=("rewards", "loss_mask"), writes=("rewards",))
+    state = ("_visits",)  # in checkpoints
 
     def __init__(self, scale: float, num_places: int) -> None:
         self._scale = scale
@@ -55,14 +55,6 @@ class NoveltyBonus(Connector):
         led_to = np.append(bonus[1:], 0.0)  # the place after the step of each row; bootstrap rows have no step
         batch["rewards"] = batch["rewards"] + np.where(batch["loss_mask"], led_to, 0.0).astype(np.float32)
         return batch
-
-    def get_state(self) -> dict[str, Any]:
-        """The visits, for checkpoints."""
-        return {"visits": self._visits.copy()}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on counting."""
-        self._visits = np.array(state["visits"])
 
 
 class NoveltyBonusItemByItem(Connector):

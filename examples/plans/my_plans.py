@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 from runner.plans import (
@@ -19,7 +19,7 @@ from runner.plans import (
     StoreToReplayBuffer,
     TrainOneStep,
 )
-from runner.streams import random_stream, restore_stream, stream_state
+from runner.streams import random_stream
 
 
 def a2c(context: PlanContext) -> Iterator[Any]:
@@ -68,6 +68,7 @@ class RandomShare(Operator):
     takes = ("Experiences",)
     gives = ("Experiences",)
     reports: ClassVar = {"given_share": ("mean", "share of the items that are given on")}
+    state = ("_stream",)
 
     def __init__(self, context: PlanContext, share: float = 0.5) -> None:
         super().__init__(context)
@@ -79,11 +80,3 @@ class RandomShare(Operator):
         is_given = self._stream.random() < self._share
         self.metrics.report("given_share", is_given)
         return [item] if is_given else []
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the state of the random stream: a resumed run draws the same numbers."""
-        return {"stream": stream_state(self._stream)}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
-        restore_stream(self._stream, dict(state["stream"]))

@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from runner.config.declared_metrics import Reports
+from runner.state import DeclaredState
 
 
-class Callback:
+class Callback(DeclaredState):
     """Hear of the events of a run: a subclass overrides the hooks that it needs.
 
     Every argument is given by name, so that a hook names the ones that it reads and takes the others as `**kwargs`.
@@ -16,9 +17,9 @@ class Callback:
     it is `callbacks/<name>` in the run.
 
     The driver has an instance for the events of the run, and each env runner one of its own for the events of its
-    environments and episodes; hooks there also get `is_evaluation`. What an instance keeps from event to event belongs
-    into `get_state`. With several agents an episode is a `MultiAgentEpisode` of views, and its return the sum over
-    all of them.
+    environments and episodes; hooks there also get `is_evaluation`. Name the attributes that later events depend on in
+    `state`, or override `get_state` and `set_state`. With several agents an episode is a `MultiAgentEpisode` of views,
+    and its return the sum over all of them.
 
     Attributes:
         reports: metric -> (reduction, meaning), as for connectors: `mean`, `sum`, `min`, `max`, `median`, `last`
@@ -138,13 +139,6 @@ class Callback:
         """Hear that the run has ended, `finished` or `interrupted`, and that its last checkpoint is written."""
 
     # -- state -------------------------------------------------------------------------------------------------------
-
-    def get_state(self) -> dict[str, Any]:
-        """Return what later events depend on, as plain values and arrays; for checkpoints."""
-        return {}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`; not called for an empty one."""
 
 
 EPISODE_HOOKS = (

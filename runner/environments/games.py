@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.env_runners.multi_agent_env import AgentDict, MultiAgentEnv, StepDicts
+from runner.state import DeclaredState
 
 _AGENTS = ("agent_0", "agent_1")
 _FIRST, _SAFE, _RISKY = 0, 1, 2
@@ -129,7 +130,7 @@ _CHASE_AGENTS = ("chaser", "evader")
 _CHASE_PIXELS = 200
 
 
-class Pursuit(MultiAgentEnv):
+class Pursuit(DeclaredState, MultiAgentEnv):
     """`chaser` and `evader` accelerate in the square [-1, 1]²; walls stop them. The chaser is faster,
     the evader nimbler.
 
@@ -144,6 +145,7 @@ class Pursuit(MultiAgentEnv):
 
     metadata: Mapping[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 20}
     possible_agents = _CHASE_AGENTS
+    state = ("_places", "_velocities", "_num_steps")
     _REACH = 0.1
     _STEP_S = 0.1
     _FASTEST = np.array([[0.8], [0.6]])  # distance a second: the chaser, the evader
@@ -193,15 +195,6 @@ class Pursuit(MultiAgentEnv):
         lead = 0.0 if not is_over else 1.0 if is_caught else -1.0
         rewards = {_CHASE_AGENTS[0]: lead, _CHASE_AGENTS[1]: -lead}
         return self._seen(), rewards, {"__all__": is_over}, {"__all__": False}, {}
-
-    def get_state(self) -> dict[str, Any]:
-        """Return places, velocities and the count of steps."""
-        return {"places": self._places.copy(), "velocities": self._velocities.copy(), "num_steps": self._num_steps}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
-        self._places, self._velocities = np.array(state["places"]), np.array(state["velocities"])
-        self._num_steps = int(state["num_steps"])
 
     def render(self) -> npt.NDArray[np.uint8]:
         """Return a picture of the square: the chaser is red, the evader blue."""

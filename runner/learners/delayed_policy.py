@@ -20,6 +20,7 @@ class DelayedPolicyLoss(Loss):
     """
 
     delayed: ClassVar[tuple[str, ...]] = ("actor",)
+    state = ("num_steps",)
 
     def __init__(self, policy_delay: int) -> None:
         self._stream = np.random.default_rng(0)
@@ -38,10 +39,7 @@ class DelayedPolicyLoss(Loss):
         self.num_steps = num_steps
         self.frozen_groups = () if (num_steps + 1) % self._policy_delay == 0 else self.delayed
 
-    def get_state(self) -> dict[str, Any]:
-        """Return the number of gradient steps."""
-        return {"num_steps": self.num_steps}
-
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from a state."""
-        self._set_num_steps(int(state["num_steps"]))
+        super().set_state(state)
+        self._set_num_steps(self.num_steps)

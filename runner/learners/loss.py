@@ -10,9 +10,10 @@ import numpy as np
 from runner.config.algorithms import AlgorithmConfig, LossMetrics, TargetNetworksConfig
 from runner.config.errors import Problem
 from runner.modules.rl_module import RLModule
+from runner.state import DeclaredState
 
 
-class Loss:
+class Loss(DeclaredState):
     """Base of losses, whose only constructor argument is the algorithm's configuration.
 
     Attributes:
@@ -75,14 +76,7 @@ class Loss:
     @property
     def adapts(self) -> bool:
         """Whether what it computes depends on the updates before: env runners, which make none, cannot compute it."""
-        return type(self).get_state is not Loss.get_state and bool(self.get_state())
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the values that adapt during training, as plain values."""
-        return {}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        return bool(self.get_state())
 
 
 def with_noise(columns: dict[str, Any], loss: Loss, module: RLModule) -> dict[str, Any]:

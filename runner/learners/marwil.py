@@ -25,6 +25,7 @@ class MARWILLoss(Loss):
     reads = ("obs", "actions", "value_targets")
     needs = ("vf_preds",)
     varying = ("c_squared",)
+    state = ("c_squared",)
 
     def __init__(self, config: MARWILConfig) -> None:
         self._config = config
@@ -60,11 +61,3 @@ class MARWILLoss(Loss):
         """Let c^2 follow the squared advantages of this update."""
         rate = self._config.moving_average_sqd_adv_norm_update_rate
         self.c_squared += rate * (metrics["squared_advantages"] - self.c_squared)
-
-    def get_state(self) -> dict[str, Any]:
-        """Return c^2."""
-        return {"c_squared": self.c_squared}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
-        self.c_squared = float(state["c_squared"])

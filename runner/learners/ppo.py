@@ -21,6 +21,7 @@ class PPOLoss(Loss):
     reads = ("obs", "actions", "action_logp", "action_dist_inputs", "advantages", "value_targets")
     needs: tuple[str, ...] = ("vf_preds",)
     varying = ("kl_coeff", "entropy_coeff")
+    state = ("kl_coeff",)
 
     def __init__(self, config: PPOConfig) -> None:
         self._config = config
@@ -85,11 +86,3 @@ class PPOLoss(Loss):
     def adapts(self) -> bool:
         """Whether there is a KL penalty, whose coefficient adapts."""
         return self._config.use_kl_loss
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the coefficient that adapts during training."""
-        return {"kl_coeff": self.kl_coeff}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
-        self.kl_coeff = float(state["kl_coeff"])

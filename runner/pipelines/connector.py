@@ -17,6 +17,7 @@ from runner.episodes.columns import REWARDS as REWARDS
 from runner.episodes.columns import ColumnBlock, Rollout
 from runner.pipelines.custom_metrics import CustomMetrics
 from runner.pipelines.requirements import Requirements
+from runner.state import DeclaredState
 
 if TYPE_CHECKING:
     from runner.pipelines.connector_graph import ConnectorGraph  # imports torch
@@ -65,7 +66,7 @@ class Items(dict[tuple[str, int], list[Any]]):
         )
 
 
-class Connector:
+class Connector(DeclaredState):
     """One step of a pipeline: takes episodes and the batch so far, returns the batch for the next connector.
 
     A custom connector overrides `__call__` and names the batch columns that it reads and writes in `requires`. A
@@ -177,13 +178,6 @@ class Connector:
     def freeze(self) -> None:
         """Learn nothing more from the data that pass; called for pipelines of evaluations."""
         self.is_training = False
-
-    def get_state(self) -> dict[str, Any]:
-        """Return arrays and plain values; empty for a connector without state."""
-        return {}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
 
     def reset_state(self) -> None:
         """Forget everything learned."""

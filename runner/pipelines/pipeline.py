@@ -79,9 +79,10 @@ class ConnectorPipeline(ConnectorList, Connector):
                 connector._bind()
         self.reports = joined_reports(self.single_connectors(), f"connectors.{self.name}")
         self._metrics = PipelineMetrics(self._connectors, self.name)
-        self._completing, self._scheduled, self._stateful = (
-            _overriding(hook, self._named) for hook in ("complete_fragment", "at_env_steps", "get_state")
+        self._completing, self._scheduled = (
+            _overriding(hook, self._named) for hook in ("complete_fragment", "at_env_steps")
         )
+        self._stateful = {name: one for name, one in self._named.items() if one.has_state}
         draws = _overriding("use_stream", self._named)
         self._drawing = [name for name, connector in draws.items() if not isinstance(connector, ConnectorPipeline)]
         self._calls: list[Call] = list(self._connectors)

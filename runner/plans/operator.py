@@ -20,6 +20,7 @@ from runner.pipelines.custom_metrics import CustomMetrics
 from runner.plans.async_requests import AsyncRequests
 from runner.plans.context import NotReady, PlanContext
 from runner.plans.items import Item
+from runner.state import DeclaredState
 
 _OPERATORS = "runner.plans.operators."
 Pending = Mapping[str, Sequence[Any]]
@@ -158,7 +159,7 @@ class Branch(Node):
             items.extend(pending.get(name, ()))
 
 
-class Operator:
+class Operator(DeclaredState):
     """One operator of a plan: maps an item to a list of items. A subclass overrides `transform`.
 
     Custom operators name the items that they take and give, and the parts that they need. They are made with the
@@ -221,7 +222,7 @@ class Operator:
     def transform(self, item: Any) -> Iterable[Any]:
         """Return the items that are made of an item: none, one or several.
 
-        What is kept for later items belongs to `get_state`.
+        Name the attributes that later items depend on in `state`, or override `get_state` and `set_state`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no transform")
 
@@ -256,13 +257,6 @@ class Operator:
             if isinstance(item, Item):
                 self.context.metrics.count(item)
         return listed
-
-    def get_state(self) -> dict[str, Any]:
-        """Return what the next items depend on, as plain values and arrays; empty if nothing is kept."""
-        return {}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `get_state`."""
 
 
 class FunctionOperator(Operator):

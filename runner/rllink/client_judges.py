@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from runner.episodes.rollout_parts import take_chunks
 from runner.rllink.judgement import ClientJudge, RewardBound
 from runner.rllink.received_episodes import OpenEpisode, ReceivedChunks, SampledChunks
 from runner.rllink.service import Batch
+from runner.state import DeclaredState
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class _Chunk:
     is_done: bool
 
 
-class ClientJudges:
+class ClientJudges(DeclaredState):
     """What a run learns about its clients from the batches that they send.
 
     Args:
@@ -46,6 +46,8 @@ class ClientJudges:
     Attributes:
         bound: the largest absolute reward that is accepted.
     """
+
+    state = ("bound", "_judge")
 
     def __init__(self, config: ExperimentConfig) -> None:
         self.bound = RewardBound.make(config.rllink.max_abs_reward, _reward_threshold(config.env.env))
@@ -100,15 +102,6 @@ class ClientJudges:
             "rllink/num_clients_quarantined": len(self._judge.quarantined.intersection(connected)),
         }
         return counted | {f"{QUARANTINED}{name}": 1 for name in sorted(self.quarantined)}
-
-    def get_state(self) -> dict[str, Any]:
-        """Return what was learned about clients."""
-        return {"bound": self.bound.get_state(), "judge": self._judge.get_state()}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state."""
-        self.bound.set_state(state["bound"])
-        self._judge.set_state(state["judge"])
 
 
 def _reward_threshold(env: str | None) -> float | None:

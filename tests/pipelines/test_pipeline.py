@@ -137,6 +137,24 @@ def connector_block(name: str, **arguments: Any) -> dict[str, Any]:
     return {"_target_": f"runner.pipelines.{name}", **arguments}
 
 
+class CountsCalls(Connector):
+    state = ("_num_calls",)
+
+    def __init__(self) -> None:
+        self._num_calls = 0
+
+    def __call__(self, *, batch: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        self._num_calls += 1
+        return batch
+
+
+def test_the_state_that_a_connector_declares_is_saved() -> None:
+    pipelines = [ConnectorPipeline([CountsCalls(), Marker("a")]) for _ in range(2)]
+    pipelines[0](batch={}, episodes=[])
+    pipelines[1].set_state(pipelines[0].get_state())
+    assert pipelines[1].get_state()["CountsCalls"] == {"num_calls": 1}
+
+
 class ReadsLogp(Connector):
     requires = Requirements(reads=("action_logp",))
 

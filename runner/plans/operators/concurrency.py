@@ -23,6 +23,7 @@ class Concurrently(Source):
         options: options of `ConcurrentlyConfig`, without plans.
     """
 
+    state = ("_turn", "_num_given", "_is_running", "_before", "_intensity")
     options: ConcurrentlyConfig
 
     def __init__(self, branches: Sequence[Node], **options: Any) -> None:
@@ -129,16 +130,6 @@ class Concurrently(Source):
         """Replace the items that wait in the branches."""
         for branch in self._branches:
             branch.set_pending(pending)
-
-    def get_state(self) -> dict[str, Any]:
-        """Return whose turn it is."""
-        return {
-            "turn": self._turn,
-            "num_given": self._num_given,
-            "is_running": self._is_running,
-            "before": None if self._before is None else list(self._before),
-            "intensity": self._intensity,
-        }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `get_state`."""

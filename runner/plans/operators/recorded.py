@@ -13,6 +13,8 @@ from runner.plans.recorded_batches import RecordedBatches
 class ReadRecorded(Source):
     """Give the batches of recorded data, pass after pass; an iteration has as many as `offline` says, or a pass."""
 
+    state = ("_left", "_num_before")
+
     def __init__(self, context: PlanContext, **options: Any) -> None:
         super().__init__(context, **options)
         self._left = context.config.offline.dataset_num_iters_per_learner  # updates of this iteration
@@ -40,12 +42,8 @@ class ReadRecorded(Source):
         num_done = self.context.recorded_data.num_batches - self._num_before
         return self._left - num_done or self.context.config.offline.dataset_num_iters_per_learner
 
-    def get_state(self) -> dict[str, Any]:
-        """Return the updates that the iteration had left at the newest item, and the batches before it."""
-        return {"left": self._left, "num_before": self._num_before}
-
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `get_state`."""
-        self._left, self._num_before = state["left"], state["num_before"]
+        super().set_state(state)
         if self._num_before is not None:  # an item of it may wait
             self._begin_reading()

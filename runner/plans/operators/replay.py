@@ -28,6 +28,7 @@ class StoreToReplayBuffer(Operator):
 class Replay(Source):
     """Give experiences that are sampled from a replay buffer."""
 
+    state = ("_has_started",)
     options: ReplayConfig
 
     def __init__(self, context: PlanContext, **options: Any) -> None:
@@ -48,13 +49,10 @@ class Replay(Source):
         except BufferEmpty:  # all of its processes were lost
             return NotReady.FOR_QUEUE
 
-    def get_state(self) -> dict[str, Any]:
-        """Return whether the buffer has held enough."""
-        return {"has_started": self._has_started}
-
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`; a buffer that begins empty is waited for again."""
-        self._has_started = bool(state["has_started"]) and len(self.context.replay_buffers[self.options.buffer]) > 0
+        """Restore a state of `get_state`; wait again for a buffer that starts empty."""
+        super().set_state(state)
+        self._has_started &= len(self.context.replay_buffers[self.options.buffer]) > 0
 
 
 class MixInReplay(Operator):
@@ -63,6 +61,7 @@ class MixInReplay(Operator):
     Without `store` the buffer stays as it is: experiences of one buffer with some of another one.
     """
 
+    state = ("_owed",)
     options: MixInReplayConfig
 
     def __init__(self, context: PlanContext, **options: Any) -> None:
@@ -79,14 +78,6 @@ class MixInReplay(Operator):
             self._owed -= 1
             items.append(replayed(self.context, self.options.buffer, item.num_env_steps))
         return items
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the share of an item that is owed."""
-        return {"owed": self._owed}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
-        self._owed = float(state["owed"])
 
 
 class UpdatePriorities(Operator):

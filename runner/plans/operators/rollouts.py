@@ -79,6 +79,7 @@ class AsyncGradients(Source):
     """
 
     is_counted = True
+    state = ("requests",)
     options: AsyncGradientsConfig
 
     def __init__(self, context: PlanContext, **options: Any) -> None:
@@ -111,14 +112,6 @@ class AsyncGradients(Source):
             samples=(sample,),
             connector_metrics=sample.gradients.connector_metrics,
         )
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the gradients that runners have computed and no other operator has taken."""
-        return {"requests": self.requests.get_state()}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `get_state`."""
-        self.requests.set_state(state["requests"])
 
 
 def env_steps_per_request(config: ExperimentConfig) -> int:

@@ -129,6 +129,7 @@ class ApplyGradients(Operator):
 class UpdateTargetNetwork(Operator):
     """Move target networks towards the networks that they follow, every so often."""
 
+    state = ("_num_updates", "_at_last")
     options: UpdateTargetNetworkConfig
 
     def __init__(self, context: PlanContext, **options: Any) -> None:
@@ -159,11 +160,3 @@ class UpdateTargetNetwork(Operator):
             "updates": self._num_updates,
         }
         return counts[self.options.by]
-
-    def get_state(self) -> dict[str, Any]:
-        """Return the counts."""
-        return {"num_updates": self._num_updates, "at_last": self._at_last}
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
-        self._num_updates, self._at_last = int(state["num_updates"]), int(state["at_last"])
