@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from runner.config.errors import Problem, RunFailure
+from runner.config.errors import Problem
+from runner.config.first_call import Contract, FirstCall
 from runner.config.user_code import place_of
 from runner.env_runners.episode_callbacks import EpisodeCallbacks
 from runner.env_runners.protocol import EnvRunner
@@ -21,31 +23,23 @@ class CheckedEnvRunner:
     """
 
     def __init__(self, runner: EnvRunner, callbacks: EpisodeCallbacks, given: str) -> None:
-        self._runner, self._callbacks, self._given = runner, callbacks, given
-        self._is_checked = False
+        self._runner = runner
+        name, where = type(runner).__name__, f"env_runners.env_runner_class, {place_of(type(runner), 'sample')}"
 
-    def sample(self, *arguments: Any, **options: Any) -> Sample:
-        """Sample; see `EnvRunner.sample`.
+        def find_problems(*_: Any, **__: Any) -> Iterator[Problem]:
+            if callbacks.has_missed_episodes:
+                what = f"{name} never calls the episode hooks of `callbacks`"
+                allowed = (
+                    f"a {name} that calls before_reset and on_step of its `listeners`, as SteppingEnvRunner does; "
+                    "or callbacks=[]"
+                )
+                yield Problem(what, where, given, allowed)
 
-        Raises:
-            RunFailure: the first sample has called no hook of the callbacks.
-        """
-        sample = self._runner.sample(*arguments, **options)
-        if not self._is_checked:
-            self._check()
-        return sample
+        contract = Contract[Sample](where, "sample(self, num_env_steps, explore, weights, ...)", find_problems)
+        self.sample: Callable[..., Sample] = FirstCall(runner.sample, contract, self._use)
 
-    def _check(self) -> None:
-        self._is_checked = True
-        if self._callbacks.has_missed_episodes:
-            made = type(self._runner)
-            what = f"{made.__name__} never calls the episode hooks of `callbacks`"
-            where = f"env_runners.env_runner_class, {place_of(made, 'sample')}"
-            allowed = (
-                f"a {made.__name__} that calls before_reset and on_step of its `listeners`, as SteppingEnvRunner does; "
-                "or callbacks=[]"
-            )
-            raise RunFailure(Problem(what, where, self._given, allowed))
+    def _use(self, sample: Callable[..., Sample]) -> None:
+        self.sample = sample
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._runner, name)

@@ -1,4 +1,4 @@
-"""What a loss of the user's returns for its first minibatch, checked once; later minibatches cost nothing."""
+"""What a user's loss must return for its first minibatch."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from runner.config.algorithms import AlgorithmConfig, LossMetrics
-from runner.config.errors import Problem, RunFailure, nearest_match
-from runner.config.user_code import is_bad_call, is_user_defined, line_of, outline, place_of
+from runner.config.errors import Problem, nearest_match
+from runner.config.first_call import Contract
+from runner.config.user_code import line_of, outline, place_of
 from runner.episodes import nested
 from runner.learners.loss import Loss
 from runner.modules.rl_module import RLModule
@@ -19,36 +20,28 @@ from runner.modules.rl_module import RLModule
 ComputeLoss = Callable[..., LossMetrics]
 
 
-def checked_once(loss: Loss, config: AlgorithmConfig, use: Callable[[ComputeLoss], None]) -> None:
-    """Let a learner use a loss: the user's through a check of its first record, which then gives way to the loss.
+def loss_contract(loss: Loss, config: AlgorithmConfig) -> Contract[LossMetrics]:
+    """Return what the first call of a loss must keep to.
 
     Args:
         loss: of an algorithm.
         config: of the algorithm, which names the class of the record and the optimisers.
-        use: takes what the learner is to call from now on.
     """
-    if not is_user_defined(type(loss)):
-        use(loss)
-        return
 
-    def compute_first(module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> LossMetrics:
-        before = nested.map_leaves(_copied, dict(batch))
-        try:
-            record = loss(module, batch, is_reporting)
-        except TypeError as error:
-            if is_bad_call(error):
-                raise RunFailure(_bad_call(loss, error)) from error
-            raise
-        for problem in _problems(loss, record, config):
-            raise RunFailure(problem)
+    def find_problems(
+        before: Mapping[str, Any], record: Any, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True
+    ) -> Iterator[Problem]:
+        yield from _problems(loss, record, config)
         for column, given in before.items():
             if not all(nested.leaves(nested.map_leaves(_is_same, given, batch[column]))):
                 what = f"{type(loss).__name__} changes column {column} of the batch, which later epochs read again"
-                raise RunFailure(Problem(what, _place(loss), allowed="a changed copy: 2 * x, not x *= 2"))
-        use(loss)
-        return record
+                yield Problem(what, _place(loss), allowed="a changed copy: 2 * x, not x *= 2")
 
-    use(compute_first)
+    return Contract(_place(loss), "__call__(self, module, batch, is_reporting=True)", find_problems, _copy_of)
+
+
+def _copy_of(module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> Any:
+    return nested.map_leaves(_copied, dict(batch))
 
 
 def _problems(loss: Loss, record: Any, config: AlgorithmConfig) -> Iterator[Problem]:
@@ -103,10 +96,6 @@ def _wrong_metric(name: str, field: str, value: Any, got: str, place: str) -> It
     if not isinstance(value, Tensor) or value.ndim:
         allowed = "a 0-d tensor: torch.tensor(x) of a number, .mean() of several"
         yield Problem(f"{name} returns a metric {field} that is no 0-d tensor", place, got, allowed)
-
-
-def _bad_call(loss: Loss, error: TypeError) -> Problem:
-    return Problem(str(error), _place(loss), allowed="__call__(self, module, batch, is_reporting=True)")
 
 
 def _place(loss: Loss) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -13,9 +14,10 @@ from torch import Tensor
 
 from runner.config.algorithms import AlgorithmConfig, TargetNetworksConfig
 from runner.config.errors import Problem
+from runner.config.first_call import use_checked
 from runner.learners.collective import Collective, SingleProcess
 from runner.learners.loss import Loss
-from runner.learners.loss_checks import ComputeLoss, checked_once
+from runner.learners.loss_checks import ComputeLoss, loss_contract
 from runner.learners.loss_failure import LossNotFinite
 from runner.learners.minibatches import Minibatch, Minibatches
 from runner.learners.per_row_metrics import PerRowMetrics
@@ -71,7 +73,7 @@ class TrainedModule:
         if isinstance(config, TargetNetworksConfig):
             self._tau, self._target_freq = config.tau, config.target_network_update_freq
         self.rows_since_target_update = 0
-        checked_once(loss, config, self._use)
+        use_checked(loss, loss, partial(loss_contract, loss, config), self._use)
 
     def _use(self, compute_loss: ComputeLoss) -> None:
         self.compute_loss = compute_loss

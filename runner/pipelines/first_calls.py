@@ -4,14 +4,16 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 
-from runner.config.errors import Problem, RunFailure, nearest_match
-from runner.config.user_code import is_bad_call, is_user_defined, outline, place_of
+from runner.config.errors import Problem, nearest_match
+from runner.config.first_call import Contract, use_checked
+from runner.config.user_code import outline, place_of
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
 from runner.episodes.spaces import blank_item
@@ -20,13 +22,11 @@ from runner.pipelines.connector_list import ConnectorList
 from runner.pipelines.pipeline_metrics import Call
 from runner.pipelines.requirements import Requirements
 
-_FORM = "__call__(self, *, batch, episodes, **kwargs)"
-
 
 def check_first_calls(
     calls: list[Call], connectors: list[Connector], spaces: list[gym.Space[Any] | None], pipeline: str
 ) -> None:
-    """Put a check into the place of the call of each connector of the user's; after one call it gives way to the call.
+    """Replace the call of each of the user's connectors by one with a check, which puts the call back once it passes.
 
     Args:
         calls: of the connectors, changed in place.
@@ -35,85 +35,73 @@ def check_first_calls(
         pipeline: its name.
     """
     for index, (connector, space) in enumerate(zip(connectors, spaces, strict=True)):
-        if is_user_defined(type(connector)) and not isinstance(connector, ConnectorList):
-            calls[index] = _FirstCall(calls, index, connector, space, f"connectors.{pipeline}")
+        if not isinstance(connector, ConnectorList):
+            use = partial(calls.__setitem__, index)
+            use_checked(connector, calls[index], partial(_contract_of, connector, space, f"connectors.{pipeline}"), use)
 
 
-class _FirstCall:
-    """The call of one connector of a pipeline, with a check."""
+def _contract_of(connector: Connector, space: gym.Space[Any] | None, pipeline: str) -> Contract[Batch]:
+    """Return what the first call of a connector must keep to: what it declares."""
+    where = f"{pipeline}, {place_of(type(connector), 'transform', '__call__')}"
 
-    def __init__(
-        self, calls: list[Call], index: int, connector: Connector, space: gym.Space[Any] | None, where: str
-    ) -> None:
-        self._calls, self._index, self._call = calls, index, calls[index]
-        self._connector, self._space = connector, space
-        self._name = type(connector).__name__
-        self._where = f"{where}, {place_of(type(connector), 'transform', '__call__')}"
-
-    def __call__(self, *, batch: Batch, episodes: Any = None, **kwargs: Any) -> Batch:
-        """Call the connector and check what it did.
-
-        Raises:
-            RunFailure: it is no connector, or does not do what it declares.
-        """
-        before, held = list(_columns_of(batch, episodes)), _copy_of(episodes)
-        try:
-            result = self._call(batch=batch, episodes=episodes, **kwargs)
-        except NotImplementedError as error:
-            raise RunFailure(Problem(str(error), self._where)) from error
-        except TypeError as error:
-            if not is_bad_call(error):
-                raise
-            raise RunFailure(Problem(str(error), self._where, allowed=_FORM)) from error
-        for problem in self._problems(before, held, result, episodes):
-            raise RunFailure(problem)
-        self._calls[self._index] = self._call
-        return result
-
-    def _problems(self, before: list[str], held: Any, result: Any, episodes: Any) -> Iterator[Problem]:
-        name, requires = self._name, Requirements.of(self._connector)
+    def find_problems(
+        before: tuple[list[str], Any], result: Any, *, episodes: Any = None, **_: Any
+    ) -> Iterator[Problem]:
+        name = type(connector).__name__
         if not isinstance(result, dict):
             got = "None" if result is None else outline(result) or type(result).__name__
-            yield Problem(f"{name}.__call__ returns no batch", self._where, got, "the batch: return batch")
+            yield Problem(f"{name}.__call__ returns no batch", where, got, "the batch: return batch")
             return
-        columns = _columns_of(result, episodes)
-        added = [column for column in columns if column not in before]
-        undeclared = [column for column in added if column not in requires.writes]
-        declared = ", ".join(requires.writes) or "none"
-        for column in requires.writes:
-            if column not in columns:
-                what = f"{name} does not write column {column!r}, which its `writes` declares"
-                near = nearest_match(column, undeclared)
-                yield Problem(what, self._where, f"columns after it: {', '.join(columns)}", nearest=near)
-        for column in undeclared:
-            what = f"{name} writes column {column!r}, which its `writes` does not declare"
-            allowed = f"Requirements(writes={(*requires.writes, column)!r})"
-            yield Problem(what, self._where, f"writes: {declared}", allowed)
-        for column in before:
-            if column not in (*columns, *requires.drops):
-                what = f"{name} takes out column {column!r}, which its `drops` does not declare"
-                yield Problem(what, self._where, allowed=f"Requirements(drops={(*requires.drops, column)!r})")
-        if OBS in columns and OBS in requires.writes:
-            yield from self._misfit(columns[OBS])
+        columns_before, held = before
+        columns, requires = _columns_of(result, episodes), Requirements.of(connector)
+        yield from _undeclared(name, requires, columns_before, columns, where)
+        if OBS in columns and OBS in requires.writes and not _is_of_space(columns[OBS], space):
+            yield Problem(
+                f"{name} leaves observations that are not of the space that it says comes out of it",
+                where,
+                f"{OBS} {outline(columns[OBS]) or type(columns[OBS]).__name__}",
+                f"rows of {space}, or the space of such rows from recompute_output_observation_space",
+            )
         if not requires.writes_obs_to_episodes and not nested.equal(held, _copy_of(episodes)):
             what = f"{name} changes the observations of the episodes"
-            yield Problem(what, self._where, allowed="changes in the batch, or `episodes.write_obs`")
+            yield Problem(what, where, allowed="changes in the batch, or `episodes.write_obs`")
 
-    def _misfit(self, obs: Any) -> Iterator[Problem]:
-        """Yield observations of another shape or dtype than the space after the connector."""
-        if self._space is None or isinstance(obs, (list, Items)):
-            return
-        try:
-            fits = all(nested.leaves(nested.map_leaves(_fits, blank_item(self._space), obs)))
-        except ValueError:  # another structure
-            fits = False
-        if not fits:
-            yield Problem(
-                f"{self._name} leaves observations that are not of the space that it says comes out of it",
-                self._where,
-                f"{OBS} {outline(obs) or type(obs).__name__}",
-                f"rows of {self._space}, or the space of such rows from recompute_output_observation_space",
-            )
+    return Contract(where, "__call__(self, *, batch, episodes, **kwargs)", find_problems, _remember)
+
+
+def _remember(*, batch: Batch, episodes: Any = None, **_: Any) -> tuple[list[str], Any]:
+    """Return the columns before a call, and a copy of the observations that the episodes hold."""
+    return list(_columns_of(batch, episodes)), _copy_of(episodes)
+
+
+def _undeclared(
+    name: str, requires: Requirements, before: Sequence[str], after: Collection[str], where: str
+) -> Iterator[Problem]:
+    """Yield columns that a connector writes or takes out, and does not declare, or the other way round."""
+    undeclared = [column for column in after if column not in (*before, *requires.writes)]
+    for column in requires.writes:
+        if column not in after:
+            what = f"{name} does not write column {column!r}, which its `writes` declares"
+            near = nearest_match(column, undeclared)
+            yield Problem(what, where, f"columns after it: {', '.join(after)}", nearest=near)
+    for column in undeclared:
+        what = f"{name} writes column {column!r}, which its `writes` does not declare"
+        declared = f"writes: {', '.join(requires.writes) or 'none'}"
+        yield Problem(what, where, declared, f"Requirements(writes={(*requires.writes, column)!r})")
+    for column in before:
+        if column not in (*after, *requires.drops):
+            what = f"{name} takes out column {column!r}, which its `drops` does not declare"
+            yield Problem(what, where, allowed=f"Requirements(drops={(*requires.drops, column)!r})")
+
+
+def _is_of_space(obs: Any, space: gym.Space[Any] | None) -> bool:
+    """Return whether observations have the shapes and dtypes of a space; items and unknown spaces are not judged."""
+    if space is None or isinstance(obs, (list, Items)):
+        return True
+    try:
+        return all(nested.leaves(nested.map_leaves(_fits, blank_item(space), obs)))
+    except ValueError:  # another structure
+        return False
 
 
 def _fits(blank: Any, leaf: Any) -> bool:

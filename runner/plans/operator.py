@@ -7,12 +7,14 @@ a place at which a run can stop, save, and resume exactly.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Final, Self
 
 from runner.config.declared_metrics import Reports
-from runner.config.errors import Problem, RunFailure
+from runner.config.errors import Problem
+from runner.config.first_call import Contract, FirstCall
 from runner.config.operators import OPERATORS
 from runner.config.plans import read_options
 from runner.config.user_code import is_user_defined, place_of
@@ -89,6 +91,9 @@ class Node:
         return FunctionOperator(self.context, operator, returns_many=True)(self)
 
 
+Transform = Callable[[Any], Iterable[Any]]
+
+
 @dataclass(slots=True)
 class _Stage:
     """An operator of a branch, with the items before and after it."""
@@ -96,7 +101,41 @@ class _Stage:
     operator: Operator
     inputs: deque[Any]
     outputs: deque[Any]
-    has_begun: bool = False
+    transform: Transform = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.transform = self.operator.transform
+        if is_user_defined(type(self.operator)):
+            self.transform = FirstCall(partial(_listed, self.operator), _contract_of(self.operator), self._settle)
+
+    def _settle(self, _: Transform) -> None:
+        self.transform = self.operator.transform
+
+
+def _listed(operator: Operator, item: Any) -> Any:
+    """Return the items that an operator makes of an item as a list, so that they can be checked."""
+    made = operator.transform(item)
+    return list(made) if isinstance(made, Iterable) else made
+
+
+def _contract_of(operator: Operator) -> Contract[Any]:
+    """Return what the first call of an operator must keep to."""
+    name, where = type(operator).__name__, place_of(type(operator), "transform")
+
+    def find_problems(_: None, made: Any, item: Any) -> Iterator[Problem]:
+        if not isinstance(made, Iterable):
+            got = "None" if made is None else type(made).__name__
+            allowed = "a list of items, or a generator: return [item], or yield item; return [] for none"
+            yield Problem(f"{name}.transform returns no items", where, got, allowed)
+            return
+        for one in made:
+            kinds = [kind.__name__ for kind in type(one).__mro__]
+            if operator.gives is not None and not set(kinds) & set(operator.gives):
+                what = f"{name}.transform gives another item than its `gives` names"
+                got = f"{type(one).__name__} for {type(item).__name__}"
+                yield Problem(what, where, got, ", ".join(operator.gives) or "none")
+
+    return Contract(where, "transform(self, item)", find_problems)
 
 
 class Branch(Node):
@@ -128,13 +167,11 @@ class Branch(Node):
             operator = stage.operator
             if not operator.accepts(stage.inputs[0]):
                 return NotReady.FOR_QUEUE
-            is_checked = not stage.has_begun and is_user_defined(type(operator))
             try:
-                made = (operator.first_transform if is_checked else operator.transform)(stage.inputs.popleft())
+                made = stage.transform(stage.inputs.popleft())
                 stage.outputs.extend(operator.counted(made) if operator.is_counted else made)
             except StopIteration as error:  # it would end a loop over the plan silently
                 raise RuntimeError(f"{type(operator).__name__}.transform raised StopIteration") from error
-            stage.has_begun = True
             return WORKED
         found = self.source.step()
         if found is WORKED or isinstance(found, NotReady):
@@ -225,30 +262,6 @@ class Operator(DeclaredState):
         Name the attributes that later items depend on in `state`, or override `get_state` and `set_state`.
         """
         raise NotImplementedError(f"{type(self).__name__} has no transform")
-
-    def first_transform(self, item: Any) -> list[Any]:
-        """Return what is made of the first item, checked.
-
-        Raises:
-            RunFailure: it is not a list of items, or an item has another kind than `gives` names.
-        """
-        name, where = type(self).__name__, place_of(type(self), "transform")
-        try:
-            made = self.transform(item)
-        except NotImplementedError as error:
-            raise RunFailure(Problem(str(error), where)) from error
-        if not isinstance(made, Iterable):
-            got = "None" if made is None else type(made).__name__
-            allowed = "a list of items, or a generator: return [item], or yield item; return [] for none"
-            raise RunFailure(Problem(f"{name}.transform returns no items", where, got, allowed))
-        items = list(made)
-        for one in items:
-            kinds = [kind.__name__ for kind in type(one).__mro__]
-            if self.gives is not None and not set(kinds) & set(self.gives):
-                what = f"{name}.transform gives another item than its `gives` names"
-                got = f"{type(one).__name__} for {type(item).__name__}"
-                raise RunFailure(Problem(what, where, got, ", ".join(self.gives) or "none"))
-        return items
 
     def counted(self, items: Iterable[Any]) -> list[Any]:
         """Return the items as a list, after the metrics of the run have counted them."""

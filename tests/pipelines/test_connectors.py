@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -237,7 +238,8 @@ def test_spaces_of_a_connector_behind_one_that_maps_them() -> None:
 
 
 class WritesInSecret(LastReward):
-    requires = Requirements(writes=())
+    def __init__(self) -> None:
+        self.requires = replace(self.requires, writes=())
 
 
 class WritesNothing(Connector):

@@ -56,7 +56,7 @@ def test_spaces_columns_and_needs_are_those_of_the_flat_pipeline() -> None:
     inner, flat = env_to_module(INNER), env_to_module(*FLAT)
     assert names(inner) == names(flat)
     assert inner.check_order(()) == flat.check_order(())
-    for name in ("observation_space", "action_space", "num_lookback", "writes_obs_to_episodes", "writes", "reports"):
+    for name in ("observation_space", "action_space", "requires", "reports"):
         assert getattr(inner, name) == getattr(flat, name), name
 
 

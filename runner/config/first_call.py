@@ -1,0 +1,77 @@
+"""The first call of a user's object, checked against a contract; later calls cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from runner.config.errors import Problem, RunFailure
+from runner.config.user_code import is_bad_call, is_user_defined
+
+R = TypeVar("R")
+
+
+def _nothing(*arguments: Any, **options: Any) -> None:
+    """Remember nothing."""
+
+
+@dataclass(frozen=True)
+class Contract(Generic[R]):
+    """What the first call of an object must keep to.
+
+    Attributes:
+        where: place of the call in the configuration and in its source file.
+        form: signature of the call, for messages.
+        find_problems: yields what is wrong; takes the copies that `remember` made, the result and the arguments.
+        remember: copies what the call must not change; takes the arguments.
+    """
+
+    where: str
+    form: str
+    find_problems: Callable[..., Iterable[Problem]]
+    remember: Callable[..., Any] = _nothing
+
+
+class FirstCall(Generic[R]):
+    """A call with a check of its first result.
+
+    Args:
+        call: method or object that is called.
+        contract: what it must keep to.
+        use: takes the call itself once it has passed, to call it from then on.
+    """
+
+    def __init__(self, call: Callable[..., R], contract: Contract[R], use: Callable[[Callable[..., R]], None]) -> None:
+        self._call, self._contract, self._use = call, contract, use
+
+    def __call__(self, *arguments: Any, **options: Any) -> R:
+        """Call it and check what it did.
+
+        Raises:
+            RunFailure: it is not implemented, takes other arguments, or breaks the contract.
+        """
+        contract = self._contract
+        before = contract.remember(*arguments, **options)
+        try:
+            result = self._call(*arguments, **options)
+        except NotImplementedError as error:
+            raise RunFailure(Problem(str(error), contract.where)) from error
+        except TypeError as error:
+            if not is_bad_call(error):
+                raise
+            raise RunFailure(Problem(str(error), contract.where, allowed=contract.form)) from error
+        for problem in contract.find_problems(before, result, *arguments, **options):
+            raise RunFailure(problem)
+        self._use(self._call)
+        return result
+
+
+def use_checked(
+    owner: object,
+    call: Callable[..., R],
+    make_contract: Callable[[], Contract[R]],
+    use: Callable[[Callable[..., R]], None],
+) -> None:
+    """Let `use` take a call, with a check of its first result if its owner is user-defined."""
+    use(FirstCall(call, make_contract(), use) if is_user_defined(type(owner)) else call)
