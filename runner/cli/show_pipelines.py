@@ -36,7 +36,7 @@ def render_pipelines(config: ExperimentConfig, has_profile: bool = False) -> str
     costs = measure_costs(config, parts) if has_profile else {}
     sections = []
     for module_id, module_parts in parts.items():
-        agents = module_parts.plan.agents
+        agents = module_parts.spec.agents
         sections.append("pipelines" if agents is None else f"pipelines of {module_id}, for {', '.join(agents)}")
         for pipeline in (module_parts.env_to_module, module_parts.module_to_env, module_parts.learner):
             sections.append("\n".join(_render(pipeline, costs.get(module_id, {}).get(pipeline.name, ()))))
@@ -52,7 +52,7 @@ def render_pipelines(config: ExperimentConfig, has_profile: bool = False) -> str
 def measure_costs(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, Costs]:
     """Measure on one train batch of real steps; module id -> microseconds of each connector."""
     torch.set_num_threads(config.learners.torch_num_threads)
-    plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
+    plans = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
     runner = build_env_runner(replace(config, callbacks=[]), plans, TRAINING, 0, 0)
     try:
         timed = {

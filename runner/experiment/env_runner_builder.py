@@ -144,7 +144,7 @@ def _build_single_agent_runner(
         listeners.append(EpisodeInfos(read_info_metrics(config), env.num_envs))
     listeners += _listeners_of_features(config, env)
     if writer_id is not None:
-        listeners.append(EpisodeRecording(build_recorder(config, acting.plan, writer_id, identity.index)))
+        listeners.append(EpisodeRecording(build_recorder(config, acting.spec, writer_id, identity.index)))
     heard = _episode_callbacks(config, identity, callbacks, env, acting.module)
     runner = _runner_class(config, SingleAgentEnvRunner)(
         env,
@@ -302,7 +302,7 @@ def _runner_class(config: ExperimentConfig, default: Any) -> Any:
 
 
 def _acting_module(parts: ActingParts) -> ActingModule:
-    return ActingModule(parts.module, parts.plan.agents or (), parts.env_to_module, parts.module_to_env)
+    return ActingModule(parts.module, parts.spec.agents or (), parts.env_to_module, parts.module_to_env)
 
 
 def build_gradient_runner(

@@ -53,7 +53,7 @@ def build_env_runner_group(
     file_list = None
     runners = config.env_runners
     num_remote = config.evaluation.evaluation_num_env_runners if is_evaluation else runners.min_env_runners
-    plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
+    plans = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
     if is_recording:
         file_list = _file_list(config, run_dir) if config.env.is_external and not is_evaluation else None
         _prepare_recording(config, plans, file_list)

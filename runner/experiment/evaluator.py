@@ -207,7 +207,7 @@ class Evaluator:
             ConfigError: the environment cannot be filmed.
         """
         if self._filmer is None:
-            plans = {module_id: of_module.plan for module_id, of_module in self._module_parts.items()}
+            plans = {module_id: of_module.spec for module_id, of_module in self._module_parts.items()}
             self._filmer = Filmer(self._config, plans, is_window)
         return self._filmer
 

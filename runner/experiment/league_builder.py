@@ -48,7 +48,7 @@ def build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> 
     block = config.league
     if not block.modules:
         return None
-    plans = {module_id: of_module.plan for module_id, of_module in parts.items()}
+    plans = {module_id: of_module.spec for module_id, of_module in parts.items()}
     _check_modules(config, plans)
     teams = [team for team in _teams(config, plans) if team.module_id in block.modules]
     if len(teams) < 2:

@@ -81,7 +81,7 @@ def _check_shared_out(config: ExperimentConfig, parts: Mapping[str, ModuleParts]
 
 def plan_learners(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> PlannedLearners:
     """Plan learners of the same modules for other processes; `parts` have their first parameters."""
-    plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
+    plans = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
     return PlannedLearners(config, plans, weights_of(parts))
 
 
@@ -124,7 +124,7 @@ class PlannedLearners:
             FlatParameters(network).load(self.weights[key])
         for module_parts in parts.values():
             if collective.rank:  # the first learner has the streams of a learner alone
-                make_stream = partial(_peers_stream, self.config.seed, module_parts.plan, collective.rank)
+                make_stream = partial(_peers_stream, self.config.seed, module_parts.spec, collective.rank)
                 module_parts.learner.give_streams(make_stream)
         return build_local_learner_group(self.config, parts, collective)
 
@@ -152,7 +152,7 @@ def _build_networks(
 
 
 def _build_network(config: ExperimentConfig, parts: ModuleParts, collective: Collective) -> TrainedNetwork:
-    module_id, algorithm = parts.plan.module_id, parts.plan.algorithm
+    module_id, algorithm = parts.spec.module_id, parts.spec.algorithm
     is_compiled = config.learners.compile and module_id in config.multi_agent.trained_modules([module_id])
     if is_compiled and algorithm.microbatch_size is not None:
         what = f"learners.compile: microbatches (module {module_id}) are not compiled"
@@ -164,7 +164,7 @@ def _build_network(config: ExperimentConfig, parts: ModuleParts, collective: Col
 def _build_module(
     config: ExperimentConfig, module: RLModule, parts: ModuleParts, collective: Collective
 ) -> TrainedModule:
-    plan = parts.plan
+    plan = parts.spec
     stream, loss_stream = (random_stream(config.seed, plan.name(name), collective.rank) for name in ("learner", "loss"))
     loss = make_loss(plan.algorithm)
     return TrainedModule(plan.module_id, module, loss, plan.algorithm, stream, loss_stream, collective)
@@ -206,6 +206,6 @@ def _with_objects(algorithm: AlgorithmConfig) -> AlgorithmConfig:
 def adapting_losses(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> list[str]:
     """Return the names of losses that adapt to updates."""
     losses = [
-        make_loss(parts[module_id].plan.algorithm) for module_id in config.multi_agent.trained_modules(list(parts))
+        make_loss(parts[module_id].spec.algorithm) for module_id in config.multi_agent.trained_modules(list(parts))
     ]
     return [type(loss).__name__ for loss in losses if loss.adapts]

@@ -83,7 +83,7 @@ def load_modules(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> 
     contents = {source.checkpoint: load_checkpoint(source.checkpoint) for source in sources.values()}
     fits = []
     for module_id, module_parts in parts.items():
-        path = module_parts.plan.module.load_state_path
+        path = module_parts.spec.module.load_state_path
         if path is not None:
             source = sources[path]
             fits.append(_Fit(module_parts, _read_saved(module_id, source, *contents[source.checkpoint])))
@@ -122,7 +122,7 @@ class _Fit:
     """A comparison of a module with the saved one, name by name."""
 
     def __init__(self, parts: ModuleParts, saved: SavedModule) -> None:
-        self._plan = parts.plan
+        self._plan = parts.spec
         self._saved = saved
         self._module, self._parameters = parts.module, parts.module.state_dict()
         pipeline = parts.env_to_module

@@ -49,10 +49,10 @@ def agents_read_for(parts: Mapping[str, ModuleParts], module_id: str) -> ModuleA
     """Return whose recorded episodes a module learns from; None in experiments with a single agent."""
     from runner.offline.formats.selection import ModuleAgents
 
-    agents = parts[module_id].plan.agents
+    agents = parts[module_id].spec.agents
     if agents is None:
         return None
-    others = [agent for id_, of_other in parts.items() if id_ != module_id for agent in of_other.plan.agents or ()]
+    others = [agent for id_, of_other in parts.items() if id_ != module_id for agent in of_other.spec.agents or ()]
     return ModuleAgents(module_id, agents, tuple(others))
 
 
@@ -91,7 +91,7 @@ def build_recorded_data(
     """Make the pipelines of recorded data; `recorded` is what `check_recorded_data` has opened."""
     from runner.offline.training.data_of_modules import OfflineDataOfModules
 
-    if DEFAULT_MODULE_ID in parts and parts[DEFAULT_MODULE_ID].plan.agents is None:
+    if DEFAULT_MODULE_ID in parts and parts[DEFAULT_MODULE_ID].spec.agents is None:
         return _build_pipeline(config, parts[DEFAULT_MODULE_ID], recorded.get(DEFAULT_MODULE_ID))
     pipelines = {id_: _build_pipeline(config, parts[id_], source, len(recorded)) for id_, source in recorded.items()}
     return OfflineDataOfModules(config, pipelines)
@@ -109,13 +109,13 @@ def _build_pipeline(
     readers = _connectors_that_read_the_module(parts)
     set_up_ray_data()
     if config.offline.offline_data_class is None:
-        data = OfflineData(config, recorded, parts.plan.module_id, num_pipelines)
+        data = OfflineData(config, recorded, parts.spec.module_id, num_pipelines)
     else:
         data = import_target(config.offline.offline_data_class, "offline.offline_data_class", OfflineData)(config)
     if _connectors_that_learn(parts):
         assert recorded is not None  # else check_recorded_data refuses them
-        data.shared_state = {parts.plan.module_id: statistics_of(recorded, parts.env_to_module, parts.module)}
-    data.connect(PlannedModule(config, parts.plan, data.shared_state), ModuleBoard() if readers else None)
+        data.shared_state = {parts.spec.module_id: statistics_of(recorded, parts.env_to_module, parts.module)}
+    data.connect(PlannedModule(config, parts.spec, data.shared_state), ModuleBoard() if readers else None)
     return data
 
 
@@ -183,11 +183,11 @@ def build_held_out_evaluation(config: ExperimentConfig, parts: Mapping[str, Modu
     held_out = config.evaluation.offline_evaluation_input_
     if held_out is None:
         return None
-    if has_several_agents({module_id: module_parts.plan for module_id, module_parts in parts.items()}):
+    if has_several_agents({module_id: module_parts.spec for module_id, module_parts in parts.items()}):
         return _build_held_out_agents(config, parts)
     from runner.offline.evaluation.held_out import HeldOutEvaluation
 
-    plan = parts[DEFAULT_MODULE_ID].plan
+    plan = parts[DEFAULT_MODULE_ID].spec
     return HeldOutEvaluation(config, build_module_parts(config, plan), make_loss(plan.algorithm))
 
 
@@ -197,10 +197,10 @@ def _build_held_out_agents(config: ExperimentConfig, parts: Mapping[str, ModuleP
     from runner.offline.formats.selection import ModuleAgents
 
     check_methods_of_agents(off_policy_methods(config.evaluation))
-    every = [agent for module_parts in parts.values() for agent in module_parts.plan.agents or ()]
+    every = [agent for module_parts in parts.values() for agent in module_parts.spec.agents or ()]
     evaluations = {}
     for module_id in config.multi_agent.trained_modules(list(parts)):
-        plan = parts[module_id].plan
+        plan = parts[module_id].spec
         for agent in plan.agents or ():
             others = tuple(other for other in every if other != agent)
             own, loss = build_module_parts(config, plan), make_loss(plan.algorithm)

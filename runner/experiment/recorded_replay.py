@@ -85,7 +85,7 @@ def open_recorded_replay(config: ExperimentConfig, parts: Mapping[str, ModulePar
     names = config.algorithm.recorded_buffers
     if not names:
         return None
-    if has_several_agents({module_id: module_parts.plan for module_id, module_parts in parts.items()}):
+    if has_several_agents({module_id: module_parts.spec for module_id, module_parts in parts.items()}):
         what = "replay buffers of several agents cannot begin with recorded steps yet"
         where = ", ".join(f"algorithm.replay_buffers.{name}.recorded" for name in names)
         raise ConfigError([Problem(what, where, str(config.offline.input_), "a single-agent environment")])
@@ -97,7 +97,7 @@ def open_recorded_replay(config: ExperimentConfig, parts: Mapping[str, ModulePar
         raise ConfigError([Problem(what, where, str(config.offline.input_), "files, without a function of Ray Data")])
     of_module = parts[DEFAULT_MODULE_ID]
     sampled = first_sample(config, parts).blocks[DEFAULT_MODULE_ID].columns
-    needed = {OBS, ACTIONS, REWARDS, *columns_of_learner(of_module.plan, of_module.module)}
+    needed = {OBS, ACTIONS, REWARDS, *columns_of_learner(of_module.spec, of_module.module)}
     unread = {name: column for name, column in sampled.items() if name not in needed}
     return RecordedReplay(tuple(names), source, tuple(name for name in sampled if name in needed), unread)
 

@@ -107,7 +107,7 @@ class _Rehearsal:
         self._made += [config.env.name, *_described(parts)]
         self._warnings += encoding_doubts(parts)
         agents = {
-            module_id: module_parts.plan.agents for module_id, module_parts in parts.items() if module_parts.plan.agents
+            module_id: module_parts.spec.agents for module_id, module_parts in parts.items() if module_parts.spec.agents
         }
         callbacks = self._try("callbacks", lambda: build_callbacks(self._given)) or Callbacks()
         reported = reported_metrics(config, parts)
@@ -196,7 +196,7 @@ class _Rehearsal:
             self._problems = told + [one for one in self._problems[len(told) :] if one.what not in known]
             self._made += [] if sampled is None else ["one step of evaluation"]
         if self._given.evaluation.video:
-            plans = {module_id: module_parts.plan for module_id, module_parts in parts.items()}
+            plans = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
             self._try("evaluation.video", lambda: Filmer(self._given, plans).close())
         held_out = self._try("held-out data", lambda: build_held_out_evaluation(config, parts))
         self._made += [] if held_out is None else ["held-out data"]
@@ -238,7 +238,7 @@ def _described(parts: Mapping[str, ModuleParts]) -> Iterator[str]:
     for module_id, module_parts in parts.items():
         name = (
             type(module_parts.module).__name__
-            if module_parts.plan.agents is None
+            if module_parts.spec.agents is None
             else f"{module_id}: {type(module_parts.module).__name__}"
         )
         num_parameters = sum(parameter.numel() for parameter in module_parts.module.parameters())

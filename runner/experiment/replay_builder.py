@@ -98,12 +98,12 @@ def _no_goals(config: ExperimentConfig, key: str, fault: str) -> ConfigError:
 
 def _misfits(key: str, buffer: ReplayBuffer, parts: ModuleParts, num_learners: int) -> Iterator[Problem]:
     """Find what a module needs and a buffer does not give, or gives and the module cannot use."""
-    module_id, is_stateful = parts.plan.module_id, parts.module.is_stateful
-    longest, max_seq_len = buffer.fragment_length + buffer.burn_in_len, parts.plan.module.max_seq_len
+    module_id, is_stateful = parts.spec.module_id, parts.module.is_stateful
+    longest, max_seq_len = buffer.fragment_length + buffer.burn_in_len, parts.spec.module.max_seq_len
     if parts.learner.requires.needs_other_agents and buffer.env_steps is None:
         what = f"a connector of the learner pipeline of module {module_id} reads other agents, which are replayed apart"
         yield Problem(what, f"{key}.replay_mode", "independent", "lockstep")
-    if buffer.env_steps is not None and parts.plan.agents is None:
+    if buffer.env_steps is not None and parts.spec.agents is None:
         what = "agents are replayed in step, and there is one"
         yield Problem(what, f"{key}.replay_mode", "lockstep", "independent")
     if is_stateful and buffer.n_step != (1, 1):

@@ -268,7 +268,7 @@ class Trainer:
     @property
     def plans(self) -> list[ModuleSpec]:
         """The plan of each module: its agents and its spaces."""
-        return [module_parts.plan for module_parts in self._module_parts.values()]
+        return [module_parts.spec for module_parts in self._module_parts.values()]
 
     @property
     def plan(self) -> ShownPlan:
@@ -556,7 +556,7 @@ def _tell_what_is_read(
 
 
 def _check_other_processes(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> None:
-    check_tasks(config, {module_id: of_module.plan for module_id, of_module in parts.items()})
+    check_tasks(config, {module_id: of_module.spec for module_id, of_module in parts.items()})
     if config.offline.is_written_by_ray:
         from runner.offline.writing.output_formats import check_output_options
 

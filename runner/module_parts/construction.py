@@ -36,22 +36,22 @@ from runner.streams import integer_seed, random_stream
 _CPU = torch.device("cpu")
 
 
-def build_acting_parts(config: ExperimentConfig, plan: ModuleSpec) -> ActingParts:
+def build_acting_parts(config: ExperimentConfig, spec: ModuleSpec) -> ActingParts:
     """Make the module and the pipelines of an env runner.
 
     Raises:
         ConfigError: an edit names an unknown anchor; a connector cannot be made, cannot use the spaces, or reads a
             column that nothing writes; the module cannot encode the observations.
     """
-    spaces = plan.observation_space, plan.action_space
-    edits = {name: _edits(config, plan, name) for name in ("env_to_module", "module_to_env")}
-    with _errors_of(plan):
+    spaces = spec.observation_space, spec.action_space
+    edits = {name: _edits(config, spec, name) for name in ("env_to_module", "module_to_env")}
+    with _errors_of(spec):
         env_to_module = env_to_module_pipeline(*spaces, _CPU, edits["env_to_module"], make_connector)
-        module = _build_module(config, plan, env_to_module)
+        module = _build_module(config, spec, env_to_module)
         if module.is_stateful or module.num_noise:
-            needs = plan.module.max_seq_len if module.is_stateful else None, module.num_noise > 0
+            needs = spec.module.max_seq_len if module.is_stateful else None, module.num_noise > 0
             env_to_module = env_to_module_pipeline(*spaces, _CPU, edits["env_to_module"], make_connector, *needs)
-        if learns_from_replay_only(read_plan(config.algorithm.plan), plan.module_id):
+        if learns_from_replay_only(read_plan(config.algorithm.plan), spec.module_id):
             leave_raw(env_to_module)
         module_to_env = module_to_env_pipeline(
             *spaces,
@@ -60,34 +60,34 @@ def build_acting_parts(config: ExperimentConfig, plan: ModuleSpec) -> ActingPart
             edits["module_to_env"],
             make_connector,
             module.is_stateful,
-            plan.agents is not None,
+            spec.agents is not None,
         )
     if _is_checked(config, module):
         _raise(ModuleCheck(module).acting())
-    check_reads(module.inputs, env_to_module.check_order(()), f"module {plan.module._target_}", "env_to_module")
+    check_reads(module.inputs, env_to_module.check_order(()), f"module {spec.module._target_}", "env_to_module")
     acted = {*module_to_env.check_order(module.outputs), *module_to_env.requires.writes_per_fragment}
     recorded = tuple(sorted(acted - {ACTIONS, ACTIONS_FOR_ENV}))
-    return ActingParts(plan, module, env_to_module, module_to_env, recorded)
+    return ActingParts(spec, module, env_to_module, module_to_env, recorded)
 
 
-def build_module_parts(config: ExperimentConfig, plan: ModuleSpec) -> ModuleParts:
+def build_module_parts(config: ExperimentConfig, spec: ModuleSpec) -> ModuleParts:
     """Make the module on the learner's device, with its three pipelines; raises as `build_acting_parts` does."""
-    acting_parts = build_acting_parts(config, plan)
+    acting_parts = build_acting_parts(config, spec)
     device = learner_device(config)
-    loss = import_target(plan.algorithm.loss, "algorithm.loss", Loss)
-    with _errors_of(plan):
+    loss = import_target(spec.algorithm.loss, "algorithm.loss", Loss)
+    with _errors_of(spec):
         learner = learner_pipeline(
             acting_parts.env_to_module.held_observation_space,
             acting_parts.module_to_env.action_space,
             device,
-            _edits(config, plan, "learner"),
+            _edits(config, spec, "learner"),
             make_connector,
-            (*acting_parts.recorded, *(REPLAYED if is_replayed(plan.module_id, config) else ())),
-            plan.module.max_seq_len if acting_parts.module.is_stateful else None,
+            (*acting_parts.recorded, *(REPLAYED if is_replayed(spec.module_id, config) else ())),
+            spec.module.max_seq_len if acting_parts.module.is_stateful else None,
             # Steps that were not replayed are single steps, and count equally.
             {name: dtype for name, dtype in REPLAYED.items() if name in loss.reads},
         )
-    misfit = find_misfit(loss, acting_parts.module, plan.algorithm)
+    misfit = find_misfit(loss, acting_parts.module, spec.algorithm)
     if misfit is not None:
         raise ConfigError([misfit])
     where = "learner_pipeline, connectors.learner"
@@ -101,9 +101,9 @@ def build_module_parts(config: ExperimentConfig, plan: ModuleSpec) -> ModulePart
         what = f"{loss.__name__}.reads is no tuple of column names"
         raise ConfigError([Problem(what, place_of(loss), repr(loss.reads), f"({loss.reads!r},)")])
     reads = (*loss.reads, *module.inputs, *(loss.sequences if module.is_stateful else ()))
-    check_reads(reads, learner.check_order(()), plan.algorithm.loss, where)
+    check_reads(reads, learner.check_order(()), spec.algorithm.loss, where)
     _check_same_observations(acting_parts, learner, may_augment=ENV_RUNNERS not in needs_of(config))
-    learner.give_streams(lambda name, position: random_stream(config.seed, plan.name(name), position))
+    learner.give_streams(lambda name, position: random_stream(config.seed, spec.name(name), position))
     acting_parts.module.to(device)
     return ModuleParts(**vars(acting_parts), learner=learner)
 
@@ -126,16 +126,16 @@ def _check_same_observations(acting_parts: ActingParts, learner: LearnerConnecto
         raise ConfigError([problem])
 
 
-def _edits(config: ExperimentConfig, plan: ModuleSpec, pipeline: str) -> list[Mapping[str, Any]]:
+def _edits(config: ExperimentConfig, spec: ModuleSpec, pipeline: str) -> list[Mapping[str, Any]]:
     """Return the edits of a pipeline: first the algorithm makes its own, then `connectors` do."""
-    return [*_algorithm_edits(plan, pipeline), *config.connectors.edits_of(plan.module_id, pipeline)]
+    return [*_algorithm_edits(spec, pipeline), *config.connectors.edits_of(spec.module_id, pipeline)]
 
 
-def _algorithm_edits(plan: ModuleSpec, pipeline: str) -> Iterator[Mapping[str, Any]]:
+def _algorithm_edits(spec: ModuleSpec, pipeline: str) -> Iterator[Mapping[str, Any]]:
     """Yield the algorithm's edits; a connector's argument with the name of an overridden field (gamma, for example)
     takes this module's value.
     """
-    overridden = {name: getattr(plan.algorithm, name) for name in plan.overridden}
+    overridden = {name: getattr(spec.algorithm, name) for name in spec.overridden}
 
     def with_overridden(value: Any) -> Any:
         return (
@@ -145,12 +145,12 @@ def _algorithm_edits(plan: ModuleSpec, pipeline: str) -> Iterator[Mapping[str, A
         )
 
     field = OF_ALGORITHM.get(pipeline)
-    for edit in () if field is None else getattr(plan.algorithm, field):
+    for edit in () if field is None else getattr(spec.algorithm, field):
         yield {key: with_overridden(value) for key, value in edit.items()}
 
 
 @contextmanager
-def _errors_of(plan: ModuleSpec) -> Iterator[None]:
+def _errors_of(spec: ModuleSpec) -> Iterator[None]:
     """Name the module in errors of its pipelines, where there are several agents.
 
     The TypeError of a connector that cannot use the spaces, from `recompute_output_..._space`, becomes a problem.
@@ -158,14 +158,14 @@ def _errors_of(plan: ModuleSpec) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        of_module = f"module {plan.module_id}"
-        if plan.agents is None or any(of_module in (one.where or "") for one in error.problems):
+        of_module = f"module {spec.module_id}"
+        if spec.agents is None or any(of_module in (one.where or "") for one in error.problems):
             raise
         problems = [replace(one, where=", ".join(filter(None, (one.where, of_module)))) for one in error.problems]
         raise ConfigError(problems) from error
     except TypeError as error:
-        got = f"observations of {plan.observation_space}, actions of {plan.action_space}"
-        where = "connectors" if plan.agents is None else f"connectors, module {plan.module_id}"
+        got = f"observations of {spec.observation_space}, actions of {spec.action_space}"
+        where = "connectors" if spec.agents is None else f"connectors, module {spec.module_id}"
         raise ConfigError([Problem(str(error), where=where, got=got)]) from error
 
 
@@ -209,22 +209,22 @@ def make_connector(block: Mapping[str, Any], where: str) -> Connector:
 
 
 @default_settings()
-def _build_module(config: ExperimentConfig, plan: ModuleSpec, env_to_module: EnvToModulePipeline) -> RLModule:
+def _build_module(config: ExperimentConfig, spec: ModuleSpec, env_to_module: EnvToModulePipeline) -> RLModule:
     """Make the module for the spaces between the pipelines; its weights follow from the run's seed alone."""
-    module_class = import_target(plan.module._target_, "module._target_", RLModule)
-    where = "module" if plan.agents is None else f"module {plan.module_id}"
-    module_config = replace(plan.module, model_config=with_callables(plan.module.model_config, "module.model_config"))
-    spaces = env_to_module.observation_space, acting_space(plan.action_space, config.env.normalize_actions)
+    module_class = import_target(spec.module._target_, "module._target_", RLModule)
+    where = "module" if spec.agents is None else f"module {spec.module_id}"
+    module_config = replace(spec.module, model_config=with_callables(spec.module.model_config, "module.model_config"))
+    spaces = env_to_module.observation_space, acting_space(spec.action_space, config.env.normalize_actions)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(integer_seed(config.seed, plan.name("module")))
+        torch.manual_seed(integer_seed(config.seed, spec.name("module")))
         try:
             module: RLModule = module_class(*spaces, module_config)
         except (TypeError, ValueError) as error:
-            raise ConfigError([_unmade_module(error, where, plan.module._target_, module_class)]) from error
+            raise ConfigError([_unmade_module(error, where, spec.module._target_, module_class)]) from error
         except Exception as error:
             if not is_user_defined(module_class):
                 raise
-            raise ConfigError([_unmade_module(error, where, plan.module._target_, module_class)]) from error
+            raise ConfigError([_unmade_module(error, where, spec.module._target_, module_class)]) from error
     wrong = find_wrong_class(module) if is_user_defined(module_class) else None
     if wrong is not None:
         raise ConfigError([wrong])

@@ -26,15 +26,15 @@ Space = gym.Space[Any]
 P = TypeVar("P", bound="ActingParts")
 
 
-def build_parts(config: ExperimentConfig, plans: Mapping[str, ModuleSpec] | None = None) -> dict[str, ModuleParts]:
-    """Make the network and the pipelines of each module, by id; `plans` are made first where they are None."""
-    plans = make_module_specs(config) if plans is None else plans
-    return join_modules(config, {module_id: build_module_parts(config, plan) for module_id, plan in plans.items()})
+def build_parts(config: ExperimentConfig, specs: Mapping[str, ModuleSpec] | None = None) -> dict[str, ModuleParts]:
+    """Make the network and the pipelines of each module, by id; `specs` are made first where they are None."""
+    specs = make_module_specs(config) if specs is None else specs
+    return join_modules(config, {module_id: build_module_parts(config, spec) for module_id, spec in specs.items()})
 
 
-def build_joined_acting_parts(config: ExperimentConfig, plans: Mapping[str, ModuleSpec]) -> dict[str, ActingParts]:
+def build_joined_acting_parts(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> dict[str, ActingParts]:
     """Make the network of each module and the pipelines of an env runner, by id."""
-    return join_modules(config, {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()})
+    return join_modules(config, {module_id: build_acting_parts(config, spec) for module_id, spec in specs.items()})
 
 
 def check_acts_alone(config: ExperimentConfig, use: str) -> None:
@@ -94,8 +94,8 @@ def join_modules(config: ExperimentConfig, parts: Mapping[str, P]) -> dict[str, 
 
 
 def _run_agents(config: ExperimentConfig, parts: Mapping[str, ActingParts], spaces: Mapping[str, Space]) -> RunAgents:
-    plan = next(iter(parts.values())).plan
-    return RunAgents(spaces, agents_of_teams(config.multi_agent.teams, list(spaces)), plan.state_space)
+    spec = next(iter(parts.values())).spec
+    return RunAgents(spaces, agents_of_teams(config.multi_agent.teams, list(spaces)), spec.state_space)
 
 
 def _give_agents(parts: Mapping[str, ActingParts]) -> dict[str, Space]:
@@ -103,7 +103,7 @@ def _give_agents(parts: Mapping[str, ActingParts]) -> dict[str, Space]:
     spaces = {
         agent: of_module.env_to_module.held_observation_space
         for of_module in parts.values()
-        for agent in of_module.plan.agents or ()
+        for agent in of_module.spec.agents or ()
     }
     for of_module in parts.values():
         learner = [of_module.learner] if isinstance(of_module, ModuleParts) else []

@@ -26,7 +26,7 @@ class ActingParts:
         together: the MultiRLModule that `multi_agent.multi_rl_module` names, with this module; None: none is named.
     """
 
-    plan: ModuleSpec
+    spec: ModuleSpec
     module: RLModule
     env_to_module: EnvToModulePipeline
     module_to_env: ModuleToEnvPipeline
@@ -70,7 +70,7 @@ def weights_by_module(
 def encoding_doubts(parts: Mapping[str, ActingParts]) -> list[str]:
     """Return warnings about observations whose layout or scale as images is not clear, each once."""
     doubts = {
-        doubt if module_parts.plan.agents is None else f"{module_id}: {doubt}": None
+        doubt if module_parts.spec.agents is None else f"{module_id}: {doubt}": None
         for module_id, module_parts in parts.items()
         for encoder in module_parts.module.modules()
         if isinstance(encoder, ObservationEncoder)

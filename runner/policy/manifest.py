@@ -44,7 +44,7 @@ class Manifest:
     @classmethod
     def of(cls, graph: PolicyGraph, parts: ActingParts, config: ExperimentConfig) -> Manifest:
         """Return the manifest of a module of an experiment."""
-        plan, module = parts.plan, graph.module
+        plan, module = parts.spec, graph.module
         return cls(
             {
                 "format_version": FORMAT_VERSION,

@@ -203,7 +203,7 @@ class PolicyGraph(nn.Module):
 
     def _find_inputs(self) -> list[Port]:
         (parts,) = self._parts
-        ports = leaf_ports("obs", "obs", parts.plan.observation_space)
+        ports = leaf_ports("obs", "obs", parts.spec.observation_space)
         for port in state_ports(_STATE_IN, self._module_state):
             ports.append(_with_next(port))
         for name, remembered in self._memory().items():
@@ -215,7 +215,7 @@ class PolicyGraph(nn.Module):
 
     def _find_outputs(self, example: Mapping[str, Tensor]) -> list[Port]:
         (parts,) = self._parts
-        actions = leaf_ports("actions", "actions", parts.plan.action_space)
+        actions = leaf_ports("actions", "actions", parts.spec.action_space)
         inputs = Port(ACTION_DIST_INPUTS, ACTION_DIST_INPUTS, "float32", tuple(example[ACTION_DIST_INPUTS].shape[1:]))
         states = [
             Port(str(port.next_from), "state", port.dtype, port.shape, port.path)
@@ -249,7 +249,7 @@ class PolicyGraph(nn.Module):
     def _compute(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         (parts,) = self._parts
         self.env_to_module.entered = self.module_to_env.entered = ""
-        obs = rebuild(parts.plan.observation_space, lambda path: inputs[join("obs", path)])
+        obs = rebuild(parts.spec.observation_space, lambda path: inputs[join("obs", path)])
         module_state = rebuild(self._module_state, lambda path: inputs[join(_STATE_IN, path)])
         past = {name: self._remembered(name, one, inputs) for name, one in self._memory().items()}
         step = Step(obs, self.module, module_state, past)
@@ -267,7 +267,7 @@ class PolicyGraph(nn.Module):
     def _outputs_of(self, actions: Any, acted: Mapping[str, Any], remembered: Mapping[str, Any]) -> dict[str, Tensor]:
         (parts,) = self._parts
         outputs: dict[str, Tensor] = {}
-        for port in leaf_ports("actions", "actions", parts.plan.action_space):
+        for port in leaf_ports("actions", "actions", parts.spec.action_space):
             outputs[port.name] = _at(actions, port.path).to(dtype_in_graph(port))
         outputs[ACTION_DIST_INPUTS] = acted[ACTION_DIST_INPUTS]
         for port in state_ports(_STATE_OUT, self._module_state):

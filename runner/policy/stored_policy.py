@@ -55,7 +55,7 @@ class ReferencePolicy:
         self._env_to_module.set_state(shared_state)
         FlatParameters(self._module).load(weights)
         lookback = max(one.requires.num_lookback for one in (self._env_to_module, self._module_to_env))
-        blanks = blank_item(parts.plan.observation_space), blank_item(self._module.action_space)
+        blanks = blank_item(parts.spec.observation_space), blank_item(self._module.action_space)
         self._episodes = LockStepRows(num_rows, *blanks, "reference", lookback)
         self._is_first = True
         self._outputs: dict[str, Any] = {}
@@ -136,7 +136,7 @@ def largest_difference(
         The largest difference of `action_dist_inputs` and `actions`, relative to values beyond 1.
     """
     reference = ReferencePolicy(parts, weights, shared_state, num_rows)
-    space = copy.deepcopy(parts.plan.observation_space)
+    space = copy.deepcopy(parts.spec.observation_space)
     space.seed(0)
     stream = np.random.default_rng(0)
     state: dict[str, Any] | None = None

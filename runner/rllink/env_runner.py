@@ -104,7 +104,7 @@ class ExternalEnvRunner:
             _give_streams(config.seed, f"{role}/{module_id}", index, generation, parts)
             for pipeline in (parts.env_to_module, parts.module_to_env):
                 pipeline.use_env_runner(index, sampling.num_runners)
-            if parts.plan.agents is not None:
+            if parts.spec.agents is not None:
                 parts.module_to_env.remove("ModuleToAgentUnmapping")
         self._versions = Versions(
             config.rllink.num_kept_weights,
@@ -485,7 +485,7 @@ def _stream(seed: int, role: str, index: int, generation: int, name: str, positi
 
 
 def _agents_of(parts: ActingParts) -> Sequence[str | None]:
-    return [None] if parts.plan.agents is None else parts.plan.agents
+    return [None] if parts.spec.agents is None else parts.spec.agents
 
 
 def _observation_check(config: ExperimentConfig) -> str:
@@ -518,7 +518,7 @@ def _observation_checks(
 def _agent_spaces(
     parts: ActingParts, bounds: ObservationChecks | None, action_bounds: ObservationChecks | None
 ) -> AgentSpaces:
-    plan = parts.plan
+    plan = parts.spec
     return AgentSpaces(
         plan.module_id,
         SpaceCodec(plan.observation_space),
@@ -539,15 +539,15 @@ def _description(config: ExperimentConfig, parts: Mapping[str, ActingParts], sam
     }
     spaces = {
         agent: {
-            "observation_space": space_to_dict(module_parts.plan.observation_space),
-            "action_space": space_to_dict(module_parts.plan.action_space),
+            "observation_space": space_to_dict(module_parts.spec.observation_space),
+            "action_space": space_to_dict(module_parts.spec.action_space),
         }
         for module_parts in parts.values()
         for agent in _agents_of(module_parts)
     }
     if None in spaces:
         return description | spaces[None]
-    module_of = {agent: one.plan.module_id for one in parts.values() for agent in _agents_of(one)}
+    module_of = {agent: one.spec.module_id for one in parts.values() for agent in _agents_of(one)}
     agents = {agent: {"module": module_of[agent], **described} for agent, described in spaces.items()}
     return description | {"agents": agents}
 

@@ -163,8 +163,8 @@ class ModuleInference:
     def __init__(self, parts: ActingParts, num_lookback: int) -> None:
         self.parts = parts
         self._weights = FlatParameters(parts.module)
-        obs, action = blank_item(parts.plan.observation_space), blank_item(parts.module.action_space)
-        self._rows = _EpisodeRows(parts.plan.module_id, obs, action, num_lookback)
+        obs, action = blank_item(parts.spec.observation_space), blank_item(parts.module.action_space)
+        self._rows = _EpisodeRows(parts.spec.module_id, obs, action, num_lookback)
         self._free = list(range(_FIRST_SLOTS))[::-1]
         self._numbers = itertools.count()
         self._by_id: dict[str, ServedEpisode] = {}
@@ -189,7 +189,7 @@ class ModuleInference:
 
     def take_metrics(self) -> ReducedMetrics:
         """Return what the connectors have reported since the last call."""
-        return taken_metrics({self.parts.plan.module_id: (self.parts.env_to_module, self.parts.module_to_env)})
+        return taken_metrics({self.parts.spec.module_id: (self.parts.env_to_module, self.parts.module_to_env)})
 
     def _take_learned(self) -> dict[str, Any]:
         """Return the state of the connectors, and let them go on as if it was merged, so that it is counted once."""
@@ -322,7 +322,7 @@ class ModuleInference:
         assert block.agents is not None
         agents = [episode.agent_id or "" for episode in episodes]
         env_ids = [episode.env_id or "" for episode in episodes]
-        has_agents = self.parts.plan.agents is not None
+        has_agents = self.parts.spec.agents is not None
         named = replace(block.agents, agent_ids=agents, multi_agent_episode_ids=env_ids) if has_agents else None
         return SampledChunks(replace(block, agents=named), episodes, cut.raw_obs)
 

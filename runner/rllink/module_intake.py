@@ -112,7 +112,7 @@ class ModuleIntake:
 
     def _as_version(self, block: ColumnBlock, version: Version, with_outputs: bool) -> dict[str, Column]:
         """Return the columns that acting with these weights leaves: `obs` (R + E, ...) and outputs (R, ...)."""
-        seen, module_id = self._seen, self._seen.plan.module_id
+        seen, module_id = self._seen, self._seen.spec.module_id
         seen.env_to_module.set_state(version.shared_state.get(module_id, {}))
         self._weights.load(version.weights[module_id])
         batch, written_obs = pass_through(seen.env_to_module, block, seen.module)

@@ -121,7 +121,7 @@ def test_a_snapshot_acts_as_its_module_does(run: Run) -> None:
     assert together is not None
     FlatParameters(together).load(weights[ALL_MODULES])
     for module_id, content in files.items():
-        space = parts[module_id].plan.observation_space
+        space = parts[module_id].spec.observation_space
         obs = np.stack([space.sample() for _ in range(16)])
         with torch.no_grad():
             outputs = together.forward_inference({module_id: {"obs": torch.from_numpy(obs)}})[module_id]

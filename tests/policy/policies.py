@@ -53,9 +53,9 @@ def random_weights(parts: ActingParts, seed: int = 1) -> npt.NDArray[np.float32]
 def seen_state(parts: ActingParts, num_rows: int = 50, seed: int = 3) -> dict[str, Any]:
     """The state that runners share after some random observations; that of `parts` stays."""
     pipeline = copy.deepcopy(parts.env_to_module)
-    parts.plan.observation_space.seed(seed)
-    obs = random_observations(parts.plan.observation_space, num_rows)
-    blanks = blank_item(parts.plan.observation_space), blank_item(parts.module.action_space)
+    parts.spec.observation_space.seed(seed)
+    obs = random_observations(parts.spec.observation_space, num_rows)
+    blanks = blank_item(parts.spec.observation_space), blank_item(parts.module.action_space)
     episodes = LockStepRows(num_rows, *blanks, "seen", pipeline.requires.num_lookback)
     episodes.add_reset(obs, {})
     pipeline(rl_module=parts.module, batch={}, episodes=episodes)

@@ -38,7 +38,7 @@ def _one_export_for_equal_modules() -> Iterator[None]:
     export = OnnxPolicy.of_parts
 
     def cached(parts: Any, config: Any) -> OnnxPolicy:
-        key = repr((config.module, config.connectors, parts.plan.observation_space, parts.plan.action_space))
+        key = repr((config.module, config.connectors, parts.spec.observation_space, parts.spec.action_space))
         if key not in _EXPORTED:
             _EXPORTED[key] = export(parts, config)
         return _EXPORTED[key]

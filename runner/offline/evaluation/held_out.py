@@ -75,7 +75,7 @@ class HeldOutEvaluation:
         self, config: ExperimentConfig, parts: ModuleParts, loss: Loss, of_module: ModuleAgents | None = None
     ) -> None:
         self._config, self._parts, self._loss = config, parts, loss
-        self._gamma = parts.plan.algorithm.gamma
+        self._gamma = parts.spec.algorithm.gamma
         self._stream_name = _STREAM if of_module is None else f"{_STREAM}/{'+'.join(of_module.agents)}"
         evaluation = config.evaluation
         self._has_loss = EVAL_LOSS in evaluation_types(evaluation)
@@ -86,7 +86,7 @@ class HeldOutEvaluation:
             pipeline.freeze()
         with _naming_data_keys():
             offline = replace(config.offline, input_=evaluation.offline_evaluation_input_)
-            spaces = Spaces(parts.plan.observation_space, parts.plan.action_space)
+            spaces = Spaces(parts.spec.observation_space, parts.spec.action_space)
             self._source = open_source(offline, spaces, of_module=of_module)
             if self._methods:
                 self._inputs = inputs_pipeline(parts.learner, self._module)
@@ -137,14 +137,14 @@ class HeldOutEvaluation:
     def _take_over(
         self, learners_state: Mapping[str, Any], shared_state: Mapping[str, Any], num_env_steps: int
     ) -> None:
-        learner_state = learners_state["learners"][self._parts.plan.module_id]
+        learner_state = learners_state["learners"][self._parts.spec.module_id]
         self._module.load_state_dict({name: torch.as_tensor(value) for name, value in learner_state["module"].items()})
-        self._loss.set_state(learner_state["modules"][self._parts.plan.module_id]["loss"])
+        self._loss.set_state(learner_state["modules"][self._parts.spec.module_id]["loss"])
         self._loss.use_stream(self._stream("loss"))
         self._loss.before_update(num_env_steps)
-        self._parts.learner.set_state(learners_state["pipelines"][self._parts.plan.module_id])
+        self._parts.learner.set_state(learners_state["pipelines"][self._parts.spec.module_id])
         self._parts.learner.give_streams(lambda name, position: self._stream(name, position))
-        self._parts.env_to_module.set_state(shared_state.get(self._parts.plan.module_id, {}))
+        self._parts.env_to_module.set_state(shared_state.get(self._parts.spec.module_id, {}))
 
     def _read(self, loss: MeanLoss, recorded: _Recorded) -> Iterator[ColumnBlock]:
         """Yield all episodes as the policy would hold them, each taken into account as it passes."""

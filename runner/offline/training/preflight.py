@@ -86,12 +86,12 @@ def check_recorded_data(
     if is_read_by_ray(offline) or _maps_rows_itself(config):
         check_readable(offline)
         return None
-    spaces = Spaces(parts.plan.observation_space, parts.plan.action_space)
+    spaces = Spaces(parts.spec.observation_space, parts.spec.action_space)
     source = open_source(offline, spaces, of_module=of_module)
     if of_module is None:
         _check_single_agent(source)
     check_trajectories(source, parts.learner, parts.module)
-    _check_action_units(config, source, parts.plan.action_space)
+    _check_action_units(config, source, parts.spec.action_space)
     _check_rows(source)
     return source
 

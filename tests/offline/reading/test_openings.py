@@ -63,7 +63,7 @@ def test_all_that_a_run_asks_before_it_trains_takes_one_opening(folder: Path) ->
     assert set(narrow.layout.columns) == {"obs", "actions", "rewards"}
     assert source.schema()
     assert "reading data (2 files, " in start_text(config, source)
-    source.check_spaces(parts.plan.observation_space, parts.plan.action_space)
+    source.check_spaces(parts.spec.observation_space, parts.spec.action_space)
     assert [len(part.files.paths) for part in source.parts() if part.files is not None] == [1, 1]
     assert done == before
     data_set_of(source, "training")  # the digest reads the end of each file, and the counts two columns
