@@ -98,7 +98,7 @@ def median_of(results: Sequence[bc.Result], **setting: object) -> float:
 def measured_bytes(request: int, num_samples: int = 20) -> bc.Result:
     """Return the mean env steps of a sample, and for each the bytes of its columns and of the pickled sample."""
     from runner import make_env_runner
-    from runner.env_runners.handles import serialised_bytes
+    from runner.env_runners.env_runner_actor import serialised_bytes
     from runner.episodes import nested
 
     env_runner = make_env_runner("impala_cartpole")

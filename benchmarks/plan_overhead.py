@@ -6,21 +6,24 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import bench_common as bc
 
 from runner.callbacks import Callbacks
+from runner.cluster.actor_group import ActorGroup
+from runner.cluster.actors import LocalActor
 from runner.config.compose import compose_experiment
 from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner_group import EnvRunnerGroup
-from runner.env_runners.handles import LocalHandle
 from runner.env_runners.sample import Sample
 from runner.experiment.trainer import Trainer
 from runner.learners.gradients import GroupGradients
 from runner.learners.update_results import UpdateResult
 from runner.plans import PlanContext, RunMetrics, make_plan
 from runner.plans.run_parts import RunParts
+from runner.restarts import Restarts
 
 PLANS = {
     "ppo": ("ppo_cartpole", []),
@@ -84,12 +87,8 @@ def results_of(experiment: str, overrides: list[str]) -> tuple[Callable[[], Any]
         num_env_steps = 40 if experiment == "a2c_cartpole" else 4000
         (sample,) = runners.sample(num_env_steps, True)
     sample = Sample(sample.rollout, sample.finished, {"default_policy": {}})
-    group = EnvRunnerGroup(
-        lambda index, generation: LocalHandle(lambda *_: IdleRunner(sample), index, generation),
-        1,
-        {},
-        max_restarts=0,
-    )
+    make = partial(LocalActor, lambda *_: IdleRunner(sample))
+    group = EnvRunnerGroup(ActorGroup(make, 1, "env runner", Restarts(0, "")), {})
     metrics = RunMetrics(100)
     context = PlanContext(config, RunParts(learners, metrics, Callbacks(), group))  # type: ignore[arg-type]
     plan = make_plan(context)

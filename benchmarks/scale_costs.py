@@ -6,6 +6,8 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import gymnasium as gym
@@ -170,18 +172,19 @@ def _of_looks() -> list[Cost]:
     """Measure how long it takes to see which of an actor's requests have been answered, when none has."""
     import ray
 
-    from runner.env_runners.tickets import RemoteTicket, ready_ones
+    from runner.cluster.futures import RemoteFuture, ready
 
     @ray.remote(num_cpus=1)
     class Sleeper:
         def sleep(self) -> None:
             time.sleep(60)
 
+    never_late: Any = SimpleNamespace(deadline_s=lambda submitted_s: None)
     sleeper: Any = Sleeper.remote()  # type: ignore[attr-defined]
-    tickets = [RemoteTicket(sleeper.sleep.remote(), lambda: None, lambda *_: None) for _ in range(max(NUM_RUNNERS))]
+    futures = [RemoteFuture(never_late, "sleep", sleeper.sleep.remote()) for _ in range(max(NUM_RUNNERS))]
     costs = []
     for number in NUM_RUNNERS:
-        looked_s = fastest(lambda number=number: list(ready_ones(tickets[:number])))  # type: ignore[misc]
+        looked_s = fastest(lambda number=number: list(ready(futures[:number])))  # type: ignore[misc]
         costs.append(Cost("look_s", f"{number:,} env runners", looked_s, "s"))
     ray.kill(sleeper)
     return costs
@@ -200,20 +203,23 @@ class _Answering:
 
 def _of_many_runners() -> list[Cost]:
     """Measure what the plan does for each sample beside asking, looking and collecting: it grows with the runners."""
+    from runner.cluster.actor_group import ActorGroup
+    from runner.cluster.actors import LocalActor
     from runner.config.operators import ParallelRolloutsConfig
     from runner.env_runners.env_runner_group import EnvRunnerGroup
-    from runner.env_runners.handles import LocalHandle
     from runner.env_runners.sample import Sample
     from runner.episodes.columns import Rollout
     from runner.plans.async_requests import AsyncRequests
     from runner.plans.run_metrics import RunMetrics
+    from runner.restarts import Restarts
     from runner.rows.finished_episodes import FinishedEpisodes
 
     sample = Sample(Rollout({}, FRAGMENT), FinishedEpisodes(*[np.zeros(0)] * 3), {})  # type: ignore[arg-type]
     options = ParallelRolloutsConfig(mode="async", num_async=2)
     costs = []
     for number in NUM_RUNNERS:
-        group = EnvRunnerGroup(lambda index, _: LocalHandle(lambda *_: _Answering(sample), index, 0), number, {}, 0)
+        make = partial(LocalActor, lambda *_: _Answering(sample))
+        group = EnvRunnerGroup(ActorGroup(make, number, "env runner", Restarts(0, "")), {})
         requests = AsyncRequests(group, RunMetrics(10), options, "sample", FRAGMENT, True)
         requests.next_ready()
         costs.append(Cost("bookkeeping_s", f"{number:,} env runners", fastest(requests.next_ready), "s"))

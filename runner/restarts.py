@@ -12,6 +12,14 @@ _MOST_LOSSES_IN_A_ROW = 3
 _log = logging.getLogger(__name__)
 
 
+class ActorDied(Exception):
+    """An actor died or stayed silent; another one can replace it. The message names its role, index and node."""
+
+
+class PeerDied(ActorDied):
+    """An actor cannot finish its call, because another one that it depends on died."""
+
+
 class Restarts:
     """A count of restarts, with a limit beyond which they are refused.
 

@@ -15,8 +15,8 @@ import torch
 
 from runner import Trainer
 from runner.cluster import connected
+from runner.cluster.actors import RemoteActor
 from runner.config import build_experiment_config, compose_experiment
-from runner.env_runners.handles import RemoteHandle
 
 HIDDEN = 1550  # two layers of it on CartPole: 2.4 million parameters
 STEPS = 10  # env steps of a request
@@ -48,8 +48,8 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     put = ray.put = Clocked(ray.put)
-    submit = Clocked(RemoteHandle.submit)
-    RemoteHandle.submit = lambda *arguments: submit(*arguments)  # type: ignore[method-assign]
+    submit = Clocked(RemoteActor.submit)
+    RemoteActor.submit = lambda *arguments: submit(*arguments)  # type: ignore[method-assign]
     batch = STEPS * args.runners
     with tempfile.TemporaryDirectory(prefix="bench-ours-") as run_dir:
         overrides = [

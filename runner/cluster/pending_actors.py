@@ -19,7 +19,7 @@ from runner.config.errors import Problem
 INTERVAL_S = 10.0
 _LOOKS_AN_INTERVAL = 10
 _ALWAYS_SHOWN = ("CPU", "GPU")
-_TITLES = {"_RunnerActor": "env runner", "_LearnerActor": "learner"}
+_TITLES = {"EnvRunnerActor": "env runner", "LearnerActor": "learner", "ReplayShardActor": "replay shard"}
 _IN_GROUP = "_group_"  # between a resource's name and its placement group's id
 
 _log = logging.getLogger(__name__)

@@ -1,42 +1,46 @@
-"""Several env runners as one: shares work, sends weights and merged states, replaces runners that are lost."""
+"""Several env runners as one: shares work, sends weights and merged states."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from runner.closing import close_each
+from runner.cluster.actor_group import ActorGroup, GroupFuture
+from runner.cluster.actors import RemoteActor
+from runner.cluster.futures import Future, wait_a_moment, wait_any
 from runner.config.blocks import EPISODES
 from runner.config.metrics import NUM_HEALTHY, NUM_RESTARTS, SAMPLE_BYTES
 from runner.config.operators import ENV_RUNNERS
 from runner.env_runners.evaluation_watch import EvaluationWatch
-from runner.env_runners.handles import RemoteHandle, RunnerHandle, RunnerLost
-from runner.env_runners.runner_ticket import RunnerTicket
 from runner.env_runners.sample import Sample, Weights
 from runner.env_runners.sample_recording import SampleRecording
-from runner.env_runners.tickets import Ticket, wait_a_moment, wait_any
 from runner.parts import Part
 from runner.pipelines.pipeline import EnvToModulePipeline
-from runner.restarts import Restarts
 from runner.rows.finished_episodes import FinishedEpisodes
 
 if TYPE_CHECKING:
     from runner.offline.writing.recorder import Recorded
 
-MakeHandle = Callable[[int, int], RunnerHandle]
-
-_RESTART_KEYS = (
-    "env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts; env_runners.sample_timeout_s, "
-    "evaluation.evaluation_sample_timeout_s"
-)
-
-
 # Seconds after which evaluation runners that have not answered are reported; starting them takes some of it.
 _REPORT_AFTER_S = 30.0
+
+
+class SampleFuture(GroupFuture):
+    """The pending sample of an env runner.
+
+    Args:
+        group, index, call, answer: see `GroupFuture`.
+        weights_seq_no: number of the weights in the call.
+    """
+
+    def __init__(
+        self, group: ActorGroup, index: int, call: tuple[Any, ...], weights_seq_no: int, answer: Any = None
+    ) -> None:
+        super().__init__(group, index, call, answer)
+        self.weights_seq_no = weights_seq_no
 
 
 class EnvRunnerGroup(Part):
@@ -46,20 +50,17 @@ class EnvRunnerGroup(Part):
     middle of an iteration acts like the one before it.
 
     Args:
-        make_handle: (index, generation) -> a runner, local or remote.
-        num_runners: W.
+        actors: the runners.
         env_to_module: module id -> a pipeline like the runners', which merges their states.
-        max_restarts: lost runners that are replaced before the run ends; 0 ends it with the first.
-        role: what messages call a runner.
         share: makes a value cheap to send to all runners (`ray.put` for remote ones).
         recording: records samples here; None: runners record themselves, or nobody does.
         settings: what the state of the runners depends on.
 
     Attributes:
-        generations: by index of a runner, how many runners had it before.
+        actors: the runners.
         counts: metric name -> what all runners have counted.
         weights_seq_no: number of the newest weights, which are numbered from 1.
-        in_flight: tickets that were asked for with `request` and have not been collected, oldest first.
+        in_flight: requests that have not been collected, oldest first.
         awaited: those of them that plans have found not ready since the last wait.
     """
 
@@ -67,34 +68,25 @@ class EnvRunnerGroup(Part):
 
     def __init__(
         self,
-        make_handle: MakeHandle,
-        num_runners: int,
+        actors: ActorGroup,
         env_to_module: Mapping[str, EnvToModulePipeline],
-        max_restarts: int,
-        role: str = "env runner",
         share: Callable[[Any], Any] = lambda value: value,
         recording: SampleRecording | None = None,
         settings: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self._make_handle = make_handle
-        self._handles = {index: make_handle(index, 0) for index in range(num_runners)}
-        self.generations = [0] * num_runners
+        self.actors = actors
         self._env_to_module = env_to_module
-        self._restarts = Restarts(max_restarts, _RESTART_KEYS)
-        self.role = role
         self._share = share
         self._recording = recording
         self._settings = dict(settings)
         self._newest = _SentWeights(0, {}, share)
-        self._sent = dict.fromkeys(self._handles, self._newest)
-        self._announced: dict[str, tuple[Any, ...]] = {}
-        self._told: dict[RunnerHandle, dict[str, tuple[Any, ...]]] = {}
+        self._sent = dict.fromkeys(self.actors.indexes, self._newest)
         self.weights_seq_no = 0
         self.shared_state: dict[str, Any] = {}
         self.counts: dict[str, int] = {}
         self._counts_of: dict[int, Mapping[str, int]] = {}
-        self.in_flight: list[RunnerTicket] = []
-        self.awaited: dict[RunnerTicket, None] = {}
+        self.in_flight: list[SampleFuture] = []
+        self.awaited: dict[SampleFuture, None] = {}
         self._num_bytes, self._num_env_steps = 0.0, 0  # of samples since the last metrics
 
     @property
@@ -105,22 +97,12 @@ class EnvRunnerGroup(Part):
     @property
     def num_runners(self) -> int:
         """The number of runners, W."""
-        return len(self._handles)
-
-    @property
-    def indexes(self) -> list[int]:
-        """The indexes of the runners, ascending."""
-        return list(self._handles)
-
-    @property
-    def handles(self) -> list[RunnerHandle]:
-        """The runners, in the order of their indexes."""
-        return list(self._handles.values())
+        return len(self.actors.indexes)
 
     @property
     def num_restarts(self) -> int:
-        """The number of lost runners that were replaced so far."""
-        return self._restarts.count
+        """The number of dead runners that were restored or replaced so far."""
+        return self.actors.restarts.count
 
     def set_weights(self, weights: Weights, runners: Iterable[int] | None = None) -> None:
         """Act with these parameters (module id -> vector) from the next call on: all runners, or these.
@@ -133,18 +115,17 @@ class EnvRunnerGroup(Part):
             self._sent[index] = self._newest
 
     def announce(self, subject: str, receiver: str, *arguments: Any) -> None:
-        """Call a receiver in each runner before its next call, also in runners that replace lost ones.
+        """Call a receiver in each runner before its next call, also in runners that replace dead ones.
 
         Args:
             subject: what the call is about; a later one about the same takes its place.
             receiver, arguments: see `EnvRunner.receive`; its answer is not waited for.
         """
-        self._announced[subject] = ("receive", receiver, *(self._share(argument) for argument in arguments))
-        self._told = {handle: self._told.get(handle, {}) for handle in self.handles}
+        self.actors.announce(subject, "receive", receiver, *(self._share(argument) for argument in arguments))
 
     def has_announced(self, subject: str) -> bool:
         """Whether there was an announcement about a subject."""
-        return subject in self._announced
+        return self.actors.has_announced(subject)
 
     def use_shared_state(self, shared_state: Mapping[str, Any]) -> None:
         """Act with this state of connectors from the next call on: module id -> connector name -> state."""
@@ -160,101 +141,101 @@ class EnvRunnerGroup(Part):
 
     def _size_of_samples(self) -> dict[str, float | None]:
         num_bytes, num_env_steps, self._num_bytes, self._num_env_steps = self._num_bytes, self._num_env_steps, 0.0, 0
-        if not any(isinstance(handle, RemoteHandle) for handle in self.handles):
+        if not any(isinstance(caller, RemoteActor) for caller in self.actors.callers):
             return {}
         return {SAMPLE_BYTES: num_bytes / num_env_steps if num_env_steps else None}
 
     # -- sampling --------------------------------------------------------------------------------------------------
 
     def sample(self, num_env_steps: int, explore: bool, num_env_steps_sampled: int = 0) -> list[Sample]:
-        """Sample at least `num_env_steps` env steps in all, shared evenly; one sample a runner, in their order.
+        """Sample at least `num_env_steps` env steps in all, shared evenly; one sample per runner, in their order.
 
         Args:
-            num_env_steps: at least one of each runner.
+            num_env_steps: at least one for each runner.
             explore, num_env_steps_sampled: see `EnvRunner.sample`.
         """
+        self.follow_capacity()
+        samples, has_left = self._sample_once(num_env_steps, explore, num_env_steps_sampled)
+        while has_left and (num_missing := num_env_steps - sum(one.rollout.num_env_steps for one in samples)) > 0:
+            further, has_left = self._sample_once(num_missing, explore, num_env_steps_sampled)
+            samples += further
+        return samples
+
+    def _sample_once(self, num_env_steps: int, explore: bool, num_env_steps_sampled: int) -> tuple[list[Sample], bool]:
+        """Sample with all runners, and return also whether one of them has left the group: others do its share."""
         shares = self._shares(max(num_env_steps, self.num_runners), self.num_runners)
-        calls = self._policy_calls("sample", shares, explore, num_env_steps_sampled)
-        asked = [RunnerTicket(self, index, call, self._sent[index].seq_no) for index, call in calls.items()]
-        tickets = [ticket for ticket in asked if ticket.has_answer()]
-        samples = [ticket.result().numbered(ticket.index, ticket.weights_seq_no) for ticket in tickets]
+        futures = self._submit("sample", shares, explore, num_env_steps_sampled)
+        answered = [future for future in futures if future.has_answer()]
+        samples = [future.result().numbered(future.index, future.weights_seq_no) for future in answered]
         self._take_in(samples, self.shared_state_of(samples))
-        return [_writable(sample, ticket) for sample, ticket in zip(samples, tickets, strict=True)]
+        writable = [_writable(sample, future) for sample, future in zip(samples, answered, strict=True)]
+        return writable, len(answered) < len(futures)
 
     def request(
         self, index: int, num_env_steps: int, explore: bool, num_env_steps_sampled: int = 0, method: str = "sample"
-    ) -> RunnerTicket:
-        """Ask one runner for at least `num_env_steps` env steps, and return the ticket; see `collect`.
+    ) -> SampleFuture:
+        """Request at least `num_env_steps` env steps from one runner; see `collect`.
 
         Args:
             index: of the runner.
             num_env_steps, explore, num_env_steps_sampled: see `EnvRunner.sample`.
-            method: of the runner; gives a sample.
+            method: of the runner; returns a sample.
         """
-        calls = self._policy_calls(method, {index: num_env_steps}, explore, num_env_steps_sampled)
-        ticket = RunnerTicket(self, index, calls[index], self._sent[index].seq_no)
-        self.in_flight.append(ticket)
-        return ticket
+        [future] = self._submit(method, {index: num_env_steps}, explore, num_env_steps_sampled)
+        self.in_flight.append(future)
+        return future
 
-    def answered(self, index: int, weights_seq_no: int, answer: Any) -> RunnerTicket:
-        """Return the ticket of a request that was answered before a checkpoint."""
-        ticket = RunnerTicket(self, index, (), weights_seq_no, answer)
-        self.in_flight.append(ticket)
-        return ticket
+    def answered(self, index: int, weights_seq_no: int, answer: Any) -> SampleFuture:
+        """Return the future of a request that was answered before a checkpoint."""
+        future = SampleFuture(self.actors, index, (), weights_seq_no, answer)
+        self.in_flight.append(future)
+        return future
 
     def wait_for_any(self) -> None:
-        """Wait until one of the awaited tickets is ready; where none is named, one of all in flight.
+        """Wait until one of the awaited requests is ready, or one of all in flight if none is awaited.
 
-        A ticket that is ready and belongs to a plan that has no turn ends no wait.
+        A request that is ready and belongs to a plan that does not have its turn does not end the wait.
         """
-        awaited, self.awaited = list(self.awaited), {}
-        wait_any(awaited or list(self.in_flight))
+        self.in_flight = [future for future in self.in_flight if not future.has_left]
+        awaited, self.awaited = [future for future in self.awaited if not future.has_left], {}
+        if waited_for := awaited or self.in_flight:
+            wait_any(waited_for)
 
-    def submit(self, index: int, method: str, *arguments: Any) -> Ticket:
-        """Call a method of one runner, once it knows what has been announced.
-
-        Returns:
-            A ticket that ends with the runner; see `RunnerTicket`.
-        """
-        handle = self._handles[index]
-        told = self._told.setdefault(handle, {})
-        for subject, announcement in self._announced.items():
-            if told.get(subject) is not announcement:
-                handle.announce(subject, *announcement)
-                told[subject] = announcement
-        return handle.submit(method, *arguments)
-
-    def collect(self, ticket: RunnerTicket) -> Sample:
-        """Wait for the sample of a ticket in flight, and merge its state of connectors into the shared one."""
-        self.withdraw(ticket)
-        sample: Sample = ticket.result().numbered(ticket.index, ticket.weights_seq_no)
+    def collect(self, future: SampleFuture) -> Sample:
+        """Wait for the sample of a request in flight, and merge its state of connectors into the shared one."""
+        if future in self.in_flight:
+            self.in_flight.remove(future)
+        self.awaited.pop(future, None)
+        sample: Sample = future.result().numbered(future.index, future.weights_seq_no)
         merged = [self.shared_state] if self.shared_state else []
         self._take_in([sample], self.shared_state_of([sample], merged))
-        return _writable(sample, ticket)
-
-    def withdraw(self, ticket: RunnerTicket) -> None:
-        """Let a ticket be no longer in flight."""
-        if ticket in self.in_flight:
-            self.in_flight.remove(ticket)
-        self.awaited.pop(ticket, None)
+        return _writable(sample, future)
 
     def _shares(self, total: int, num_parts: int) -> dict[int, int]:
         """Return the shares of the first `num_parts` runners in `total`, by index; they differ by one at most."""
         return {
             index: total // num_parts + (number < total % num_parts)
-            for number, index in enumerate(self.indexes[:num_parts])
+            for number, index in enumerate(self.actors.indexes[:num_parts])
         }
 
-    def _policy_calls(
-        self, method: str, shares: Mapping[int, int], explore: bool, num_env_steps_sampled: int
-    ) -> dict[int, tuple[Any, ...]]:
-        """Return a call for each of some runners, with its share, its weights and the merged state of connectors."""
+    def _submit(
+        self,
+        method: str,
+        shares: Mapping[int, int],
+        explore: bool,
+        num_env_steps_sampled: int,
+        further: tuple[Any, ...] = (),
+    ) -> list[SampleFuture]:
+        """Call some runners, each with its share, its weights, the merged state of connectors, and more arguments."""
         shared_state = self.shared_state if len(shares) == 1 else self._share(self.shared_state)
         sent = {index: self._sent[index] for index in shares}
-        return {
+        calls = {
             index: (method, share, explore, sent[index].shared, shared_state, sent[index].seq_no, num_env_steps_sampled)
             for index, share in shares.items()
         }
+        return [
+            SampleFuture(self.actors, index, (*call, *further), sent[index].seq_no) for index, call in calls.items()
+        ]
 
     def shared_state_of(self, samples: Sequence[Sample], merged: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
         """Merge the states of connectors that came with samples, into ones that were merged before."""
@@ -277,7 +258,9 @@ class EnvRunnerGroup(Part):
 
     def addresses(self) -> list[str]:
         """Return where simulators connect, `host:port` of each runner; empty where runners step environments."""
-        return [address for address in self._call_all("address").values() if address]
+        found = [address for address in self.actors.call_all("address").values() if address]
+        self._take_in_runners(self.actors.wait_for_first())
+        return found
 
     def submit_evaluation(
         self, duration: int, explore: bool, num_env_steps_sampled: int = 0, unit: str = EPISODES
@@ -288,91 +271,59 @@ class EnvRunnerGroup(Part):
         """
         shares = self._shares(duration, min(duration, self.num_runners))  # the other runners have nothing to do
         further = () if unit == EPISODES else (unit,)
-        calls = self._policy_calls("evaluate", shares, explore, num_env_steps_sampled)
-        tickets = [RunnerTicket(self, index, (*call, *further)) for index, call in calls.items()]
-        return lambda: FinishedEpisodes.concatenated(self._evaluated(tickets))
+        futures = self._submit("evaluate", shares, explore, num_env_steps_sampled, further)
+        return lambda: FinishedEpisodes.concatenated(self._evaluated(futures))
 
-    def _evaluated(self, tickets: Sequence[RunnerTicket]) -> list[FinishedEpisodes]:
+    def _evaluated(self, futures: Sequence[SampleFuture]) -> list[FinishedEpisodes]:
         """Wait for evaluations; those in this process look up themselves whether they have to end."""
-        what = f"none of {len(tickets)} evaluation runners has run all of its episodes"
+        what = f"none of {len(futures)} evaluation runners has run all of its episodes"
         watch = EvaluationWatch(what, _REPORT_AFTER_S)
-        waited_for = [ticket for ticket in tickets if ticket.reference is not None]
-        while pending := [ticket for ticket in waited_for if not ticket.is_ready()]:
+        waited_for = [future for future in futures if future.reference is not None]
+        while pending := [future for future in waited_for if not future.is_ready()]:
             watch.look(has_finished=len(pending) < len(waited_for))
             wait_a_moment(pending)
-        return [ticket.result() for ticket in tickets]
+        return [future.result() for future in futures]
 
-    def _call_all(self, method: str) -> dict[int, Any]:
-        """Return the answer of each runner, by index."""
-        tickets = [RunnerTicket(self, index, (method,)) for index in self.indexes]
-        return {ticket.index: ticket.result() for ticket in tickets if ticket.has_answer()}
+    def follow_capacity(self) -> None:
+        """Adapt the number of runners to the cluster, if it is not fixed."""
+        self._take_in_runners(self.actors.follow_capacity())
 
-    def call_processes(self, function: Callable[[Any], Any]) -> list[Any]:
-        """Call a function in the process of each runner, with what holds the runner there; local runners have none."""
-        remote = [handle for handle in self.handles if isinstance(handle, RemoteHandle)]
-        return [ticket.result() for ticket in [handle.submit_function(function) for handle in remote]]
-
-    # -- lost runners ----------------------------------------------------------------------------------------------
-
-    def follow_room(self) -> None:
-        """Have as many runners as the cluster has room for; here their number is fixed."""
-
-    def replace_lost(self, index: int, generation: int, lost: RunnerLost, losses_in_a_row: int) -> None:
-        """Restore a lost runner, or put a new one with other seeds in its place; unless that has been done for another
-        of its calls.
-        """
-        if self.generations[index] != generation:
-            return
-        self._restarts.add(f"{self.role} {lost}", losses_in_a_row)
-        if self._handles[index].restore():
-            return
-        self._handles[index].close()
-        self._make(index, generation + 1)
-
-    def _make(self, index: int, generation: int) -> None:
-        self.generations[index] = generation
-        if self._recording is not None:
-            self._recording.forget(index)
-        if index in self._handles:
-            self._told.pop(self._handles[index], None)
-        self._handles[index] = self._make_handle(index, generation)
+    def _take_in_runners(self, indexes: Sequence[int]) -> None:
+        """Let further runners act with the newest weights."""
+        self._sent.update(dict.fromkeys(indexes, self._newest))
 
     def finish_recording(self) -> Recorded:
         """Finish the files of all runners."""
         if self._recording is not None:
             return self._recording.finish()
-        recorded: list[Recorded] = list(self._call_all("finish_recording").values())
+        recorded: list[Recorded] = list(self.actors.call_all("finish_recording").values())
         return sum(recorded[1:], recorded[0])
 
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
         """Return the states of all runners."""
-        states = self._call_all("get_state")
+        states = self.actors.call_all("get_state")
         recording = {} if self._recording is None else {"recording": self._recording.get_state()}
         return {
             **recording,
             "runners": {str(index): state for index, state in states.items()},
-            "generations": list(self.generations),
+            "generations": list(self.actors.generations),
             "shared": self.shared_state,
             "num_restarts": self.num_restarts,
             "weights_seq_no": self.weights_seq_no,
             "weights_seq_nos": [self._sent[index].seq_no for index in states],
             "older_weights": {
                 str(sent.seq_no): dict(sent.weights)
-                for sent in self._sent.values()
+                for sent in (self._sent[index] for index in self.actors.indexes)
                 if sent.seq_no != self.weights_seq_no
             },
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state` with as many runners.
-
-        Raises:
-            ValueError: another number of runners.
-        """
-        self._take_places(state)
-        self._restarts.count = int(state["num_restarts"])
+        """Go on from a state of `get_state`."""
+        self.actors.take_places(sorted(map(int, state["runners"])), [int(each) for each in state["generations"]])
+        self.actors.restarts.count = int(state["num_restarts"])
         self.in_flight.clear()
         self.awaited.clear()
         self._set_sent(state)
@@ -380,18 +331,11 @@ class EnvRunnerGroup(Part):
         if self._recording is not None:
             self._recording.set_state(state.get("recording", {}))
         states = {int(index): of_runner for index, of_runner in state["runners"].items()}
-        calls = {index: ("set_state", states[index]) for index in self.indexes if index in states}
-        for ticket in [RunnerTicket(self, index, call) for index, call in calls.items()]:
-            ticket.has_answer()
-
-    def _take_places(self, state: Mapping[str, Any]) -> None:
-        """Have runners of the indexes and generations of a state."""
-        if len(state["runners"]) != self.num_runners:
-            raise ValueError(f"the state is of {len(state['runners'])} env runners, this run has {self.num_runners}")
-        for index, generation in enumerate(state["generations"]):
-            if generation != self.generations[index]:
-                self._handles[index].close()
-                self._make(index, int(generation))
+        futures = [
+            self.actors.submit(index, "set_state", states[index]) for index in self.actors.indexes if index in states
+        ]
+        for future in futures:
+            future.has_answer()
 
     def _set_sent(self, state: Mapping[str, Any]) -> None:
         """Give runners the weights that they acted with; the newest have been set already."""
@@ -403,7 +347,9 @@ class EnvRunnerGroup(Part):
         }
         indexes = sorted(map(int, state.get("runners", ())))
         acted_with = dict(zip(indexes, state.get("weights_seq_nos", ()), strict=False))
-        self._sent = {index: older.get(int(acted_with.get(index, newest.seq_no)), newest) for index in self.indexes}
+        self._sent = {
+            index: older.get(int(acted_with.get(index, newest.seq_no)), newest) for index in self.actors.indexes
+        }
 
     def reset(self, old_state: Mapping[str, Any]) -> None:
         """Replace all runners by ones with seeds that `old_state` has not used; they start new episodes."""
@@ -411,14 +357,14 @@ class EnvRunnerGroup(Part):
             self._recording.set_state(old_state.get("recording", {}))
         self._set_sent({"weights_seq_no": old_state.get("weights_seq_no", self.weights_seq_no)})
         generation = 1 + max(old_state.get("generations", [0]))  # recorded data have none
-        self.generations = [generation] * len(self.generations)
-        for index, handle in list(self._handles.items()):
-            handle.close()
-            self._make(index, generation)
+        self.actors.renew(generation)
 
     def restore_notes(self, old_state: Mapping[str, Any], is_reset: bool) -> list[str]:
-        """Return how many sub-environments start new episodes because theirs were too long to be replayed."""
-        num_too_long = 0 if is_reset else _count_too_long(old_state)
+        """Return how many sub-environments start new episodes, and whether the number of env runners differs."""
+        return [] if is_reset else [*self._notes_of_long_episodes(old_state), *self._notes_of_number(old_state)]
+
+    def _notes_of_long_episodes(self, old_state: Mapping[str, Any]) -> list[str]:
+        num_too_long = _count_too_long(old_state)
         if not num_too_long:
             return []
         begins = (
@@ -429,11 +375,17 @@ class EnvRunnerGroup(Part):
         why = "the running one had more env steps than env.max_replayed_steps, so it cannot be stepped again"
         return [f"{begins}: {why}; to continue it, give the environment `get_state` and `set_state`"]
 
-    def abandon(self) -> None:
-        """Close all runners without waiting for calls that they have not answered."""
-        with ExitStack() as stack:
-            for handle in self.handles:
-                stack.callback(handle.abandon)
+    def _notes_of_number(self, old_state: Mapping[str, Any]) -> list[str]:
+        num_before, num_now = len(old_state.get("runners", ())), self.num_runners
+        if num_now == num_before or not num_before:
+            return []
+        rest = (
+            f"{num_before} go on, {num_now - num_before} begin new episodes"
+            if num_now > num_before
+            else f"episodes of {num_before - num_now} are broken off"
+        )
+        runners = f"{num_before} env runner{'' if num_before == 1 else 's'}"
+        return [f"the checkpoint has {runners}, and the cluster has room for {num_now}: {rest}"]
 
     def close(self) -> None:
         """Close all runners; recorded episodes that are in no whole file are dropped."""
@@ -441,7 +393,7 @@ class EnvRunnerGroup(Part):
             if self._recording is not None:
                 self._recording.abort()
         finally:
-            close_each(self.handles)
+            self.actors.close()
 
 
 @dataclass(frozen=True)
@@ -464,9 +416,9 @@ class _SentWeights:
         return self.share(dict(self.weights)) if self.weights else None
 
 
-def _writable(sample: Sample, ticket: Ticket) -> Sample:
+def _writable(sample: Sample, future: Future) -> Sample:
     """Return the sample with arrays that may be written to; ones out of Ray's object store may not."""
-    return sample if ticket.reference is None else sample.with_writable_rows()
+    return sample if future.reference is None else sample.with_writable_rows()
 
 
 def _count_too_long(state: Mapping[str, Any]) -> int:

@@ -9,18 +9,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runner.cluster.actor_group import ActorGroup, MakeCaller
+from runner.cluster.actors import Caller, LocalActor, RemoteActor, Role
 from runner.cluster.capacity import count_places
+from runner.cluster.elastic_group import ElasticGroup, Size
 from runner.cluster.placement import Placement
+from runner.cluster.replaying_actor import ReplayingActor, ReplayRules
 from runner.config.blocks import ASYNC
 from runner.config.curriculum import read_tasks
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import AsyncGradientsConfig
 from runner.config.plans import is_deterministic, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
-from runner.env_runners.elastic_env_runner_group import ElasticEnvRunnerGroup, Size
+from runner.env_runners.env_runner_actor import EnvRunnerActor
 from runner.env_runners.env_runner_group import EnvRunnerGroup
-from runner.env_runners.handles import LocalHandle, RemoteHandle
-from runner.env_runners.restorable_handle import RestorableHandle
 from runner.env_runners.sample_recording import SampleRecorder, SampleRecording
 from runner.experiment.env_runner_builder import (
     EVALUATION,
@@ -32,9 +34,16 @@ from runner.experiment.env_runner_builder import (
 )
 from runner.experiment.ray_resources import other_actors, tasks_on_data
 from runner.module_parts import ModuleParts, ModuleSpec, has_several_agents
+from runner.restarts import Restarts
 
 if TYPE_CHECKING:
     from runner.offline.writing.output_files import FileList
+
+_RESTART_KEYS = (
+    "env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts; env_runners.sample_timeout_s, "
+    "evaluation.evaluation_sample_timeout_s"
+)
+_CALLS_PER_SNAPSHOT = 16
 
 
 def build_env_runner_group(
@@ -60,44 +69,71 @@ def build_env_runner_group(
     pipelines = {module_id: module_parts.env_to_module for module_id, module_parts in parts.items()}
     build = build_gradient_runner if _computes_gradients(config) and not is_evaluation else build_env_runner
     make_runner = partial(build, config, plans, role, is_recording=is_recording, run_dir=run_dir)
-    title = "evaluation runner" if is_evaluation else "env runner"
-    max_restarts = runners.max_num_env_runner_restarts if runners.restart_failed_env_runners else 0
     recording = None
     if is_recording and config.env.is_external and not is_evaluation:
         recording = _build_sample_recording(config, plans, file_list)
     if num_remote == 0 or config.engine == "inline":
-        make_local = partial(LocalHandle, make_runner)
-        settings = _settings_of(config, max(1, num_remote))
-        return EnvRunnerGroup(
-            make_local, max(1, num_remote), pipelines, max_restarts, title, recording=recording, settings=settings
-        )
+        num_local, make = max(1, num_remote), _recorded(partial(LocalActor, make_runner), recording)
+        actors = ActorGroup(make, num_local, _title(role), _restarts(config))
+        return EnvRunnerGroup(actors, pipelines, recording=recording, settings=_settings_of(config, num_local))
     import ray
 
-    device = "cuda" if runners.num_gpus_per_env_runner and not config.env.is_external else "cpu"
-    make_remote = partial(
-        _handle_class(config, is_evaluation, is_recording),
-        partial(make_runner, device=device),
-        placement=Placement(runners.resources_per_env_runner, num_remote, runners.scheduling_strategy),
-        timeout_s=_sample_timeout_s(config, is_evaluation),
-        start_timeout_s=config.ray.actor_start_timeout_s,
-    )
+    make = _recorded(_make_remote(config, role, num_remote, make_runner, is_recording), recording)
     if runners.is_elastic and not is_evaluation:
-        others, on_data = other_actors(config), tasks_on_data(config)
-        size = _size_of(config, on_data)
-        num_first = max(size.fewest, count_places(runners.resources_per_env_runner, size.most, others + on_data))
-        settings = _settings_of(config, None)
-        return ElasticEnvRunnerGroup(
-            make_remote, size, num_first, pipelines, max_restarts, title, ray.put, settings=settings
-        )
-    settings = _settings_of(config, num_remote)
-    return EnvRunnerGroup(make_remote, num_remote, pipelines, max_restarts, title, ray.put, recording, settings)
+        actors, num_fixed = _elastic_group(config, make, _title(role)), None
+    else:
+        actors, num_fixed = ActorGroup(make, num_remote, _title(role), _restarts(config)), num_remote
+    return EnvRunnerGroup(actors, pipelines, ray.put, recording, _settings_of(config, num_fixed))
 
 
-def _handle_class(config: ExperimentConfig, is_evaluation: bool, is_recording: bool) -> Callable[..., RemoteHandle]:
-    """Return a class of handles that keeps what the plan promises; files of recorded data would have rows twice."""
+def _title(role: str) -> str:
+    return "evaluation runner" if role == EVALUATION else "env runner"
+
+
+def _restarts(config: ExperimentConfig) -> Restarts:
+    runners = config.env_runners
+    return Restarts(runners.max_num_env_runner_restarts if runners.restart_failed_env_runners else 0, _RESTART_KEYS)
+
+
+def _make_remote(
+    config: ExperimentConfig, role: str, num_runners: int, make_runner: Callable[..., Any], is_recording: bool
+) -> MakeCaller:
+    """Return what makes a Ray actor that keeps what the plan promises; files of recorded data would have rows twice."""
+    runners = config.env_runners
+    of_actors = Role(
+        _title(role),
+        EnvRunnerActor,
+        Placement(runners.resources_per_env_runner, num_runners, runners.scheduling_strategy),
+        _sample_timeout_s(config, role == EVALUATION),
+        config.ray.actor_start_timeout_s,
+    )
+    device = "cuda" if runners.num_gpus_per_env_runner and not config.env.is_external else "cpu"
+    make = partial(make_runner, device=device)
     if is_recording or not is_deterministic(config):
-        return RemoteHandle
-    return partial(RestorableHandle, calls_per_snapshot=1) if is_evaluation else RestorableHandle
+        return partial(RemoteActor, of_actors, make)
+    replay = ReplayRules(1 if role == EVALUATION else _CALLS_PER_SNAPSHOT)
+    return partial(ReplayingActor, of_actors, make, replay=replay)
+
+
+def _recorded(make: MakeCaller, recording: SampleRecording | None) -> MakeCaller:
+    """Let the recording forget the open episodes of a runner that is replaced."""
+    if recording is None:
+        return make
+
+    def make_and_forget(index: int, generation: int) -> Caller:
+        recording.forget(index)
+        return make(index, generation)
+
+    return make_and_forget
+
+
+def _elastic_group(config: ExperimentConfig, make: MakeCaller, title: str) -> ElasticGroup:
+    """Make a group that leaves places for other actors, and for tasks on recorded data."""
+    on_data = tasks_on_data(config)
+    size = _size_of(config, on_data)
+    others = other_actors(config) + on_data
+    num_first = max(size.fewest, count_places(config.env_runners.resources_per_env_runner, size.most, others))
+    return ElasticGroup(make, size, num_first, title, _restarts(config))
 
 
 def _sample_timeout_s(config: ExperimentConfig, is_evaluation: bool) -> float | None:
@@ -114,7 +150,7 @@ def _size_of(config: ExperimentConfig, on_data: Sequence[Mapping[str, float]]) -
     is_trial = get_current_placement_group() is not None  # places of a trial are reserved, for the fewest
     most = runners.min_env_runners if is_trial else runners.max_env_runners
     count = partial(count_places, runners.resources_per_env_runner, others=on_data)
-    return Size(runners.min_env_runners, most, count)
+    return Size(runners.min_env_runners, most, count, first_call="address")
 
 
 def _computes_gradients(config: ExperimentConfig) -> bool:

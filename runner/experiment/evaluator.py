@@ -227,7 +227,7 @@ class Evaluator:
         """Close the env runners without waiting for them; the next evaluation builds new ones."""
         if self.env_runners is not None:
             runners, self.env_runners = self.env_runners, None
-            runners.abandon()
+            runners.actors.abandon()
 
     def close(self) -> None:
         """Close environments and env runners."""

@@ -11,15 +11,12 @@ from runner.config.algorithms import RECORDED
 from runner.config.callables import made_arguments
 from runner.config.errors import ChoiceError, ConfigError, Problem
 from runner.config.imports import import_target
-from runner.config.plans import is_deterministic
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_makers import make_environment
+from runner.experiment.replay_shards import build_shard_group
 from runner.module_parts import ModuleParts
 from runner.replay import HindsightReplayBuffer, ReplayBuffer, ShardedReplayBuffer
 from runner.replay.goals import GoalJudge
-from runner.replay.restorable_shard import RestorableShard
-from runner.replay.shards import RemoteShard
-from runner.restarts import Restarts
 from runner.streams import random_stream
 
 
@@ -38,6 +35,8 @@ def build_replay_buffers(
         key = f"algorithm.replay_buffers.{name}"
         positional, arguments = made_arguments({name: value for name, value in block.items() if name != RECORDED}, key)
         buffer_class = import_target(block["_target_"], f"{key}._target_", ReplayBuffer)
+        if issubclass(buffer_class, ShardedReplayBuffer) and may_be_remote and _are_remote(config):
+            buffer_class = partial(buffer_class, shards=partial(build_shard_group, config))
         try:
             buffer = buffers[name] = buffer_class(*positional, **arguments)
         except ChoiceError as error:
@@ -51,11 +50,10 @@ def build_replay_buffers(
             for problem in _misfits(key, buffer, of_module, config.learners.num_learners)
         ]
         if problems:
+            buffer.close()
             raise ConfigError(problems)
         if isinstance(buffer, HindsightReplayBuffer):
             buffer.use_judge(_goal_judge(config, key))
-        if isinstance(buffer, ShardedReplayBuffer) and may_be_remote:
-            _use_actors(buffer, config)
         buffer.use_stream(random_stream(config.seed, f"replay_buffers/{name}"))
         buffer.use_lookback(
             {module_id: of_module.learner.requires.num_lookback for module_id, of_module in parts.items()}
@@ -63,14 +61,9 @@ def build_replay_buffers(
     return buffers
 
 
-def _use_actors(buffer: ShardedReplayBuffer, config: ExperimentConfig) -> None:
-    """Put the shards of a buffer into Ray actors where env runners are ones."""
-    runners = config.env_runners
-    if runners.max_env_runners > 0 and config.engine != "inline":
-        most = runners.max_num_env_runner_restarts if runners.restart_failed_env_runners else 0
-        restarts = Restarts(most, "env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts")
-        is_restored = is_deterministic(config)  # else lost shards begin empty
-        buffer.use_shards(partial(RestorableShard, restarts=restarts) if is_restored else RemoteShard, restarts)
+def _are_remote(config: ExperimentConfig) -> bool:
+    """Return whether env runners are Ray actors."""
+    return config.env_runners.max_env_runners > 0 and config.engine != "inline"
 
 
 def _goal_judge(config: ExperimentConfig, key: str) -> GoalJudge:

@@ -7,15 +7,13 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-
-class PeerLost(Exception):
-    """A learner cannot reach its peers any more, and cannot finish its update."""
+from runner.restarts import PeerDied
 
 
 class Collective(Protocol):
     """The learners that update the same module in step, each on other rows; `rank` numbers them.
 
-    All of them make the same calls in the same order. A call raises PeerLost where another learner is gone.
+    All of them make the same calls in the same order. A call raises PeerDied where another learner is gone.
     """
 
     rank: int
@@ -59,7 +57,7 @@ class ProcessGroup:
         device: of the module.
 
     Raises:
-        PeerLost: a peer cannot join.
+        PeerDied: a peer cannot join.
     """
 
     def __init__(self, rank: int, num_learners: int, address: str, device: torch.device) -> None:
@@ -100,5 +98,5 @@ class ProcessGroup:
             raise _peer_lost(error) from error
 
 
-def _peer_lost(error: RuntimeError) -> PeerLost:
-    return PeerLost(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
+def _peer_lost(error: RuntimeError) -> PeerDied:
+    return PeerDied(f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}")

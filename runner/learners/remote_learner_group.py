@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from runner.cluster.actor_gang import ActorGang
+from runner.cluster.actors import Role
+from runner.cluster.placement import Placement
 from runner.config.blocks import LearnersConfig
 from runner.config.operators import LEARNERS
 from runner.episodes import nested
@@ -18,7 +21,7 @@ from runner.episodes.columns import Rollout
 from runner.episodes.rollout_parts import split_rollout
 from runner.learners.gradients import GroupGradients, gradients_of_peers
 from runner.learners.learner import Learner
-from runner.learners.learner_actors import LearnerActors, LearnerLost, MakeLearners, copied, to_array
+from runner.learners.learner_actors import LearnerActor, MakeLearners, copied, to_array, with_threads
 from runner.learners.train_batch import MakeReaders
 from runner.learners.trained_network import in_present_layout
 from runner.learners.update_results import RecordedUpdates, UpdateResult
@@ -30,8 +33,6 @@ from runner.pipelines.custom_metrics import merged_metrics
 from runner.pipelines.pipeline import STREAMS
 from runner.restarts import Restarts
 
-_log = logging.getLogger(__name__)
-
 
 class RemoteLearnerGroup(Part):
     """The interface of `Learner` for learners in Ray actors; gradients are averaged before each step.
@@ -39,9 +40,9 @@ class RemoteLearnerGroup(Part):
     Each learner gets an equal part of a rollout's rows and makes its train batch itself, with its learner pipelines; it
     reads recorded data by itself, too.
 
-    The answer to each update holds the state after it, so that the newest state is always here. When a learner is
-    lost, all learners start again in this state and repeat the call: each update is done once by all learners, or the
-    run ends.
+    The answer to each update holds the state after it, so that the newest state is always here. When a learner dies,
+    all learners start again in this state and repeat the call: each update is done once by all learners, or the run
+    ends.
 
     Args:
         make_learners: makes the learners of one actor.
@@ -49,7 +50,10 @@ class RemoteLearnerGroup(Part):
         config: number and resources of the learners, and the limit of restarts.
         num_lookback: past steps that a chunk can see which is cut between two learners.
         keeps_whole: each learner also gets the rows of all, to read; see `Rollout.whole`.
-        start_timeout_s: see `LearnerActors`.
+        start_timeout_s: until all are there. Actors that start on few cores import torch one after the other.
+
+    Attributes:
+        gang: the actors.
 
     Raises:
         RunFailure: a learner cannot be made.
@@ -73,18 +77,21 @@ class RemoteLearnerGroup(Part):
         self._modules = dict(modules)
         self._parameters = {module_id: FlatParameters(module) for module_id, module in modules.items()}
         self._weights: dict[str, npt.NDArray[np.float32]] | None = None  # None: `_states` has newer ones
-        self._restarts = Restarts(config.max_restarts, "learners.max_restarts")
-        self._actors: LearnerActors | None = None  # None: to be started
+        placement = Placement(config.resources_per_learner, config.num_learners, config.scheduling_strategy)
+        role = Role("learner", LearnerActor, placement, start_timeout_s=None)
+        restarts = Restarts(config.max_restarts, "learners.max_restarts")
+        make = partial(with_threads, make_learners, config.torch_num_threads)
+        self.gang = ActorGang(role, make, self.num_learners, restarts, self._prepare)
         self._updating: object | None = None  # the update that has begun, until somebody has waited for its end
         self._make_readers: MakeReaders | None = None
         # By rank, learners and pipelines: complete for the first learner, only the unshared part for others.
         self._states: list[dict[str, Any]] = []
-        self._states = self._until_done(lambda actors: actors.call("state", [()] * self.num_learners))
+        self._states = self._call_all("state", [()] * self.num_learners)
 
     @property
     def num_restarts(self) -> int:
         """Number of times that all learners were started again after the loss of one."""
-        return self._restarts.count
+        return self.gang.restarts.count
 
     # -- updates ---------------------------------------------------------------------------------------------------
 
@@ -102,8 +109,7 @@ class RemoteLearnerGroup(Part):
             Ray's references to the parts.
         """
         parts = self._parts(rollout)
-        if self._actors is not None:
-            self._actors.begin("receive", [(part,) for part in parts])
+        self.gang.begin("receive", [(part,) for part in parts])
         return parts
 
     def begin_update(self, sent: Sequence[Any], num_env_steps: int) -> Callable[[], UpdateResult]:
@@ -113,13 +119,13 @@ class RemoteLearnerGroup(Part):
             A function that waits for the end and returns what was done, as `update` does.
         """
         self._check_not_updating()
-        arguments = [("update", part, num_env_steps) for part in sent]
-        actors = self._actors
-        calls = [] if actors is None else actors.begin("change", arguments)
+        arguments = [(part, num_env_steps) for part in sent]
+        generation, begun = self.gang.generation, self.gang.begin("update", arguments)
         update = self._updating = object()
 
-        def attempt(running: LearnerActors) -> list[Any]:
-            return running.answers(calls) if running is actors else running.call("change", arguments)
+        def attempt() -> list[Any]:
+            is_begun = begun and generation == self.gang.generation
+            return self.gang.answers(begun) if is_begun else self.gang.call("update", arguments)
 
         def end() -> UpdateResult:
             if self._updating is not update:
@@ -164,7 +170,7 @@ class RemoteLearnerGroup(Part):
 
     def read_from(self, make_readers: MakeReaders) -> None:
         """Let each learner take its batches from its reader from now on."""
-        self._until_done(lambda actors: actors.call("read_from", [(reader,) for reader in make_readers()]))
+        self.gang.until_done(lambda: self.gang.call("read_from", [(reader,) for reader in make_readers()]))
         self._make_readers = make_readers
 
     def update_on_recorded(self, most: int | None, num_env_steps: int) -> RecordedUpdates:
@@ -176,42 +182,31 @@ class RemoteLearnerGroup(Part):
 
     def _updated(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
         """Let all learners do something that changes them, keep their states, and return their answers."""
-        return self._change_all(lambda actors: actors.call("change", [(method, *one) for one in arguments]))
+        return self._change_all(lambda: self.gang.call(method, arguments))
 
-    def _change_all(self, attempt: Callable[[LearnerActors], list[Any]]) -> list[Any]:
-        """Keep the states in the answers of `_LearnerActor.change`, and return the others' parts."""
+    def _change_all(self, attempt: Callable[[], list[Any]]) -> list[Any]:
+        """Keep the states in the answers of all learners, and return the other parts."""
         self._check_not_updating()
-        answers = self._until_done(attempt)
+        answers = self.gang.until_done(attempt)
         self._states = [state for _, state in answers]
         self._weights = None
         return [answer for answer, _ in answers]
 
-    # -- lost learners -------------------------------------------------------------------------------------------------
+    # -- actors --------------------------------------------------------------------------------------------------------
 
-    def _until_done(self, attempt: Callable[[LearnerActors], list[Any]]) -> list[Any]:
-        """Return the answers of all learners; after a loss, of new learners that begin in the state before the call."""
-        losses_in_a_row = 0
-        while True:
-            try:
-                return attempt(self._running())
-            except LearnerLost as lost:
-                losses_in_a_row += 1
-                self.close()
-                self._restarts.add(str(lost), losses_in_a_row)
-                _log.warning("all learners begin again in the state after the last update")
-            except BaseException:
-                self.close()  # the others may wait for the one that failed
-                raise
+    def _prepare(self) -> None:
+        """Let learners that have just started join each other, in the newest state."""
+        [address] = self.gang.answers([self.gang.actors[0].submit("free_address")], self._start_timeout_s)
+        joins = [(rank, self.num_learners, address) for rank in range(self.num_learners)]
+        self.gang.call("join", joins, self._start_timeout_s)
+        if self._states:
+            self.gang.call("set_state", self._complete_states())
+        if self._make_readers is not None:
+            self.gang.call("read_from", [(reader,) for reader in self._make_readers()])
 
-    def _running(self) -> LearnerActors:
-        """Return learners in the newest state, starting them if needed."""
-        if self._actors is None:
-            self._actors = LearnerActors(self._make_learners, self._config, self._start_timeout_s)
-            if self._states:
-                self._actors.call("set_state", self._complete_states())
-            if self._make_readers is not None:
-                self._actors.call("read_from", [(reader,) for reader in self._make_readers()])
-        return self._actors
+    def _call_all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return the answers of all learners, which do not change."""
+        return self.gang.until_done(lambda: self.gang.call(method, arguments))
 
     def _complete_states(self) -> list[tuple[dict[str, Any]]]:
         """Return the complete state of each learner."""
@@ -225,10 +220,6 @@ class RemoteLearnerGroup(Part):
             )
             for state in self._states
         ]
-
-    def call_processes(self, function: Callable[[Any], Any]) -> list[Any]:
-        """Call a function in the process of each learner, with what holds the learners there."""
-        return self._until_done(lambda actors: actors.call("__ray_call__", [(function,)] * self.num_learners))
 
     # -- state ---------------------------------------------------------------------------------------------------------
 
@@ -263,14 +254,12 @@ class RemoteLearnerGroup(Part):
         if len(peers) != self.num_learners - 1:
             peers = [_unshared_from(first, unshared) for unshared in self._states[1:]]
         self._states, self._weights, self._updating = [first, *peers], None, None
-        self._restarts.count = int(state.get("num_restarts", 0))
-        self._until_done(lambda actors: actors.call("set_state", self._complete_states()))
+        self.gang.restarts.count = int(state.get("num_restarts", 0))
+        self._call_all("set_state", self._complete_states())
 
     def close(self) -> None:
         """End the actors."""
-        if self._actors is not None:
-            self._actors.close()
-        self._actors = None
+        self.gang.close()
 
 
 Learners = Learner | RemoteLearnerGroup

@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from runner.cluster.futures import ready, wait_any
 from runner.config.operators import AsyncRequestsConfig
-from runner.env_runners.env_runner_group import EnvRunnerGroup
-from runner.env_runners.runner_ticket import RunnerTicket
+from runner.env_runners.env_runner_group import EnvRunnerGroup, SampleFuture
 from runner.env_runners.sample import Sample
-from runner.env_runners.tickets import ready_ones, wait_any
 from runner.plans.run_metrics import RunMetrics
 
 
@@ -47,7 +46,7 @@ class AsyncRequests:
         self._num_env_steps, self._explore, self._method = num_env_steps, explore, method
         self._sample_class = sample_class
         self._options = options
-        self._tickets: list[RunnerTicket] = []
+        self._requests: list[SampleFuture] = []
         self._num_left = self._num_at_once
 
     @property
@@ -60,68 +59,68 @@ class AsyncRequests:
         None comes also after as many answers as there are requests in flight, so that other plans have their turn
         where answers are always ready: runners in this process work when an answer is taken.
         """
-        self._env_runners.follow_room()
-        self._tickets = [ticket for ticket in self._tickets if not ticket.has_left]
-        num_in_flight = Counter(ticket.index for ticket in self._tickets)
+        self._env_runners.follow_capacity()
+        self._requests = [request for request in self._requests if not request.has_left]
+        num_in_flight = Counter(request.index for request in self._requests)
         for _ in range(self._options.num_async):
-            for index in self._env_runners.indexes:
+            for index in self._env_runners.actors.indexes:
                 if num_in_flight[index] < self._options.num_async:
-                    self._tickets.append(self._request(index))
+                    self._requests.append(self._request(index))
                     num_in_flight[index] += 1
         takeable = self._takeable()
-        ticket = self._ready(takeable)
-        if ticket is None:
+        request = self._ready(takeable)
+        if request is None:
             self._num_left = self._num_at_once
             self._env_runners.awaited |= dict.fromkeys(takeable)
             return None
         self._num_left -= 1
-        self._tickets.remove(ticket)
-        sample = self._env_runners.collect(ticket)
-        lag = self._env_runners.weights_seq_no - ticket.weights_seq_no
+        self._requests.remove(request)
+        sample = self._env_runners.collect(request)
+        lag = self._env_runners.weights_seq_no - request.weights_seq_no
         self._metrics.add_lag_when_taken(lag, sample.rollout.num_env_steps)
         return sample
 
     @property
     def num_ready(self) -> int:
         """Answers that are ready and have not been taken; runners in this process have none before they are asked."""
-        return sum(1 for _ in ready_ones([ticket for ticket in self._tickets if ticket.reference is not None]))
+        return sum(1 for _ in ready([request for request in self._requests if request.reference is not None]))
 
-    def _ready(self, takeable: Sequence[RunnerTicket]) -> RunnerTicket | None:
+    def _ready(self, takeable: Sequence[SampleFuture]) -> SampleFuture | None:
         if self._options.deterministic:
             wait_any(takeable)
-        ready = ready_ones(takeable) if self._num_left else ()
-        return next((ticket for ticket in ready if not ticket.has_left), None)
+        may_be_taken = ready(takeable) if self._num_left else ()
+        return next((request for request in may_be_taken if not request.has_left), None)
 
-    def _takeable(self) -> list[RunnerTicket]:
+    def _takeable(self) -> list[SampleFuture]:
         """Return the requests whose answer may be the next: the oldest of each runner, whose answers are in order."""
-        if self._options.deterministic or self._is_overdue(self._tickets[0]):
-            return self._tickets[:1]
-        oldest: dict[int, RunnerTicket] = {}
-        for ticket in self._tickets:
-            oldest.setdefault(ticket.index, ticket)
+        if self._options.deterministic or self._is_overdue(self._requests[0]):
+            return self._requests[:1]
+        oldest: dict[int, SampleFuture] = {}
+        for request in self._requests:
+            oldest.setdefault(request.index, request)
         return list(oldest.values())
 
-    def _is_overdue(self, ticket: RunnerTicket) -> bool:
+    def _is_overdue(self, request: SampleFuture) -> bool:
         most = self._options.max_weights_lag
-        return most is not None and self._env_runners.weights_seq_no - ticket.weights_seq_no >= most
+        return most is not None and self._env_runners.weights_seq_no - request.weights_seq_no >= most
 
-    def _request(self, index: int) -> RunnerTicket:
+    def _request(self, index: int) -> SampleFuture:
         num_sampled = self._metrics.num_env_steps_sampled_lifetime
         return self._env_runners.request(index, self._num_env_steps, self._explore, num_sampled, self._method)
 
     def get_state(self) -> dict[str, Any]:
         """Wait for all answers and return them, in the order of the requests."""
         answers = [
-            {"runner": ticket.index, "weights_seq_no": ticket.weights_seq_no, "answer": ticket.result().get_state()}
-            for ticket in self._tickets
-            if ticket.has_answer()
+            {"runner": request.index, "weights_seq_no": request.weights_seq_no, "answer": request.result().get_state()}
+            for request in self._requests
+            if request.has_answer()
         ]
         return {"answers": answers, "num_left": self._num_left}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Go on with the answers of `get_state`."""
         self._num_left = int(state["num_left"])
-        self._tickets = [
+        self._requests = [
             self._env_runners.answered(
                 int(one["runner"]), int(one["weights_seq_no"]), self._sample_class.from_state(one["answer"])
             )

@@ -315,7 +315,7 @@ def _actors_of(trainer: Trainer) -> Mapping[str, Callable[[Callable[[Any], Any]]
     groups = [] if trainer.parts.env_runners is None else [trainer.parts.env_runners]
     for group in (*groups, trainer.evaluation_runners):
         if group is not None:
-            actors[group.role] = group.call_processes
+            actors[group.actors.role] = group.actors.call_processes
     if isinstance(trainer.learners, RemoteLearnerGroup):
-        actors["learner"] = trainer.learners.call_processes
+        actors["learner"] = trainer.learners.gang.call_processes
     return actors

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,15 +15,13 @@ from runner.episodes.columns import Rollout
 from runner.replay.prioritized_replay_buffer import PrioritizedReplayBuffer
 from runner.replay.replay_buffer import BufferEmpty, Replayed
 from runner.replay.row_ring import Rows
-from runner.replay.shards import Answer, LocalShard, MakeBuffer, Shard, ShardLost, with_values
-from runner.restarts import Restarts
+from runner.replay.shards import Answer, KnownAnswer, LocalShards, MakeShards, ReplayShard, with_values
+from runner.restarts import ActorDied
 from runner.streams import restore_stream, stream_state
-
-MakeShard = Callable[[MakeBuffer], Shard]
 
 
 class _Drawn(NamedTuple):
-    """A sample that was drawn ahead: its shard, its env steps, and what waits for it."""
+    """A sample that was drawn ahead: its shard, its env steps, and its pending answer."""
 
     shard: int
     num_env_steps: int
@@ -37,13 +34,14 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
 
     An episode stays in one shard, and so do all that an env runner samples while its episodes go on: shards are
     written in turn by env runners, and more of them than env runners stay empty. Each sample is of one shard, and is
-    drawn while the update before it goes on: it does not know that update's priorities. A shard that is lost, and is
-    no `RestorableShard`, begins empty; its experiences are gone, and the run goes on.
+    drawn while the update before it goes on: it does not know that update's priorities. A shard whose process dies and
+    cannot be restored begins empty: its experiences are gone, and the run continues.
 
     Args:
         capacity: env steps of each module that all shards keep together.
         num_shards: S.
         n_step, gamma, alpha, beta: see `PrioritizedReplayBuffer`.
+        shards: makes the shards; a run with remote env runners passes what makes Ray actors.
 
     Raises:
         ValueError: a number out of its bounds.
@@ -57,38 +55,29 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
         gamma: float = 1.0,
         alpha: float = 0.6,
         beta: Schedule = 0.4,
+        shards: MakeShards = LocalShards,
     ) -> None:
         if not isinstance(num_shards, int) or num_shards < 1:
             raise ValueError(f"num_shards must be an integer of 1 or more, got {num_shards!r}")
         super().__init__(capacity, 1, n_step, gamma, 0, alpha, beta)
         self.num_shards = num_shards
-        make = partial(PrioritizedReplayBuffer, max(2, capacity // num_shards), 1, n_step, gamma, 0, alpha, beta)
-        self._make_buffer: MakeBuffer = make
-        self._restarts = Restarts(0, "")  # shards in this process are not lost
-        self._losses_in_a_row = [0] * num_shards
-        self._held: list[set[str]] = []  # modules of which a shard has experiences
+        of_shard = (max(2, capacity // num_shards), 1, n_step, gamma, 0, alpha, beta)
+
+        def make_shard(index: int, generation: int) -> ReplayShard:
+            return ReplayShard(*of_shard)
+
+        self._shards = shards(make_shard, num_shards)
+        self._held: list[set[str]] = [set() for _ in range(num_shards)]  # modules of which a shard has experiences
         self._shard_of: dict[str, int] = {}  # episode that goes on -> its shard
         self._next_written = self._next_sampled = 0
         self._drawn: _Drawn | None = None
-        self.use_shards(LocalShard)
 
     # -- shards ------------------------------------------------------------------------------------------------------
 
-    def use_shards(self, make_shard: MakeShard, restarts: Restarts | None = None) -> None:
-        """Keep the experiences in shards of `make_shard`, from before the first ones on.
-
-        Args:
-            make_shard: makes a shard around a buffer.
-            restarts: of lost shards; raises where the run shall end.
-        """
-        self._make_shard, self._restarts = make_shard, restarts or self._restarts
-        self._shards = [make_shard(self._make_buffer) for _ in range(self.num_shards)]
-        self._held = [set() for _ in self._shards]
-
     def _prepare(self, index: int) -> None:
         stream = np.random.Generator(np.random.PCG64(self._stream.integers(2**63, size=4)))
-        self._shards[index].call("use_stream", stream)
-        self._shards[index].call("use_lookback", dict(self._num_lookback))
+        self._shards.submit(index, "use_stream", stream)
+        self._shards.submit(index, "use_lookback", dict(self._num_lookback))
 
     def use_lookback(self, num_lookback: Mapping[str, int]) -> None:
         """Give the steps before each sample, and the random streams, to the shards; see `ReplayBuffer`."""
@@ -96,26 +85,23 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
         for index in range(self.num_shards):
             self._prepare(index)
 
-    def _replace(self, index: int, lost: ShardLost) -> None:
-        self._losses_in_a_row[index] += 1
-        self._restarts.add(f"replay shard {index} {lost}", self._losses_in_a_row[index])
+    def _begin_empty(self, index: int) -> None:
+        """Note that an empty shard has replaced one whose process died."""
         if self._drawn is not None and self._drawn.shard == index:
             self._drawn = None
-        self._shards[index].close()
-        self._shards[index] = self._make_shard(self._make_buffer)
         self._held[index] = set()
         self._prepare(index)
 
     def _call(self, index: int, method: str, *arguments: Any) -> Answer | None:
-        """Start a call of a shard; None: it was lost and is replaced."""
+        """Start a call of a shard; None: its process has died, and it begins empty."""
         try:
-            return self._shards[index].call(method, *arguments)
-        except ShardLost as lost:
-            self._replace(index, lost)
+            return self._shards.submit(index, method, *arguments)
+        except ActorDied:
+            self._begin_empty(index)
             return None
 
     def _call_all(self, method: str, *arguments: Any) -> list[Any]:
-        """Return the answers of all shards; one that is lost meanwhile is replaced, and asked again."""
+        """Return the answers of all shards; one that dies meanwhile is called again once it has been replaced."""
         answers = [self._call(index, method, *arguments) for index in range(self.num_shards)]
         return [self._answer_of(index, answer, method, *arguments) for index, answer in enumerate(answers)]
 
@@ -123,11 +109,9 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
         while True:
             try:
                 if answer is not None:
-                    value = answer()
-                    self._losses_in_a_row[index] = 0
-                    return value
-            except ShardLost as lost:
-                self._replace(index, lost)
+                    return answer.result()
+            except ActorDied:
+                self._begin_empty(index)
             answer = self._call(index, method, *arguments)
 
     # -- experiences -------------------------------------------------------------------------------------------------
@@ -176,13 +160,12 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
             drawn = self._draw(num_env_steps, num_env_steps_sampled)
         while True:
             try:
-                replayed = drawn.answer()
-                self._losses_in_a_row[drawn.shard] = 0
+                replayed = drawn.answer.result()
                 break
-            except ShardLost as lost:
-                self._replace(drawn.shard, lost)
+            except ActorDied:
+                self._begin_empty(drawn.shard)
                 drawn = self._draw(num_env_steps, num_env_steps_sampled)
-        with suppress(BufferEmpty):  # all others were lost
+        with suppress(BufferEmpty):  # all others begin empty
             self._drawn = self._draw(num_env_steps, num_env_steps_sampled)
         rows = {module_id: of_shard * self.num_shards + drawn.shard for module_id, of_shard in replayed.rows.items()}
         return Replayed(replayed.rollout.with_writable_rows(), rows)
@@ -216,7 +199,7 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
             **summed,
             "age_of_oldest": self.num_shards * max(one["age_of_oldest"] for one in of_shards),
             "mean_priority": sum(weighted) / summed["num_env_steps"] if weighted else None,
-            "num_shard_restarts": self._restarts.count,
+            "num_shard_restarts": self._shards.restarts.count,
         }
 
     # -- what is kept ------------------------------------------------------------------------------------------------
@@ -228,15 +211,15 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
         replayed = None
         if drawn is not None and has_experiences:
             try:
-                replayed = drawn.answer()
-                self._drawn = drawn._replace(answer=lambda: replayed)
-            except ShardLost as lost:
-                self._replace(drawn.shard, lost)
+                replayed = drawn.answer.result()
+                self._drawn = drawn._replace(answer=KnownAnswer(replayed))
+            except ActorDied:
+                self._begin_empty(drawn.shard)
         return {
             "has_experiences": has_experiences,
             "shards": shards,
             "shard_of": dict(self._shard_of) if has_experiences else {},
-            "num_restarts": self._restarts.count,
+            "num_restarts": self._shards.restarts.count,
             "held": [sorted(held) if has_experiences else [] for held in self._held],
             "next": [self._next_written, self._next_sampled],
             "drawn": None if drawn is None or replayed is None else _drawn_state(drawn, replayed),
@@ -249,15 +232,14 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
             self._answer_of(index, None, "set_state", with_values(of_shard))
         self._held = [set(held) for held in state["held"]]
         self._shard_of = {id_: int(index) for id_, index in state["shard_of"].items()}
-        self._restarts.count = int(state["num_restarts"])
+        self._shards.restarts.count = int(state["num_restarts"])
         self._next_written, self._next_sampled = map(int, state["next"])
         self._drawn = None if state["drawn"] is None else _drawn_from_state(state["drawn"])
         restore_stream(self._stream, state["stream"])
 
     def close(self) -> None:
-        """End the shards."""
-        for shard in self._shards:
-            shard.close()
+        """Free the shards."""
+        self._shards.abandon()
 
 
 def _drawn_state(drawn: _Drawn, replayed: Replayed) -> dict[str, Any]:
@@ -271,4 +253,4 @@ def _drawn_state(drawn: _Drawn, replayed: Replayed) -> dict[str, Any]:
 
 def _drawn_from_state(state: Mapping[str, Any]) -> _Drawn:
     replayed = Replayed(rollout_from_state(state["rollout"]), state["rows"])
-    return _Drawn(int(state["shard"]), int(state["num_env_steps"]), lambda: replayed)
+    return _Drawn(int(state["shard"]), int(state["num_env_steps"]), KnownAnswer(replayed))

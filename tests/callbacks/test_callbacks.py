@@ -185,8 +185,8 @@ def test_hooks_see_what_connectors_make_of_the_newest_observation() -> None:
     """Normalised: neither what another step left there nor zeros."""
     filtered = "connectors.env_to_module=[{prepend: {_target_: runner.pipelines.MeanStdFilter}}]"
     with trainer_of(*PPO, filtered, f"callbacks=[{{_target_: {OWN}.Seen}}]") as trainer:
-        [handle] = trainer.context.env_runners.handles
-        runner = handle.runner
+        [caller] = trainer.context.env_runners.actors.callers
+        runner = caller.held
         seen = []
         [hook] = runner._on_step
 

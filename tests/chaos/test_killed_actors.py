@@ -29,7 +29,7 @@ TRAIN = (
     "env_runners.num_envs_per_env_runner=4",
 )
 RAY_IS_GONE_S = 10.0
-RUNNER_ACTOR, LEARNER_ACTOR, SHARD_ACTOR = "ray::_RunnerActor", "ray::_LearnerActor", "ray::_ReplayShard"
+RUNNER_ACTOR, LEARNER_ACTOR, SHARD_ACTOR = "ray::EnvRunnerActor", "ray::LearnerActor", "ray::ReplayShardActor"
 
 
 def actors(command: Command, name: str) -> list[Process]:
@@ -155,7 +155,7 @@ def test_asynchronous_runs_learn_whatever_is_killed(
     command = start(*RUNNER, *overrides, "tracking=none", *never, f"hydra.run.dir={run_dir}")
     for number in range(NUM_KILLS):
         kill_one(command, killed[number % len(killed)], run_dir, every * number + 1, chance)
-        scenario.inject(f"SIGKILL of {killed[number % len(killed)].removeprefix('ray::_')}")
+        scenario.inject(f"SIGKILL of {killed[number % len(killed)].removeprefix('ray::')}")
     assert command.wait() == 0, command.output
     lines = progress_of(run_dir)
     assert max(line.get(metric) or 0 for line in lines) >= 450
@@ -222,7 +222,7 @@ def test_deterministic_runs_have_the_same_numbers_whatever_is_killed(
     command = start(*RUNNER, *overrides, f"hydra.run.dir={disturbed}")
     for number in range(NUM_KILLS):
         kill_one(command, killed[number % len(killed)], disturbed, 2 * number + 1, chance)
-        scenario.inject(f"SIGKILL of {killed[number % len(killed)].removeprefix('ray::_')}")
+        scenario.inject(f"SIGKILL of {killed[number % len(killed)].removeprefix('ray::')}")
     assert command.wait() == 0, command.output
     lines = progress_of(disturbed)
     assert sum(lines[-1].get(name, 0) for name in OF_LOSSES) == NUM_KILLS

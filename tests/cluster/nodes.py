@@ -42,11 +42,11 @@ class Nodes:
 
     def of_runners(self) -> list[str]:
         """Return the node of each env runner that is alive."""
-        return self._of("_RunnerActor")
+        return self._of("EnvRunnerActor")
 
     def of_learners(self) -> list[str]:
         """Return the node of each learner that is alive."""
-        return self._of("_LearnerActor")
+        return self._of("LearnerActor")
 
     def of_prelearners(self) -> list[str]:
         """Return the node of each pre-learner that is alive."""

@@ -8,27 +8,29 @@ from typing import Any
 
 import pytest
 
+from runner.cluster.actors import LocalActor
+from runner.cluster.elastic_group import ElasticGroup, Size
+from runner.cluster.futures import Future, LocalFuture
 from runner.config.errors import RunFailure
-from runner.env_runners.elastic_env_runner_group import ElasticEnvRunnerGroup, Size
-from runner.env_runners.handles import LocalHandle, RunnerLost
-from runner.env_runners.tickets import LocalTicket, Ticket
+from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.episodes.columns import Rollout
 from runner.experiment.trainer import Trainer
+from runner.restarts import ActorDied, Restarts
 from tests.conftest import WAIT_S, without_times
 from tests.support.coded_runs import coded_envs, coded_module, make_runner, weights_of
 
 
-class Runner(LocalHandle):
+class Runner(LocalActor):
     """A runner in this process that can be lost as one in another process."""
 
     is_lost = False
 
-    def submit(self, method: str, *args: Any) -> Ticket:
+    def submit(self, method: str, *args: Any) -> Future:
         """Lose the call where the runner is lost."""
-        return LocalTicket(self._lose) if self.is_lost else super().submit(method, *args)
+        return LocalFuture(self._lose) if self.is_lost else super().submit(method, *args)
 
     def _lose(self) -> None:
-        raise RunnerLost("is gone")
+        raise ActorDied("env runner died")
 
 
 class Cluster:
@@ -45,10 +47,10 @@ class Cluster:
 
 @pytest.fixture(autouse=True)
 def _looks_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("runner.env_runners.elastic_env_runner_group._LOOK_S", 0.0)
+    monkeypatch.setattr("runner.cluster.elastic_group._LOOK_S", 0.0)
 
 
-def group_of(cluster: Cluster, fewest: int, most: int, first: int, max_restarts: int = 9) -> ElasticEnvRunnerGroup:
+def group_of(cluster: Cluster, fewest: int, most: int, first: int, max_restarts: int = 9) -> EnvRunnerGroup:
     """Runners of two sub-environments each."""
     module = coded_module()
 
@@ -58,16 +60,16 @@ def group_of(cluster: Cluster, fewest: int, most: int, first: int, max_restarts:
 
     env, _ = coded_envs("sync", 1, [1])
     pipelines = {"default_policy": make_runner(env, module).env_to_module}
-    size = Size(fewest, most, cluster.count)
-    group = ElasticEnvRunnerGroup(make, size, first, pipelines, max_restarts)
+    size = Size(fewest, most, cluster.count, "address")
+    group = EnvRunnerGroup(ElasticGroup(make, size, first, "env runner", Restarts(max_restarts, "")), pipelines)
     group.addresses()
     group.set_weights(weights_of(module))
     return group
 
 
-def lose(group: ElasticEnvRunnerGroup, index: int) -> None:
+def lose(group: EnvRunnerGroup, index: int) -> None:
     """Let the runner be lost with its next call."""
-    runner = group.handles[group.indexes.index(index)]
+    runner = group.actors.callers[group.actors.indexes.index(index)]
     assert isinstance(runner, Runner)
     runner.is_lost = True
 
@@ -80,7 +82,7 @@ def ids_of(rollout: Rollout) -> list[str]:
 def test_it_starts_with_the_first_and_grows_to_the_most() -> None:
     cluster = Cluster()
     group = group_of(cluster, 1, 4, 2)
-    assert group.indexes == [0, 1]
+    assert group.actors.indexes == [0, 1]
     cluster.places = 9
     seen = [len(group.sample(4, True)) for _ in range(3)]
     assert seen == [2, 4, 4], "a new runner takes part once it is ready"
@@ -93,7 +95,7 @@ def test_others_make_what_a_lost_runner_owes_and_one_comes_back_with_other_seeds
     before = group.sample(30, True)
     lose(group, 1)
     samples = group.sample(30, True)
-    assert group.indexes == [0, 2]
+    assert group.actors.indexes == [0, 2]
     assert sum(sample.rollout.num_env_steps for sample in samples) >= 30
     assert {sample.runner for sample in samples} == {0, 2}
     assert group.num_restarts == 0
@@ -110,7 +112,7 @@ def test_a_runner_below_the_least_is_replaced_at_once() -> None:
     group = group_of(Cluster(), 2, 3, 2)
     lose(group, 0)
     assert [sample.runner for sample in group.sample(4, True)] == [0, 1]
-    assert (group.generations, group.num_restarts) == ([1, 0, 0], 1)
+    assert (group.actors.generations, group.num_restarts) == ([1, 0, 0], 1)
 
 
 def test_without_restarts_the_first_loss_ends_the_run() -> None:
@@ -128,7 +130,7 @@ def test_a_runner_that_was_lost_too_often_does_not_come_back() -> None:
         for places in (0, 1, 0):  # it is noticed, another one starts, and joins
             cluster.places = places
             group.sample(4, True)
-        assert group.indexes == indexes
+        assert group.actors.indexes == indexes
 
 
 @pytest.mark.parametrize(
@@ -153,7 +155,7 @@ def test_a_resumed_group_goes_on_with_the_runners_that_there_are(
     state = group.get_state()
     resumed = group_of(Cluster(), 1, 4, num_after)
     resumed.set_state(state)
-    assert (resumed.indexes, resumed.generations) == (indexes, generations)
+    assert (resumed.actors.indexes, resumed.actors.generations) == (indexes, generations)
     states = resumed.get_state()["runners"]
     for index in map(str, indexes):
         assert bool(states[index]) == (index in state["runners"]), "a fresh one has not sampled"

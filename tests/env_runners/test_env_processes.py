@@ -16,10 +16,10 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
+from runner.cluster.actors import LocalActor
 from runner.config.errors import Problem, RunFailure
 from runner.config.metrics import NUM_ENV_RESTARTS
 from runner.config.schemas import EnvConfig
-from runner.env_runners.handles import LocalHandle
 from runner.episodes import nested
 from runner.experiment.trainer import Trainer
 from tests.conftest import WAIT_S, without_times
@@ -121,9 +121,9 @@ def test_a_run_writes_its_checkpoint_although_a_process_was_killed() -> None:
     make = partial(Trainer.from_experiment, "ppo_cartpole", [*overrides, "module.fcnet_hiddens=[4]"])
     with make() as trainer, make() as resumed:
         trainer.train()
-        [handle] = trainer.env_runners.handles
-        assert isinstance(handle, LocalHandle)
-        killed(handle.runner.env, 0)
+        [caller] = trainer.env_runners.actors.callers
+        assert isinstance(caller, LocalActor)
+        killed(caller.held.env, 0)
         resumed.set_state(trainer.get_state())
         results = [without_times(one.train()) for one in (trainer, resumed)]
     assert results[0] == results[1]

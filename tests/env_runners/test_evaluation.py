@@ -10,13 +10,15 @@ import numpy as np
 import pytest
 import torch
 
+from runner.cluster.actor_group import ActorGroup
+from runner.cluster.actors import LocalActor
 from runner.config.schemas import EnvConfig
 from runner.env_runners import stepping_env_runner
 from runner.env_runners.env_makers import make_vector_env
 from runner.env_runners.env_runner_group import EnvRunnerGroup
-from runner.env_runners.handles import LocalHandle
 from runner.env_runners.vector_envs import SyncEnvironments
 from runner.modules import ActorCriticModule
+from runner.restarts import Restarts
 from tests.modules.test_actor_critic_module import SMALL
 from tests.support.coded_runs import coded_envs, coded_module, make_runner, weights_of
 from tests.support.environments import coded_length, coded_reward
@@ -146,12 +148,13 @@ def test_sampling_before_does_not_change_the_episodes() -> None:
 def make_group(num_runners: int) -> EnvRunnerGroup:
     module = coded_module()
 
-    def make(index: int, generation: int) -> LocalHandle:
+    def make(index: int, generation: int) -> LocalActor:
         env, _ = coded_envs("sync", 2, [3, 5])
-        return LocalHandle(lambda *_: make_runner(env, module, seed_name=("evaluation", index, generation)), 0, 0)
+        return LocalActor(lambda *_: make_runner(env, module, seed_name=("evaluation", index, generation)), 0, 0)
 
     env, _ = coded_envs("sync", 1, [1])
-    group = EnvRunnerGroup(make, num_runners, {"default_policy": make_runner(env, module).env_to_module}, 0)
+    actors = ActorGroup(make, num_runners, "env runner", Restarts(0, ""))
+    group = EnvRunnerGroup(actors, {"default_policy": make_runner(env, module).env_to_module})
     group.set_weights(weights_of(module))
     return group
 

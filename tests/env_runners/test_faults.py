@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
 import pytest
 
+from runner.cluster.actor_group import ActorGroup
+from runner.cluster.actors import LocalActor
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.schemas import EnvConfig
 from runner.env_runners.env_makers import make_vector_env
 from runner.env_runners.env_runner_group import EnvRunnerGroup
-from runner.env_runners.handles import LocalHandle
 from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
 from runner.modules import ActorCriticModule
+from runner.restarts import Restarts
 from tests.modules.test_actor_critic_module import SMALL
 from tests.support.coded_runs import make_runner, weights_of
 
@@ -96,7 +99,8 @@ def failure_of(env: SubEnvironments, edits: Any = (), steps: int = 20) -> Proble
     module = ActorCriticModule(env.single_observation_space, env.single_action_space, SMALL)
     runner = make_runner(env, module, env_to_module_edits=edits, validate_observations="error")
     pipelines = {"default_policy": runner.env_to_module}
-    group = EnvRunnerGroup(lambda index, generation: LocalHandle(lambda *_: runner, 0, 0), 1, pipelines, 0)
+    actors = ActorGroup(partial(LocalActor, lambda *_: runner), 1, "env runner", Restarts(0, ""))
+    group = EnvRunnerGroup(actors, pipelines)
     group.set_weights(weights_of(module))
     with pytest.raises(RunFailure) as caught, np.errstate(invalid="ignore"):
         group.sample(steps, True)

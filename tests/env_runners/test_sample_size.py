@@ -11,7 +11,7 @@ from ray import cloudpickle
 
 from runner import make_env_runner
 from runner.config.metrics import SAMPLE_BYTES, producible_metrics
-from runner.env_runners.handles import serialised_bytes
+from runner.env_runners.env_runner_actor import serialised_bytes
 from runner.env_runners.sample import Sample
 from runner.episodes import nested
 from runner.experiment.trainer import Trainer

@@ -190,8 +190,8 @@ def test_a_restored_league_plays_the_snapshots_that_it_had(tmp_path: Path) -> No
         assert feature_of(trainer, "league").policy_files("main-0") != expected
         trainer.set_state(load_checkpoint(tmp_path / "one")[0])
         trainer.train()
-        [handle] = trainer.env_runners.handles
-        seated = handle.runner.env  # type: ignore[attr-defined]
+        [caller] = trainer.env_runners.actors.callers
+        seated = caller.held.env  # type: ignore[attr-defined]
         assert seated._policies["main-0"] == expected
         assert any(player_id.startswith("main-") for player_id, _ in seated._players)
 

@@ -186,8 +186,8 @@ def test_a_run_resumes_exactly(name: str, tmp_path: Path) -> None:
 def noise_of(trainer: Trainer, explore: bool) -> Any:
     """The noise of the next forward pass of the only env runner."""
     trainer.context.env_runners.sample(1, explore)
-    [handle] = trainer.context.env_runners.handles
-    return handle.runner._to_module.get("noise")
+    [caller] = trainer.context.env_runners.actors.callers
+    return caller.held._to_module.get("noise")
 
 
 def test_noise_is_for_exploring() -> None:

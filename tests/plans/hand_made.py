@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import islice
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ class Sent:
 
     def __init__(self) -> None:
         self.runners: list[Any] = []
-        self.generations = [0] * self.num_runners
+        self.actors = SimpleNamespace(generations=[0] * self.num_runners)
 
     def set_weights(self, weights: Any, runners: Iterable[int] | None = None) -> None:
         """Keep to whom they went."""

@@ -14,16 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from runner.cluster.actor_group import ActorGroup
+from runner.cluster.actors import Caller, LocalActor, RemoteActor, Role
+from runner.cluster.futures import wait_any
 from runner.cluster.placement import Placement
 from runner.config.operators import AsyncGradientsConfig, ParallelRolloutsConfig
+from runner.env_runners.env_runner_actor import EnvRunnerActor
 from runner.env_runners.env_runner_group import EnvRunnerGroup
-from runner.env_runners.handles import LocalHandle, RemoteHandle, RunnerHandle, RunnerLost
 from runner.env_runners.sample import Sample
-from runner.env_runners.tickets import wait_any
 from runner.episodes.columns import Rollout
 from runner.experiment.trainer import Trainer
 from runner.plans.async_requests import AsyncRequests
 from runner.plans.run_metrics import RunMetrics
+from runner.restarts import ActorDied, Restarts
 from runner.rows.finished_episodes import FinishedEpisodes
 from tests.conftest import WAIT_S, marked_but, without_times
 
@@ -87,17 +90,17 @@ def test_a_runner_killed_in_the_middle_of_asynchronous_sampling_is_replaced(ray_
     with trainer_of("a2c", A3C) as trainer:
         trainer.train()
         group = trainer.env_runners
-        assert {ticket.index for ticket in group.in_flight} == {0, 1}, "requests are in flight between iterations"
-        handle: Any = group.handles[1]
+        assert {request.index for request in group.in_flight} == {0, 1}, "requests are in flight between iterations"
+        caller: Any = group.actors.callers[1]
         import ray
 
-        pid = ray.get(handle._actor.__ray_call__.remote(lambda actor: os.getpid()))
+        pid = ray.get(caller.actor.__ray_call__.remote(lambda actor: os.getpid()))
         os.kill(pid, signal.SIGKILL)
         deadline = time.monotonic() + WAIT_S
         while group.num_restarts == 0:
             assert time.monotonic() < deadline
             result = trainer.train()
-        assert group.generations[1] == 1
+        assert group.actors.generations[1] == 1
         before = result["num_env_steps_trained_lifetime"]
         for _ in range(3):
             result = trainer.train()
@@ -119,7 +122,7 @@ def test_samples_say_which_weights_acted() -> None:
     assert len(set(numbers)) == 3
 
 
-# -- tickets -------------------------------------------------------------------------------------------------------
+# -- futures -------------------------------------------------------------------------------------------------------
 
 
 class Clerk:
@@ -162,52 +165,59 @@ def make_slow_clerk(index: int, generation: int) -> SlowClerk:
     return SlowClerk()
 
 
-MakeHandle = Callable[[], RunnerHandle]
+MakeCaller = Callable[[], Caller]
+
+
+def remote_clerk(answer_timeout_s: float = 30.0) -> RemoteActor:
+    """A clerk in a Ray actor."""
+    return RemoteActor(role_of_runners(answer_timeout_s), make_clerk, 0)
+
+
+def role_of_runners(answer_timeout_s: float = WAIT_S) -> Role:
+    """Env runners, ten per CPU."""
+    return Role("env runner", EnvRunnerActor, Placement({"CPU": 0.1}), answer_timeout_s)
 
 
 @pytest.fixture(params=["local", pytest.param("remote", marks=pytest.mark.ray)])
-def make_handle(request: pytest.FixtureRequest) -> Any:
-    """Makes handles of clerks, here or in Ray actors."""
-    made: list[RunnerHandle] = []
+def make_caller(request: pytest.FixtureRequest) -> Any:
+    """Makes clerks, here or in Ray actors."""
+    made: list[Caller] = []
     if request.param == "remote":
         request.getfixturevalue("ray_cluster")
 
-    def make() -> RunnerHandle:
-        remote = request.param == "remote"
-        made.append(
-            RemoteHandle(make_clerk, 0, 0, Placement({"CPU": 0.1}), 30.0) if remote else LocalHandle(make_clerk, 0, 0)
-        )
+    def make() -> Caller:
+        made.append(remote_clerk() if request.param == "remote" else LocalActor(make_clerk, 0, 0))
         return made[-1]
 
     yield make
-    for handle in made:
-        handle.close()
+    for caller in made:
+        caller.close()
 
 
-def test_calls_are_answered_in_their_order_however_they_are_asked_for(make_handle: MakeHandle) -> None:
-    handle = make_handle()
-    tickets = [handle.submit("answer", name) for name in "abc"]
-    assert [ticket.result() for ticket in reversed(tickets)] == [("c", 2), ("b", 1), ("a", 0)]
-    assert tickets[1].result() == ("b", 1), "an answer can be asked for twice"
+def test_calls_are_answered_in_their_order_however_they_are_asked_for(make_caller: MakeCaller) -> None:
+    caller = make_caller()
+    futures = [caller.submit("answer", name) for name in "abc"]
+    assert [future.result() for future in reversed(futures)] == [("c", 2), ("b", 1), ("a", 0)]
+    assert futures[1].result() == ("b", 1), "an answer can be asked for twice"
 
 
-def test_any_of_several_runners(make_handle: MakeHandle) -> None:
-    slow, fast = make_handle(), make_handle()
-    for handle in (slow, fast):
-        handle.submit("answer", "ready").result()
-    tickets = [slow.submit("answer", "slow", 0.5), fast.submit("answer", "fast")]
-    number = wait_any(tickets)
-    assert tickets[number].is_ready()
-    left = {"slow", "fast"} - {tickets[number].result()[0]}
-    assert tickets[1 - number].result() == (*left, 1)
-    assert wait_any(tickets) == 0, "both are ready"
+def test_any_of_several_runners(make_caller: MakeCaller) -> None:
+    slow, fast = make_caller(), make_caller()
+    for caller in (slow, fast):
+        caller.submit("answer", "ready").result()
+    futures = [slow.submit("answer", "slow", 0.5), fast.submit("answer", "fast")]
+    number = wait_any(futures)
+    assert futures[number].is_ready()
+    left = {"slow", "fast"} - {futures[number].result()[0]}
+    assert futures[1 - number].result() == (*left, 1)
+    assert wait_any(futures) == 0, "both are ready"
 
 
-def test_a_call_that_fails_fails_alone(make_handle: MakeHandle) -> None:
+def test_a_call_that_fails_fails_alone(make_caller: MakeCaller) -> None:
     from runner.config.errors import RunFailure
 
-    handle = make_handle()
-    before, failing, after = handle.submit("answer", 1), handle.submit("fail"), handle.submit("answer", 2)
+    caller = make_caller()
+    before, failing, after = caller.submit("answer", 1), caller.submit("fail"), caller.submit("answer", 2)
     assert after.result() == (2, 1)
     for _ in range(2):
         with pytest.raises(RunFailure, match="it failed"):
@@ -218,30 +228,30 @@ def test_a_call_that_fails_fails_alone(make_handle: MakeHandle) -> None:
 
 @pytest.mark.ray
 def test_tickets_of_a_runner_that_died_are_ready_and_say_so(ray_cluster: None) -> None:
-    handle = RemoteHandle(make_clerk, 0, 0, Placement({"CPU": 0.1}), 30.0)
-    handle.submit("answer", 1).result()
-    tickets = [handle.submit("die"), handle.submit("answer", 2)]
-    wait_any(tickets)
-    for ticket in tickets:
-        with pytest.raises(RunnerLost):
-            ticket.result()
-        assert ticket.is_ready()
-    handle.close()
+    caller = remote_clerk()
+    caller.submit("answer", 1).result()
+    futures = [caller.submit("die"), caller.submit("answer", 2)]
+    wait_any(futures)
+    for future in futures:
+        with pytest.raises(ActorDied):
+            future.result()
+        assert future.is_ready()
+    caller.close()
 
 
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_silent_runner_costs_its_timeout_once(ray_cluster: None) -> None:
     timeout_s = 4.0
-    handle = RemoteHandle(make_clerk, 0, 0, Placement({"CPU": 0.1}), timeout_s)
-    handle.submit("answer", 1).result()
-    silent = handle.submit("answer", 2, 60.0)
+    caller = remote_clerk(timeout_s)
+    caller.submit("answer", 1).result()
+    silent = caller.submit("answer", 2, 60.0)
     wait_any([silent])
     waited_s = time.monotonic()
-    with pytest.raises(RunnerLost, match="did not answer answer within its timeout"):
+    with pytest.raises(ActorDied, match="did not answer answer within its timeout"):
         silent.result()
     assert time.monotonic() - waited_s < timeout_s / 2
-    handle.close()
+    caller.close()
 
 
 # -- waiting -------------------------------------------------------------------------------------------------------
@@ -269,12 +279,18 @@ class SlowClerk(Clerk):
         return Sample(Rollout({}, num_env_steps), FinishedEpisodes(*[np.zeros(0)] * 3), {})
 
 
+def remote_group(make_runner: Callable[[int, int], Any], num_runners: int) -> EnvRunnerGroup:
+    """Runners in Ray actors."""
+    make = partial(RemoteActor, role_of_runners(), make_runner)
+    return EnvRunnerGroup(ActorGroup(make, num_runners, "env runner", Restarts(0, "")), {})
+
+
 @pytest.mark.slow
 @pytest.mark.ray
 def test_a_plan_that_has_its_turn_waits_whatever_is_ready_for_another(ray_cluster: None, tmp_path: Path) -> None:
     """Two plans of the same runners; the answer of the first one is ready, and the second one holds its turn."""
     gates = [tmp_path / "1", tmp_path / "2"]
-    group = EnvRunnerGroup(lambda i, g: RemoteHandle(make_slow_clerk, i, g, Placement({"CPU": 0.1}), WAIT_S), 1, {}, 0)
+    group = remote_group(make_slow_clerk, 1)
     group.set_weights({})
     group.shared_state = {"gates": str(tmp_path)}
     options, metrics = AsyncGradientsConfig(), RunMetrics(1)
@@ -283,12 +299,12 @@ def test_a_plan_that_has_its_turn_waits_whatever_is_ready_for_another(ray_cluste
     assert second.next_ready() is None
     gates[0].touch()
     group.wait_for_any()
-    assert [ticket.is_ready() for ticket in group.in_flight] == [True, False]
+    assert [request.is_ready() for request in group.in_flight] == [True, False]
     assert second.next_ready() is None
     opening = threading.Timer(0.5, gates[1].touch)
     opening.start()
     group.wait_for_any()
-    assert [ticket.is_ready() for ticket in group.in_flight] == [True, True]
+    assert [request.is_ready() for request in group.in_flight] == [True, True]
     assert second.next_ready() is not None
     group.close()
 
@@ -297,8 +313,7 @@ def test_a_plan_that_has_its_turn_waits_whatever_is_ready_for_another(ray_cluste
 @pytest.mark.ray
 def test_a_sample_at_the_bound_of_lag_is_waited_for(ray_cluster: None, tmp_path: Path) -> None:
     """Runner 0 does not answer; runner 1's answers are taken until two updates were made since runner 0 was asked."""
-    make_runner = partial(make_gated_clerk, tmp_path)
-    group = EnvRunnerGroup(lambda i, g: RemoteHandle(make_runner, i, g, Placement({"CPU": 0.1}), WAIT_S), 2, {}, 0)
+    group = remote_group(partial(make_gated_clerk, tmp_path), 2)
     group.set_weights({})
     (tmp_path / "1").touch()
     options = ParallelRolloutsConfig(mode="async", max_weights_lag=2)

@@ -131,7 +131,7 @@ def test_episodes_of_a_runner_that_was_lost_are_dropped() -> None:
     def items() -> Iterator[Experiences]:
         for id_ in (first, lost, other):
             yield Experiences(_part(id_, False))
-        runners.generations = [0, 1]
+        runners.actors.generations = [0, 1]
         for id_, is_done in ((new, True), (first, True), (other, True)):
             yield Experiences(_part(id_, is_done))
 

@@ -133,10 +133,9 @@ def test_a_run_goes_on_from_its_checkpoint_and_after_lost_learners_with_the_same
 
 def _kill_in_update(trainer: Trainer, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """SIGKILL of a learner when its update of this number has begun."""
-    import ray
 
     learners: Any = trainer.learners
-    [_, pid] = ray.get([one.__ray_call__.remote(lambda _: os.getpid()) for one in learners._actors.actors])
+    [_, pid] = learners.gang.call_processes(lambda _: os.getpid())
     begin, calls = learners.begin_update, iter(range(1000))
 
     def begin_and_kill(*arguments: Any) -> Any:

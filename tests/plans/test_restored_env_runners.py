@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from runner.cluster.placement import Placement
-from runner.env_runners.handles import RunnerLost
-from runner.env_runners.restorable_handle import RestorableHandle
+from runner.cluster.replaying_actor import ReplayingActor
 from runner.experiment.trainer import Trainer
-from tests.conftest import WAIT_S, marked_but, without_times
-from tests.plans.test_on_ray import DETERMINISTIC_PLANS, SMALL
+from runner.restarts import ActorDied
+from tests.conftest import marked_but, without_times
+from tests.plans.test_on_ray import DETERMINISTIC_PLANS, SMALL, role_of_runners
 
 pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("ray_cluster")]
 
@@ -26,9 +25,9 @@ LOSSES = ("fault_tolerance/num_remote_worker_restarts",)
 CALLS_PER_SNAPSHOT = 16
 
 
-def kill(handle: Any) -> None:
+def kill(caller: Any) -> None:
     """End the process of an env runner once it has answered what it was asked, and wait until it has gone."""
-    end(handle, handle.submit_function(process_of).result())
+    end(caller, caller.submit_function(process_of).result())
 
 
 def process_of(actor: Any) -> int:
@@ -36,11 +35,11 @@ def process_of(actor: Any) -> int:
     return os.getpid()
 
 
-def end(handle: Any, pid: int) -> None:
+def end(caller: Any, pid: int) -> None:
     """End the process of an env runner, whatever it does, and wait until it has gone."""
     os.kill(pid, signal.SIGKILL)
-    with pytest.raises(RunnerLost):
-        handle.submit_function(process_of).result()
+    with pytest.raises(ActorDied):
+        caller.submit_function(process_of).result()
 
 
 def results_of(experiment: str, kills: Mapping[int, tuple[int, ...]], *overrides: str) -> list[dict[str, Any]]:
@@ -51,10 +50,10 @@ def results_of(experiment: str, kills: Mapping[int, tuple[int, ...]], *overrides
     with Trainer.from_experiment(experiment, settings) as trainer:
         for iteration in range(8):
             for index in kills.get(iteration, ()):
-                kill(trainer.env_runners.handles[index])
+                kill(trainer.env_runners.actors.callers[index])
             results.append(without_times(trainer.train()))
         assert trainer.env_runners.num_restarts == sum(map(len, kills.values()))
-        assert trainer.env_runners.generations == [0, 0], "nobody has got other seeds"
+        assert trainer.env_runners.actors.generations == [0, 0], "nobody has got other seeds"
     return [{name: value for name, value in result.items() if name not in LOSSES} for result in results]
 
 
@@ -71,13 +70,13 @@ def test_restored_env_runners_go_on_after_a_checkpoint() -> None:
     settings = [*SMALL, plan, "algorithm.min_sample_timesteps_per_iteration=150"]
     with Trainer.from_experiment("impala_cartpole", settings) as first:
         first.train()
-        kill(first.env_runners.handles[0])
+        kill(first.env_runners.actors.callers[0])
         first.train()
         state = first.get_state()
         expected = without_times(first.train())
     with Trainer.from_experiment("impala_cartpole", settings) as second:
         second.set_state(state)
-        kill(second.env_runners.handles[1])
+        kill(second.env_runners.actors.callers[1])
         found = without_times(second.train())
     assert (expected.pop(LOSSES[0]), found.pop(LOSSES[0])) == (1, 2)
     assert found == expected
@@ -96,7 +95,7 @@ def test_a_lost_evaluation_runner_changes_no_number() -> None:
             found.append([without_times(trainer.train())])
             if is_killed:
                 assert trainer.evaluation_runners is not None
-                kill(trainer.evaluation_runners.handles[0])
+                kill(trainer.evaluation_runners.actors.callers[0])
             found[-1] += [without_times(trainer.train()) for _ in range(2)]
     assert found[0] == found[1]
 
@@ -141,9 +140,9 @@ def make_counter(index: int, generation: int) -> Counter:
 
 
 @pytest.fixture
-def handle() -> Iterator[RestorableHandle]:
+def caller() -> Iterator[ReplayingActor]:
     """A counter in a Ray actor."""
-    made = RestorableHandle(make_counter, 0, 0, Placement({"CPU": 0.1}), WAIT_S)
+    made = ReplayingActor(role_of_runners(), make_counter, 0)
     yield made
     made.close()
 
@@ -152,91 +151,91 @@ NUMBERS = [0, 3, CALLS_PER_SNAPSHOT - 1, CALLS_PER_SNAPSHOT, 3 * CALLS_PER_SNAPS
 
 
 @pytest.mark.parametrize("num_before", marked_but(pytest.mark.slow, NUMBERS, 3))
-def test_calls_and_announcements_since_a_snapshot_are_repeated(handle: RestorableHandle, num_before: int) -> None:
+def test_calls_and_announcements_since_a_snapshot_are_repeated(caller: ReplayingActor, num_before: int) -> None:
     for _ in range(num_before):
-        handle.submit("add", 1).result()
-    handle.announce("factor", "scale", 10)  # for one of the numbers right before a snapshot
+        caller.submit("add", 1).result()
+    caller.announce("factor", "scale", 10)  # for one of the numbers right before a snapshot
     for number in (1, 2):
-        assert handle.submit("add", 1).result() == num_before + 10 * number
-    answered = handle.submit("add", 1)
+        assert caller.submit("add", 1).result() == num_before + 10 * number
+    answered = caller.submit("add", 1)
     assert answered.result() == num_before + 30
-    kill(handle)
-    handle.announce("factor", "scale", 100)
-    waiting = [handle.submit("add", 1) for _ in range(2)]
-    for ticket in waiting:
-        with pytest.raises(RunnerLost):
-            ticket.result()
-    assert handle.restore()
+    kill(caller)
+    caller.announce("factor", "scale", 100)
+    waiting = [caller.submit("add", 1) for _ in range(2)]
+    for future in waiting:
+        with pytest.raises(ActorDied):
+            future.result()
+    assert caller.restore()
     assert answered.result() == num_before + 30, "an answer can be asked for twice"
-    assert not handle._has_answered, "that was no answer of the new actor"
-    assert [ticket.result() for ticket in waiting] == [num_before + 130, num_before + 230]
-    assert handle.submit("add", 1).result() == num_before + 330
-    assert num_calls_of(handle) <= CALLS_PER_SNAPSHOT + 6
+    assert not caller._has_answered, "that was no answer of the new actor"
+    assert [future.result() for future in waiting] == [num_before + 130, num_before + 230]
+    assert caller.submit("add", 1).result() == num_before + 330
+    assert num_calls_of(caller) <= CALLS_PER_SNAPSHOT + 6
 
 
-def num_calls_of(handle: RestorableHandle) -> int:
-    """Return how many calls the handle knows."""
-    return sum(len(period.calls) for period in handle._periods)
+def num_calls_of(caller: ReplayingActor) -> int:
+    """Return how many calls the caller knows."""
+    return sum(len(period.calls) for period in caller._periods)
 
 
 @pytest.mark.slow
-def test_one_that_dies_in_a_call_with_a_snapshot_behind_it(handle: RestorableHandle) -> None:
+def test_one_that_dies_in_a_call_with_a_snapshot_behind_it(caller: ReplayingActor) -> None:
     """Calls in flight are answered by the new actor; what is known of calls does not grow over the losses."""
     expected = 0
     for _ in range(3):
-        pid = handle.submit_function(process_of).result()
-        for _ in range(CALLS_PER_SNAPSHOT - num_calls_of(handle) % CALLS_PER_SNAPSHOT - 2):
+        pid = caller.submit_function(process_of).result()
+        for _ in range(CALLS_PER_SNAPSHOT - num_calls_of(caller) % CALLS_PER_SNAPSHOT - 2):
             expected += 1
-            assert handle.submit("add", 1).result() == expected
-        running = [handle.submit("add", 1, 1.0), *(handle.submit("add", 1) for _ in range(2))]
-        end(handle, pid)
-        with pytest.raises(RunnerLost):
+            assert caller.submit("add", 1).result() == expected
+        running = [caller.submit("add", 1, 1.0), *(caller.submit("add", 1) for _ in range(2))]
+        end(caller, pid)
+        with pytest.raises(ActorDied):
             running[0].result()
-        assert handle.restore()
-        assert [ticket.result() for ticket in running] == [expected + 1, expected + 2, expected + 3]
+        assert caller.restore()
+        assert [future.result() for future in running] == [expected + 1, expected + 2, expected + 3]
         expected += 3
     for _ in range(3 * CALLS_PER_SNAPSHOT):
-        handle.submit("add", 1).result()
-    assert num_calls_of(handle) <= 2 * CALLS_PER_SNAPSHOT
+        caller.submit("add", 1).result()
+    assert num_calls_of(caller) <= 2 * CALLS_PER_SNAPSHOT
 
 
 @pytest.mark.slow
-def test_a_call_that_kills_is_repeated_once(handle: RestorableHandle, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_call_that_kills_is_repeated_once(caller: ReplayingActor, caplog: pytest.LogCaptureFixture) -> None:
     """Else a run would end that an env runner with other seeds lets go on."""
-    handle.submit("add", 1).result()
-    fatal = handle.submit("die")
+    caller.submit("add", 1).result()
+    fatal = caller.submit("die")
     for can_be_restored in (True, False):
         assert "cannot be restored" not in caplog.text
-        with pytest.raises(RunnerLost):
+        with pytest.raises(ActorDied):
             fatal.result()
-        assert handle.restore() is can_be_restored
-    assert "env runner 0 cannot be restored: another one, with other seeds" in caplog.text
+        assert caller.restore() is can_be_restored
+    assert "env runner 0 cannot be restored: a new one takes its place" in caplog.text
 
 
 @pytest.mark.slow
-def test_an_older_snapshot_takes_the_place_of_one_that_is_not_there(handle: RestorableHandle) -> None:
+def test_an_older_snapshot_takes_the_place_of_one_that_is_not_there(caller: ReplayingActor) -> None:
     for _ in range(CALLS_PER_SNAPSHOT + 1):
-        handle.submit("add", 1).result()
-    handle.submit("forbid", True).result()
+        caller.submit("add", 1).result()
+    caller.submit("forbid", True).result()
     for _ in range(CALLS_PER_SNAPSHOT - 3):
-        handle.submit("add", 1).result()
-    unanswered = [handle.submit("add", 1) for _ in range(2)]
-    assert len(handle._periods) == 2, "with the snapshot that is refused"
-    kill(handle)
-    assert handle.restore()
+        caller.submit("add", 1).result()
+    unanswered = [caller.submit("add", 1) for _ in range(2)]
+    assert len(caller._periods) == 2, "with the snapshot that is refused"
+    kill(caller)
+    assert caller.restore()
     assert unanswered[-1].result() == 2 * CALLS_PER_SNAPSHOT
 
 
 @pytest.mark.slow
-def test_a_runner_that_does_not_take_its_own_state_is_lost(handle: RestorableHandle) -> None:
-    handle.submit("forbid", False, True).result()
+def test_a_runner_that_does_not_take_its_own_state_is_lost(caller: ReplayingActor) -> None:
+    caller.submit("forbid", False, True).result()
     for _ in range(CALLS_PER_SNAPSHOT):
-        handle.submit("add", 1).result()
-    kill(handle)
-    lost = handle.submit("add", 1)
-    with pytest.raises(RunnerLost):
+        caller.submit("add", 1).result()
+    kill(caller)
+    lost = caller.submit("add", 1)
+    with pytest.raises(ActorDied):
         lost.result()
-    assert handle.restore()
-    with pytest.raises(RunnerLost, match="does not take a snapshot of its own state"):
+    assert caller.restore()
+    with pytest.raises(ActorDied, match="does not take a snapshot of its own state"):
         lost.result()
-    assert not handle.restore()
+    assert not caller.restore()

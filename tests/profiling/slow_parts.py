@@ -57,4 +57,4 @@ class ReplacingRunner(Callback):
     def on_train_result(self, *, trainer: Any, **_: Any) -> None:
         """Close its actor, which the next call finds gone."""
         if trainer.training_iteration == 2:
-            trainer.env_runners.handles[0].close()
+            trainer.env_runners.actors.callers[0].close()

@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
+import itertools
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from runner.checkpoints import load_checkpoint, save_checkpoint
+from runner.cluster.actor_group import ActorGroup
+from runner.cluster.actors import Actor
 from runner.config.errors import RunFailure
 from runner.episodes.columns import Rollout
+from runner.experiment.replay_shards import REPLAY, shard_group
 from runner.replay import BufferEmpty, ShardedReplayBuffer
-from runner.replay.restorable_shard import RestorableShard
-from runner.replay.sharded_replay_buffer import MakeShard
-from runner.replay.shards import LocalShard, RemoteShard
+from runner.replay.shards import LocalShards, MakeShards
 from runner.restarts import Restarts
 from runner.streams import random_stream
 from tests.replay.test_replay_buffer import ID, rollout_of
 
 
-def sharded(make_shard: MakeShard = LocalShard, **arguments: Any) -> ShardedReplayBuffer:
-    buffer = ShardedReplayBuffer(90, **{"num_shards": 3, "alpha": 1.0, **arguments})
-    buffer.use_shards(make_shard, Restarts(100, "keys"))
+def remote(num_restarts: int = 100) -> MakeShards:
+    """Shards in Ray actors, of which a dead one begins empty."""
+    return partial(shard_group, restarts=Restarts(num_restarts, "keys"), replay=None)
+
+
+def restored(num_restarts: int = 100, calls_per_snapshot: int = REPLAY.calls_per_snapshot) -> MakeShards:
+    """Shards in Ray actors, of which a dead one is restored."""
+    replay = replace(REPLAY, calls_per_snapshot=calls_per_snapshot)
+    return partial(shard_group, restarts=Restarts(num_restarts, "keys"), replay=replay)
+
+
+def sharded(shards: MakeShards = LocalShards, **arguments: Any) -> ShardedReplayBuffer:
+    buffer = ShardedReplayBuffer(90, **{"num_shards": 3, "alpha": 1.0, "shards": shards, **arguments})
     buffer.use_stream(random_stream(0, "test"))
     buffer.use_lookback({ID: 0})
     return buffer
 
 
-def filled(make_shard: MakeShard = LocalShard) -> ShardedReplayBuffer:
+def filled(shards: MakeShards = LocalShards) -> ShardedReplayBuffer:
     """Episodes 0, 1, 2 are in shards 0, 1, 2, and so are 3, 4, 5."""
-    buffer = sharded(make_shard)
+    buffer = sharded(shards)
     for number in range(6):
         buffer.add(rollout_of(f"episode {number}", first=number))
     return buffer
@@ -144,27 +156,27 @@ def test_a_resumed_buffer_goes_on_with_the_sample_that_was_drawn_ahead(tmp_path:
 
 @pytest.mark.ray
 def test_the_same_in_this_process_and_in_actors(ray_cluster: None, tmp_path: Path) -> None:
-    local, remote = filled(), filled(RemoteShard)
-    assert played(local) == played(remote)
-    save_checkpoint(tmp_path / "checkpoint", {"replay": remote.get_state()}, {})
-    resumed = sharded(RemoteShard)
+    here, there = filled(), filled(remote())
+    assert played(here) == played(there)
+    save_checkpoint(tmp_path / "checkpoint", {"replay": there.get_state()}, {})
+    resumed = sharded(remote())
     resumed.set_state(load_checkpoint(tmp_path / "checkpoint")[0]["replay"])
-    straight = played(local)
-    assert played(remote) == straight
+    straight = played(here)
+    assert played(there) == straight
     assert played(resumed) == straight
-    for buffer in (remote, resumed):
+    for buffer in (there, resumed):
         buffer.close()
 
 
 @pytest.mark.ray
 @pytest.mark.parametrize("lost", [[0], [2], [0, 1, 2]], ids=str)
 def test_a_shard_that_is_lost_begins_anew(lost: list[int], ray_cluster: None) -> None:
-    buffer = sharded(RemoteShard)
+    buffer = sharded(remote())
     for number in range(6):
         buffer.add(rollout_of(f"episode {number}", first=number))
     replayed = buffer.sample(8)
     for index in lost:
-        buffer._shards[index].close()  # kills the actor
+        caller_of(buffer, index).close()  # kills the actor
     state = buffer.get_state()
     assert len(buffer) == 30 - 10 * len(lost), "a checkpoint goes on without the lost ones"
     assert state["num_restarts"] == len(lost)
@@ -182,19 +194,19 @@ def test_a_shard_that_is_lost_begins_anew(lost: list[int], ray_cluster: None) ->
     buffer.close()
 
 
-def restorable(restarts: Restarts, **options: int) -> MakeShard:
-    return partial(RestorableShard, restarts=restarts, **options)
+def caller_of(buffer: ShardedReplayBuffer, index: int) -> Any:
+    return cast(ActorGroup, buffer._shards).callers[index]
 
 
 def kill(buffer: ShardedReplayBuffer, index: int) -> None:
     """Kill the actor of a shard, which may answer a call until it is gone."""
     import ray
 
-    shard: Any = buffer._shards[index]
-    ray.kill(shard._actor)
+    actor = caller_of(buffer, index).actor
+    ray.kill(actor)
     with suppress(ray.exceptions.ActorDiedError):
         while True:
-            ray.get(shard._actor.call.remote("__len__"))
+            ray.get(actor.call.remote("__len__"))
 
 
 def without_restarts(seen: list[Any]) -> list[Any]:
@@ -204,27 +216,26 @@ def without_restarts(seen: list[Any]) -> list[Any]:
 
 @pytest.mark.ray
 @pytest.mark.parametrize("calls_per_snapshot", [1000, 4, 1])
-def test_a_restorable_shard_that_is_lost_goes_on_as_if_it_had_not_been(
+def test_a_restored_shard_that_is_lost_goes_on_as_if_it_had_not_been(
     calls_per_snapshot: int, ray_cluster: None
 ) -> None:
     """A sample that was drawn ahead is waited for when it is lost; snapshots may be in the making."""
-    restarts = Restarts(100, "keys")
-    undisturbed, buffer = filled(), filled(restorable(restarts, calls_per_snapshot=calls_per_snapshot))
+    undisturbed, buffer = filled(), filled(restored(calls_per_snapshot=calls_per_snapshot))
     len(buffer)  # all actors have started
     for number in range(4):
         for index in {number % 3, number % 2}:
             kill(buffer, index)
         assert without_restarts(played(buffer, 3)) == without_restarts(played(undisturbed, 3)), number
-    assert restarts.count == 6
+    assert buffer.metrics()["num_shard_restarts"] == 6
     buffer.close()
 
 
 @pytest.mark.ray
-def test_a_restorable_shard_is_restored_from_the_state_that_it_was_given(ray_cluster: None) -> None:
+def test_a_restored_shard_is_restored_from_the_state_that_it_was_given(ray_cluster: None) -> None:
     buffer = filled()
     played(buffer, 3)
     state = buffer.get_state()
-    resumed = sharded(restorable(Restarts(100, "keys")))
+    resumed = sharded(restored())
     resumed.set_state(state)
     for index in range(3):
         kill(resumed, index)
@@ -233,18 +244,18 @@ def test_a_restorable_shard_is_restored_from_the_state_that_it_was_given(ray_clu
 
 
 @pytest.mark.ray
-def test_a_restorable_shard_without_snapshots_begins_anew(ray_cluster: None) -> None:
+def test_a_restored_shard_without_snapshots_begins_anew(ray_cluster: None) -> None:
     """As where a node is lost that had them."""
     import ray
 
-    buffer = filled(restorable(Restarts(100, "keys"), calls_per_snapshot=1))
+    buffer = filled(restored(calls_per_snapshot=1))
     assert [len(buffer) for _ in range(3)] == [30, 30, 30]
-    shard: Any = buffer._shards[0]
+    shard = caller_of(buffer, 0)
     assert all(period.snapshot is not None for period in shard._periods)
-    gone = ray.remote(num_cpus=0)(LocalShard).remote(buffer._make_buffer)
+    gone = ray.remote(num_cpus=0)(Actor).remote(dict)
     ray.kill(gone)
     for period in shard._periods:
-        period.snapshot = gone.call.remote("get_state")
+        period.snapshot = gone.call.remote("copy")
     kill(buffer, 0)
     assert len(buffer) == 20
     buffer.close()
@@ -252,22 +263,26 @@ def test_a_restorable_shard_without_snapshots_begins_anew(ray_cluster: None) -> 
 
 @pytest.mark.ray
 def test_a_snapshot_that_failed_is_passed_over(ray_cluster: None) -> None:
-    undisturbed, buffer = filled(), filled(restorable(Restarts(100, "keys"), calls_per_snapshot=4))
+    undisturbed, buffer = filled(), filled(restored(calls_per_snapshot=4))
     played(buffer, 3), played(undisturbed, 3)
-    shard: Any = buffer._shards[0]
-    assert len(shard._periods) > 1
-    shard._periods[-1].is_made = shard._actor.call.remote("no_such_method")
+    shard = caller_of(buffer, 0)
+    for number in itertools.count():
+        if len(shard._periods) > 1:
+            break
+        for one in (undisturbed, buffer):
+            one.add(rollout_of(f"more {number}", first=number))
+    shard._periods[-1].is_made = shard.actor.call.remote("no_such_method")
     kill(buffer, 0)
     assert without_restarts(played(buffer)) == without_restarts(played(undisturbed))
     buffer.close()
 
 
 @pytest.mark.ray
-def test_a_restorable_shard_that_is_lost_too_often_ends_the_run(ray_cluster: None) -> None:
-    buffer = filled(restorable(Restarts(1, "keys")))
+def test_a_restored_shard_that_is_lost_too_often_ends_the_run(ray_cluster: None) -> None:
+    buffer = filled(restored(num_restarts=1))
     kill(buffer, 1)
     assert len(buffer) == 30
     kill(buffer, 1)
-    with pytest.raises(RunFailure, match=r"a replay shard is gone .*, and 1 restarts are used up"):
+    with pytest.raises(RunFailure, match=r"replay shard 1 on [\d.]+ died .*, and 1 restarts are used up"):
         len(buffer)
     buffer.close()

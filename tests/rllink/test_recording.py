@@ -136,7 +136,7 @@ def test_the_task_that_a_client_says_is_recorded_over_a_checkpoint(
     one.train()
     save_checkpoint(tmp_path / "checkpoint", one.trainer.get_state(), {})
     send(client, 2, episode(20, 3))
-    one.trainer.env_runners.handles[0].runner.server.close()  # type: ignore[attr-defined]
+    one.trainer.env_runners.actors.callers[0].held.server.close()  # type: ignore[attr-defined]
     two = record(CURRICULUM, state=load_checkpoint(tmp_path / "checkpoint")[0])
     two.train()
     client, _ = two.connect(session, tasks={})
@@ -196,7 +196,7 @@ def test_after_a_kill_every_episode_is_there_once(
     one.train()
     newer = one.trainer.env_runners._recording.get_state()  # type: ignore[union-attr]
     assert newer["report"]["episodes"] == 3  # on disk, and newer than the checkpoint: now the server is killed
-    one.trainer.env_runners.handles[0].runner.server.close()  # type: ignore[attr-defined]
+    one.trainer.env_runners.actors.callers[0].held.server.close()  # type: ignore[attr-defined]
 
     state, _ = load_checkpoint(tmp_path / "checkpoint")
     two = record(*options, state=state)

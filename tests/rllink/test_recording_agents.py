@@ -62,7 +62,7 @@ class RecordingServer:
         self.group.set_weights(weights_of(parts))
         if state is not None:
             self.group.set_state(state)
-        self.runner: Any = self.group.handles[0].runner  # type: ignore[attr-defined]
+        self.runner: Any = self.group.actors.callers[0].held  # type: ignore[attr-defined]
         self.runner.server.start()
         self.address: tuple[str, int] = self.runner.server.address
         self.num_finished = 0

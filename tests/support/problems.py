@@ -105,3 +105,8 @@ def unknown_key(key: str, got: str, schema: type, nearest: str | None = None, wh
     """Return the problem of a key that is not a field of the schema of its block."""
     allowed = list_names([field.name for field in fields(schema) if field.init], key.rpartition(".")[2], limit=60)
     return Problem(f"unknown key {key}", where or _override(key, got), got, allowed, nearest)
+
+
+def without_node(text: str) -> str:
+    """Return the text with NODE for the address of the node of a dead actor."""
+    return re.sub(r" on [\w.:]+ died", " on NODE died", text)

@@ -14,7 +14,7 @@ import pytest
 from runner.config.errors import Problem, RunFailure
 from runner.experiment.trainer import Trainer
 from tests.conftest import Outcome, checkpoints_of, progress_of, result_of, without_times
-from tests.support.problems import shown_problems
+from tests.support.problems import shown_problems, without_node
 from tests.system.test_several_learners import BC, PPO
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")]
@@ -63,9 +63,8 @@ def _plain(state: Any) -> Any:
 
 def _call(trainer: Trainer, rank: int, function: Callable[[Any], Any]) -> Any:
     """What `function` gives in the process of a learner."""
-    import ray
-
-    return ray.get(trainer.learners._actors.actors[rank].__ray_call__.remote(function))
+    learners: Any = trainer.learners
+    return learners.gang.actors[rank].submit_function(function).result()
 
 
 def _kill(trainer: Trainer, rank: int) -> None:
@@ -78,7 +77,7 @@ def test_an_update_in_which_a_learner_dies_is_done_again_by_all(dying: Callable[
     undisturbed, expected, _ = _train("ppo_cartpole", overrides, 3)
     with Trainer.from_experiment("ppo_cartpole", [*overrides, *dying(rank=1, at=13)]) as trainer:  # in its second
         results = [without_times(trainer.train()) for _ in range(2)]
-        learners = [_call(trainer, rank, lambda actor: actor._group.get_state()["learners"]) for rank in range(2)]
+        learners = [_call(trainer, rank, lambda actor: actor.held.get_state()["learners"]) for rank in range(2)]
         first, second = (learner["default_policy"] for learner in learners)
         _assert_equal(first["module"], second["module"])
         _assert_equal(first["optimizer"], second["optimizer"])
@@ -123,7 +122,7 @@ def test_a_learner_that_raises_is_not_started_again(dying: Callable[..., list[st
     """Its peer waits in a mean of gradients for ever, and is ended with it."""
     overrides = [*ONLINE, "learners.num_learners=2", *dying(rank=1, at=3, raises=True)]
     with Trainer.from_experiment("ppo_cartpole", overrides) as trainer:
-        with pytest.raises(RunFailure, match="learner 1 of 2 failed: ValueError: this module cannot go on"):
+        with pytest.raises(RunFailure, match="learner 1 failed in update: ValueError: this module cannot go on"):
             trainer.train()
         assert trainer.learners.num_restarts == 0
 
@@ -146,15 +145,18 @@ def test_the_run_ends_when_its_restarts_are_used_up(
         "hydra.run.dir=run",
     )
     assert outcome.code == 1
-    assert shown_problems(outcome.err) == [
-        Problem("learner 0 of 1 is gone (ActorDiedError), and 1 restarts are used up", where="learners.max_restarts")
+    assert shown_problems(without_node(outcome.err)) == [
+        Problem(
+            "learner 0 on NODE died (ActorDiedError in update), and 1 restarts are used up",
+            where="learners.max_restarts",
+        )
     ]
     assert "1 learner restarts so far, see" in outcome.out
     assert [line[RESTARTS] for line in progress_of(tmp_path / "run")] == [0, 1]
     assert checkpoints_of(tmp_path / "run")[-1] == "iteration_000002"
     assert result_of(tmp_path / "run")["status"] == "failed"
-    log = (tmp_path / "run" / "runner.log").read_text()
-    assert "learner 0 of 1 is gone (ActorDiedError): starting it again" in log
+    log = without_node((tmp_path / "run" / "runner.log").read_text())
+    assert "learner 0 on NODE died (ActorDiedError in update): starting it again" in log
 
     more = ("learners.max_restarts=2", "stop={training_iteration: 4}", "hydra.run.dir=resumed")
     assert run_main("resume", "run", *more).code == 0

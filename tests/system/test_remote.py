@@ -16,7 +16,7 @@ from runner.experiment.trainer import Trainer
 from runner.pipelines.mean_std_filter import Moments
 from runner.streams import integer_seed
 from tests.conftest import QUICK, Outcome, checkpoints_of, progress_of, result_of
-from tests.support.problems import assert_error, shown_problems
+from tests.support.problems import assert_error, shown_problems, without_node
 
 pytestmark = pytest.mark.ray
 
@@ -93,7 +93,7 @@ def test_a_lost_runner_is_replaced_in_mid_iteration(fault: str, overrides: Seque
         assert block.t_started.tolist() == [0] * len(block)
         assert all("env_runner-1.1-" in name for name in block.episode_ids)
         # ... acts with the current weights ...
-        module = trainer.learners._learners["default_policy"].module
+        module = trainer.learners.modules["default_policy"]
         with torch.no_grad():
             theta = module.forward_train({"obs": _step_rows(block)})["action_dist_inputs"]
         torch.testing.assert_close(torch.from_numpy(block.columns["action_dist_inputs"]), theta, rtol=1e-4, atol=1e-5)
@@ -133,10 +133,8 @@ def test_a_run_goes_on_over_a_killed_runner_and_its_checkpoint_too(run_main: Run
     assert [line["training_iteration"] for line in lines] == [1, 2, 3, 4, 5]
     assert [line["fault_tolerance/num_remote_worker_restarts"] for line in lines] == [0, 1, 1, 1, 1]
     assert all(line["num_env_steps_sampled"] >= 200 for line in lines)
-    assert (
-        "env runner 1 is gone (ActorDiedError in sample): starting it again"
-        in (tmp_path / "straight" / "runner.log").read_text()
-    )
+    log = without_node((tmp_path / "straight" / "runner.log").read_text())
+    assert "env runner 1 on NODE died (ActorDiedError in sample): starting it again" in log
     # A checkpoint from after the restart knows the new runner's seeds and state.
     source = tmp_path / "straight" / "checkpoints" / "iteration_000004"
     assert run_main("resume", str(source), "hydra.run.dir=resumed", "engine=inline").code == 0
@@ -156,9 +154,9 @@ def test_without_restarts_the_run_ends(run_main: Run, tmp_path: Path) -> None:
         "env_runners.restart_failed_env_runners=false",
     )
     assert outcome.code == 1
-    assert shown_problems(outcome.err) == [
+    assert shown_problems(without_node(outcome.err)) == [
         Problem(
-            "env runner 1 is gone (ActorDiedError in sample), and restarts are off",
+            "env runner 1 on NODE died (ActorDiedError in sample), and restarts are off",
             where=(
                 "env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts; "
                 "env_runners.sample_timeout_s, evaluation.evaluation_sample_timeout_s"

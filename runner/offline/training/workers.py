@@ -142,7 +142,8 @@ def resources_asked_for(offline: OfflineConfig) -> list[dict[str, float]]:
 class ModuleBoard:
     """The newest module parameters, where pre-learners in other processes can see them.
 
-    An instance is sent to the workers; only the process that made it posts.
+    An instance is sent to the workers; only the process that made it posts. If the board's process dies, Ray starts it
+    again, so that workers can keep what they hold. Until the next post it has no parameters, and workers keep theirs.
 
     Attributes:
         posted: (P,) the parameters that were posted last; None before, and in workers.
@@ -151,7 +152,7 @@ class ModuleBoard:
     def __init__(self) -> None:
         import ray
 
-        self._actor: Any = ray.remote(_Board).options(num_cpus=0).remote()
+        self._actor: Any = ray.remote(_Board).options(num_cpus=0, max_restarts=-1, max_task_retries=-1).remote()
         self._version = 0
         self.posted: npt.NDArray[np.float32] | None = None
 

@@ -68,7 +68,7 @@ class CompleteEpisodes(Operator):
         rollout = self._episodes.add(item.rollout)
         if item.broken_off:
             self._episodes.drop(frozenset(item.broken_off).__contains__)
-        if any(self.context.env_runners.generations):
+        if any(self.context.env_runners.actors.generations):
             self._episodes.drop(self._is_lost)
         if not rollout.blocks:
             return []
@@ -78,7 +78,7 @@ class CompleteEpisodes(Operator):
     def _is_lost(self, episode_id: str) -> bool:
         """Whether the runner of an episode was lost; simulators that connect go on with theirs at the next runner."""
         runner = runner_of(episode_id)
-        return runner is not None and self.context.env_runners.generations[runner[0]] != runner[1]
+        return runner is not None and self.context.env_runners.actors.generations[runner[0]] != runner[1]
 
     def get_state(self) -> dict[str, Any]:
         """Return the steps of the episodes that go on."""

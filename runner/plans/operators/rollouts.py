@@ -54,7 +54,7 @@ class ParallelRollouts(Source):
     def _sample(self) -> list[Sample]:
         config, num_sampled = self.context.config, self.context.metrics.num_env_steps_sampled_lifetime
         runners = self.context.env_runners
-        runners.follow_room()  # before their number is counted
+        runners.follow_capacity()  # before their number is counted
         num_env_steps = env_steps_per_round(config, runners.num_runners)
         return runners.sample(num_env_steps, config.env_runners.explore, num_sampled)
 

@@ -1,0 +1,128 @@
+"""Ray actors that live and end together: after the death of one, all of them start again."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from runner.cluster.actors import CallFailed, MakeHeld, RemoteActor, Role
+from runner.cluster.futures import Future
+from runner.cluster.pending_actors import find_lack_of_capacity
+from runner.config.errors import Problem, RunFailure, RunnerError
+from runner.restarts import ActorDied, PeerDied, Restarts
+
+# An actor that misses a peer often fails before Ray reports which one died.
+_NAMING_TIMEOUT_S = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class ActorGang:
+    """Ray actors that cannot finish their calls without each other.
+
+    Args:
+        role: of the actors.
+        make: makes what one of them holds; it is pickled.
+        num_actors: their number.
+        restarts: counts how often all of them start again.
+        prepare: brings actors that have just started into their newest state.
+
+    Attributes:
+        actors: by index; empty if they have to be started.
+        generation: how often they have been started.
+    """
+
+    def __init__(
+        self, role: Role, make: MakeHeld, num_actors: int, restarts: Restarts, prepare: Callable[[], None]
+    ) -> None:
+        self.restarts = restarts
+        self.actors: list[RemoteActor] = []
+        self.generation = 0
+        self._role, self._make, self._num_actors = role, make, num_actors
+        self._prepare = prepare
+
+    def until_done(self, attempt: Callable[[], list[Any]]) -> list[Any]:
+        """Return the answers that `attempt` gets from all actors; after a death it is repeated with new actors.
+
+        Raises:
+            RunFailure: no more restarts are allowed.
+            RunnerError: an actor failed, and would fail again after a restart.
+        """
+        deaths_in_a_row = 0
+        while True:
+            try:
+                if not self.actors:
+                    self._start()
+                return attempt()
+            except ActorDied as died:
+                deaths_in_a_row += 1
+                self.close()
+                self.restarts.add(str(died), deaths_in_a_row)
+                _log.warning("all %ss begin again in the state after the last update", self._role.name)
+            except BaseException:
+                self.close()  # the others may wait for the one that failed
+                raise
+
+    def _start(self) -> None:
+        self.generation += 1
+        for index in range(self._num_actors):
+            self.actors.append(RemoteActor(self._role, self._make, index))
+        self._prepare()
+
+    def call(self, method: str, arguments: Sequence[tuple[Any, ...]], timeout_s: float | None = None) -> list[Any]:
+        """Call all actors, each with its arguments, and return their answers; see `answers`."""
+        return self.answers(self.begin(method, arguments), timeout_s)
+
+    def begin(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Future]:
+        """Call all actors, each with its arguments; none if they have to be started."""
+        return [actor.submit(method, *own) for actor, own in zip(self.actors, arguments, strict=False)]
+
+    def answers(self, futures: Sequence[Future], timeout_s: float | None = None) -> list[Any]:
+        """Wait for the answers of several actors.
+
+        Args:
+            futures: of `begin`.
+            timeout_s: after which actors count as not started; None means no limit.
+
+        Raises:
+            ActorDied: an actor has died; others may wait for it until they are closed.
+            RunnerError: an actor failed, and would fail again after a restart.
+        """
+        import ray
+
+        answers: dict[int, Any] = {}
+        failures: list[Exception] = []
+        pending = {future.reference: number for number, future in enumerate(futures)}
+        while pending:
+            wait_s = _NAMING_TIMEOUT_S if failures else timeout_s
+            done, _ = ray.wait(list(pending), num_returns=1, timeout=wait_s)
+            if not done:
+                break
+            number = pending.pop(done[0])
+            try:
+                answers[number] = futures[number].result()
+            except (PeerDied, CallFailed) as failure:  # the death of another actor may explain it, and is raised then
+                failures.append(failure)
+        if failures:
+            raise next((failure for failure in failures if isinstance(failure, RunnerError)), failures[0])
+        if pending:
+            raise self._not_started(len(pending), timeout_s or 0.0)
+        return [answers[number] for number in range(len(futures))]
+
+    def _not_started(self, num_missing: int, timeout_s: float) -> RunFailure:
+        lack = find_lack_of_capacity([actor.actor for actor in self.actors], timeout_s)
+        if lack is not None:
+            return RunFailure(lack)
+        what = f"{num_missing} of {self._num_actors} {self._role.name}s did not start within {timeout_s:g} s"
+        return RunFailure(Problem(what, "ray.actor_start_timeout_s"))
+
+    def call_processes(self, function: Callable[[Any], Any]) -> list[Any]:
+        """Call a function with the `Actor` in each process."""
+        return self.until_done(lambda: self.answers([actor.submit_function(function) for actor in self.actors]))
+
+    def close(self) -> None:
+        """Kill the actors, whatever they are doing."""
+        actors, self.actors = self.actors, []
+        for actor in actors:
+            actor.abandon()

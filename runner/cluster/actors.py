@@ -1,0 +1,246 @@
+"""Actors: objects in this process or in Ray actors, whose methods are called through one interface.
+
+`Actor` runs in the process of a Ray actor; `LocalActor` and `RemoteActor` are how this process calls one.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+from runner.cluster.futures import Future, LocalFuture, RemoteFuture
+from runner.cluster.pending_actors import find_lack_of_capacity
+from runner.cluster.placement import Placement
+from runner.config.errors import Problem, RunFailure, RunnerError
+from runner.config.user_code import problem_of
+from runner.creation_failures import creation_failure
+from runner.interrupts import Interrupted, is_interrupted
+from runner.restarts import ActorDied, PeerDied
+
+# (index, generation) -> the object that an actor holds; the generation counts replacements, so that seeds differ.
+MakeHeld = Callable[[int, int], Any]
+
+START_TIMEOUT_S = 300.0
+_CLOSE_TIMEOUT_S = 3.0
+_LOOK_UP_S = 0.2
+
+# Attribute of an error from an actor: the user's line that raised it, and its arguments.
+_OWN_CODE = "line_and_arguments"
+
+_log = logging.getLogger(__name__)
+
+
+class Actor:
+    """Holds one object in a process of Ray and calls its methods; each role has a subclass, whose name `ps` shows.
+
+    Args:
+        make: makes the object.
+    """
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self.held = make()
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Return what a method or an attribute of the object returns."""
+        try:
+            return self._answer(method, *args)
+        except Exception as error:
+            if not isinstance(error, RunnerError):  # the user's line is known here only
+                problem = problem_of(error)
+                vars(error)[_OWN_CODE] = (problem.where, problem.got)
+            raise
+
+    def _answer(self, method: str, *args: Any) -> Any:
+        attribute = getattr(self.held, method)
+        return attribute(*args) if callable(attribute) else attribute
+
+    def snapshot(self) -> tuple[bool, Any]:
+        """Return True, a small sign that the snapshot exists, and the state, which stays in Ray's object store."""
+        return True, self.call("get_state")
+
+    def node(self) -> str:
+        """Return the address of the node."""
+        import ray
+
+        address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        return address
+
+
+@dataclass(frozen=True)
+class Role:
+    """What the Ray actors of one role have in common.
+
+    Attributes:
+        name: what messages call one of them, such as "env runner".
+        actor: class around the objects that they hold.
+        placement: where they run.
+        answer_timeout_s: longest silence before one counts as dead. None means no limit: the end of the run interrupts
+            a wait for it.
+        start_timeout_s: the same until the first answer, if longer. Many actors that start on few cores import torch
+            one after the other.
+    """
+
+    name: str
+    actor: type[Actor]
+    placement: Placement
+    answer_timeout_s: float | None = None
+    start_timeout_s: float | None = START_TIMEOUT_S
+
+
+class Caller(Protocol):
+    """Calls methods of the object that one actor holds."""
+
+    def submit(self, method: str, *args: Any) -> Future:
+        """Start a call; calls are answered in order."""
+
+    def announce(self, subject: str, method: str, *args: Any) -> None:
+        """Start a call whose answer is not awaited; a later announcement replaces one about the same subject."""
+        self.submit(method, *args)
+
+    def restore(self) -> bool:
+        """Replace a dead actor by one that continues from its state and repeats unanswered calls.
+
+        Returns:
+            Whether it was restored; if not, unanswered calls stay lost.
+        """
+        return False
+
+    def close(self) -> None:
+        """Close the object and end the actor."""
+
+    def abandon(self) -> None:
+        """End the actor without waiting for unanswered calls."""
+        self.close()
+
+
+class LocalActor(Caller):
+    """An object in this process; calls run in order, each when its result or a later one is requested."""
+
+    def __init__(self, make: MakeHeld, index: int, generation: int) -> None:
+        self.held = make(index, generation)
+        self._calls: deque[LocalFuture] = deque()
+
+    def submit(self, method: str, *args: Any) -> Future:
+        return LocalFuture(partial(getattr(self.held, method), *args), self._calls)
+
+    def close(self) -> None:
+        self.held.close()
+
+
+class CallFailed(RunFailure):
+    """A call of an actor raised an error that is not one of runner's."""
+
+
+class RemoteActor(Caller):
+    """An object in a Ray actor.
+
+    Args:
+        role: of the actor.
+        make: makes the object; it is pickled.
+        index, generation: of the actor.
+    """
+
+    def __init__(self, role: Role, make: MakeHeld, index: int, generation: int = 0) -> None:
+        self._role, self._index = role, index
+        self._make = partial(make, index, generation)
+        self._start_timeout_s = role.start_timeout_s
+        if role.start_timeout_s is not None:
+            self._start_timeout_s = max(role.answer_timeout_s or 0.0, role.start_timeout_s)
+        self._start()
+
+    def _start(self) -> None:
+        import ray
+
+        options = self._role.placement.place()
+        actor_class: Any = ray.remote(self._role.actor)
+        self.actor: Any = actor_class.options(**options, max_restarts=0).remote(self._make)
+        self._node = self.actor.node.remote()
+        self._answered_s = 0.0  # time.monotonic() of the newest answer
+
+    @property
+    def name(self) -> str:
+        """Role and index, and the node once it is known."""
+        import ray
+
+        name = f"{self._role.name} {self._index}"
+        try:
+            return f"{name} on {ray.get(self._node, timeout=0)}"
+        except ray.exceptions.RayError:
+            return name
+
+    def submit(self, method: str, *args: Any) -> Future:
+        return RemoteFuture(self, method, self.actor.call.remote(method, *args))
+
+    def submit_function(self, function: Callable[[Any], Any]) -> Future:
+        """Call a function with the `Actor` in its process."""
+        return RemoteFuture(self, function.__name__, self.actor.__ray_call__.remote(function))
+
+    @property
+    def _timeout_s(self) -> float | None:
+        return self._role.answer_timeout_s if self._answered_s else self._start_timeout_s
+
+    def deadline_s(self, submitted_s: float) -> float | None:
+        return None if self._timeout_s is None else max(submitted_s, self._answered_s) + self._timeout_s
+
+    def receive(self, method: str, reference: Any, is_late: bool = False) -> Any:
+        import ray
+
+        try:
+            answer = ray.get(reference, timeout=0) if is_late else self._get(reference)
+            self._answered_s = time.monotonic()
+            return answer
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, RunnerError):
+                raise error.cause from None
+            if isinstance(error.cause, PeerDied):
+                raise PeerDied(f"{self.name} lost its peers ({error.cause})") from None
+            raise self._failure(method, error) from error
+        except ray.exceptions.GetTimeoutError as error:
+            lack = None if self._answered_s else find_lack_of_capacity([self.actor], self._start_timeout_s or 0.0)
+            if lack is not None:
+                raise RunFailure(lack) from error
+            raise ActorDied(f"{self.name} did not answer {method} within its timeout") from error
+        except ray.exceptions.RayError as error:
+            if getattr(error, "actor_init_failed", False):
+                _log.error("%s: %s", self.name, error)
+                raise creation_failure(error, f"{self._role.name} {self._index} cannot be made") from error
+            raise ActorDied(f"{self.name} died ({type(error).__name__} in {method})") from error
+
+    def _get(self, reference: Any) -> Any:
+        import ray
+
+        if self._timeout_s is not None:
+            return ray.get(reference, timeout=self._timeout_s)
+        while not ray.wait([reference], timeout=_LOOK_UP_S)[0]:
+            if is_interrupted():
+                raise Interrupted
+        return ray.get(reference)
+
+    def _failure(self, method: str, error: Any) -> CallFailed:
+        _log.error("%s: %s", self.name, error)
+        place, got = getattr(error.cause, _OWN_CODE, (None, None))
+        what = f"{self._role.name} {self._index} failed in {method}: {type(error.cause).__name__}: {error.cause}"
+        where = ", ".join(filter(None, (place, "its Ray actor; the stack trace is in runner.log")))
+        return CallFailed(Problem(what, where, got))
+
+    def close(self) -> None:
+        import ray
+
+        with suppress(ray.exceptions.RayError):  # it may be gone already, hang, or take seconds
+            ray.get(self.actor.call.remote("close"), timeout=_CLOSE_TIMEOUT_S)
+        self.abandon()
+
+    def abandon(self) -> None:
+        self._kill()
+        self._role.placement.leave()
+
+    def _kill(self) -> None:
+        import ray
+
+        ray.kill(self.actor)

@@ -1,0 +1,145 @@
+"""Actors whose number follows the cluster: more if it has capacity, fewer if nodes are lost."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from runner.closing import close_each
+from runner.cluster.actor_group import ActorGroup, MakeCaller
+from runner.cluster.actors import Caller
+from runner.cluster.futures import Future
+from runner.config.errors import RunnerError
+from runner.interrupts import is_interrupted
+from runner.restarts import ActorDied, Restarts
+
+_LOOK_S = 2.0
+_PAUSE_S = 60.0  # after an actor that could not be started
+_FIRST_WAIT_S = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many actors a group has.
+
+    Attributes:
+        fewest: actors that the run needs: a dead one is replaced, and waited for.
+        most: actors at most.
+        count_places: how many places are needed -> how many the cluster has now.
+        first_call: method of a new actor; its answer shows that the actor has started.
+    """
+
+    fewest: int
+    most: int
+    count_places: Callable[[int], int]
+    first_call: str
+
+
+class ElasticGroup(ActorGroup):
+    """Ray actors, as many as the cluster has capacity for.
+
+    A new actor starts in the background, and joins once it has started. A dead one leaves, and its index is free for a
+    new actor, of another generation. Indexes need not be contiguous.
+
+    Args:
+        make: (index, generation) -> a remote actor.
+        size: of the group.
+        num_actors: at first.
+        role, restarts: see `ActorGroup`.
+    """
+
+    def __init__(self, make: MakeCaller, size: Size, num_actors: int, role: str, restarts: Restarts) -> None:
+        super().__init__(make, size.fewest, role, restarts)
+        self.generations = [0] * size.most
+        self._size = size
+        self._starting: dict[int, tuple[Caller, Future]] = {}
+        self._dead: dict[int, str] = {}  # index of an actor that has left -> how it died
+        self._next_look_s = self._next_start_s = 0.0
+        self._start(num_actors - size.fewest)
+
+    # -- more actors -----------------------------------------------------------------------------------------------
+
+    def follow_capacity(self) -> Sequence[int]:
+        """Let actors join that have started, and start more, at most every two seconds; return who has joined."""
+        now_s = time.monotonic()
+        if now_s < self._next_look_s:
+            return ()
+        self._next_look_s = now_s + _LOOK_S
+        joined = self._take_in_started()
+        num_missing = self._size.most - len(self.indexes) - len(self._starting)
+        if num_missing > 0 and now_s >= self._next_start_s:
+            self._start(self._size.count_places(num_missing))
+        return joined
+
+    def _start(self, num_actors: int) -> None:
+        used = {*self.indexes, *self._starting}
+        for index in [index for index in range(self._size.most) if index not in used][:num_actors]:
+            if index in self._dead:
+                if self.restarts.are_used_up:
+                    continue
+                self.restarts.add(self._dead.pop(index), 1)
+            caller = self._make(index, self.generations[index])
+            self._starting[index] = (caller, caller.submit(self._size.first_call))
+
+    def _take_in_started(self) -> list[int]:
+        started = [index for index, (_, future) in self._starting.items() if future.is_ready()]
+        return [index for index in started if self._take_in_or_close(index, *self._starting.pop(index))]
+
+    def _take_in_or_close(self, index: int, caller: Caller, future: Future) -> bool:
+        try:
+            future.result()
+        except (ActorDied, RunnerError) as failure:
+            _log.warning("%s %d cannot be started: %s", self.role, index, failure)
+            self.generations[index] += 1
+            caller.close()
+            self._next_start_s = time.monotonic() + _PAUSE_S
+            return False
+        self._callers = dict(sorted((self._callers | {index: caller}).items()))
+        _log.info("%s %d has joined, there are %d", self.role, index, len(self.indexes))
+        return True
+
+    def wait_for_first(self) -> Sequence[int]:
+        """Wait until the first actors have started, as far as they have a place; return the indexes of all of them."""
+        joined: list[int] = []
+        deadline_s = time.monotonic() + _FIRST_WAIT_S
+        while self._starting and time.monotonic() < deadline_s and not is_interrupted():
+            time.sleep(_FIRST_WAIT_S / 100)
+            joined += self._take_in_started()
+        return joined
+
+    # -- fewer actors ----------------------------------------------------------------------------------------------
+
+    def replace_dead(self, index: int, generation: int, died: ActorDied) -> None:
+        """Continue without a dead actor; if there are too few others, replace it."""
+        if len(self.indexes) <= self._size.fewest or self.restarts.are_off:
+            super().replace_dead(index, generation, died)
+        elif self.generations[index] == generation:
+            self._dead[index] = str(died)
+            self._remove(index)
+            del self._callers[index]
+            self.generations[index] += 1
+            _log.warning("%s: continuing with %d", died, len(self.indexes))
+
+    # -- state -----------------------------------------------------------------------------------------------------
+
+    def take_places(self, indexes: Sequence[int], generations: Sequence[int]) -> None:
+        self._close_starting()
+        super().take_places(indexes, generations)
+
+    def renew(self, generation: int) -> None:
+        self._close_starting()
+        super().renew(generation)
+
+    def _close_starting(self) -> None:
+        starting, self._starting = self._starting, {}
+        close_each(caller for caller, _ in starting.values())
+
+    def close(self) -> None:
+        try:
+            self._close_starting()
+        finally:
+            super().close()

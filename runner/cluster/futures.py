@@ -1,0 +1,170 @@
+"""Futures: pending results of calls to actors, wherever these live."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+from runner.interrupts import Interrupted, is_interrupted
+
+_LOOK_UP_S = 0.2
+_UNKNOWN = object()
+
+
+class Future(Protocol):
+    """The pending result of one call.
+
+    Attributes:
+        reference: Ray's reference to the result; None if the call runs in this process.
+    """
+
+    @property
+    def reference(self) -> Any: ...
+
+    def is_ready(self) -> bool:
+        """Return whether `result` would not wait, because the call has been answered or has failed."""
+
+    def is_silent(self) -> bool:
+        """Return whether the actor has been silent for so long that the call counts as failed."""
+
+    def result(self) -> Any:
+        """Wait for the result and return it; it can be requested again.
+
+        Raises:
+            ActorDied: the actor is gone, or silent for too long.
+            RunnerError: the call failed, and would fail again after a restart.
+        """
+
+
+AnyFuture = TypeVar("AnyFuture", bound=Future)
+
+
+class LocalFuture(Future):
+    """A call in this process, which runs when its result, or the result of a later call, is requested.
+
+    Args:
+        call: runs once.
+        queue: calls of the same actor that have not run, in order; None if there are no others.
+    """
+
+    reference = None
+
+    def __init__(self, call: Callable[[], Any], queue: deque[LocalFuture] | None = None) -> None:
+        self._call = call
+        self._queue = deque() if queue is None else queue
+        self._queue.append(self)
+        self._answer: Any = _UNKNOWN
+        self._failure: Exception | None = None
+
+    def is_ready(self) -> bool:
+        return True
+
+    def is_silent(self) -> bool:
+        return False
+
+    def result(self) -> Any:
+        """Run the call, once, after the calls before it, and return its result."""
+        while self._answer is _UNKNOWN and self._failure is None:
+            self._queue.popleft()._run()
+        if self._failure is not None:
+            raise self._failure
+        return self._answer
+
+    def _run(self) -> None:
+        try:
+            self._answer = self._call()
+        except Exception as failure:  # raised for whoever requests this result, not a later one
+            self._failure = failure
+
+
+class AnswerReceiver(Protocol):
+    """Waits for answers of a Ray actor."""
+
+    def deadline_s(self, submitted_s: float) -> float | None:
+        """Return the `time.monotonic()` after which the actor counts as silent; None means no limit."""
+
+    def receive(self, method: str, reference: Any, is_late: bool) -> Any:
+        """Return the result of a call, after waiting for it unless the actor has been silent for too long."""
+
+
+class RemoteFuture:
+    """A call of a Ray actor; see `Future`.
+
+    Args:
+        receiver: waits for the result.
+        method: that was called.
+        reference: Ray's reference to the result.
+
+    Attributes:
+        reference: the same, or of the repeated call.
+    """
+
+    def __init__(self, receiver: AnswerReceiver, method: str, reference: Any) -> None:
+        self._receiver, self._method = receiver, method
+        self._answer: Any = _UNKNOWN
+        self.wait_for(reference)
+
+    def wait_for(self, reference: Any) -> None:
+        """Wait for this call, which repeats the one before."""
+        self.reference = reference
+        self._submitted_s = time.monotonic()
+        self._is_late = False
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether the result has been taken."""
+        return self._answer is not _UNKNOWN
+
+    def is_ready(self) -> bool:
+        import ray
+
+        if self.is_answered or ray.wait([self.reference], timeout=0)[0]:
+            return True
+        self._is_late = self.is_silent()
+        return self._is_late
+
+    def is_silent(self) -> bool:
+        deadline_s = self._receiver.deadline_s(self._submitted_s)
+        return deadline_s is not None and time.monotonic() > deadline_s
+
+    def result(self) -> Any:
+        if not self.is_answered:
+            self._answer = self._receiver.receive(self._method, self.reference, self._is_late)
+        return self._answer
+
+
+def ready(futures: Sequence[AnyFuture]) -> Iterator[AnyFuture]:
+    """Yield the futures that are ready, in order; one call of `ray.wait` for all of them is much cheaper."""
+    references = [future.reference for future in futures if future.reference is not None]
+    answered = set()
+    if references:
+        import ray
+
+        answered = set(ray.wait(references, num_returns=len(references), timeout=0)[0])
+    for future in futures:
+        may_be_ready = future.reference is None or future.reference in answered or future.is_silent()
+        if may_be_ready and future.is_ready():
+            yield future
+
+
+def wait_any(futures: Sequence[Future]) -> int:
+    """Wait until one of the futures is ready; return the position of the first that is.
+
+    Raises:
+        Interrupted: the run was asked to end; no result has been taken.
+    """
+    while True:
+        for future in ready(futures):
+            return futures.index(future)
+        if is_interrupted():
+            raise Interrupted
+        wait_a_moment(futures)
+
+
+def wait_a_moment(futures: Sequence[Future]) -> None:
+    """Wait until Ray has the result of one of these remote calls, but only for a moment."""
+    import ray
+
+    ray.wait([future.reference for future in futures], timeout=_LOOK_UP_S)
