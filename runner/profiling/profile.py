@@ -57,6 +57,7 @@ _BY_FUNCTION = {
         ("get_weights", "set_weights", "broadcast_weights", "broadcast_policy", "use_shared_state"), TRANSFER
     ),
     **dict.fromkeys(("concat_rollouts", "split_rollout", "with_writable_rows"), TRANSFER),
+    "batch_of": LEARNER_PIPELINE,
 }
 _BY_FILE = {
     "runner/env_runners/vector_envs.py": ENVIRONMENT,
@@ -131,8 +132,6 @@ def _of_part(frame: Frame, in_pipeline: bool) -> Category | None:
         if frame.file.startswith(beginning):
             return LEARNER_PIPELINE if in_pipeline and beginning.startswith("runner/offline/") else category
     if frame.file.startswith(_LEARNERS):
-        if name == "batch_of":
-            return LEARNER_PIPELINE
         return TRANSFER if name in _OF_STATES or frame.function.startswith("ProcessGroup.") else UPDATE
     if frame.file in _ENV_RUNNERS:
         return _of_env_runner(name, in_pipeline)
