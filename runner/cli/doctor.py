@@ -142,7 +142,7 @@ def _gpu() -> Finding:
 def _compiler() -> Finding:
     try:
         from runner.compat.torch_compile import cpp_compiler
-        from runner.learners.compiled_gradient import check_compiler, check_torch
+        from runner.fast.compiled_loss import check_compiler, check_torch
 
         check_torch()
         check_compiler()

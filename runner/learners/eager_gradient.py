@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from runner.config.algorithms import LossMetrics
 from runner.learners.collective import Collective
 from runner.learners.loss import with_noise
 from runner.learners.minibatches import Minibatch
@@ -47,16 +46,18 @@ class EagerGradient:
             joint_pass = None
             if self._together is not None:
                 joint_pass = JointPass(self._together, {one.module_id: columns for one, (columns, _) in parts.items()})
-            losses = []
+            losses: dict[str, list[Tensor]] = {}  # by optimiser; those of all together by ""
             for trained, (columns, share) in parts.items():
                 minibatch, module = minibatches[trained], trained.module
                 if joint_pass is not None:
                     module = member_of(joint_pass.together, trained.module_id, joint_pass)
                 columns = with_noise(columns, trained.loss, module)
                 metrics = trained.compute_loss(module, columns, minibatch.is_last_epoch)
-                losses.append((metrics, share))
-                records[trained].append((trained.rows.without_rows(metrics.reported(), minibatch), share))
-            self._backward(losses)
+                for name, loss in (metrics.losses or {"": metrics.total_loss}).items():
+                    losses.setdefault(name, []).append(loss if share == 1.0 else share * loss)
+                record = metrics.reported()
+                records[trained].append((trained.rows.without_rows(record, minibatch), share))
+            self._backward({name: _sum(of_one) for name, of_one in losses.items()})
         self._collective.mean(self._updater.gradient)
         return {module: _weighted_sums(of_module) for module, of_module in records.items()}
 
@@ -71,24 +72,22 @@ class EagerGradient:
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Ignore the state, which a compiled gradient may have saved."""
 
-    def _backward(self, losses: Sequence[tuple[LossMetrics, float]]) -> None:
-        """Add the gradient of the sum of some losses, each with its share of a minibatch's rows."""
-        totals: list[Tensor] = []
-        of_optimizers: dict[str, list[Tensor]] = {}
-        for metrics, share in losses:
-            if metrics.losses is None:
-                totals.append(metrics.total_loss if share == 1.0 else share * metrics.total_loss)
-            for name, loss in (metrics.losses or {}).items():
-                of_optimizers.setdefault(name, []).append(share * loss)
-        if of_optimizers:
-            sums = {name: _sum(of_one) for name, of_one in of_optimizers.items()}
-            self._updater.backward_each(sums, keeps_graph=bool(totals))
-        if totals:
-            self._updater.backward(_sum(totals))
+    def _backward(self, losses: dict[str, Tensor]) -> None:
+        """Add the gradients of losses by optimiser, and of the loss of all of them, whose name is empty."""
+        total = losses.pop("", None)
+        if losses:
+            self._updater.backward_each(losses, keeps_graph=total is not None)
+        if total is not None:
+            self._updater.backward(total)
 
 
 def in_step(iterables: Mapping[K, Iterable[V]]) -> Iterator[dict[K, V]]:
     """Yield the first elements of all iterables by key, then the second ones, and so on; shorter ones end earlier."""
+    if len(iterables) == 1:  # in a fifth of the time
+        [(key, iterable)] = iterables.items()
+        for one in iterable:
+            yield {key: one}
+        return
     for together in zip_longest(*iterables.values()):
         yield {key: one for key, one in zip(iterables, together, strict=True) if one is not None}
 

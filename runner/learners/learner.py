@@ -312,7 +312,7 @@ class Learner(Part):
 def _frozen_groups(modules: Iterable[TrainedModule]) -> list[str]:
     """Return the optimisers that rest for all of these modules: an optimiser moves the parameters of all."""
     of_modules = [module.loss.frozen_groups for module in modules]
-    return [name for name in of_modules[0] if all(name in others for others in of_modules)]
+    return [name for name in of_modules[0] if all(name in others for others in of_modules[1:])]
 
 
 def _filled(by_module: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:

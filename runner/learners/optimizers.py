@@ -16,7 +16,7 @@ from runner.config.callables import with_callables
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.optimizer import OptimizerConfig
-from runner.learners.flat_adam import FlatAdam
+from runner.fast.flat_adam import FlatAdam
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.multi_rl_module import MultiRLModule
 from runner.modules.rl_module import RLModule

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from runner.compat.torch_functions import backward
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.schedules import scheduled_value
-from runner.learners.allocation import keep_freed_memory
+from runner.fast.allocation import keep_freed_memory
 from runner.learners.gradients import ModuleGradient
 from runner.learners.optimizers import make_optimizer
 from runner.modules.flat_parameters import FlatParameters, check_same_network, parameter_groups

@@ -15,8 +15,8 @@ from runner.config.algorithms import Schedule
 from runner.config.errors import Problem, RunFailure
 from runner.config.schedules import check_schedule, scheduled_value
 from runner.episodes.columns import BURN_IN, ColumnBlock
+from runner.fast.priority_tree import PriorityTree
 from runner.replay.priority_log import PriorityLog
-from runner.replay.priority_tree import PriorityTree
 from runner.replay.replay_buffer import MEASURED_ROWS, ReplayBuffer, with_weights
 from runner.replay.row_ring import Rows
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from runner.replay.priority_tree import PriorityTree
+from runner.fast.priority_tree import PriorityTree
 from runner.segments import Segment, SegmentFile
 
 MOST_PARTS = 64

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from runner.episodes import nested
 from runner.episodes.columns import Column, Lookback
-from runner.episodes.lean_pickle import LeanPickle
+from runner.fast.lean_pickle import LeanPickle
 from runner.rows.array_namespace import Array, ArrayNamespace
 
 BoolArray = npt.NDArray[np.bool_]

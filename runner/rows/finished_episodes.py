@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from runner.config.errors import Problem
 from runner.episodes.columns import REWARDS, ColumnBlock
-from runner.episodes.lean_pickle import LeanPickle
+from runner.fast.lean_pickle import LeanPickle
 
 
 @dataclass(frozen=True)

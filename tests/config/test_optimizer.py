@@ -38,7 +38,7 @@ def test_options_are_read() -> None:
         ("{_target_: torch.optim.NAdam, epsilon: 0.1}", r"epsilon is set beside algorithm\.optimizer\._target_"),
         ("{_target_: torch.optim.NAdam, arguments: {lr: 0.1}}", r"arguments\.lr is given by the learner"),
         ("{_target_: torch.optim.Nadam}", r"nearest NAdam"),
-        ("{_target_: runner.learners.flat_adam.FlatAdam}", r"no subclass of torch\.optim\.Optimizer"),
+        ("{_target_: runner.fast.flat_adam.FlatAdam}", r"no subclass of torch\.optim\.Optimizer"),
     ],
 )
 def test_a_mistake_is_told(optimizer: str, told: str) -> None:

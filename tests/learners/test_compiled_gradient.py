@@ -23,8 +23,8 @@ from runner import Trainer
 from runner.config.algorithms import A2CConfig, CQLConfig, PPOConfig
 from runner.config.errors import ConfigError
 from runner.config.schemas import ModuleConfig
+from runner.fast.compiled_loss import _MOST_FUNCTIONS
 from runner.learners.a2c import A2CLoss
-from runner.learners.compiled_gradient import _MOST_FUNCTIONS
 from runner.learners.cql import CQLLoss
 from runner.learners.ppo import PPOLoss
 from runner.modules import ActorCriticModule, SACModule
@@ -304,7 +304,7 @@ def test_a_missing_compiler_is_told(tmp_path: Path) -> None:
 def test_compiled_code_is_called_without_torch_looking_for_it() -> None:
     learner = learner_of(is_compiled=True)
     learner.update(rows_of(12), 0)
-    compiled: Any = learner.network.gradient
+    compiled: Any = learner.network.gradient.compiled
     compiled._function = None  # a call of what torch.compile returned would fail
     learner.update(rows_of(12), 0)
     with pytest.raises(TypeError):
@@ -315,7 +315,7 @@ def test_compiled_code_is_called_without_torch_looking_for_it() -> None:
 def test_code_that_torch_has_dropped_is_not_called() -> None:
     learner = learner_of(is_compiled=True)
     learner.update(rows_of(12), 0)
-    compiled: Any = learner.network.gradient
+    compiled: Any = learner.network.gradient.compiled
     asked, function = [], compiled._function
 
     def ask(*arguments: Any) -> Any:
@@ -337,7 +337,7 @@ def test_functions_are_counted_for_each_learner() -> None:
     learners = [learner_of(is_compiled=True) for _ in range(_MOST_FUNCTIONS + 1)]
     for learner in learners:
         learner.update(rows_of(12), 0)
-    codes: list[Any] = [learner.network.gradient._traced.__code__ for learner in learners]  # type: ignore[union-attr]
+    codes: list[Any] = [learner.network.gradient.compiled._traced.__code__ for learner in learners]  # type: ignore[union-attr]
     assert len({id(code) for code in codes}) == len(learners)
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
 from runner.episodes import nested
-from runner.learners.flat_adam import FlatAdam
+from runner.fast.flat_adam import FlatAdam
 from runner.modules import ActorCriticModule
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.layers import GRU, LSTM

@@ -23,8 +23,8 @@ from runner.config.errors import Problem, RunFailure
 from runner.config.offline_evaluation import FittedQConfig as FittedQConfig
 from runner.config.schemas import ModuleConfig
 from runner.episodes import nested
+from runner.fast.flat_adam import FlatAdam
 from runner.interrupts import end_overdue_evaluation
-from runner.learners.flat_adam import FlatAdam
 from runner.modules.action_distribution import ActionDistribution
 from runner.modules.flat_parameters import FlatParameters
 from runner.modules.layers import MLP, LayerOptions

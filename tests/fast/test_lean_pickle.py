@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from runner.episodes.lean_pickle import LeanPickle
+from runner.fast.lean_pickle import LeanPickle
 
 
 @dataclass(frozen=True)

