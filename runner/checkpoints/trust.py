@@ -16,6 +16,7 @@ from runner.checkpoints.checkpoint import config_of, origin_of
 from runner.checkpoints.files import naming_checkpoint
 from runner.config.composed import Composed
 from runner.config.errors import UserError
+from runner.config.features import FEATURE_BLOCKS
 from runner.config.overrides import parse_overrides
 from runner.config.paths import search_dirs
 from runner.config.required_trust import TrustRequirement, find_trust_requirements, mask_resolvers
@@ -32,7 +33,7 @@ _OF_LEARNING = (
 TRAINING: tuple[str, ...] = ()
 ACTING = (*_OF_LEARNING, "experiment_name", "offline.input_", "offline.output")
 RECORDING = (*_OF_LEARNING, "experiment_name", "offline.input_")
-EXPORTING = (*_OF_LEARNING, "experiment_name", "offline", "evaluation", "ray", "league", "curriculum")
+EXPORTING = (*_OF_LEARNING, "experiment_name", "offline", "evaluation", "ray", *FEATURE_BLOCKS)
 
 
 class UntrustedError(UserError):

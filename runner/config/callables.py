@@ -13,6 +13,7 @@ from typing import Any
 
 from runner.config.composed import Composed
 from runner.config.errors import ConfigError, Problem, Where, show_value
+from runner.config.features import FEATURE_BLOCKS
 from runner.config.imports import import_target
 from runner.config.targets import (
     INSTANTIATE_KEYS,
@@ -27,7 +28,7 @@ from runner.config.targets import (
 
 TARGET, PARTIAL, RECURSIVE = "_target_", "_partial_", "_recursive_"
 # Blocks, and fields of `offline`, with arguments of the user's classes; its other fields are checked elsewhere.
-_BLOCKS = ("env", "module", "multi_agent", "algorithm", "connectors", "callbacks", "curriculum", "league")
+_BLOCKS = ("env", "module", "multi_agent", "algorithm", "connectors", "callbacks", *FEATURE_BLOCKS)
 _OF_PRELEARNER = ("prelearner_kwargs", "prelearner_buffer_kwargs")
 
 

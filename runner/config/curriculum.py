@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from runner.config.features import FeatureBlock
 from runner.config.fields import option
 
 PROMOTE, UNIFORM, LEARNING_PROGRESS, REGRET, LAST = "promote", "uniform", "learning_progress", "regret", "last"
@@ -15,7 +16,7 @@ OPTIONS, ENV_CONFIG = "options", "env_config"
 
 
 @dataclass(frozen=True)
-class CurriculumConfig:
+class CurriculumConfig(FeatureBlock):
     """Which tasks episodes are of. Environments are then stepped one by one."""
 
     tasks: dict[str, Any] = option(
@@ -57,6 +58,21 @@ class CurriculumConfig:
         0.1, "regret: share that is drawn in proportion to the episodes since a task's last one", minimum=0, maximum=1
     )
     evaluate: list[str] = option([], "tasks of evaluations, each alike; empty: all of them")
+
+    @property
+    def is_used(self) -> bool:
+        """See `FeatureBlock`."""
+        return bool(task_names(self))
+
+    @property
+    def resets_apart(self) -> bool:
+        """See `FeatureBlock`."""
+        return self.is_used
+
+    @property
+    def env_settings(self) -> dict[str, Any]:
+        """See `FeatureBlock`."""
+        return {"tasks": {name: asdict(task) for name, task in read_tasks(self).items()}}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ from typing import Any
 
 from runner.config.callables import arguments_of
 from runner.config.composed import Composed
-from runner.config.curriculum import task_names
 from runner.config.errors import Problem, Where, list_names, nearest_match, show_value
 from runner.config.schemas import EnvConfig, ExperimentConfig
 from runner.config.source_modules import MissingNameError, UnknowableError, is_path_into_package, open_module
@@ -145,7 +144,7 @@ def _check_registering_module(env: str, where: Where) -> Iterator[Problem]:
 def _is_batched(config: ExperimentConfig, spec: Any) -> bool:
     """Return whether the run steps the environment's own batched implementation."""
     mode = config.env_runners.gym_env_vectorize_mode
-    if mode != "auto" or config.env_runners.restart_failed_sub_environments or task_names(config.curriculum):
+    if mode != "auto" or config.env_runners.restart_failed_sub_environments or config.resets_apart:
         return mode == "vector_entry_point"
     wrappers = [str(wrapper.get("_target_")) for wrapper in config.env.wrappers]
     return spec.vector_entry_point is not None and all(is_subclass(path, VECTOR_ENV) for path in wrappers)

@@ -9,6 +9,7 @@ from typing import Any
 
 from runner.config.blocks import EnvConfig, EvaluationConfig, MultiAgentConfig
 from runner.config.errors import Problem, Where, nearest_match, show_value
+from runner.config.features import FeatureBlock
 from runner.config.fields import option
 from runner.config.multi_agent import find_unmapped_modules
 from runner.config.operators import ENV_RUNNERS
@@ -22,7 +23,7 @@ LEAGUE_FOLDER, STANDINGS_FILE = "league", "standings.json"
 
 
 @dataclass(frozen=True)
-class LeagueConfig:
+class LeagueConfig(FeatureBlock):
     """Who plays against modules that learn. Only for environments with several agents, of which teams compete."""
 
     modules: list[str] = option([], "ids of modules that learn and are snapshot; empty: there is no league")
@@ -62,6 +63,16 @@ class LeagueConfig:
     )
     train_against: list[str] = option([], "players of `fixed` that the share of fixed ones draws; empty: all of them")
     evaluate_against: list[str] = option([], "players of `fixed` that evaluations are against; empty: all of them")
+
+    @property
+    def is_used(self) -> bool:
+        """See `FeatureBlock`."""
+        return bool(self.modules)
+
+    @property
+    def env_settings(self) -> dict[str, Any]:
+        """See `FeatureBlock`."""
+        return {"league": {"modules": list(self.modules), "fixed": dict(self.fixed)}}
 
 
 def policy_files(given: Any, modules: Sequence[str]) -> dict[str, str]:

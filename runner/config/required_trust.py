@@ -13,6 +13,7 @@ from typing import Any
 
 from runner.config.blocks import TRACKERS
 from runner.config.errors import show_value
+from runner.config.features import FEATURE_BLOCKS, OWNERS_OF_ENVS
 from runner.config.offline import OWN_WRITE_METHODS
 from runner.config.source_definitions import find_ancestors
 from runner.config.targets import PACKAGES, is_known_kind, names_code
@@ -33,7 +34,7 @@ _RAY_WORDS = ("runtime_env", "ray_remote_args", "ray_actor_options", "ray_actor_
 # Free arguments of constructors: a text in them may be a place.
 _FREE = re.compile(
     r"(env\.env_config|module\.model_config|multi_agent\.(modules\.[^.]+\.model_config|agent_to_module)"
-    r"|curriculum\.tasks\.[^.]+\.(env_config|options)|league\.fixed\.[^.]+"
+    rf"|{'|'.join(FEATURE_BLOCKS.values())}"
     r"|offline\.(prelearner(_buffer)?_kwargs|input_read_method_kwargs|output_write_method_kwargs))\..+"
     r"|(.+\.)?(connectors|\w+_pipeline|wrappers|callbacks)\..+"
 )
@@ -46,7 +47,7 @@ _READS = "|".join(
         r"league\.fixed\.[^.]+",
     )
 )
-_ENV_NAMES = r"(env|curriculum\.tasks\.[^.]+)\.env_config\.name"
+_ENV_NAMES = rf"({'|'.join(OWNERS_OF_ENVS)})\.env_config\.name"
 _WRITES = r"offline\.output|tracking\.artifact_location|checkpoint\.upload_to"
 # Key -> a verb, and whether its text demands it, given all values.
 _VERB_OF_KEY: Mapping[str, tuple[str, Callable[[str, Mapping[str, Any]], bool]]] = {

@@ -19,6 +19,7 @@ from runner.config.blocks import (
     TrackingConfig,
 )
 from runner.config.curriculum import CurriculumConfig
+from runner.config.features import FEATURE_BLOCKS
 from runner.config.fields import option
 from runner.config.league import LeagueConfig
 from runner.config.list_patches import module_algorithm_key
@@ -75,6 +76,11 @@ class ExperimentConfig:
         """Return the algorithm that trains a module: its own one, or the run's."""
         own: AlgorithmConfig | None = self.multi_agent.modules.get(module_id, {}).get("algorithm")
         return self.algorithm if own is None else own
+
+    @property
+    def resets_apart(self) -> bool:
+        """Whether a feature needs sub-environments that are made and reset one by one."""
+        return any(getattr(self, name).resets_apart for name in FEATURE_BLOCKS)
 
     @property
     def algorithms(self) -> dict[str, AlgorithmConfig]:

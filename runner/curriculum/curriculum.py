@@ -10,7 +10,7 @@ from runner.config.curriculum import PROMOTE, CurriculumConfig, evaluated_tasks,
 from runner.curriculum.progress import Progress, TaskRecord
 from runner.curriculum.rules import ODDS
 from runner.parts import Announces, Metrics, Part, RunView
-from runner.rows.task_outcomes import CURRICULUM, TaskOutcome
+from runner.rows.task_outcomes import TASK_OUTCOMES, TaskOutcome
 
 
 class Curriculum(Part):
@@ -20,7 +20,7 @@ class Curriculum(Part):
         config: the block.
     """
 
-    name = CURRICULUM
+    name = TASK_OUTCOMES
 
     def __init__(self, config: CurriculumConfig) -> None:
         self._config = config

@@ -10,7 +10,7 @@ import numpy as np
 from runner.curriculum.tasked_env import Tasked
 from runner.env_runners.listeners import Cut, EpisodeListener, IntArray, VectorStep
 from runner.rows.finished_episodes import FinishedEpisodes
-from runner.rows.task_outcomes import CURRICULUM, TaskOutcome
+from runner.rows.task_outcomes import TASK_OUTCOMES, TaskOutcome
 
 
 class TaskedEpisodes(EpisodeListener):
@@ -65,4 +65,4 @@ class TaskedEpisodes(EpisodeListener):
             for (task, measured), episode_return in zip(ended, finished.returns.tolist(), strict=True)
         )
         self.begin()
-        return replace(finished, outcomes={**finished.outcomes, CURRICULUM: outcomes})
+        return replace(finished, outcomes={**finished.outcomes, TASK_OUTCOMES: outcomes})

@@ -139,7 +139,7 @@ class ColumnBlock(LeanPickle, Sequence[SingleAgentEpisode]):
         infos: what the environment returned as info, where that was not empty.
         module_id: the module that acted.
         agents: whose chunks these are, in runs with several agents.
-        tasks: E names of the tasks of a curriculum that the chunks' episodes are of, None where it is not known; of
+        tasks: E names of the tasks that the chunks' episodes belong to, None where it is not known; of
             recorded episodes only.
     """
 

@@ -12,10 +12,9 @@ from runner.callbacks import Callbacks
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
-from runner.experiment.curriculum_builder import build_curriculum
 from runner.experiment.env_runner_builder import TRAINING
 from runner.experiment.env_runner_group_builder import build_env_runner_group
-from runner.experiment.league_builder import build_league
+from runner.experiment.features import features_of
 from runner.experiment.learner_builder import adapting_losses, build_learner_group
 from runner.experiment.recorded_data_builder import build_recorded_data
 from runner.experiment.replay_builder import build_replay_buffers
@@ -63,7 +62,7 @@ def build_run_parts(
         if RECORDED_DATA in needs:
             recorded_data = build_recorded_data(config, module_parts, recorded)
             made.callback(recorded_data.close)
-        features = [build_league(config, module_parts), build_curriculum(config)]
+        features = [feature.make_part(module_parts) for feature in features_of(config)]
         parts = RunParts(
             learners,
             metrics,
@@ -71,7 +70,7 @@ def build_run_parts(
             env_runners,
             recorded_data,
             _replay_parts(config, module_parts),
-            [feature for feature in features if feature is not None],
+            features,
         )
         made.pop_all()  # nothing failed
     return parts

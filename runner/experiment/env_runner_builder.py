@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from runner.callbacks import EPISODE_HOOKS, Callbacks, build_callbacks
-from runner.config.curriculum import task_names
 from runner.config.env_runner_checks import separate_settings
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
@@ -33,6 +32,7 @@ from runner.env_runners.protocol import EnvRunner
 from runner.env_runners.runner_identity import RunnerIdentity
 from runner.env_runners.teams import sharing_rewards
 from runner.env_runners.vector_envs import SubEnvironments, SyncEnvironments
+from runner.experiment.features import features_of
 from runner.experiment.learner_builder import build_local_learner_group
 from runner.learners.collective import SingleProcess
 from runner.module_parts import (
@@ -47,6 +47,7 @@ from runner.module_parts import (
     networks_of,
     on_device,
 )
+from runner.module_parts.feature import Feature
 from runner.modules.multi_rl_module import MultiRLModule
 from runner.pipelines.connector import DEFAULT_MODULE_ID
 
@@ -138,11 +139,12 @@ def _build_single_agent_runner(
     callbacks: Callbacks | None,
 ) -> EnvRunner:
     acting = parts[DEFAULT_MODULE_ID]
-    env = _make_vector_env(config, _num_envs(config, identity), identity.role == EVALUATION)
+    features = features_of(config)
+    env = _make_vector_env(config, features, _num_envs(config, identity), identity.role == EVALUATION)
     listeners: list[EpisodeListener] = []
     if config.metrics:
         listeners.append(EpisodeInfos(read_info_metrics(config), env.num_envs))
-    listeners += _listeners_of_features(config, env)
+    listeners += [feature.make_listener(env) for feature in features]
     if writer_id is not None:
         listeners.append(EpisodeRecording(build_recorder(config, acting.spec, writer_id, identity.index)))
     heard = _episode_callbacks(config, identity, callbacks, env, acting.module)
@@ -168,7 +170,8 @@ def _build_multi_agent_runner(
     callbacks: Callbacks | None,
 ) -> EnvRunner:
     _refuse_separate_settings(config)
-    env = _make_multi_agent_envs(config, plans, _num_envs(config, identity), identity.role == EVALUATION)
+    features = features_of(config)
+    env = _make_multi_agent_envs(config, plans, features, _num_envs(config, identity), identity.role == EVALUATION)
     modules = {module_id: _acting_module(module_parts) for module_id, module_parts in parts.items()}
     together = parts[next(iter(parts))].together
     module = MultiRLModule({id_: one.module for id_, one in modules.items()}) if together is None else together
@@ -177,7 +180,7 @@ def _build_multi_agent_runner(
         agents = {module_id: acting.agents for module_id, acting in modules.items()}
         module_of = {agent: module_id for module_id, of_module in agents.items() for agent in of_module}
         listeners.append(AgentInfos(read_info_metrics(config, agents), module_of, env.num_envs))
-    listeners += _listeners_of_features(config, env)
+    listeners += [feature.make_listener(env) for feature in features]
     if writer_id is not None:
         recorder = build_env_episode_recorder(config, plans, writer_id, identity.index)
         listeners.append(EnvEpisodeRecording(recorder, identity.id_prefix))
@@ -210,32 +213,36 @@ def _place(parts: ActingParts, config: ExperimentConfig, identity: RunnerIdentit
 
 
 def _make_multi_agent_envs(
-    config: ExperimentConfig, plans: Mapping[str, ModuleSpec], num_envs: int, is_evaluation: bool
+    config: ExperimentConfig,
+    plans: Mapping[str, ModuleSpec],
+    features: Sequence[Feature],
+    num_envs: int,
+    is_evaluation: bool,
 ) -> MultiAgentEnvironments:
-    make_env = partial(_make_agents_env, config)
-    if not config.league.modules:
-        return MultiAgentEnvironments(make_env, num_envs, config.seed, config.env.max_replayed_steps)
-    from runner.experiment.league_builder import seat_environments
-
+    make_env = _env_maker_of(features, has_several_agents=True) or partial(_make_agents_env, config)
     explore = (config.evaluation if is_evaluation else config.env_runners).explore
-    return seat_environments(config, plans, make_env, num_envs, explore)
+    made = (feature.make_envs(plans, make_env, num_envs, explore) for feature in features)
+    envs = next((envs for envs in made if envs is not None), None)
+    return envs or MultiAgentEnvironments(make_env, num_envs, config.seed, config.env.max_replayed_steps)
+
+
+def _env_maker_of(features: Sequence[Feature], has_several_agents: bool) -> Callable[[], Any] | None:
+    """Return what makes an environment in the place of the one of the `env` block."""
+    makers = (feature.env_maker(has_several_agents) for feature in features)
+    return next((make_env for make_env in makers if make_env is not None), None)
 
 
 def _make_agents_env(config: ExperimentConfig) -> MultiAgentEnv:
-    """Make an environment with several agents, whose episodes are of tasks where there is a curriculum."""
-    if not task_names(config.curriculum):
-        return sharing_rewards(make_multi_agent_env(config.env), config.multi_agent.teams)
-    from runner.experiment.curriculum_builder import make_tasked_multi_agent_env
-
-    return make_tasked_multi_agent_env(config)
+    return sharing_rewards(make_multi_agent_env(config.env), config.multi_agent.teams)
 
 
-def _make_vector_env(config: ExperimentConfig, num_envs: int, is_evaluation: bool) -> SubEnvironments:
+def _make_vector_env(
+    config: ExperimentConfig, features: Sequence[Feature], num_envs: int, is_evaluation: bool
+) -> SubEnvironments:
     """Make N sub-environments; ones with limited episodes are made one by one, since each is reset alone."""
-    if task_names(config.curriculum):
-        from runner.experiment.curriculum_builder import make_tasked_envs
-
-        return make_tasked_envs(config, num_envs)
+    make_env = _env_maker_of(features, has_several_agents=False)
+    if make_env is not None:
+        return SyncEnvironments(make_env, num_envs, config.seed, max_replayed_steps=config.env.max_replayed_steps)
     runners = config.env_runners
     if is_evaluation and config.evaluation.max_episode_steps is not None and not separate_settings(runners):
         make_one = partial(make_environment, config.env, 1, runners.gym_env_vectorize_mode)
@@ -255,20 +262,6 @@ def _refuse_separate_settings(config: ExperimentConfig) -> None:
     if names:
         what = f"{config.env.name} has several agents, and these settings are for environments with a single one"
         raise ConfigError([Problem(what, "env_runners", ", ".join(names))])
-
-
-def _listeners_of_features(config: ExperimentConfig, env: Any) -> list[EpisodeListener]:
-    """Make the listeners of the features that the run uses."""
-    listeners: list[EpisodeListener] = []
-    if config.league.modules:
-        from runner.league.match_listener import MatchListener
-
-        listeners.append(MatchListener(env))
-    if task_names(config.curriculum):
-        from runner.curriculum.tasked_episodes import TaskedEpisodes
-
-        listeners.append(TaskedEpisodes(env.environments))
-    return listeners
 
 
 def _episode_callbacks(
@@ -333,7 +326,8 @@ def _build_external_env_runner(
     num_runners = max(1, config.env_runners.min_env_runners)  # it is fixed
     sampling = Sampling(env_steps_per_round(config, num_runners), num_runners, lookback_of(config, parts))
     journal_dir = None if run_dir is None else run_dir / "rllink"
-    return ExternalEnvRunner(config, plans, seed_name, sampling, journal_dir, is_recording)
+    tasks = {name: task for feature in features_of(config) for name, task in feature.client_tasks().items()}
+    return ExternalEnvRunner(config, plans, seed_name, sampling, journal_dir, is_recording, tasks)
 
 
 def build_recorder(

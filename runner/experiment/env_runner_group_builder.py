@@ -16,7 +16,6 @@ from runner.cluster.elastic_group import ElasticGroup, Size
 from runner.cluster.placement import Placement
 from runner.cluster.replaying_actor import ReplayingActor, ReplayRules
 from runner.config.blocks import ASYNC
-from runner.config.curriculum import read_tasks
 from runner.config.errors import ConfigError, Problem
 from runner.config.operators import AsyncGradientsConfig
 from runner.config.plans import is_deterministic, read_plan, steps_of
@@ -32,6 +31,7 @@ from runner.experiment.env_runner_builder import (
     build_gradient_runner,
     build_recorder,
 )
+from runner.experiment.features import env_settings_of
 from runner.experiment.ray_resources import other_actors, tasks_on_data
 from runner.module_parts import ModuleParts, ModuleSpec, has_several_agents
 from runner.restarts import Restarts
@@ -171,9 +171,8 @@ def _settings_of(config: ExperimentConfig, num_runners: int | None) -> dict[str,
     return {
         "computes_gradients": _computes_gradients(config),
         "env_runner_class": runners.env_runner_class,
-        "tasks": {name: asdict(task) for name, task in read_tasks(config.curriculum).items()},
         "teams": {name: list(members) for name, members in config.multi_agent.teams.items()},
-        "league": {"modules": list(config.league.modules), "fixed": dict(config.league.fixed)},
+        **env_settings_of(config),
         # With `auto`, it makes the sub-environments sync.
         "restart_failed_sub_environments": runners.restart_failed_sub_environments and mode == "auto",
         "env": env,

@@ -19,6 +19,7 @@ from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.teams import agents_of_teams
 from runner.episodes.spaces import space_from_dict
 from runner.league.league import League
+from runner.league.match_listener import MatchListener
 from runner.league.opponent_environments import OpponentEnvironments, Team
 from runner.league.players import Player, PolicyPlayer, find_misfits
 from runner.module_parts import (
@@ -29,6 +30,7 @@ from runner.module_parts import (
     has_several_agents,
     weights_by_module,
 )
+from runner.module_parts.feature import Feature
 from runner.pipelines.description import space_text
 from runner.policy import OnnxPolicy
 from runner.rllink.client.local_policy import PolicyFileError
@@ -39,15 +41,37 @@ _POLICY_FILES = (
 )
 
 
-def build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> League | None:
-    """Make the league, if there is one.
+class LeagueFeature(Feature):
+    """Lets players act for some of the agents."""
 
-    Raises:
-        ConfigError: a module that does not act here, or not alone; a policy file or class that cannot be used.
-    """
+    title = "the league"
+
+    def make_part(self, module_parts: Mapping[str, ModuleParts]) -> League:
+        """Make the league.
+
+        Raises:
+            ConfigError: a module that does not act here, or not alone; a policy file or class that cannot be used.
+        """
+        return _build_league(self.config, module_parts)
+
+    def make_envs(
+        self, specs: Mapping[str, ModuleSpec], make_env: Callable[[], MultiAgentEnv], num_envs: int, explore: bool
+    ) -> OpponentEnvironments:
+        """Make sub-environments in which players of the league act for some of the agents."""
+        config = self.config
+        spaces = {module_id: spec.action_space for module_id, spec in specs.items()}
+        make_player = partial(_make_player, config.league.fixed, spaces, explore)
+        return OpponentEnvironments(
+            make_env, num_envs, config.seed, _teams(config, specs), make_player, config.env.max_replayed_steps
+        )
+
+    def make_listener(self, env: OpponentEnvironments) -> MatchListener:
+        """Make the listener that reports matches."""
+        return MatchListener(env)
+
+
+def _build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> League:
     block = config.league
-    if not block.modules:
-        return None
     plans = {module_id: of_module.spec for module_id, of_module in parts.items()}
     _check_modules(config, plans)
     teams = [team for team in _teams(config, plans) if team.module_id in block.modules]
@@ -67,21 +91,6 @@ def build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> 
     acting = build_joined_acting_parts(config, plans)
     policies = {module_id: OnnxPolicy.of_parts(acting[module_id], config) for module_id in block.modules}
     return League(block, policies, fixed, partial(weights_by_module, acting))
-
-
-def seat_environments(
-    config: ExperimentConfig,
-    plans: Mapping[str, ModuleSpec],
-    make_env: Callable[[], MultiAgentEnv],
-    num_envs: int,
-    explore: bool,
-) -> OpponentEnvironments:
-    """Make sub-environments in which players of the league act for some of the agents."""
-    spaces = {module_id: plan.action_space for module_id, plan in plans.items()}
-    make_player = partial(_make_player, config.league.fixed, spaces, explore)
-    return OpponentEnvironments(
-        make_env, num_envs, config.seed, _teams(config, plans), make_player, config.env.max_replayed_steps
-    )
 
 
 def _teams(config: ExperimentConfig, plans: Mapping[str, ModuleSpec]) -> list[Team]:

@@ -19,11 +19,10 @@ from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import problem_of
 from runner.episodes.columns import ColumnBlock, Rollout, block_from_episodes
 from runner.experiment.checkpointing import Stateful, check_storable, store_and_restore
-from runner.experiment.curriculum_builder import check_tasks
 from runner.experiment.env_runner_builder import EVALUATION
+from runner.experiment.features import features_of
 from runner.experiment.filming import Filmer
 from runner.experiment.first_sample import first_env_runner, first_sample, reduced, sample_with
-from runner.experiment.league_builder import build_league
 from runner.experiment.learner_builder import build_learner_group
 from runner.experiment.loaded_modules import load_modules
 from runner.experiment.recorded_data_builder import build_held_out_evaluation, check_recorded_data
@@ -117,13 +116,15 @@ class _Rehearsal:
         if len(callbacks):
             self._store("callbacks", callbacks)
         self._try("a checkpoint", lambda: check_storable({"config": _settings_of(self._given)}))
-        self._try("the league", lambda: build_league(config, parts))
+        for feature in features_of(config):
+            self._try(feature.title, partial(feature.make_part, parts))
         return parts
 
     def _plan_modules(self) -> dict[str, ModuleSpec]:
-        """Plan the modules, and begin an episode of each task of a curriculum."""
+        """Plan the modules, and check what features need of environments."""
         plans = make_module_specs(self._config)
-        check_tasks(self._config, plans)
+        for feature in features_of(self._config):
+            feature.check(plans)
         return plans
 
     def _take_a_step(self, parts: Mapping[str, ModuleParts]) -> None:

@@ -30,9 +30,9 @@ from runner.config.validation import build_experiment_config
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.experiment.build import build_context, build_run_parts
 from runner.experiment.checkpointing import restore, restore_policy, state_of
-from runner.experiment.curriculum_builder import check_tasks
 from runner.experiment.env_runner_builder import EVALUATION, TRAINING
 from runner.experiment.evaluator import EvaluatedPolicy, Evaluator
+from runner.experiment.features import features_of
 from runner.experiment.learner_builder import check_local_gpus
 from runner.experiment.loaded_modules import load_modules, shared_states
 from runner.experiment.missing_infos import MissingInfos
@@ -556,7 +556,8 @@ def _tell_what_is_read(
 
 
 def _check_other_processes(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> None:
-    check_tasks(config, {module_id: of_module.spec for module_id, of_module in parts.items()})
+    for feature in features_of(config):
+        feature.check({module_id: of_module.spec for module_id, of_module in parts.items()})
     if config.offline.is_written_by_ray:
         from runner.offline.writing.output_formats import check_output_options
 

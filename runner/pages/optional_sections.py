@@ -11,21 +11,32 @@ import numpy as np
 from runner.config.documents import parse_json, read_regular
 from runner.config.league import LEAGUE_FOLDER, STANDINGS_FILE
 from runner.pages import charts
-from runner.pages.page import Block, Cell, Figure, Table, Text
+from runner.pages.page import Block, Cell, Figure, Section, Table, Text
 from runner.tracking.series import Column, axis_of, axis_title, plain, thin
 
-CURRICULUM = "curriculum/"
+_CURRICULUM = "curriculum/"
+# Beginnings of metrics that these sections show.
+SHOWN = (_CURRICULUM,)
 _NUM_EPISODES, _VALUE = "/num_episodes", "/value_mean"
 _MOST_POINTS = 150
 
 
-def curriculum(columns: Mapping[str, Column], axis: str) -> Iterator[Block]:
-    """Yield the charts of a run's curriculum; nothing where there is none.
+def optional_sections(run_dir: Path, columns: Mapping[str, Column], axis: str) -> list[Section]:
+    """Return the sections of all features, empty ones of features that the run does not use.
 
     Args:
+        run_dir: of the run.
         columns: metric -> its value in each iteration.
-        axis: metric that they are drawn over.
+        axis: metric that charts are drawn over.
     """
+    return [
+        Section("League", list(_league(run_dir))),
+        Section("Curriculum", list(_curriculum(columns, axis))),
+    ]
+
+
+def _curriculum(columns: Mapping[str, Column], axis: str) -> Iterator[Block]:
+    """Yield the charts of a run's curriculum; nothing where there is none."""
     numbers = _of_tasks(columns, _NUM_EPISODES)
     if numbers and len(axis_of(columns, axis)) > 1:
         yield _drawn(numbers, axis_of(columns, axis), axis)
@@ -34,9 +45,9 @@ def curriculum(columns: Mapping[str, Column], axis: str) -> Iterator[Block]:
 
 def _of_tasks(columns: Mapping[str, Column], ending: str) -> dict[str, Column]:
     return {
-        name.removeprefix(CURRICULUM).removesuffix(ending): column
+        name.removeprefix(_CURRICULUM).removesuffix(ending): column
         for name, column in columns.items()
-        if name.startswith(CURRICULUM) and name.endswith(ending)
+        if name.startswith(_CURRICULUM) and name.endswith(ending)
     }
 
 
@@ -80,7 +91,7 @@ _CELL = 26  # pixels
 _AFTER_ALL = 2**53  # env steps by which modules, which learn, are ordered behind their snapshots
 
 
-def league(run_dir: Path) -> Iterator[Block]:
+def _league(run_dir: Path) -> Iterator[Block]:
     """Yield the table and the matrix of a run's league; nothing where there is none."""
     if not (run_dir / _STANDINGS).is_file():
         return

@@ -21,7 +21,7 @@ from runner.config.metrics import (
 )
 from runner.config.operators import QUEUES
 from runner.pages import charts
-from runner.pages.optional_sections import CURRICULUM, curriculum, league
+from runner.pages.optional_sections import SHOWN, optional_sections
 from runner.pages.page import Block, Code, Fact, Figure, Page, Section, Text
 from runner.pages.run_data import RunData, configuration, embed_video, environment, videos
 from runner.tracking.headline import (
@@ -57,7 +57,7 @@ _ASYNCHRONY = {
     IDLE_S: ("seconds that env runners wait, together", ""),
     LEARNER_IDLE_S: ("seconds in which nothing is updated", ""),
 }
-_SHOWN = ("env_runners/", "evaluation/", _LEARNERS, _REPLAY, f"{QUEUES}/", "timers/", CURRICULUM)
+_SHOWN = ("env_runners/", "evaluation/", _LEARNERS, _REPLAY, f"{QUEUES}/", "timers/", *SHOWN)
 # Axes, and what only counts iterations in other words.
 _COUNTS = (
     *(ITERATION, ENV_STEPS, STEPS_PER_S, TOTAL_S, _ITERATION_S),
@@ -104,8 +104,7 @@ def run_page(record: RunData, url_of: Callable[[Path], str] = embed_video) -> Pa
         Section("Failure", [Code(record.stop_reason)] if record.status == "failed" else []),
         Section("Clients in quarantine", list(_quarantined(record))),
         Section("Learning curves", list(_learning_curves(record))),
-        Section("League", list(league(record.path))),
-        Section("Curriculum", list(curriculum(record.columns, record.axis))),
+        *optional_sections(record.path, record.columns, record.axis),
         Section("Policy", list(videos(record, url_of))),
         Section("Evaluation", list(_metrics(record, "evaluation/", but=list(_main_metrics(record))))),
         Section("Learner", list(_learner(record))),

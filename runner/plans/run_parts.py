@@ -30,7 +30,7 @@ class RunParts:
         env_runners: env runners that sample, or None if the plan needs none.
         recorded_data: recorded data to learn from, or None if the plan needs none.
         replay_buffers: replay buffers.
-        features: parts that follow what episodes report, such as a league or a curriculum.
+        features: parts that follow what episodes report.
     """
 
     learners: Learners

@@ -14,7 +14,7 @@ import numpy as np
 from runner.episodes import nested
 from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, SampledChunks
 from runner.rows.finished_episodes import EndedEpisode, FinishedEpisodes
-from runner.rows.task_outcomes import CURRICULUM, TaskOutcome
+from runner.rows.task_outcomes import TASK_OUTCOMES, TaskOutcome
 from runner.rows.to_record import ToRecord
 
 
@@ -311,7 +311,7 @@ def _finished(groups: Sequence[Sequence[OpenEpisode]]) -> FinishedEpisodes:
         np.array([sum(episode.return_ for episode in group) for group in groups], np.float64),
         np.array([max(episode.num_steps_sampled for episode in group) for group in groups], np.int64),
         np.zeros(len(groups), np.int64),
-        outcomes={CURRICULUM: tuple(_outcomes(groups))},
+        outcomes={TASK_OUTCOMES: tuple(_outcomes(groups))},
     )
 
 

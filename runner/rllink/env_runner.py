@@ -10,12 +10,12 @@ from concurrent.futures import Future, TimeoutError
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from runner.callbacks import build_callbacks
-from runner.config.curriculum import read_tasks
 from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.fragment_checks import check_fragment
@@ -84,6 +84,7 @@ class ExternalEnvRunner:
         sampling: how much is sampled.
         journal_dir: folder in which accepted messages are stored; None stores none.
         is_recording: whether samples hold what recording needs.
+        tasks: name -> content of the tasks that simulators draw for their episodes.
 
     Attributes:
         server: the server to which simulators connect.
@@ -97,6 +98,7 @@ class ExternalEnvRunner:
         sampling: Sampling,
         journal_dir: Path | None = None,
         is_recording: bool = False,
+        tasks: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         role, index, generation = seed_name
         self._acting_parts = {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()}
@@ -134,7 +136,6 @@ class ExternalEnvRunner:
         self._leave_out = config.rllink.skip_journal_records
         name, num_kept = f"{index}.{generation}", config.checkpoint.keep_last
         self._journal = None if journal_dir is None else Journal(journal_dir, name, num_kept)
-        tasks = {name: asdict(task) for name, task in read_tasks(config.curriculum).items()}
         self._judges = ClientJudges(config)
         description = _description(config, self._acting_parts, sampling)
         self._service = Service(

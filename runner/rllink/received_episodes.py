@@ -61,7 +61,7 @@ class OpenEpisode:
     Attributes:
         id: names it in blocks and in logs, unique in a run.
         agent_id, env: its agent and its env episode; None in runs with a single agent.
-        task: that it is of, in a curriculum; None where its client has not said.
+        task: name of the task that it belongs to; None where its client has not said.
         client: name of its client.
         name: its id in messages of the client; without a name no later chunk can belong to it.
         is_whole: whether every step was sampled from its start to its end; false if its client left or skipped steps.

@@ -192,7 +192,7 @@ class Receiver:
     Args:
         agents: agent id -> its spaces; the key is None in runs with a single agent.
         bound: the largest absolute reward that is not refused.
-        tasks: names of the curriculum's tasks.
+        tasks: names of the tasks of the run.
     """
 
     def __init__(
@@ -368,7 +368,7 @@ class Receiver:
         if sent.task is UNSET:
             return None
         if sent.task not in self._tasks:
-            known = f"tasks are {', '.join(self._tasks)}" if self._tasks else "this run has no curriculum"
+            known = f"tasks are {', '.join(self._tasks)}" if self._tasks else "this run has no tasks"
             raise MessageError("bad_message", f"no task is named {sent.task!r:.80}; {known}", f"{path}.task")
         return sent.task
 

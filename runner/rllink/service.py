@@ -103,7 +103,7 @@ class Service:
         versions: the newest weights.
         inference: by module id, what chooses actions for clients that ask for them.
         journal: stores accepted messages with episodes; None stores none.
-        tasks: of a curriculum: name -> what it changes, for clients.
+        tasks: name -> what the task changes, for clients.
         bound: the largest absolute reward that is accepted; None: `rllink.max_abs_reward`.
     """
 

@@ -143,7 +143,7 @@ class EndedEpisode:
         id: of the env episode.
         length: env steps.
         is_terminated: whether it is terminated; else it is truncated.
-        task: of a curriculum, where it is known.
+        task: name of the task that it belongs to, where it is known.
     """
 
     id: str

@@ -1,18 +1,18 @@
-"""Outcomes of tasks: what finished episodes say of the tasks of a curriculum."""
+"""Outcomes of tasks: the values of finished episodes, which belong to tasks."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-CURRICULUM = "curriculum"  # name of the part that outcomes are reported to
+TASK_OUTCOMES = "curriculum"  # name of the part to which outcomes are reported
 
 
 class TaskOutcome(NamedTuple):
-    """What one episode says of its task.
+    """The value of one episode.
 
     Attributes:
-        task: its name.
-        value: of the episode, as `curriculum.measure` has it.
+        task: name of the task.
+        value: what the run measures of the episode.
     """
 
     task: str

@@ -24,7 +24,7 @@ class ToRecord:
         broken_off: ids of episodes that have turned out to be not whole since the last sample.
         ended: env episodes that are over; with a single agent, chunks say so.
         waiting: env episodes that are over if nobody else comes to them.
-        tasks: with a single agent, module id -> E tasks of a curriculum, None where a client has not said it; env
+        tasks: with a single agent, module id -> E tasks of the episodes, None where a client has not said it; env
             episodes of several agents have theirs.
     """
 

@@ -6,6 +6,7 @@ import ast
 import copy
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,7 @@ def test_example_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     def trainer_with(decay: float) -> tuple[Trainer, Any]:
         part = names["WeightAverage"](decay)
         assert isinstance(part, Part)
-        monkeypatch.setattr(build, "build_curriculum", lambda config: part)
+        monkeypatch.setattr(build, "features_of", lambda config: [SimpleNamespace(make_part=lambda parts: part)])
         return Trainer.from_experiment("ppo_cartpole", SMALL), part
 
     trainer, part = trainer_with(0.9)

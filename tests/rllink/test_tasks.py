@@ -69,7 +69,7 @@ def test_without_a_curriculum_nothing_is_granted(serve: Callable[..., Served]) -
     with Client(*served.address) as client:
         assert "tasks" not in client.extensions
         assert client.draw_task(np.random.default_rng(0)) is None
-        with pytest.raises(RLlinkError, match="this run has no curriculum"):
+        with pytest.raises(RLlinkError, match="this run has no tasks"):
             client.send_episodes([episode(2, task="easy")])
 
 

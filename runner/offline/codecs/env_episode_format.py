@@ -6,7 +6,7 @@
 | length                          | int64         | env steps                                                          |
 | terminated, truncated           | bool          | of the env episode                                                 |
 | episode_return                  | float64       | sum of the rewards of all agents in this row                       |
-| task                            | string        | of a curriculum; only if there are any                             |
+| task                            | string        | only if episodes have tasks                                        |
 | agents/AGENT/module_id          | string        | the module that acted; null, as all of AGENT, where it took no step|
 | agents/AGENT/env_t              | list of int64 | env time step of each of its observations                          |
 | agents/AGENT/obs, actions, ...  | list, ...     | as the columns of a single agent's episode (`episode_format`)      |
@@ -53,7 +53,7 @@ class EnvEpisodes:
         lengths: (E,) env steps.
         is_terminated, is_truncated: (E,) bool, of the env episodes.
         blocks: the episodes of the agents in them, a block for each module that acted; one of an agent a chunk.
-        tasks: E names of the tasks of a curriculum that they are of, None where it is not known; None: there is none.
+        tasks: E names of the tasks that they belong to, None where it is not known; None: there is none.
     """
 
     ids: Sequence[str]

@@ -7,7 +7,7 @@
 | t_started, length                           | int64              | time step of the first row; env steps           |
 | terminated, truncated                       | bool               |                                                 |
 | episode_return                              | float64            | sum of the rewards of this row                  |
-| task                                        | string             | of a curriculum; only if there are any          |
+| task                                        | string             | only if episodes have tasks                     |
 | obs                                         | list, length + 1   | the last one is the observation after the end   |
 | actions, rewards, each extra model output   | list, length       |                                                 |
 | infos                                       | list of JSON text  | length + 1, null where empty; only if there are |

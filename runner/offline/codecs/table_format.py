@@ -4,7 +4,7 @@
 |---------------------------------------------|-------------------------------------------------------------------|
 | eps_id, t                                   | the episode, and the time step in it                              |
 | agent_id, module_id, multi_agent_episode_id | null with a single agent                                          |
-| task                                        | of a curriculum; only if there are any; written, and not read     |
+| task                                        | only if episodes have tasks; written, and not read                |
 | obs, actions, rewards, extra model outputs  | a value, a fixed-size list, or bytes for two dimensions and more  |
 | new_obs                                     | the observation after the step                                    |
 | terminateds, truncateds                     | the step ended the episode                                        |

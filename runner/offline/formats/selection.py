@@ -98,7 +98,7 @@ class Selection:
 
     Attributes:
         columns: the extra model outputs beside `ALWAYS_READ`; None: all.
-        with_infos: whether infos, and tasks of a curriculum, are read.
+        with_infos: whether infos and tasks are read.
         of_module: whose episodes are read, in experiments with several agents; None: there is a single agent.
     """
 

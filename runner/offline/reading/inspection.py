@@ -82,7 +82,7 @@ class ColumnSummary:
 class Inspection:
     """What `inspect` shows.
 
-    `trajectories` says why there are none, where there are none. `tasks`: of a curriculum -> number of its episodes.
+    `trajectories` says why there are none, where there are none. `tasks`: task -> number of its episodes.
     """
 
     description: Description
@@ -118,7 +118,7 @@ class AgentsInspection:
         episodes, steps, terminated, truncated, returns, lengths: of env episodes; returns are sums over the agents.
         modules: agent -> the modules that have acted for it.
         agents: agent -> what its own episodes are.
-        tasks: of a curriculum -> number of its env episodes.
+        tasks: task -> number of its env episodes.
     """
 
     description: Description

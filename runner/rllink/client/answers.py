@@ -44,7 +44,7 @@ class ServerConfig:
 
 @dataclass(frozen=True)
 class Task:
-    """A task of the run's curriculum, which an episode is of.
+    """A task of the run, to which an episode belongs.
 
     Attributes:
         name: for the sampler's `begin`.

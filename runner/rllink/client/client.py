@@ -56,8 +56,8 @@ class Client:
     Attributes:
         extensions: name -> options of the extensions that the server granted.
         limits: limits of the server in its PONG.
-        task_odds: task -> probability, as the server has told it with its newest weights or actions; without a
-            curriculum, and before, empty.
+        task_odds: task -> probability, as the server has told it with its newest weights or actions; empty
+            before, and in runs without tasks.
 
     Raises:
         ServerGone: no server answers at this address.
@@ -141,7 +141,7 @@ class Client:
         return list(answer["actions"])
 
     def draw_task(self, rng: np.random.Generator) -> Task | None:
-        """Draw the task of a new episode; None: the run has no curriculum.
+        """Draw the task of a new episode; None: the run has no tasks.
 
         Before the server has told probabilities all tasks are alike.
         """

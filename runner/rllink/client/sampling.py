@@ -53,7 +53,7 @@ class RemoteSampler:
         self._agents: dict[str, set[str]] = {}  # env episode -> the agents that act in it
 
     def begin(self, episode: str, obs: Any, agent_id: str | None = None, task: str | None = None) -> Any:
-        """Begin an episode, of a task where the run has a curriculum, and return its first action."""
+        """Begin an episode, of a task where the run has tasks, and return its first action."""
         observed = {"id": episode, "obs": obs}
         if agent_id is not None:
             self._agents.setdefault(episode, set()).add(agent_id)
@@ -157,7 +157,7 @@ class LocalSampler:
         self._take(client.get_state())
 
     def begin(self, episode: str, obs: Any, agent_id: str | None = None, task: str | None = None) -> Any:
-        """Begin an episode, of a task where the run has a curriculum, and return its first action."""
+        """Begin an episode, of a task where the run has tasks, and return its first action."""
         key = agent_id, episode
         self._chunks[key] = _Chunk(episode, _copied(obs), None, task)
         return self._act(key)

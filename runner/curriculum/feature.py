@@ -1,10 +1,10 @@
-"""Construction of the curriculum of a run, and of the environments that draw its tasks."""
+"""What a curriculum adds to a run: its part, and environments that draw tasks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
 
@@ -16,33 +16,50 @@ from runner.config.schemas import EnvConfig, ExperimentConfig
 from runner.config.user_code import problem_of
 from runner.curriculum.curriculum import Curriculum
 from runner.curriculum.tasked_env import Tasked, TaskedEnv, TaskedMultiAgentEnv
+from runner.curriculum.tasked_episodes import TaskedEpisodes
 from runner.env_runners.env_makers import make_environment, make_multi_agent_env
 from runner.env_runners.teams import sharing_rewards
-from runner.env_runners.vector_envs import SyncEnvironments
-from runner.module_parts import ModuleSpec, has_several_agents
+from runner.module_parts import ModuleParts, ModuleSpec, has_several_agents
+from runner.module_parts.feature import Feature
 
 
-def build_curriculum(config: ExperimentConfig) -> Curriculum | None:
-    """Make the curriculum, if there is one."""
-    return Curriculum(config.curriculum) if task_names(config.curriculum) else None
+class CurriculumFeature(Feature):
+    """Draws the tasks of episodes."""
 
+    title = "the curriculum"
 
-def check_tasks(config: ExperimentConfig, plans: Mapping[str, ModuleSpec]) -> None:
-    """Begin an episode of each task, in environments that are made for this alone; of levels, the first and the last.
+    def check(self, specs: Mapping[str, ModuleSpec]) -> None:
+        """Begin an episode of each task, in environments that are made for this alone; of levels, the first and last.
 
-    Raises:
-        ConfigError: the environment of a task cannot be made, has other spaces, or cannot be reset with its options.
-    """
-    names = task_names(config.curriculum)
-    if not names or config.env.is_external:
-        return
-    if config.curriculum.num_levels is not None:
-        names = [names[0], names[-1]]
-    make = make_tasked_multi_agent_env if has_several_agents(plans) else _make_tasked_env
-    with closing(make(config)) as env:
-        problems = [problem for name in names for problem in _problems_of_task(name, env, config)]
-    if problems:
-        raise ConfigError(problems)
+        Raises:
+            ConfigError: the environment of a task cannot be made, has other spaces, or cannot be reset with its
+                options.
+        """
+        config, names = self.config, task_names(self.config.curriculum)
+        if config.env.is_external:
+            return
+        if config.curriculum.num_levels is not None:
+            names = [names[0], names[-1]]
+        with closing(self.env_maker(has_several_agents(specs))()) as env:
+            problems = [problem for name in names for problem in _problems_of_task(name, env, config)]
+        if problems:
+            raise ConfigError(problems)
+
+    def make_part(self, module_parts: Mapping[str, ModuleParts]) -> Curriculum:
+        """Make the part that follows how well each task goes."""
+        return Curriculum(self.config.curriculum)
+
+    def env_maker(self, has_several_agents: bool) -> Callable[[], TaskedEnv | TaskedMultiAgentEnv]:
+        """Return what makes an environment each of whose episodes belongs to a task."""
+        return partial(_make_agents_env if has_several_agents else _make_env, self.config)
+
+    def make_listener(self, env: Any) -> TaskedEpisodes:
+        """Make the listener that reports the outcomes of tasks."""
+        return TaskedEpisodes(env.environments)
+
+    def client_tasks(self) -> dict[str, Any]:
+        """Return name -> content of the tasks that external simulators draw."""
+        return {name: asdict(task) for name, task in read_tasks(self.config.curriculum).items()}
 
 
 def _problems_of_task(name: str, env: Tasked, config: ExperimentConfig) -> list[Problem]:
@@ -60,26 +77,11 @@ def _problems_of_task(name: str, env: Tasked, config: ExperimentConfig) -> list[
     return []
 
 
-def make_tasked_envs(config: ExperimentConfig, num_envs: int) -> SyncEnvironments:
-    """Make N sub-environments with a single agent, each episode of a task.
-
-    Raises:
-        ConfigError: they cannot be made, or only step together.
-    """
-    limit = config.env.max_replayed_steps
-    return SyncEnvironments(partial(_make_tasked_env, config), num_envs, config.seed, max_replayed_steps=limit)
-
-
-def _make_tasked_env(config: ExperimentConfig) -> TaskedEnv:
+def _make_env(config: ExperimentConfig) -> TaskedEnv:
     return TaskedEnv(*_arguments(config, _make_single))
 
 
-def make_tasked_multi_agent_env(config: ExperimentConfig) -> TaskedMultiAgentEnv:
-    """Make an environment with several agents, each episode of a task.
-
-    Raises:
-        ConfigError: it cannot be made.
-    """
+def _make_agents_env(config: ExperimentConfig) -> TaskedMultiAgentEnv:
     teams = config.multi_agent.teams
     return TaskedMultiAgentEnv(*_arguments(config, lambda env: sharing_rewards(make_multi_agent_env(env), teams)))
 

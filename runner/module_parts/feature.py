@@ -1,0 +1,54 @@
+"""What a feature that follows episodes adds to a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from runner.config.schemas import ExperimentConfig
+from runner.env_runners.listeners import EpisodeListener
+from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
+from runner.module_parts.module_spec import ModuleSpec
+from runner.module_parts.parts import ModuleParts
+from runner.parts import Part
+
+
+class Feature:
+    """Base class of features: override what the feature adds. It is made for runs that use it.
+
+    Args:
+        config: configuration of the run.
+
+    Attributes:
+        title: of the feature in messages.
+    """
+
+    title: str = ""
+
+    def __init__(self, config: ExperimentConfig) -> None:
+        self.config = config
+
+    def check(self, specs: Mapping[str, ModuleSpec]) -> None:
+        """Check what can only be known once environments and modules are known; raises `ConfigError`."""
+
+    def make_part(self, module_parts: Mapping[str, ModuleParts]) -> Part:
+        """Make the part that the driver of the run holds."""
+        raise NotImplementedError
+
+    def env_maker(self, has_several_agents: bool) -> Callable[[], Any] | None:
+        """Return what makes an environment instead of the one of the `env` block; None to keep that."""
+        return None
+
+    def make_envs(
+        self, specs: Mapping[str, ModuleSpec], make_env: Callable[[], Any], num_envs: int, explore: bool
+    ) -> MultiAgentEnvironments | None:
+        """Make the sub-environments of an env runner with several agents; None for the usual ones."""
+        return None
+
+    def make_listener(self, env: Any) -> EpisodeListener:
+        """Make the listener of an env runner with these sub-environments."""
+        raise NotImplementedError
+
+    def client_tasks(self) -> dict[str, Any]:
+        """Return name -> content of the tasks that external simulators draw."""
+        return {}
