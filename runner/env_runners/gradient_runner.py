@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from runner.env_runners.loss_failure import with_rollout
-from runner.env_runners.protocol import EnvRunner
+from runner.env_runners.protocol import FragmentSource
 from runner.env_runners.sample import Sample, Weights
 from runner.learners.gradients import GroupGradients
 from runner.learners.learner import Learner
@@ -40,7 +40,7 @@ class GradientRunner:
         make_learners: makes learners of the run's modules, with their learner pipelines, before the first gradient.
     """
 
-    def __init__(self, runner: EnvRunner, make_learners: Callable[[], Learner]) -> None:
+    def __init__(self, runner: FragmentSource, make_learners: Callable[[], Learner]) -> None:
         self._runner = runner
         self._make_learners = make_learners
 
@@ -61,7 +61,7 @@ class GradientRunner:
 
         Args:
             num_env_steps, explore, weights, shared_state, weights_seq_no, num_env_steps_sampled: see
-                `EnvRunner.sample`.
+                `FragmentSource.sample`.
 
         Raises:
             LossNotFinite: a loss is not finite.

@@ -1,4 +1,4 @@
-"""What every env runner offers, whatever it steps: single agents, several agents, simulators, or one's own."""
+"""What runs need of the sources of their fragments: env runners, custom ones too, and servers of simulators."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ if TYPE_CHECKING:
     from runner.offline.writing.recorder import Recorded
 
 
-@runtime_checkable
-class EnvRunner(Protocol):
-    """Steps environments with the modules' newest weights.
+class FragmentSource(Protocol):
+    """Returns what the modules' newest weights have done in environments, stepped here or by simulators.
 
     Arguments that are None leave a runner with what it had: weights of an earlier call or its first ones.
     """
@@ -45,6 +44,32 @@ class EnvRunner(Protocol):
             Interrupted: an end was asked for while simulators were waited for.
         """
 
+    def set_weights(self, weights: Weights) -> None:
+        """Act with these parameters (module id -> vector) from now on."""
+
+    def receive(self, receiver: str, *announced: Any) -> None:
+        """Take what a part of the run announces to env runners, before the next episodes."""
+
+    def address(self) -> str | None:
+        """Return `host:port` where simulators connect; None where environments are stepped here."""
+
+    def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
+        """Return the pipelines around a module."""
+
+    def get_state(self) -> dict[str, Any]:
+        """Return everything that the next `sample` depends on, except the weights."""
+
+    def set_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from a state of `get_state`."""
+
+    def close(self) -> None:
+        """Close the environments; recorded episodes that are in no whole file are dropped."""
+
+
+@runtime_checkable
+class EnvRunner(FragmentSource, Protocol):
+    """Steps environments, so that it can also evaluate and record."""
+
     def evaluate(
         self,
         duration: int,
@@ -70,26 +95,5 @@ class EnvRunner(Protocol):
             RunFailure: an environment failed, or simulators would have to be asked to evaluate.
         """
 
-    def set_weights(self, weights: Weights) -> None:
-        """Act with these parameters (module id -> vector) from now on."""
-
-    def receive(self, receiver: str, *announced: Any) -> None:
-        """Take what a part of the run announces to env runners, before the next episodes."""
-
-    def address(self) -> str | None:
-        """Return `host:port` where simulators connect; None where environments are stepped here."""
-
-    def pipelines_of(self, module_id: str) -> tuple[EnvToModulePipeline, ModuleToEnvPipeline]:
-        """Return the pipelines around a module."""
-
-    def get_state(self) -> dict[str, Any]:
-        """Return everything that the next `sample` depends on, except the weights."""
-
-    def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
-
     def finish_recording(self) -> Recorded:
         """Finish the files of recorded episodes."""
-
-    def close(self) -> None:
-        """Close the environments; recorded episodes that are in no whole file are dropped."""

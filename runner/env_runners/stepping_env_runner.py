@@ -86,7 +86,7 @@ class SteppingEnvRunner(ABC):
         weights_seq_no: int = 0,
         num_env_steps_sampled: int = 0,
     ) -> Sample:
-        """Take vector steps until at least `num_env_steps` env steps are made; see `EnvRunner.sample`."""
+        """Take vector steps until at least `num_env_steps` env steps are made; see `FragmentSource.sample`."""
         self._use_policy(weights, shared_state, num_env_steps_sampled)
         self._reserve(num_env_steps)
         with self._acting_mode():

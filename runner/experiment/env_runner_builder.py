@@ -28,7 +28,7 @@ from runner.env_runners.module_runner import ActingModule
 from runner.env_runners.multi_agent_env import MultiAgentEnv
 from runner.env_runners.multi_agent_env_runner import MultiAgentEnvRunner
 from runner.env_runners.multi_agent_envs import MultiAgentEnvironments
-from runner.env_runners.protocol import EnvRunner
+from runner.env_runners.protocol import EnvRunner, FragmentSource
 from runner.env_runners.runner_identity import RunnerIdentity
 from runner.env_runners.teams import sharing_rewards
 from runner.env_runners.vector_envs import SubEnvironments, SyncEnvironments
@@ -81,7 +81,7 @@ def make_env_runner(
 
     folder = None if config_dir is None else Path(config_dir)
     config = build_experiment_config(compose_experiment([f"+experiment={experiment}", *overrides], folder))
-    return build_env_runner(config, make_module_specs(config), TRAINING, index, 0)
+    return cast(EnvRunner, build_env_runner(config, make_module_specs(config), TRAINING, index, 0))
 
 
 def build_env_runner(
@@ -93,7 +93,7 @@ def build_env_runner(
     is_recording: bool = False,
     run_dir: Path | None = None,
     device: str = "cpu",
-) -> EnvRunner:
+) -> FragmentSource:
     """Make an env runner with its modules, which act on a device, and pipelines, in the process that will step it."""
     if config.env.is_external and role == TRAINING:
         return _build_external_env_runner(config, plans, (role, index, generation), run_dir, is_recording)

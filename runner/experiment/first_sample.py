@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from runner.config.schemas import EnvConfig, ExperimentConfig
-from runner.env_runners.protocol import EnvRunner
+from runner.env_runners.protocol import FragmentSource
 from runner.episodes.columns import Rollout
 from runner.experiment.env_runner_builder import TRAINING, build_env_runner
 from runner.module_parts import ModuleParts, weights_of
@@ -22,7 +22,7 @@ def first_sample(config: ExperimentConfig, parts: Mapping[str, ModuleParts], rol
         return sample_with(runner, parts)
 
 
-def sample_with(runner: EnvRunner, parts: Mapping[str, ModuleParts]) -> Rollout:
+def sample_with(runner: FragmentSource, parts: Mapping[str, ModuleParts]) -> Rollout:
     """Sample some env steps."""
     return runner.sample(_LEAST_ENV_STEPS, True, weights_of(parts), {}).rollout
 
@@ -30,7 +30,7 @@ def sample_with(runner: EnvRunner, parts: Mapping[str, ModuleParts]) -> Rollout:
 @contextmanager
 def first_env_runner(
     config: ExperimentConfig, parts: Mapping[str, ModuleParts], role: str = TRAINING
-) -> Iterator[EnvRunner]:
+) -> Iterator[FragmentSource]:
     """Make an env runner with few sub-environments, and close it afterwards; nothing is recorded.
 
     Simulators are not waited for: an environment like them is stepped in their place.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from runner.callbacks import build_callbacks
-from runner.config.errors import ConfigError, Problem, RunFailure
+from runner.config.errors import ConfigError
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.fragment_checks import check_fragment
 from runner.env_runners.observation_checks import ObservationChecks
@@ -40,12 +40,12 @@ from runner.rllink.received_episodes import OpenEpisode, SampledChunks, add_retu
 from runner.rllink.server import Server
 from runner.rllink.service import Batch, Counts, Service
 from runner.rllink.session import ServedClient
-from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
+from runner.rows.finished_episodes import OutsideObservations
 from runner.rows.to_record import ToRecord
 from runner.streams import random_stream
 
 if TYPE_CHECKING:
-    from runner.offline.writing.recorder import Recorded
+    pass
 
 _log = logging.getLogger(__name__)
 
@@ -170,7 +170,7 @@ class ExternalEnvRunner:
         weights_seq_no: int = 0,
         num_env_steps_sampled: int = 0,
     ) -> Sample:
-        """Wait until simulators have sent enough env steps; see `EnvRunner.sample`.
+        """Wait until simulators have sent enough env steps; see `FragmentSource.sample`.
 
         A sample holds whole messages, so it may have more. Each simulator decides whether it explores, whatever
         `explore` is; RLlink numbers the weights that it sends by itself.
@@ -287,16 +287,8 @@ class ExternalEnvRunner:
         self._weights = weights
 
     def receive(self, receiver: str, *announced: Any) -> None:
-        """Tell simulators the probabilities with which the tasks of new episodes are drawn; see `EnvRunner.receive`."""
+        """Pass the probabilities of tasks to simulators; see `FragmentSource.receive`."""
         {"tasks": self._service.use_tasks}[receiver](*announced)
-
-    def evaluate(self, *_: Any, **__: Any) -> FinishedEpisodes:
-        """Raise `RunFailure`: simulators cannot be asked to evaluate."""
-        raise RunFailure(Problem("external simulators cannot be used for evaluation", "evaluation"))
-
-    def finish_recording(self) -> Recorded:
-        """Raise `RunFailure`: the group of the runner records."""
-        raise RunFailure(Problem("samples of simulators are recorded where they are used", "offline.output"))
 
     # -- state -----------------------------------------------------------------------------------------------------
 

@@ -118,7 +118,7 @@ class OfSeveral(MultiAgentEnvRunner):
     """Steps environments with several agents."""
 
 
-MISSING = "it has no evaluate, receive, address, pipelines_of, get_state, set_state, finish_recording"
+MISSING = "it has no evaluate, finish_recording, receive, address, pipelines_of, get_state, set_state"
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ MISSING = "it has no evaluate, receive, address, pipelines_of, get_state, set_st
     [
         ("ppo_cartpole", f"{HERE}.MarkingRuner", "has no MarkingRuner"),
         ("ppo_cartpole", "runner.experiment.trainer.Trainer", "is no env runner, it has no sample, "),
-        ("ppo_cartpole", "runner.make_env_runner", "is no env runner, it has no sample, "),
+        ("ppo_cartpole", "runner.make_env_runner", "is no env runner, it has no evaluate, "),
         ("ppo_cartpole", f"{HERE}.HalfARunner", MISSING),
         ("ppo_cartpole", f"{HERE}.OfSeveral", "is a MultiAgentEnvRunner, and CartPole-v1 has a single agent"),
         ("ppo_multi_agent_cartpole", f"{HERE}.MarkingRunner", "is a SingleAgentEnvRunner, and .* has several agents"),

@@ -22,8 +22,8 @@ def test_runner_has_no_import_cycle() -> None:
 
 
 def test_env_runners_start_without_hydra() -> None:
-    builders = ", ".join(f"runner.experiment.{name}_builder" for name in ("env_runner", "league"))
-    code = f"import sys, {builders}, runner.curriculum.feature; sys.exit(' '.join({{'hydra', 'omegaconf'}} & set(sys.modules)) or 0)"
+    builders = "runner.experiment.env_runner_builder, runner.experiment.league_builder, runner.curriculum.feature"
+    code = f"import sys, {builders}; sys.exit(' '.join({{'hydra', 'omegaconf'}} & set(sys.modules)) or 0)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
