@@ -139,7 +139,8 @@ def test_runners_that_compute_gradients_keep_what_no_call_brings() -> None:
     with make("a3c") as trainer:
         trainer.train()
         runner = trainer.get_state()["env_runners"]["runners"]["1"]
-    assert set(runner["learners"]["learners"]["default_policy"]) == {"loss", "stream"}
+    modules = runner["learners"]["learners"]["default_policy"]["modules"]
+    assert set(modules["default_policy"]) == {"loss", "stream"}
     with make("own_function") as trainer:
         trainer.train()
         assert "learners" not in trainer.get_state()["env_runners"]["runners"]["0"], "no gradient was asked for"
