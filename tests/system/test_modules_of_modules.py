@@ -187,7 +187,7 @@ def test_a_new_run_begins_with_modules_that_shared_parameters(run_main: Callable
     [
         ((f"{KEY}={{_target_: {MODULES}.Refusing}}",), "these modules do not go together"),
         ((f"{KEY}={{_target_: {MODULES}.Unreadable}}",), "Unreadable of module p0 reads messages"),
-        (CRITIC[:1], "reads obs_of_agents, agents_mask, which no connector of the learner pipeline writes"),
+        (CRITIC[:1], r"reads obs_of_agents, agents_mask, which no connector of the learner pipeline\s+writes"),
     ],
 )
 def test_mistakes_that_show_when_parts_are_built(overrides: tuple[str, ...], message: str) -> None:
