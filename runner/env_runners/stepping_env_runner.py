@@ -28,7 +28,7 @@ from runner.rows.finished_episodes import FinishedEpisodes
 if TYPE_CHECKING:
     from runner.offline.writing.recorder import Recorded
 
-# Vector steps of an evaluation after which rows are freed.
+# Number of vector steps in an evaluation after which rows are freed.
 EVALUATION_FRAGMENT = 256
 
 Pipelines = tuple[EnvToModulePipeline, ModuleToEnvPipeline]
@@ -121,7 +121,9 @@ class SteppingEnvRunner(ABC):
                 quotas.count(step.is_reset, step.is_done, step.aborted)
                 num_vector_steps += 1
                 if num_vector_steps % EVALUATION_FRAGMENT == 0 or not quotas.is_running.any():
-                    cuts.append(self._next_cut(weights_seq_no, quotas, with_outputs=explore))
+                    cut = self._next_cut(weights_seq_no, quotas, with_outputs=explore)
+                    cut.fragments = {}  # frees the rows
+                    cuts.append(cut)
         return self._complete(cuts, quotas)
 
     def _restart(self) -> None:

@@ -100,7 +100,7 @@ class Learner(Part):
                     module.end_step(minibatch.num_rows_of_all, records[module] | norms)
             for module in modules:
                 metrics[module.module_id] = module.end(network.updater.metrics(learning_rates))
-                rows[module.module_id] = module.rows.in_order()
+                rows[module.module_id] = module.take_rows()
         return UpdateResult(
             _filled(metrics),
             connector_s,
@@ -142,7 +142,7 @@ class Learner(Part):
                 if minibatch is None:
                     continue
                 metrics = module.means([network.eager.compute({module: minibatch})[module]])
-                vector, rows = network.updater.gradient.cpu().numpy().copy(), module.rows.in_order()
+                vector, rows = network.updater.gradient.cpu().numpy().copy(), module.take_rows()
                 found[module.module_id] = ModuleGradient(vector, metrics, rows, minibatch.num_rows)
         return GroupGradients(found, connector_s, batch.connector_metrics)
 

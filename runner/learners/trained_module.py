@@ -9,6 +9,7 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -118,13 +119,19 @@ class TrainedModule:
         Raises:
             LossNotFinite: a metric is not finite.
         """
-        if not self._records:
+        records, self._records = self._records, []
+        if not records:
             return {}
-        means = self.means(self._records)
+        means = self.means(records)
         coefficients = self.loss.coefficients() | dict(of_optimizers)
-        metrics = {**(reported or {}), **means, **coefficients, "num_minibatch_updates": len(self._records)}
+        metrics = {**(reported or {}), **means, **coefficients, "num_minibatch_updates": len(records)}
         self.loss.after_update(metrics)
         return metrics
+
+    def take_rows(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the values that the loss reported for each row with a loss, and forget them and the batch."""
+        rows, self.rows = self.rows.in_order(), PerRowMetrics(self.config.metrics.rows)
+        return rows
 
     def means(self, records: Sequence[Record]) -> dict[str, float]:
         """Return the mean of each metric over the minibatches that report it, in one transfer from the device.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from runner.config.schemas import EnvConfig
 from runner.env_runners import stepping_env_runner
 from runner.env_runners.env_makers import make_vector_env
 from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.env_runners.listeners import Cut, EpisodeListener
 from runner.env_runners.vector_envs import SyncEnvironments
 from runner.modules import ActorCriticModule
 from runner.restarts import Restarts
@@ -74,6 +76,27 @@ def test_episodes_longer_than_an_evaluation_fragment(monkeypatch: pytest.MonkeyP
     cut = run()
     for name in ("returns", "lengths", "env_of"):
         np.testing.assert_array_equal(getattr(cut, name), getattr(whole, name))
+
+
+class HeldRows(EpisodeListener):
+    """Counts the fragments that are held in memory at each cut."""
+
+    def __init__(self) -> None:
+        self.fragments: list[Any] = []
+        self.num_held: list[int] = []
+
+    def on_cut(self, cut: Cut) -> None:
+        self.fragments += map(weakref.ref, cut.fragments.values())
+        self.num_held.append(sum(fragment() is not None for fragment in self.fragments))
+
+
+def test_an_evaluation_frees_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stepping_env_runner, "EVALUATION_FRAGMENT", 5)
+    env, _ = coded_envs("sync", 3, [40, 7, 22])
+    rows, module = HeldRows(), coded_module()
+    make_runner(env, module, listeners=[rows]).evaluate(6, weights=weights_of(module))
+    assert len(rows.num_held) > 5
+    assert max(rows.num_held) == 1
 
 
 LENGTHS = [1, 9, 30, 2, 2]

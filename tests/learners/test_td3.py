@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -196,3 +197,14 @@ def test_targets_follow_with_the_policy() -> None:
     learned = followed[followed.index([True, True]) - 1 :]
     assert len(learned) > 6
     assert all(now == [number % 2 == 1] * 2 for number, now in enumerate(learned))
+
+
+@pytest.mark.parametrize("computes", ["update", "gradients"])
+def test_no_batch_is_kept_after_its_update(computes: str) -> None:
+    stream, loss_stream = np.random.default_rng(0), np.random.default_rng(7)
+    learner = ModuleLearner(make(TD3Module, CONTINUOUS), TD3Loss(CONFIG), CONFIG, stream, loss_stream)
+    batch = replayed_rows()
+    column = weakref.ref(batch["obs"])
+    assert len(getattr(learner, computes)(batch, 0).rows["td_error"]) == len(batch["obs"])
+    del batch
+    assert column() is None
