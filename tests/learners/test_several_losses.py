@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import Any, ClassVar
 
 import gymnasium as gym
@@ -25,6 +28,7 @@ from runner.modules import MultiRLModule, RLModule, frozen
 from runner.modules.multi_rl_module import ALL_MODULES, member_of
 from runner.testing import BrokenContract, check_loss
 from runner.testing.module_learner import ModuleLearner
+from tests.conftest import ROOT
 
 OBS, ACTIONS = gym.spaces.Box(-5.0, 5.0, (3,), np.float32), gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
@@ -215,6 +219,21 @@ def test_losses_that_cannot_be_used(losses: Any, what: str) -> None:
 @pytest.mark.parametrize("loss", [Separate, FrozenInContext, FrozenCall])
 def test_check_loss_accepts(loss: type[Loss]) -> None:
     check_loss(loss, Config(), lambda: ActorAndCritic(OBS, ACTIONS, ModuleConfig()), is_compiled=True)
+
+
+def test_the_documented_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (ROOT / "docs" / "own" / "algorithm.md").read_text(encoding="utf-8")
+    (code,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "parameter_groups" in block)
+    example: Any = ModuleType("example")
+    monkeypatch.setitem(sys.modules, "example", example)  # where dataclasses look for what their fields name
+    exec(compile(code, "algorithm.md", "exec"), vars(example))
+    spaces = gym.spaces.Box(-5.0, 5.0, (3,), np.float32), gym.spaces.Discrete(2)
+    check_loss(
+        example.ActorCriticLoss,
+        example.ActorCriticConfig(),
+        lambda: example.ActorAndCritic(*spaces, ModuleConfig()),
+        is_compiled=True,
+    )
 
 
 @pytest.mark.parametrize(("loss", "term"), [(Mixed, "actor_loss"), (MixedInSilence, "a term of total_loss")])
