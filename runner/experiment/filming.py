@@ -27,7 +27,7 @@ class Filmer:
 
     Args:
         config: of the run.
-        plans: of its modules.
+        specs: module id -> its specification.
         is_window: a window shows the episodes, and nothing is filmed.
 
     Raises:
@@ -36,7 +36,7 @@ class Filmer:
         UserError: a package that writes videos is not installed.
     """
 
-    def __init__(self, config: ExperimentConfig, plans: Mapping[str, ModuleSpec], is_window: bool = False) -> None:
+    def __init__(self, config: ExperimentConfig, specs: Mapping[str, ModuleSpec], is_window: bool = False) -> None:
         self._explore = config.evaluation.explore
         if not is_window:
             check_installed()
@@ -45,7 +45,7 @@ class Filmer:
         callbacks = Callbacks([] if is_window else [self._camera])
         identity = RunnerIdentity(EVALUATION, 0, 0, config.seed)
         try:
-            made = build_stepping_env_runner(rendering, plans, identity, callbacks=callbacks)
+            made = build_stepping_env_runner(rendering, specs, identity, callbacks=callbacks)
         except ConfigError as error:
             allowed = "an environment whose constructor takes render_mode, as evaluation.video and play ask for"
             raise ConfigError(

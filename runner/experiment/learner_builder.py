@@ -80,9 +80,9 @@ def _check_shared_out(config: ExperimentConfig, parts: Mapping[str, ModuleParts]
 
 
 def plan_learners(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> PlannedLearners:
-    """Plan learners of the same modules for other processes; `parts` have their first parameters."""
-    plans = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
-    return PlannedLearners(config, plans, weights_of(parts))
+    """Return a factory of learners of the same modules for other processes; `parts` have their first parameters."""
+    specs = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
+    return PlannedLearners(config, specs, weights_of(parts))
 
 
 @default_settings()
@@ -106,10 +106,10 @@ def build_local_learner_group(
 
 @dataclass(frozen=True)
 class PlannedLearners:
-    """A plan that makes the learners of one process there; `weights` are their first parameters."""
+    """Factory of the learners of another process; `weights` are their first parameters."""
 
     config: ExperimentConfig
-    plans: Mapping[str, ModuleSpec]
+    specs: Mapping[str, ModuleSpec]
     weights: Mapping[str, npt.NDArray[np.float32]]
 
     def device(self) -> torch.device:
@@ -119,7 +119,7 @@ class PlannedLearners:
     def __call__(self, collective: Collective) -> Learner:
         """Make the learner of a process."""
         here = on_device(self.config, self.config.learners.device)
-        parts = build_parts(here, self.plans)
+        parts = build_parts(here, self.specs)
         for key, network in networks_of(parts).items():
             FlatParameters(network).load(self.weights[key])
         for module_parts in parts.values():
@@ -129,13 +129,13 @@ class PlannedLearners:
         return build_local_learner_group(self.config, parts, collective)
 
 
-def _peers_stream(seed: int, plan: ModuleSpec, rank: int, name: str, position: int) -> np.random.Generator:
-    return random_stream(seed, plan.name(name), position, rank)
+def _peers_stream(seed: int, spec: ModuleSpec, rank: int, name: str, position: int) -> np.random.Generator:
+    return random_stream(seed, spec.name(name), position, rank)
 
 
-def columns_of_learner(plan: ModuleSpec, module: RLModule) -> tuple[str, ...]:
+def columns_of_learner(spec: ModuleSpec, module: RLModule) -> tuple[str, ...]:
     """Return the columns that the module and the loss read of a train batch."""
-    loss = import_target(plan.algorithm.loss, "algorithm.loss", Loss)
+    loss = import_target(spec.algorithm.loss, "algorithm.loss", Loss)
     return tuple(dict.fromkeys((*module.inputs, *loss.reads)))
 
 
@@ -164,10 +164,10 @@ def _build_network(config: ExperimentConfig, parts: ModuleParts, collective: Col
 def _build_module(
     config: ExperimentConfig, module: RLModule, parts: ModuleParts, collective: Collective
 ) -> TrainedModule:
-    plan = parts.spec
-    stream, loss_stream = (random_stream(config.seed, plan.name(name), collective.rank) for name in ("learner", "loss"))
-    loss = make_loss(plan.algorithm)
-    return TrainedModule(plan.module_id, module, loss, plan.algorithm, stream, loss_stream, collective)
+    spec = parts.spec
+    stream, loss_stream = (random_stream(config.seed, spec.name(name), collective.rank) for name in ("learner", "loss"))
+    loss = make_loss(spec.algorithm)
+    return TrainedModule(spec.module_id, module, loss, spec.algorithm, stream, loss_stream, collective)
 
 
 def make_loss(algorithm: AlgorithmConfig) -> Loss:

@@ -122,7 +122,7 @@ class _Fit:
     """A comparison of a module with the saved one, name by name."""
 
     def __init__(self, parts: ModuleParts, saved: SavedModule) -> None:
-        self._plan = parts.spec
+        self._spec = parts.spec
         self._saved = saved
         self._module, self._parameters = parts.module, parts.module.state_dict()
         pipeline = parts.env_to_module
@@ -139,7 +139,7 @@ class _Fit:
 
     def problems(self) -> Iterator[Problem]:
         """Yield the reason why the state cannot be taken over."""
-        where = f"module {self._plan.module_id}, load_state_path\n{self._saved.source.checkpoint}"
+        where = f"module {self._spec.module_id}, load_state_path\n{self._saved.source.checkpoint}"
         here, there = self._here, self._there
         differing = [name for name in self._common if here[name] != there[name]]
         if differing:
@@ -153,7 +153,7 @@ class _Fit:
         elif not self._taken_parameters:
             what = "the checkpoint has no parameter of this module"
             yield Problem(what, where, _first(list(self._saved.parameters)), _first(list(self._parameters)))
-        elif self._misfits and self._plan.module.load_state_strict:
+        elif self._misfits and self._spec.module.load_state_strict:
             what = "the module in the checkpoint is not the one that this configuration describes"
             allowed = "the same in both, or module.load_state_strict=false to take over what both have"
             yield Problem(what, where, "; ".join(self._misfits), allowed)
@@ -164,7 +164,7 @@ class _Fit:
             for name in self._taken_parameters:
                 self._parameters[name].copy_(torch.as_tensor(self._saved.parameters[name]))
         connectors = tuple(name for name in self._common if name not in self._parameters)
-        return LoadedModule(self._plan.module_id, self._saved, self._taken_parameters, connectors, tuple(self._misfits))
+        return LoadedModule(self._spec.module_id, self._saved, self._taken_parameters, connectors, tuple(self._misfits))
 
     @property
     def _taken_parameters(self) -> tuple[str, ...]:
@@ -172,7 +172,7 @@ class _Fit:
 
     def _other_activations(self) -> Iterator[str]:
         for name, value in self._saved.activations.items():
-            configured = getattr(self._plan.module, name, value)
+            configured = getattr(self._spec.module, name, value)
             if configured != value:
                 yield f"{name} {show_value(value)} in the checkpoint, {show_value(configured)} here"
 

@@ -136,7 +136,7 @@ def _connectors_that_read_the_module(parts: ModuleParts) -> list[str]:
 
 @dataclass(frozen=True)
 class PlannedModule:
-    """A plan that makes the parts of a pre-learner in the worker that it is sent to.
+    """Factory of the parts of a pre-learner, called in the worker that it is sent to.
 
     Attributes:
         shared_state: module id -> connector name -> what the connector has learned from observations; it learns no
@@ -144,22 +144,22 @@ class PlannedModule:
     """
 
     config: ExperimentConfig
-    plan: ModuleSpec
+    spec: ModuleSpec
     shared_state: Mapping[str, Any]
 
     def with_shared_state(self, shared_state: Mapping[str, Any]) -> PlannedModule:
-        """Return the plan with another state of connectors."""
+        """Return a copy with another state of connectors."""
         return replace(self, shared_state=shared_state)
 
     @property
     def observation_space(self) -> gym.Space[Any]:
         """Of the environment."""
-        return self.plan.observation_space
+        return self.spec.observation_space
 
     @property
     def action_space(self) -> gym.Space[Any]:
         """Of the environment."""
-        return self.plan.action_space
+        return self.spec.action_space
 
     def build(self) -> PreLearnerParts:
         """Make module and learner pipeline, on a GPU where `offline.map_batches_kwargs` asks for one."""
@@ -167,10 +167,10 @@ class PlannedModule:
         from runner.offline.training.workers import actor_options
 
         device = "auto" if actor_options(self.config.offline).get("num_gpus") else "cpu"
-        parts = build_module_parts(on_device(self.config, device), self.plan)
+        parts = build_module_parts(on_device(self.config, device), self.spec)
         parts.env_to_module.freeze()
-        parts.env_to_module.set_state(self.shared_state.get(self.plan.module_id, {}))
-        columns = columns_of_learner(self.plan, parts.module)
+        parts.env_to_module.set_state(self.shared_state.get(self.spec.module_id, {}))
+        columns = columns_of_learner(self.spec, parts.module)
         return PreLearnerParts(parts.module, parts.env_to_module, parts.learner, columns)
 
 
@@ -187,8 +187,8 @@ def build_held_out_evaluation(config: ExperimentConfig, parts: Mapping[str, Modu
         return _build_held_out_agents(config, parts)
     from runner.offline.evaluation.held_out import HeldOutEvaluation
 
-    plan = parts[DEFAULT_MODULE_ID].spec
-    return HeldOutEvaluation(config, build_module_parts(config, plan), make_loss(plan.algorithm))
+    spec = parts[DEFAULT_MODULE_ID].spec
+    return HeldOutEvaluation(config, build_module_parts(config, spec), make_loss(spec.algorithm))
 
 
 def _build_held_out_agents(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> HeldOutAgents:
@@ -200,9 +200,9 @@ def _build_held_out_agents(config: ExperimentConfig, parts: Mapping[str, ModuleP
     every = [agent for module_parts in parts.values() for agent in module_parts.spec.agents or ()]
     evaluations = {}
     for module_id in config.multi_agent.trained_modules(list(parts)):
-        plan = parts[module_id].spec
-        for agent in plan.agents or ():
+        spec = parts[module_id].spec
+        for agent in spec.agents or ():
             others = tuple(other for other in every if other != agent)
-            own, loss = build_module_parts(config, plan), make_loss(plan.algorithm)
+            own, loss = build_module_parts(config, spec), make_loss(spec.algorithm)
             evaluations[agent] = HeldOutEvaluation(config, own, loss, ModuleAgents(module_id, (agent,), others))
     return HeldOutAgents(evaluations)

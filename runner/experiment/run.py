@@ -71,7 +71,7 @@ class Run:
         records.start(trainer.training_iteration, trainer.loaded_modules, trainer.data_sets(), memory)
         records.write_files(trainer.parts)
         if trainer.addresses:
-            records.announce(trainer.addresses, external_text(self._config, trainer.addresses, trainer.plans))
+            records.announce(trainer.addresses, external_text(self._config, trainer.addresses, trainer.module_specs))
 
     def record(self, result: Result) -> None:
         """Record an iteration; if it meets a stop criterion, with the final evaluations."""

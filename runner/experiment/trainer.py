@@ -156,7 +156,7 @@ class Trainer:
 
     def _check_parts(self, trains: bool) -> None:
         """Find the metrics out of infos. For training check the names of all metrics, and warn of doubtful images."""
-        agents = {plan.module_id: plan.agents for plan in self.plans if plan.agents}
+        agents = {spec.module_id: spec.agents for spec in self.module_specs if spec.agents}
         self._of_infos = read_info_metrics(self.config, agents)
         if trains:
             for doubt in encoding_doubts(self._module_parts):
@@ -266,8 +266,8 @@ class Trainer:
         return self._unfinished is not None
 
     @property
-    def plans(self) -> list[ModuleSpec]:
-        """The plan of each module: its agents and its spaces."""
+    def module_specs(self) -> list[ModuleSpec]:
+        """The specification of each module: its agents, its spaces and its blocks of the configuration."""
         return [module_parts.spec for module_parts in self._module_parts.values()]
 
     @property

@@ -44,22 +44,22 @@ class Manifest:
     @classmethod
     def of(cls, graph: PolicyGraph, parts: ActingParts, config: ExperimentConfig) -> Manifest:
         """Return the manifest of a module of an experiment."""
-        plan, module = parts.spec, graph.module
+        spec, module = parts.spec, graph.module
         return cls(
             {
                 "format_version": FORMAT_VERSION,
                 "experiment": config.experiment_name,
-                "module_id": plan.module_id,
-                "module_class": plan.module._target_,
+                "module_id": spec.module_id,
+                "module_class": spec.module._target_,
                 "weights_seq_no": None,
-                "observation_space": space_to_dict(plan.observation_space),
-                "action_space": space_to_dict(plan.action_space),
+                "observation_space": space_to_dict(spec.observation_space),
+                "action_space": space_to_dict(spec.action_space),
                 "inputs": [port.to_dict() for port in graph.inputs],
                 "outputs": [port.to_dict() for port in graph.outputs],
                 "distribution": describe_distribution(
-                    module.action_dist, acting_space(plan.action_space, config.env.normalize_actions)
+                    module.action_dist, acting_space(spec.action_space, config.env.normalize_actions)
                 ),
-                "action_scaling": describe_scaling(parts, plan.action_space),
+                "action_scaling": describe_scaling(parts, spec.action_space),
                 "statistics": {},
                 "versions": {name: importlib.metadata.version(name) for name in _PACKAGES},
             }

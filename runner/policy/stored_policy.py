@@ -191,16 +191,16 @@ class StoredPolicy:
                 checkpoint's parameters belong to another network.
             CheckpointError: the checkpoint is truncated or altered.
         """
-        plans = make_module_specs(config)
-        plan = plans[_chosen(module_id, list(plans))]
+        specs = make_module_specs(config)
+        spec = specs[_chosen(module_id, list(specs))]
         check_acts_alone(config, "be exported")
-        parts = build_acting_parts(config, plan)
+        parts = build_acting_parts(config, spec)
         state, _ = load_checkpoint(checkpoint)
         with naming_checkpoint(checkpoint):
-            values = parameters_by_module(state["learners"]["learners"])[plan.module_id]
+            values = parameters_by_module(state["learners"]["learners"])[spec.module_id]
             check_same_network(parts.module, values)
             parts.module.load_state_dict({name: torch.from_numpy(array.copy()) for name, array in values.items()})
-            shared_state = shared_state_in(state).get(plan.module_id, {})
+            shared_state = shared_state_in(state).get(spec.module_id, {})
         return cls(config, parts, FlatParameters(parts.module).to_numpy(), shared_state)
 
     def to_onnx(self) -> ExportedPolicy:

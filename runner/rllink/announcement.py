@@ -11,13 +11,13 @@ from runner.module_parts import ModuleSpec
 _INDENT = " " * 15
 
 
-def external_text(config: ExperimentConfig, addresses: Sequence[str], plans: Iterable[ModuleSpec]) -> str:
+def external_text(config: ExperimentConfig, addresses: Sequence[str], specs: Iterable[ModuleSpec]) -> str:
     """Return the lines with addresses, protection, spaces and how to connect."""
     rllink = config.rllink
     guards = ["TLS" if rllink.tls_certificate else "no TLS", "token" if rllink.token else "no token"]
     policy = "on-policy" if rllink.force_on_policy else "off-policy"
     host, _, port = addresses[0].rpartition(":")
-    details = [line for plan in plans for line in _spaces_of(plan)]
+    details = [line for spec in specs for line in _spaces_of(spec)]
     details.append(f"check:    python -m runner rllink check {addresses[0]}")
     if config.env.env == "CartPole-v1":
         details.append(f"example:  python examples/external/cartpole_client.py --host {host} --port {port}")
@@ -25,9 +25,9 @@ def external_text(config: ExperimentConfig, addresses: Sequence[str], plans: Ite
     return "\n".join([first, *(f"{_INDENT}{line}" for line in details)])
 
 
-def _spaces_of(plan: ModuleSpec) -> list[str]:
-    agents = [] if plan.agents is None else [f"agents:   {', '.join(plan.agents)} ({plan.module_id})"]
-    return [*agents, f"obs:      {_in_a_line(plan.observation_space)}", f"actions:  {_in_a_line(plan.action_space)}"]
+def _spaces_of(spec: ModuleSpec) -> list[str]:
+    agents = [] if spec.agents is None else [f"agents:   {', '.join(spec.agents)} ({spec.module_id})"]
+    return [*agents, f"obs:      {_in_a_line(spec.observation_space)}", f"actions:  {_in_a_line(spec.action_space)}"]
 
 
 def _in_a_line(space: Any) -> str:

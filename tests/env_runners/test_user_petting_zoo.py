@@ -37,7 +37,7 @@ def trainer_of(name: str, *others: str) -> Trainer:
 def test_training_names_the_agents_by_text(name: str) -> None:
     with trainer_of(name, MAPPED) as trainer:
         result = trainer.train()
-        assert [plan.agents for plan in trainer.plans] == [("0",), ("1",)]
+        assert [spec.agents for spec in trainer.module_specs] == [("0",), ("1",)]
     assert 0 < (result["env_runners/episode_return_mean"] or 0) <= 10
     assert np.isfinite(result["learners/first/total_loss"])
     assert np.isfinite(result["learners/second/total_loss"])
