@@ -26,14 +26,24 @@ class RunView(Protocol):
         """Return module id -> parameters (P,)."""
 
     def outcomes(self, name: str) -> Sequence[Any]:
-        """Return what the episodes of this iteration report to the part of this name."""
+        """Return what the episodes of this iteration report to the part of this name, in the order of their ends.
+
+        Each outcome is a sequence of plain values; after a resume within an iteration it is a list. Listeners add
+        outcomes to `FinishedEpisodes.outcomes`.
+        """
 
 
 class Announces(Protocol):
-    """Env runners, to which a part announces what the next episodes use."""
+    """The env runners of training or of evaluation, to which a part announces what the next episodes use."""
 
     def announce(self, subject: str, receiver: str, *arguments: Any) -> None:
-        """Call a receiver in each env runner before its next call; a later announcement replaces one of its subject."""
+        """Call a receiver in each env runner before its next call, also in env runners that start later.
+
+        Args:
+            subject: what the call is about; a later announcement about the same subject replaces it.
+            receiver: name of a function in `EpisodeListener.receivers`.
+            arguments: its arguments.
+        """
 
     def has_announced(self, subject: str) -> bool:
         """Return whether there was an announcement about a subject."""

@@ -32,11 +32,13 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class OperatorConfig:
-    """Base of the options of an operator.
+    """Base of the options of an operator of the package; the class without `Config` has the operator's name.
+
+    Custom operators declare `takes`, `gives` and `needs` in their own class.
 
     Attributes:
-        takes: items that it can take; empty: it takes none, and begins a plan.
-        gives: items that it gives; None: the items that it takes.
+        takes: items that it can take. Empty means that it is a source, which begins a plan.
+        gives: items that it returns. None means the items that it takes.
         needs: parts of the run that it works with.
     """
 

@@ -44,20 +44,20 @@ class SampleFuture(GroupFuture):
 
 
 class EnvRunnerGroup(Part):
-    """W env runners behind the calls of one.
+    """W env runners with the interface of one. `ActorGroup` replaces dead ones.
 
-    Weights and the merged state of connectors travel with each call, so that a runner that had to be replaced in the
-    middle of an iteration acts like the one before it.
+    Each call contains the weights and the merged state of connectors, so that an env runner that was replaced within an
+    iteration acts like the one before it.
 
     Args:
-        actors: the runners.
+        actors: actors that hold the env runners.
         env_to_module: module id -> a pipeline like the runners', which merges their states.
         share: makes a value cheap to send to all runners (`ray.put` for remote ones).
         recording: records samples here; None: runners record themselves, or nobody does.
         settings: what the state of the runners depends on.
 
     Attributes:
-        actors: the runners.
+        actors: actors that hold the env runners.
         counts: metric name -> what all runners have counted.
         weights_seq_no: number of the newest weights, which are numbered from 1.
         in_flight: requests that have not been collected, oldest first.
@@ -226,7 +226,7 @@ class EnvRunnerGroup(Part):
         num_env_steps_sampled: int,
         further: tuple[Any, ...] = (),
     ) -> list[SampleFuture]:
-        """Call some runners, each with its share, its weights, the merged state of connectors, and more arguments."""
+        """Call a method of `EnvRunner` in some env runners, each with its share, its weights and more arguments."""
         shared_state = self.shared_state if len(shares) == 1 else self._share(self.shared_state)
         sent = {index: self._sent[index] for index in shares}
         calls = {

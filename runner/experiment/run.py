@@ -31,12 +31,12 @@ _log = logging.getLogger(__name__)
 
 
 class Run:
-    """The training loop of a trainer that is ready, with the records of its results.
+    """The training loop around a trainer, and the records of its results.
 
     Args:
-        config: the experiment.
-        trainer: of the experiment.
-        records: of the run.
+        config: configuration of the experiment.
+        trainer: trains one iteration at a time.
+        records: write results, checkpoints and the summary.
     """
 
     def __init__(self, config: ExperimentConfig, trainer: Trainer, records: RunRecords) -> None:

@@ -31,9 +31,9 @@ class TrainedNetwork:
 
     Attributes:
         modules: by module id.
-        updater: moves the parameters.
+        updater: holds the optimiser, and the vector of the gradient.
         eager: computes gradients operation by operation.
-        gradient: computes the gradients of updates; `eager`, or compiled code.
+        gradient: computes the gradients of updates into the vector of `updater`: `eager`, or compiled code.
 
     Raises:
         ConfigError: the module cannot be compiled.

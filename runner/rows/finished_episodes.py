@@ -39,8 +39,8 @@ class FinishedEpisodes(LeanPickle):
     `infos`: metric -> (F,) numbers out of infos, NaN where an episode has none; with several agents there is one for
     each agent's episode. `info_keys`: keys of the newest last infos where a metric found no number.
     `reported`: of each evaluation, what callbacks have reported in it, metric -> `ReducedValue`.
-    `outcomes`: name of a part of the run -> what the episodes report to it. With a single agent there is one for each
-    episode, in the same order.
+    `outcomes`: name of a part of the run -> what the episodes report to it, each a sequence of plain values. With a
+    single agent there is one for each episode, in the same order. The part reads them with `RunView.outcomes`.
     """
 
     VECTOR_DTYPES: ClassVar[Mapping[str, Any]] = {"returns": np.float64, "lengths": np.int64, "env_of": np.int64}

@@ -21,7 +21,7 @@ from runner.plans.operator import Source
 
 
 class ParallelRollouts(Source):
-    """Let all env runners sample: in rounds with a barrier (bulk_sync, raw), or each at its own pace (async)."""
+    """Sample with all env runners: in rounds with a barrier (bulk_sync, raw), or each at its own pace (async)."""
 
     is_counted = True
     options: ParallelRolloutsConfig

@@ -18,13 +18,16 @@ from runner.plans.recorded_batches import RecordedBatches
 
 
 class TrainOneStep(Operator):
-    """Update the modules on each item, and give env runners the new weights."""
+    """Update the modules on each item, and give env runners the new weights.
+
+    An update takes many gradient steps: `num_epochs` passes over the minibatches of the item.
+    """
 
     is_counted = True
     _prefetching: UpdatesWithPrefetch | None = None
 
     def transform(self, item: Experiences | RecordedBatches) -> list[TrainResult]:
-        """Return what the update did."""
+        """Update on an item, and return its metrics."""
         context = self.context
         num_env_steps = context.metrics.num_env_steps_sampled_lifetime
         context.callbacks.call("on_update_start")
