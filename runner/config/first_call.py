@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from runner.config.errors import Problem, RunFailure
-from runner.config.user_code import is_bad_call, is_user_defined
+from runner.config.user_code import is_bad_call, is_unimplemented, is_user_defined
 
 R = TypeVar("R")
 
@@ -56,6 +56,8 @@ class FirstCall(Generic[R]):
         try:
             result = self._call(*arguments, **options)
         except NotImplementedError as error:
+            if not is_unimplemented(error):
+                raise
             raise RunFailure(Problem(str(error), contract.where)) from error
         except TypeError as error:
             if not is_bad_call(error):

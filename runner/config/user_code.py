@@ -76,6 +76,12 @@ def is_bad_call(error: BaseException) -> bool:
     return isinstance(error, TypeError) and tb is not None and tb.tb_next is None
 
 
+def is_unimplemented(error: BaseException) -> bool:
+    """Return whether a base class raised this instead of a method that the user has not written."""
+    frames = (frame for frame, _ in traceback.walk_tb(error.__traceback__))
+    return isinstance(error, NotImplementedError) and not any(_is_user_code(frame.f_code) for frame in frames)
+
+
 def outline(value: Any) -> str | None:
     """Return shape and dtype of an array or tensor, of each in a dict or tuple; None where there is none."""
     if hasattr(value, "ndim") and hasattr(value, "dtype"):

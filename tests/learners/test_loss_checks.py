@@ -60,6 +60,11 @@ class MisspeltOutput(PPOLoss):
         return outputs["vf_pred"]
 
 
+class Unfinished(PPOLoss):
+    def __call__(self, module: Any, batch: Any, is_reporting: bool = True) -> Any:
+        raise NotImplementedError
+
+
 class FewArguments(PPOLoss):
     def __call__(self, module: Any, batch: Any) -> Any:  # type: ignore[override]
         raise AssertionError("never called")
@@ -106,6 +111,7 @@ class MisspeltField(PPOLoss):
         ("RowsMetric", ["a metric entropy that is no 0-d tensor", "got entropy (5,) float32", ".mean()"]),
         ("MisspeltColumn", ["KeyError: 'advantage'", "MisspeltColumn.__call__", "obs (", "nearest advantages"]),
         ("MisspeltOutput", ["KeyError: 'vf_pred'", "MisspeltOutput.__call__", "nearest vf_preds"]),
+        ("Unfinished", ["1. NotImplementedError", "test_loss_checks.py:", "Unfinished.__call__"]),
         ("FewArguments", ["takes 3 positional arguments but 4 were given", "(self, module, batch, is_reporting=True)"]),
         ("ChangesBatch", ["ChangesBatch changes column advantages of the batch", "2 * x, not x *= 2"]),
         ("TextReads", ["TextReads.reads is no tuple of column names", "got 'obs'", "('obs',)"]),
