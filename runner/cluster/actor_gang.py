@@ -76,7 +76,9 @@ class ActorGang:
 
     def begin(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Future]:
         """Call all actors, each with its arguments; none if they have to be started."""
-        return [actor.submit(method, *own) for actor, own in zip(self.actors, arguments, strict=False)]
+        if not self.actors:
+            return []
+        return [actor.submit(method, *own) for actor, own in zip(self.actors, arguments, strict=True)]
 
     def answers(self, futures: Sequence[Future], timeout_s: float | None = None) -> list[Any]:
         """Wait for the answers of several actors.

@@ -80,10 +80,11 @@ class Role:
         name: what messages call one of them, such as "env runner".
         actor: class around the objects that they hold.
         placement: where they run.
-        answer_timeout_s: longest silence before one counts as dead. None means no limit: the end of the run interrupts
-            a wait for it.
+        answer_timeout_s: longest silence before one counts as dead. None means no limit.
         start_timeout_s: the same until the first answer, if longer. Many actors that start on few cores import torch
             one after the other.
+        is_interruptible: whether a wait without a limit ends when the run is asked to end. Only for actors that wait
+            for somebody outside of the run: an abandoned call would change a resumed run.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Role:
     placement: Placement
     answer_timeout_s: float | None = None
     start_timeout_s: float | None = START_TIMEOUT_S
+    is_interruptible: bool = False
 
 
 class Caller(Protocol):
@@ -215,7 +217,7 @@ class RemoteActor(Caller):
     def _get(self, reference: Any) -> Any:
         import ray
 
-        if self._timeout_s is not None:
+        if self._timeout_s is not None or not self._role.is_interruptible:
             return ray.get(reference, timeout=self._timeout_s)
         while not ray.wait([reference], timeout=_LOOK_UP_S)[0]:
             if is_interrupted():

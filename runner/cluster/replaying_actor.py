@@ -133,7 +133,7 @@ class ReplayingActor(RemoteActor):
     def receive(self, method: str, reference: Any, is_late: bool = False) -> Any:
         if self._restoring is not None:
             try:
-                super().receive("set_state", self._restoring)
+                super().receive("set_state", self._restoring, is_late)
             except RunnerError as error:
                 raise ActorDied(f"{self.name} does not take a snapshot of its own state: {error}") from error
             self._restoring = None

@@ -106,6 +106,7 @@ def _make_remote(
         Placement(runners.resources_per_env_runner, num_runners, runners.scheduling_strategy),
         _sample_timeout_s(config, role == EVALUATION),
         config.ray.actor_start_timeout_s,
+        is_interruptible=config.env.is_external,
     )
     device = "cuda" if runners.num_gpus_per_env_runner and not config.env.is_external else "cpu"
     make = partial(make_runner, device=device)

@@ -107,6 +107,7 @@ class Counter:
         self.sum = 0
         self.factor = 1
         self.has_state = self.takes_state = True
+        self.nap_s = 0.0
 
     def add(self, number: int, seconds: float = 0.0) -> int:
         time.sleep(seconds)
@@ -122,14 +123,18 @@ class Counter:
     def forbid(self, get_state: bool = False, set_state: bool = False) -> None:
         self.has_state, self.takes_state = not get_state, not set_state
 
+    def be_slow(self, nap_s: float) -> None:
+        self.nap_s = nap_s
+
     def get_state(self) -> dict[str, Any]:
         if not self.has_state:
             raise ValueError("it has no state")
-        return {"sum": self.sum, "takes_state": self.takes_state}
+        return {"sum": self.sum, "takes_state": self.takes_state, "nap_s": self.nap_s}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         if not state["takes_state"]:
             raise ValueError("it takes no state")
+        time.sleep(state["nap_s"])
         self.sum = state["sum"]
 
     def close(self) -> None: ...
@@ -239,3 +244,24 @@ def test_a_runner_that_does_not_take_its_own_state_is_lost(caller: ReplayingActo
     with pytest.raises(ActorDied, match="does not take a snapshot of its own state"):
         lost.result()
     assert not caller.restore()
+
+
+@pytest.mark.slow
+def test_a_restored_runner_that_is_silent_is_not_waited_for_again(
+    caller: ReplayingActor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import ray
+
+    caller.submit("be_slow", 5.0).result()
+    for _ in range(CALLS_PER_SNAPSHOT):
+        caller.submit("add", 1).result()
+    kill(caller)
+    lost = caller.submit("add", 1)
+    with pytest.raises(ActorDied):
+        lost.result()
+    assert caller.restore()
+    ray.get(caller._node)  # the new actor has started
+    monkeypatch.setattr(caller, "deadline_s", lambda submitted_s: 0.0)
+    assert lost.is_ready()
+    with pytest.raises(ActorDied, match="did not answer set_state within its timeout"):
+        lost.result()

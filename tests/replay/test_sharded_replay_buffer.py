@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -18,8 +19,9 @@ from runner.cluster.actors import Actor
 from runner.config.errors import RunFailure
 from runner.episodes.columns import Rollout
 from runner.experiment.replay_shards import REPLAY, shard_group
+from runner.interrupts import Budget, is_interrupted, within
 from runner.replay import BufferEmpty, ShardedReplayBuffer
-from runner.replay.shards import LocalShards, MakeShards
+from runner.replay.shards import LocalShards, MakeShard, MakeShards, ReplayShard
 from runner.restarts import Restarts
 from runner.streams import random_stream
 from tests.replay.test_replay_buffer import ID, rollout_of
@@ -285,4 +287,31 @@ def test_a_restored_shard_that_is_lost_too_often_ends_the_run(ray_cluster: None)
     kill(buffer, 1)
     with pytest.raises(RunFailure, match=r"replay shard 1 on [\d.]+ died .*, and 1 restarts are used up"):
         len(buffer)
+    buffer.close()
+
+
+class SlowShard(ReplayShard):
+    """A shard whose state is large."""
+
+    def get_state(self, has_experiences: bool = True) -> dict[str, Any]:
+        time.sleep(0.7)
+        return super().get_state(has_experiences)
+
+
+def slow_shards(make_shard: MakeShard, num_shards: int) -> ActorGroup:
+    """Shards in Ray actors that make their states slowly."""
+    return remote()(lambda index, generation: SlowShard(30), num_shards)
+
+
+@pytest.mark.ray
+def test_a_run_that_is_asked_to_end_waits_for_its_shards(ray_cluster: None) -> None:
+    """An abandoned call would be missing in the last checkpoint, and an abandoned `get_state` the checkpoint itself."""
+    buffer = sharded(slow_shards)
+    with within(Budget("0 s", 0.0)):
+        assert is_interrupted()
+        for number in range(6):
+            buffer.add(rollout_of(f"episode {number}", first=number))
+        state = buffer.get_state()
+    assert state["held"] == [[ID]] * 3
+    assert len(buffer) == 30
     buffer.close()

@@ -54,9 +54,11 @@ def test_an_address_that_is_taken(run_main: Callable[..., Outcome]) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_while_nobody_has_connected(tmp_path: Path) -> None:
+@pytest.mark.parametrize("num_env_runners", [0, pytest.param(1, marks=pytest.mark.ray)])
+def test_ctrl_c_while_nobody_has_connected(num_env_runners: int, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "runner", EXTERNAL, "env.port=0", f"hydra.run.dir={tmp_path}", "tracking=none"]
-    run = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    number = f"env_runners.num_env_runners={num_env_runners}"
+    run = subprocess.Popen([*command, number], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert run.stdout is not None
     said = ""
     while "waits for simulators" not in said:
