@@ -52,8 +52,8 @@ def render_pipelines(config: ExperimentConfig, has_profile: bool = False) -> str
 def measure_costs(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, Costs]:
     """Measure on one train batch of real steps; module id -> microseconds of each connector."""
     torch.set_num_threads(config.learners.torch_num_threads)
-    plans = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
-    runner = build_env_runner(replace(config, callbacks=[]), plans, TRAINING, 0, 0)
+    specs = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
+    runner = build_env_runner(replace(config, callbacks=[]), specs, TRAINING, 0, 0)
     try:
         timed = {
             module_id: {pipeline.name: time_connectors(pipeline) for pipeline in runner.pipelines_of(module_id)}

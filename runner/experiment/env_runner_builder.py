@@ -86,7 +86,7 @@ def make_env_runner(
 
 def build_env_runner(
     config: ExperimentConfig,
-    plans: Mapping[str, ModuleSpec],
+    specs: Mapping[str, ModuleSpec],
     role: str,
     index: int,
     generation: int,
@@ -96,16 +96,16 @@ def build_env_runner(
 ) -> FragmentSource:
     """Make an env runner with its modules, which act on a device, and pipelines, in the process that will step it."""
     if config.env.is_external and role == TRAINING:
-        return _build_external_env_runner(config, plans, (role, index, generation), run_dir, is_recording)
+        return _build_external_env_runner(config, specs, (role, index, generation), run_dir, is_recording)
     # Evaluation always has the same seeds.
     identity = RunnerIdentity(role, index, 0 if role == EVALUATION else generation, config.seed)
     writer_id = f"{role}-{index}-{generation}" if is_recording else None
-    return build_stepping_env_runner(config, plans, identity, writer_id, device)
+    return build_stepping_env_runner(config, specs, identity, writer_id, device)
 
 
 def build_stepping_env_runner(
     config: ExperimentConfig,
-    plans: Mapping[str, ModuleSpec],
+    specs: Mapping[str, ModuleSpec],
     identity: RunnerIdentity,
     writer_id: str | None = None,
     device: str = "cpu",
@@ -115,24 +115,24 @@ def build_stepping_env_runner(
 
     Args:
         config: configuration of the run.
-        plans: module id -> its plan.
+        specs: module id -> its specification.
         identity: names the random streams and the episodes.
         writer_id: name of the files of recorded episodes, or None to record nothing.
         device: where the modules act.
         callbacks: replace those of the configuration.
     """
-    parts = build_joined_acting_parts(config, plans)
+    parts = build_joined_acting_parts(config, specs)
     for network in networks_of(parts).values():
         network.to(device)
     for module_parts in parts.values():
         _place(module_parts, config, identity)
-    build = _build_multi_agent_runner if has_several_agents(plans) else _build_single_agent_runner
-    return build(config, plans, parts, identity, writer_id, callbacks)
+    build = _build_multi_agent_runner if has_several_agents(specs) else _build_single_agent_runner
+    return build(config, specs, parts, identity, writer_id, callbacks)
 
 
 def _build_single_agent_runner(
     config: ExperimentConfig,
-    plans: Mapping[str, ModuleSpec],
+    specs: Mapping[str, ModuleSpec],
     parts: Mapping[str, ActingParts],
     identity: RunnerIdentity,
     writer_id: str | None,
@@ -163,7 +163,7 @@ def _build_single_agent_runner(
 
 def _build_multi_agent_runner(
     config: ExperimentConfig,
-    plans: Mapping[str, ModuleSpec],
+    specs: Mapping[str, ModuleSpec],
     parts: Mapping[str, ActingParts],
     identity: RunnerIdentity,
     writer_id: str | None,
@@ -171,7 +171,7 @@ def _build_multi_agent_runner(
 ) -> EnvRunner:
     _refuse_separate_settings(config)
     features = features_of(config)
-    env = _make_multi_agent_envs(config, plans, features, _num_envs(config, identity), identity.role == EVALUATION)
+    env = _make_multi_agent_envs(config, specs, features, _num_envs(config, identity), identity.role == EVALUATION)
     modules = {module_id: _acting_module(module_parts) for module_id, module_parts in parts.items()}
     together = parts[next(iter(parts))].together
     module = MultiRLModule({id_: one.module for id_, one in modules.items()}) if together is None else together
@@ -182,7 +182,7 @@ def _build_multi_agent_runner(
         listeners.append(AgentInfos(read_info_metrics(config, agents), module_of, env.num_envs))
     listeners += [feature.make_listener(env) for feature in features]
     if writer_id is not None:
-        recorder = build_env_episode_recorder(config, plans, writer_id, identity.index)
+        recorder = build_env_episode_recorder(config, specs, writer_id, identity.index)
         listeners.append(EnvEpisodeRecording(recorder, identity.id_prefix))
     heard = _episode_callbacks(config, identity, callbacks, env, module)
     runner = _runner_class(config, MultiAgentEnvRunner)(
@@ -214,14 +214,14 @@ def _place(parts: ActingParts, config: ExperimentConfig, identity: RunnerIdentit
 
 def _make_multi_agent_envs(
     config: ExperimentConfig,
-    plans: Mapping[str, ModuleSpec],
+    specs: Mapping[str, ModuleSpec],
     features: Sequence[Feature],
     num_envs: int,
     is_evaluation: bool,
 ) -> MultiAgentEnvironments:
     make_env = _env_maker_of(features, has_several_agents=True) or partial(_make_agents_env, config)
     explore = (config.evaluation if is_evaluation else config.env_runners).explore
-    made = (feature.make_envs(plans, make_env, num_envs, explore) for feature in features)
+    made = (feature.make_envs(specs, make_env, num_envs, explore) for feature in features)
     envs = next((envs for envs in made if envs is not None), None)
     return envs or MultiAgentEnvironments(make_env, num_envs, config.seed, config.env.max_replayed_steps)
 
@@ -300,7 +300,7 @@ def _acting_module(parts: ActingParts) -> ActingModule:
 
 def build_gradient_runner(
     config: ExperimentConfig,
-    plans: Mapping[str, ModuleSpec],
+    specs: Mapping[str, ModuleSpec],
     role: str,
     index: int,
     generation: int,
@@ -308,44 +308,44 @@ def build_gradient_runner(
     **options: Any,
 ) -> GradientRunner:
     """Make an env runner that can compute gradients on its device, from the arguments of `build_env_runner`."""
-    runner = build_env_runner(config, plans, role, index, generation, device=device, **options)
+    runner = build_env_runner(config, specs, role, index, generation, device=device, **options)
     here = on_device(config, device)
-    return GradientRunner(runner, lambda: build_local_learner_group(here, build_parts(here, plans), SingleProcess()))
+    return GradientRunner(runner, lambda: build_local_learner_group(here, build_parts(here, specs), SingleProcess()))
 
 
 def _build_external_env_runner(
     config: ExperimentConfig,
-    plans: Mapping[str, ModuleSpec],
+    specs: Mapping[str, ModuleSpec],
     seed_name: tuple[str, int, int],
     run_dir: Path | None,
     is_recording: bool,
 ) -> ExternalEnvRunner:
     from runner.rllink.env_runner import ExternalEnvRunner, Sampling
 
-    parts = {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()}
+    parts = {module_id: build_acting_parts(config, spec) for module_id, spec in specs.items()}
     num_runners = max(1, config.env_runners.min_env_runners)  # it is fixed
     sampling = Sampling(env_steps_per_round(config, num_runners), num_runners, lookback_of(config, parts))
     journal_dir = None if run_dir is None else run_dir / "rllink"
     tasks = {name: task for feature in features_of(config) for name, task in feature.client_tasks().items()}
-    return ExternalEnvRunner(config, plans, seed_name, sampling, journal_dir, is_recording, tasks)
+    return ExternalEnvRunner(config, specs, seed_name, sampling, journal_dir, is_recording, tasks)
 
 
 def build_recorder(
-    config: ExperimentConfig, plan: ModuleSpec, writer_id: str, index: int, file_list: FileList | None = None
+    config: ExperimentConfig, spec: ModuleSpec, writer_id: str, index: int, file_list: FileList | None = None
 ) -> EpisodeRecorder:
     """Make the recorder of the episodes of env runner `index`, whose files are named after `writer_id`."""
     from runner.offline.codecs.layout import Spaces
     from runner.offline.writing.recorder import EpisodeRecorder
     from runner.offline.writing.writer import EpisodeWriter
 
-    spaces = Spaces(plan.observation_space, plan.action_space)
+    spaces = Spaces(spec.observation_space, spec.action_space)
     env_name = config.env.name
     return EpisodeRecorder(EpisodeWriter(config.offline, spaces, env_name, writer_id, file_list, index + 1))
 
 
 def build_env_episode_recorder(
     config: ExperimentConfig,
-    plans: Mapping[str, ModuleSpec],
+    specs: Mapping[str, ModuleSpec],
     writer_id: str,
     index: int,
     file_list: FileList | None = None,
@@ -356,9 +356,9 @@ def build_env_episode_recorder(
     from runner.offline.writing.writer import EpisodeWriter
 
     spaces = {
-        agent: Spaces(plan.observation_space, plan.action_space)
-        for plan in plans.values()
-        for agent in plan.agents or ()
+        agent: Spaces(spec.observation_space, spec.action_space)
+        for spec in specs.values()
+        for agent in spec.agents or ()
     }
     writer = EpisodeWriter(config.offline, None, config.env.name, writer_id, file_list, index + 1, spaces)
     return EnvEpisodeRecorder(writer)

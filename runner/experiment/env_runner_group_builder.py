@@ -62,16 +62,16 @@ def build_env_runner_group(
     file_list = None
     runners = config.env_runners
     num_remote = config.evaluation.evaluation_num_env_runners if is_evaluation else runners.min_env_runners
-    plans = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
+    specs = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
     if is_recording:
         file_list = _file_list(config, run_dir) if config.env.is_external and not is_evaluation else None
-        _prepare_recording(config, plans, file_list)
+        _prepare_recording(config, specs, file_list)
     pipelines = {module_id: module_parts.env_to_module for module_id, module_parts in parts.items()}
     build = build_gradient_runner if _computes_gradients(config) and not is_evaluation else build_env_runner
-    make_runner = partial(build, config, plans, role, is_recording=is_recording, run_dir=run_dir)
+    make_runner = partial(build, config, specs, role, is_recording=is_recording, run_dir=run_dir)
     recording = None
     if is_recording and config.env.is_external and not is_evaluation:
-        recording = _build_sample_recording(config, plans, file_list)
+        recording = _build_sample_recording(config, specs, file_list)
     if num_remote == 0 or config.engine == "inline":
         num_local, make = max(1, num_remote), _recorded(partial(LocalActor, make_runner), recording)
         actors = ActorGroup(make, num_local, _title(role), _restarts(config))
@@ -185,17 +185,17 @@ def _settings_of(config: ExperimentConfig, num_runners: int | None) -> dict[str,
 
 
 def _build_sample_recording(
-    config: ExperimentConfig, plans: Mapping[str, ModuleSpec], file_list: FileList | None
+    config: ExperimentConfig, specs: Mapping[str, ModuleSpec], file_list: FileList | None
 ) -> SampleRecording:
     """Make the recording of simulators' samples, which outlives the servers that they are connected to."""
     name = secrets.token_hex(4)  # differs from run to run, which may add to the same folder
 
     def make(index: int) -> SampleRecorder:
         writer_id = f"{TRAINING}-{index}-{name}"
-        if has_several_agents(plans):
-            return build_env_episode_recorder(config, plans, writer_id, index, file_list)
-        (plan,) = plans.values()
-        return build_recorder(config, plan, writer_id, index, file_list)
+        if has_several_agents(specs):
+            return build_env_episode_recorder(config, specs, writer_id, index, file_list)
+        (spec,) = specs.values()
+        return build_recorder(config, spec, writer_id, index, file_list)
 
     return SampleRecording(
         make,
@@ -216,10 +216,10 @@ def _file_list(config: ExperimentConfig, run_dir: Path | None) -> FileList | Non
     return None if run_dir is None else FileList(run_dir / "rllink" / "recorded.txt", location)
 
 
-def _prepare_recording(config: ExperimentConfig, plans: Mapping[str, ModuleSpec], file_list: FileList | None) -> None:
+def _prepare_recording(config: ExperimentConfig, specs: Mapping[str, ModuleSpec], file_list: FileList | None) -> None:
     from runner.offline.writing.output_formats import check_env_episode_options
     from runner.offline.writing.writer import prepare_output
 
-    if has_several_agents(plans):
+    if has_several_agents(specs):
         check_env_episode_options(config.offline)
     prepare_output(config.offline, () if file_list is None else file_list.paths)

@@ -207,8 +207,8 @@ class Evaluator:
             ConfigError: the environment cannot be filmed.
         """
         if self._filmer is None:
-            plans = {module_id: of_module.spec for module_id, of_module in self._module_parts.items()}
-            self._filmer = Filmer(self._config, plans, is_window)
+            specs = {module_id: of_module.spec for module_id, of_module in self._module_parts.items()}
+            self._filmer = Filmer(self._config, specs, is_window)
         return self._filmer
 
     def finish_recording(self) -> Recorded | None:

@@ -45,8 +45,8 @@ def first_env_runner(
         RunFailure: a step failed.
     """
     env = _stepped_here(config.env) if role == TRAINING else replace(config.env, port=None)
-    plans = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
-    runner = build_env_runner(replace(reduced(config), env=env), plans, role, 0, 0)
+    specs = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
+    runner = build_env_runner(replace(reduced(config), env=env), specs, role, 0, 0)
     try:
         yield runner
     finally:

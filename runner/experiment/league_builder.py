@@ -72,12 +72,12 @@ class LeagueFeature(Feature):
 
 def _build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> League:
     block = config.league
-    plans = {module_id: of_module.spec for module_id, of_module in parts.items()}
-    _check_modules(config, plans)
-    teams = [team for team in _teams(config, plans) if team.module_id in block.modules]
+    specs = {module_id: of_module.spec for module_id, of_module in parts.items()}
+    _check_modules(config, specs)
+    teams = [team for team in _teams(config, specs) if team.module_id in block.modules]
     if len(teams) < 2:
         what = "nobody of the league plays against its modules: fewer than two teams have modules of league.modules"
-        known = ", ".join(plans)
+        known = ", ".join(specs)
         raise ConfigError([Problem(what, "league.modules", ", ".join(block.modules), f"modules of two teams: {known}")])
     fixed = {
         player_id: {
@@ -86,20 +86,20 @@ def _build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) ->
         for player_id, given in block.fixed.items()
     }
     for player_id, contents in fixed.items():
-        _check_player(config, plans, player_id, contents)
+        _check_player(config, specs, player_id, contents)
     check_acts_alone(config, "be a player of a league")
-    acting = build_joined_acting_parts(config, plans)
+    acting = build_joined_acting_parts(config, specs)
     policies = {module_id: OnnxPolicy.of_parts(acting[module_id], config) for module_id in block.modules}
     return League(block, policies, fixed, partial(weights_by_module, acting))
 
 
-def _teams(config: ExperimentConfig, plans: Mapping[str, ModuleSpec]) -> list[Team]:
+def _teams(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> list[Team]:
     """Return the teams of `multi_agent.teams`, and each other agent as a team.
 
     Raises:
         ConfigError: agents of a team have different modules, of which no snapshot could play all of them.
     """
-    module_of = {agent: module_id for module_id, plan in plans.items() for agent in plan.agents or ()}
+    module_of = {agent: module_id for module_id, spec in specs.items() for agent in spec.agents or ()}
     named = agents_of_teams(config.multi_agent.teams, sorted(module_of))
     alone = sorted(set(module_of) - {agent for members in named.values() for agent in members})
     for name, members in named.items():
@@ -137,15 +137,15 @@ def _content(player_id: str, path: str) -> bytes:
 
 
 def _check_player(
-    config: ExperimentConfig, plans: Mapping[str, ModuleSpec], player_id: str, contents: Mapping[str, bytes]
+    config: ExperimentConfig, specs: Mapping[str, ModuleSpec], player_id: str, contents: Mapping[str, bytes]
 ) -> None:
     given, first = config.league.fixed[player_id], config.league.modules[0]
     problems: list[Problem] = []
     try:
         for module_id, content in contents.items():
-            problems += _find_misfits(PolicyPlayer(content, True), plans[module_id], player_id)
+            problems += _find_misfits(PolicyPlayer(content, True), specs[module_id], player_id)
         if not contents:
-            _make_player(config.league.fixed, {first: plans[first].action_space}, True, player_id, None, first)
+            _make_player(config.league.fixed, {first: specs[first].action_space}, True, player_id, None, first)
     except (PolicyFileError, KeyError, TypeError, ValueError) as error:
         what, where = f"player {player_id} cannot be made: {error}", f"league.fixed.{player_id}"
         got = given if isinstance(given, str) else show_value(given)
@@ -154,25 +154,25 @@ def _check_player(
         raise ConfigError(problems)
 
 
-def _find_misfits(player: PolicyPlayer, plan: ModuleSpec, player_id: str) -> Iterator[Problem]:
+def _find_misfits(player: PolicyPlayer, spec: ModuleSpec, player_id: str) -> Iterator[Problem]:
     """Yield where the spaces of a policy file are not the ones of the agents that it may play."""
-    of_agents = {"observation_space": plan.observation_space, "action_space": plan.action_space}
+    of_agents = {"observation_space": spec.observation_space, "action_space": spec.action_space}
     for name, agents in of_agents.items():
         policy = space_from_dict(player.manifest[name], name)
         for path, got, allowed in find_misfits(policy, agents, name == "action_space"):
-            what = f"the policy file of player {player_id} was made for another {name}{path} than {plan.module_id} has"
-            who = f"{space_text(allowed)}, of {', '.join(plan.agents or ())}"
+            what = f"the policy file of player {player_id} was made for another {name}{path} than {spec.module_id} has"
+            who = f"{space_text(allowed)}, of {', '.join(spec.agents or ())}"
             yield Problem(what, f"league.fixed.{player_id}", space_text(got), who)
 
 
-def _check_modules(config: ExperimentConfig, plans: Mapping[str, ModuleSpec]) -> None:
-    if not has_several_agents(plans):
+def _check_modules(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> None:
+    if not has_several_agents(specs):
         what = f"a league needs several agents, and {config.env.name} has a single one"
         raise ConfigError([Problem(what, "league.modules", ", ".join(config.league.modules), "[]")])
     for module_id in config.league.modules:
-        if module_id not in plans:
+        if module_id not in specs:
             what = "league.modules names a module that acts for no agent"
-            known = ", ".join(plans)
-            raise ConfigError([Problem(what, "league.modules", module_id, known, nearest_match(module_id, plans))])
-    if sum(len(plan.agents or ()) for plan in plans.values()) < 2:
+            known = ", ".join(specs)
+            raise ConfigError([Problem(what, "league.modules", module_id, known, nearest_match(module_id, specs))])
+    if sum(len(spec.agents or ()) for spec in specs.values()) < 2:
         raise ConfigError([Problem("a league needs two agents or more", "league.modules", "one agent")])

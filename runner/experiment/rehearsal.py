@@ -91,13 +91,13 @@ class _Rehearsal:
     def _make_parts(self) -> dict[str, ModuleParts] | None:
         """Make network and pipelines of each module; None if one of them cannot be made."""
         config = self._config
-        plans = self._try("the environment", self._plan_modules) or {}
+        specs = self._try("the environment", self._make_specs) or {}
         made = {
-            module_id: self._try(f"module {module_id} and its pipelines", partial(build_module_parts, config, plan))
-            for module_id, plan in plans.items()
+            module_id: self._try(f"module {module_id} and its pipelines", partial(build_module_parts, config, spec))
+            for module_id, spec in specs.items()
         }
         parts = {module_id: module_parts for module_id, module_parts in made.items() if module_parts is not None}
-        if not plans or len(parts) < len(plans):
+        if not specs or len(parts) < len(specs):
             return None
         joined = self._try("multi_agent.multi_rl_module", lambda: join_modules(config, parts))
         if joined is None:
@@ -120,12 +120,12 @@ class _Rehearsal:
             self._try(feature.title, partial(feature.make_part, parts))
         return parts
 
-    def _plan_modules(self) -> dict[str, ModuleSpec]:
-        """Plan the modules, and check what features need of environments."""
-        plans = make_module_specs(self._config)
+    def _make_specs(self) -> dict[str, ModuleSpec]:
+        """Return module id -> its specification, after checking what features need of environments."""
+        specs = make_module_specs(self._config)
         for feature in features_of(self._config):
-            feature.check(plans)
-        return plans
+            feature.check(specs)
+        return specs
 
     def _take_a_step(self, parts: Mapping[str, ModuleParts]) -> None:
         rollout = self._try_rollout(parts)
@@ -197,8 +197,8 @@ class _Rehearsal:
             self._problems = told + [one for one in self._problems[len(told) :] if one.what not in known]
             self._made += [] if sampled is None else ["one step of evaluation"]
         if self._given.evaluation.video:
-            plans = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
-            self._try("evaluation.video", lambda: Filmer(self._given, plans).close())
+            specs = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
+            self._try("evaluation.video", lambda: Filmer(self._given, specs).close())
         held_out = self._try("held-out data", lambda: build_held_out_evaluation(config, parts))
         self._made += [] if held_out is None else ["held-out data"]
 

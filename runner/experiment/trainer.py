@@ -89,25 +89,27 @@ class UnfinishedIteration:
 
 
 class Trainer:
-    """Trains a policy according to a configuration. `train` is one iteration; `runner.fit` trains to the end of a run.
+    """Trains a policy according to a configuration.
+
+    `train` trains one iteration. The loop around it is `Run.train_until_stopped`; `runner.fit` calls that from Python.
 
     Args:
-        config: the experiment, complete and checked.
-        recorded_role: role of the runners whose episodes are recorded where `offline.output` names a folder: training
-            or "evaluation".
-        loads_modules: load the parameters that `module.load_state_path` names; false where a state is set next.
-        note: shows a line about waiting, or about an observation outside of its space; None: logs the latter.
-        run_dir: folder that runners write to; None: they write nothing.
+        config: configuration of the experiment, complete and checked.
+        recorded_role: if `offline.output` names a folder, the role of the env runners whose episodes are recorded:
+            `TRAINING` or `EVALUATION`.
+        loads_modules: whether to load the parameters that `module.load_state_path` names; false if `set_state` follows.
+        note: prints a line for the user, for example while the run waits. None means that such lines are logged.
+        run_dir: folder that env runners write files to, or None.
         provenance: what the configuration was made from, or None if it is a dataclass.
 
     Attributes:
         parts: everything with state: learners, env runners, recorded data, replay buffers, and more.
-        addresses: where simulators connect, `host:port`; empty where environments are stepped here.
-        last_result: of the newest iteration, also when its evaluation failed.
-        loaded_modules: modules that were taken over from other runs.
-        callbacks: the driver's.
-        provenance: what it was made from.
-        replay_memory: what each replay buffer takes once it is full; of a trainer that only evaluates, none.
+        addresses: `host:port` where external simulators connect; empty if env runners step the environments.
+        last_result: metrics of the newest iteration, also if its evaluation failed.
+        loaded_modules: modules whose parameters were loaded from other runs.
+        callbacks: callbacks of the driver.
+        provenance: what the configuration was made from.
+        replay_memory: memory of each replay buffer once it is full; empty if the trainer only evaluates.
 
     Raises:
         ConfigError: a part cannot be built (environment, pipeline, module, cluster resources), or replay buffers take
@@ -291,15 +293,15 @@ class Trainer:
         return ShownPipelines(parts.env_to_module, parts.module_to_env, parts.learner)
 
     def train(self) -> Result:
-        """Run one iteration: sample, update, and evaluate when it is due.
+        """Train one iteration: step the plan until it ends the iteration, then evaluate if an evaluation is due.
 
         Returns:
-            Flat metrics, names joined with slashes; None where there is nothing to average yet.
+            Metric -> value, names joined with slashes; None if there is nothing to average yet.
 
         Raises:
-            RunFailure: an environment, a loss or a runner failed; earlier iterations stand.
-            Interrupted: an end was asked for while simulators were waited for, or during an evaluation.
-            PartialIteration: an end was requested more than `PATIENCE_S` ago, in the middle of an iteration.
+            RunFailure: an environment, a loss or an env runner failed; earlier iterations are kept.
+            Interrupted: the run was asked to end while it waited for simulators, or during an evaluation.
+            PartialIteration: the run was asked to end more than `PATIENCE_S` ago, in the middle of an iteration.
         """
         with self._errors_reported():
             unfinished, self._unfinished = self._unfinished, None

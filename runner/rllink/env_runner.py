@@ -79,7 +79,7 @@ class ExternalEnvRunner:
 
     Args:
         config: configuration of the run, with `env.port`.
-        plans: module id -> its plan.
+        specs: module id -> its specification.
         seed_name: `(role, index, generation)`; the runner of index i listens at `env.port` + i.
         sampling: how much is sampled.
         journal_dir: folder in which accepted messages are stored; None stores none.
@@ -93,7 +93,7 @@ class ExternalEnvRunner:
     def __init__(
         self,
         config: ExperimentConfig,
-        plans: Mapping[str, ModuleSpec],
+        specs: Mapping[str, ModuleSpec],
         seed_name: tuple[str, int, int],
         sampling: Sampling,
         journal_dir: Path | None = None,
@@ -101,7 +101,7 @@ class ExternalEnvRunner:
         tasks: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         role, index, generation = seed_name
-        self._acting_parts = {module_id: build_acting_parts(config, plan) for module_id, plan in plans.items()}
+        self._acting_parts = {module_id: build_acting_parts(config, spec) for module_id, spec in specs.items()}
         for module_id, parts in self._acting_parts.items():
             _give_streams(config.seed, f"{role}/{module_id}", index, generation, parts)
             for pipeline in (parts.env_to_module, parts.module_to_env):
@@ -111,21 +111,21 @@ class ExternalEnvRunner:
         self._versions = Versions(
             config.rllink.num_kept_weights,
             {
-                "onnx": {module_id: _OnnxFile(config, plan) for module_id, plan in plans.items()},
-                "safetensors": {module_id: _SafetensorsFile(config, plan) for module_id, plan in plans.items()},
+                "onnx": {module_id: _OnnxFile(config, spec) for module_id, spec in specs.items()},
+                "safetensors": {module_id: _SafetensorsFile(config, spec) for module_id, spec in specs.items()},
             },
         )
-        num_lookback, refusing = sampling.num_lookback, _observation_checks(config, plans, "error")
-        self._counting = _observation_checks(config, plans, "warn")
-        action_checks = _action_checks(config, plans)
+        num_lookback, refusing = sampling.num_lookback, _observation_checks(config, specs, "error")
+        self._counting = _observation_checks(config, specs, "warn")
+        action_checks = _action_checks(config, specs)
         self._intakes = {
             module_id: ModuleIntake(
-                build_acting_parts(config, plan),
-                build_acting_parts(config, plan),
+                build_acting_parts(config, spec),
+                build_acting_parts(config, spec),
                 self._versions,
                 sampling.num_lookback,
             )
-            for module_id, plan in plans.items()
+            for module_id, spec in specs.items()
         }
         agents = {
             agent: _agent_spaces(parts, None if refusing is None else refusing[module_id], action_checks.get(module_id))
@@ -436,10 +436,10 @@ class _OnnxFile:
     and a learner that computes in another thread at the same time would get other results.
     """
 
-    def __init__(self, config: ExperimentConfig, plan: ModuleSpec) -> None:
+    def __init__(self, config: ExperimentConfig, spec: ModuleSpec) -> None:
         self.problem: str | None = None
         try:
-            self._policy = OnnxPolicy.of_parts(build_acting_parts(config, plan), config)
+            self._policy = OnnxPolicy.of_parts(build_acting_parts(config, spec), config)
         except ConfigError as error:
             problem = error.problems[0]
             why = problem.what if problem.got is None else f"{problem.what}: {problem.got}"
@@ -456,8 +456,8 @@ class _SafetensorsFile:
 
     problem: str | None = None
 
-    def __init__(self, config: ExperimentConfig, plan: ModuleSpec) -> None:
-        self._module = build_acting_parts(config, plan).module
+    def __init__(self, config: ExperimentConfig, spec: ModuleSpec) -> None:
+        self._module = build_acting_parts(config, spec).module
         self._parameters = FlatParameters(self._module)
 
     def __call__(self, weights: Any, shared_state: Mapping[str, Any], weights_seq_no: int) -> bytes:
@@ -486,38 +486,38 @@ def _observation_check(config: ExperimentConfig) -> str:
     return "error" if chosen == "auto" else chosen
 
 
-def _action_checks(config: ExperimentConfig, plans: Mapping[str, ModuleSpec]) -> dict[str, ObservationChecks]:
+def _action_checks(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> dict[str, ObservationChecks]:
     """Make the action checks by module id; none if modules may choose actions outside of the space."""
     if _observation_check(config) != "error" or not (config.env.normalize_actions or config.env.clip_actions):
         return {}
     return {
-        module_id: ObservationChecks(widened(plan.action_space), 1, f"module {module_id}", "error")
-        for module_id, plan in plans.items()
+        module_id: ObservationChecks(widened(spec.action_space), 1, f"module {module_id}", "error")
+        for module_id, spec in specs.items()
     }
 
 
 def _observation_checks(
-    config: ExperimentConfig, plans: Mapping[str, ModuleSpec], mode: str
+    config: ExperimentConfig, specs: Mapping[str, ModuleSpec], mode: str
 ) -> dict[str, ObservationChecks] | None:
     """Make the observation checks by module id; None if `env.validate_observations` is another mode."""
     if _observation_check(config) != mode:
         return None
     return {
-        module_id: ObservationChecks(plan.observation_space, 1, f"module {module_id}", mode)
-        for module_id, plan in plans.items()
+        module_id: ObservationChecks(spec.observation_space, 1, f"module {module_id}", mode)
+        for module_id, spec in specs.items()
     }
 
 
 def _agent_spaces(
     parts: ActingParts, bounds: ObservationChecks | None, action_bounds: ObservationChecks | None
 ) -> AgentSpaces:
-    plan = parts.spec
+    spec = parts.spec
     return AgentSpaces(
-        plan.module_id,
-        SpaceCodec(plan.observation_space),
-        SpaceCodec(plan.action_space),
+        spec.module_id,
+        SpaceCodec(spec.observation_space),
+        SpaceCodec(spec.action_space),
         parts.module.action_dist.num_inputs,
-        actions_to_module(parts.module_to_env, plan.module_id),
+        actions_to_module(parts.module_to_env, spec.module_id),
         bounds,
         action_bounds,
     )
