@@ -1,4 +1,4 @@
-"""What a run calls at its events: `Callback` is the base of one's own, named by `callbacks` in YAML."""
+"""Hooks for the events of a run: `Callback` is the base class of the classes that `callbacks` names in YAML."""
 
 from runner.callbacks.callback import EPISODE_HOOKS, HOOKS, Callback
 from runner.callbacks.callbacks import Callbacks, build_callbacks

@@ -66,12 +66,12 @@ class Callbacks(Part):
         return len(self._callbacks)
 
     def call(self, hook: str, own: Sequence[Mapping[str, Any] | None] | None = None, **event: Any) -> None:
-        """Tell each callback that overrides the hook.
+        """Call the hook of each callback that overrides it.
 
         Args:
             hook: its name.
-            own: arguments of each callback alone; None: this one is not told.
-            event: arguments of all.
+            own: further arguments of each callback, or None for callbacks that are not called.
+            event: arguments of all callbacks.
 
         Raises:
             RunFailure: a callback raised an error.
@@ -131,7 +131,7 @@ def build_callbacks(config: ExperimentConfig, **context: Any) -> Callbacks:
     """Make the callbacks of a configuration, whose events all have the arguments `context`.
 
     Raises:
-        ConfigError: a path names no callback, its constructor fails, or the run has no episodes that it could hear of.
+        ConfigError: a path names no callback, its constructor fails, or the run never calls a hook that it overrides.
     """
     made = []
     for index, block in enumerate(config.callbacks):

@@ -44,7 +44,7 @@ class AgentInfos(EpisodeListener):
         """Read the numbers of one vector step.
 
         Raises:
-            RunFailure: an info has something else than a number.
+            RunFailure: an info contains a value that is not a number.
         """
         for env, answer in enumerate(step.answers):
             if answer.is_reset:
@@ -88,7 +88,7 @@ class AgentInfos(EpisodeListener):
         ]
 
     def set_state(self, state: Sequence[Mapping[str, Mapping[str, Sequence[float]]]]) -> None:
-        """Go on from a state of `get_state`; metrics that it does not have begin with the next step."""
+        """Restore a state of `get_state`; other metrics begin with the next step."""
         known = {metric.name for metric in self._metrics}
         self._so_far = [
             {

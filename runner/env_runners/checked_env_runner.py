@@ -17,9 +17,9 @@ class CheckedEnvRunner:
     """An env runner of a user's class, which must have notified its callbacks by the end of the first sample.
 
     Args:
-        runner: samples; all other calls reach it, too.
+        runner: the env runner, which also receives all other calls.
         callbacks: a listener of the env runner.
-        given: the callbacks, for the message.
+        given: names of the callbacks, for the message.
     """
 
     def __init__(self, runner: EnvRunner, callbacks: EpisodeCallbacks, given: str) -> None:

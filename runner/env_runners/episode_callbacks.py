@@ -23,11 +23,11 @@ class EpisodeCallbacks(EpisodeListener):
     """Calls the hooks of callbacks for the episodes of N sub-environments.
 
     Args:
-        callbacks: of this env runner.
-        env: the sub-environments as their owner knows them.
+        callbacks: the callbacks of this env runner.
+        env: the sub-environments, which `on_environment_created` gets.
         env_runner_index: number of the env runner.
         num_envs: N.
-        rl_module: that acts.
+        rl_module: the module that acts.
     """
 
     name: ClassVar[str] = "callbacks"
@@ -40,14 +40,14 @@ class EpisodeCallbacks(EpisodeListener):
         self._hears_start, self._hears_step, self._hears_end = (
             callbacks.hears(f"on_episode_{event}") for event in ("start", "step", "end")
         )
-        # Of each sub-environment and callback; None: it has not heard that the episode was created.
+        # Own arguments of each sub-environment and callback; None if its `on_episode_created` was not called.
         self._own: list[list[dict[str, Any] | None]] = [[None] * len(callbacks) for _ in range(num_envs)]
         self._first_state = copy.deepcopy(callbacks.get_state())
         callbacks.call("on_environment_created", env=env, env_runner_index=env_runner_index)
 
     @property
     def has_missed_episodes(self) -> bool:
-        """Whether callbacks hear of episodes, and the env runner has told of none yet."""
+        """Whether callbacks have hooks of episodes, and the env runner has not called any yet."""
         is_asked = self._callbacks.hears(*_EPISODE_HOOKS)
         return is_asked and all(own is None for of_env in self._own for own in of_env)
 
@@ -96,7 +96,7 @@ class EpisodeCallbacks(EpisodeListener):
         return {"own": copy.deepcopy(self._own), "callbacks": self._callbacks.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`; callbacks that it does not have hear of the next episodes only."""
+        """Restore a state of `get_state`; other callbacks are called from the next episodes on."""
         places = self._callbacks.restore(state["callbacks"])
         self._own = [
             [None if place is None or own[place] is None else copy.deepcopy(dict(own[place])) for place in places]
@@ -105,7 +105,7 @@ class EpisodeCallbacks(EpisodeListener):
 
 
 def _numbers(*are_meant: BoolArray) -> Sequence[int]:
-    """Return the numbers of the sub-environments for which all of these hold; mostly none is reset or has ended."""
+    """Return the numbers of the sub-environments for which all of these are true; mostly none is reset or has ended."""
     first, *others = are_meant
     if not np.count_nonzero(first):
         return ()
@@ -116,7 +116,7 @@ def _numbers(*are_meant: BoolArray) -> Sequence[int]:
 
 
 def _read_only(episode: Any) -> Any:
-    """Return the episode, whose views of the rows that are learned from cannot be written into any more."""
+    """Return the episode after making its views of the sampled rows read-only."""
     for one in getattr(episode, "agent_episodes", {"": episode}).values():
         for buffer in (one.observations, one.actions, one.rewards, *one.extra_model_outputs.values()):
             for leaf in nested.leaves(buffer.data):

@@ -56,7 +56,7 @@ class EpisodeInfos(EpisodeListener):
         """Read the numbers of one vector step.
 
         Raises:
-            RunFailure: an info has something else than a number.
+            RunFailure: an info contains a value that is not a number.
         """
         if step.aborted:
             self._forget(step.aborted)
@@ -109,7 +109,7 @@ class EpisodeInfos(EpisodeListener):
 
     @staticmethod
     def _of_group(numbers: Floats, infos: Infos, metric: InfoMetric, is_done: Bools) -> Floats:
-        """Return the numbers of episodes that have just ended, NaN for the ones outside of the metric's group."""
+        """Return the numbers of episodes that have just ended, NaN for episodes outside of the metric's group."""
         if metric.group is None:
             return numbers
         ended = np.flatnonzero(is_done).tolist()
@@ -141,7 +141,7 @@ class EpisodeInfos(EpisodeListener):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`; metrics that it does not have begin with the next step."""
+        """Restore a state of `get_state`; other metrics begin with the next step."""
         self.begin()
         for name in set(self._so_far) & set(state["so_far"]):
             self._so_far[name][:], self._num_steps[name][:] = state["so_far"][name], state["num_steps"][name]

@@ -36,8 +36,8 @@ class GradientRunner:
     """An env runner with learners in its process, which compute gradients and apply none.
 
     Args:
-        runner: samples; all other calls reach it, too.
-        make_learners: makes learners of the run's modules, with their learner pipelines, before the first gradient.
+        runner: samples, and receives all other calls.
+        make_learners: makes the learner of the run's modules, with their learner pipelines, before the first gradient.
     """
 
     def __init__(self, runner: FragmentSource, make_learners: Callable[[], Learner]) -> None:
@@ -85,7 +85,7 @@ class GradientRunner:
         return {**state, "learners": self._learners.get_unshared_state()} if has_learners else state
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Restore a state of `get_state`."""
         self._runner.set_state(state["runner"])
         if "learners" in state:
             self._learners.set_unshared_state(state["learners"])

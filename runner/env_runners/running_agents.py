@@ -92,8 +92,8 @@ class RunningAgents:
         """Return what the sub-environments returned, by module id, and the env episodes that ended.
 
         Raises:
-            RunFailure: a sub-environment names unknown agents, goes on after an agent's end, or gives a reward that
-                is no number.
+            RunFailure: a sub-environment names unknown agents, continues after an agent's end, or returns a reward
+                that is not a number.
         """
         observed = {module_id: Observed() for module_id in self._module_ids}
         ended = [self._sort_in(n, step, observed) for n, step in enumerate(steps)]
@@ -186,7 +186,7 @@ class RunningAgents:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Restore a state of `get_state`."""
         self.env_t = [int(t) for t in state["env_t"]]
         self.numbers = [int(number) for number in state["numbers"]]
         self._returns = [dict(returns) for returns in state["own_returns"]]

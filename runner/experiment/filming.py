@@ -58,7 +58,7 @@ class Filmer:
     def _check_pictures(self) -> None:
         try:
             self._runner.env.reset((EVALUATION, 0, 0))
-            self._camera.on_episode_start()  # what renders no picture is told now
+            self._camera.on_episode_start()  # raises now if the environment renders no picture
         except BaseException:
             self.close()
             raise

@@ -68,7 +68,7 @@ def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModulePart
 
 
 def _check_shared_out(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> None:
-    """Refuse connectors that need all rows of a rollout that is shared out among learners."""
+    """Reject connectors that need all rows of a rollout that is split among learners."""
     if config.learners.num_learners == 1 or ENV_RUNNERS not in needs_of(config):
         return
     for module_id in config.multi_agent.trained_modules(list(parts)):

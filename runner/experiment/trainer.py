@@ -399,7 +399,7 @@ class Trainer:
             raise
 
     def _tell_result(self, result: Result) -> None:
-        """Tell callbacks of an iteration, and add what the driver's have reported in it."""
+        """Call the callbacks after an iteration, and add the metrics that those of the driver reported."""
         restarts = int(result.get(NUM_RESTARTS) or 0)
         if restarts > self._num_restarts:
             self.callbacks.call("on_env_runners_recreated", num_restarts=restarts - self._num_restarts)

@@ -35,8 +35,8 @@ class Learner(Part):
 
     Each module may be a network of its own; modules that share parameters are one network. In a network the k-th
     minibatches of all modules are one step, along the gradient of the sum of the modules' losses. A module with fewer
-    minibatches, or without rows, adds no gradient to the other steps; the optimiser's moments (Adam's, for example)
-    move its own parameters in them, too.
+    minibatches, or without rows, adds no gradient to the other steps. The optimiser's moments (Adam's, for example)
+    move its own parameters also in these steps.
 
     Args:
         networks: module id, or `ALL_MODULES` for modules that share parameters -> network. The keys name the networks
@@ -76,7 +76,7 @@ class Learner(Part):
     def update(self, data: Rollout | TrainBatch, num_env_steps: int) -> UpdateResult:
         """Update each module in `num_epochs` passes over its rows, after `num_env_steps` env steps in all.
 
-        A module that has no row is left as it is.
+        A module without rows is not changed.
 
         Args:
             data: sampled episodes, which learner pipelines turn into a train batch; or a train batch.
@@ -123,8 +123,8 @@ class Learner(Part):
         """Compute one gradient of all rows for each module that is trained and has a row; no parameter changes.
 
         With peers it is the mean over all of them, while rows and their number are those of this learner. The gradient
-        of a network is the sum of its modules' gradients. Pipelines run, so that their connectors go on from what they
-        saw.
+        of a network is the sum of its modules' gradients. Pipelines run, so that the states of their connectors
+        change.
 
         Args:
             data, num_env_steps: as in `update`.
@@ -250,7 +250,7 @@ class Learner(Part):
 
     @property
     def modules(self) -> Mapping[str, RLModule]:
-        """The modules by id; with remote learners the ones of this process, which follow theirs."""
+        """The modules by id; with remote learners, the copies in this process, which follow theirs."""
         return self._modules
 
     @property

@@ -1,4 +1,4 @@
-"""The cutting of a train batch into minibatches: by rows, or by whole sequences for a module with memory.
+"""Cut a train batch into minibatches: by rows, or by entire sequences for a module with memory.
 
 Dimension letters: B rows, S sequences, L their length, V env steps with a loss.
 """
@@ -174,12 +174,12 @@ class Minibatches:
     """Cuts the train batches of one module, as `minibatching`, `minibatch_size` and `microbatch_size` say.
 
     Args:
-        module: with memory it learns from whole sequences.
+        module: if it has memory, it learns from entire sequences.
         loss: its columns are gathered.
         config: of the algorithm.
         stream: shuffles.
         device: of the module.
-        collective: have as many minibatches, since they step together.
+        collective: learners with the same number of minibatches, since they step together.
     """
 
     def __init__(

@@ -69,7 +69,7 @@ class ParameterUpdater:
         backward_each(losses, self.members, keeps_graph)
 
     def learning_rates(self, num_env_steps: int) -> list[float]:
-        """Return the learning rate of each optimiser after so many env steps, at the begin of an update.
+        """Return the learning rate of each optimiser after a number of env steps, at the start of an update.
 
         Raises:
             RuntimeError: something else works with this very network, and steps would not reach it.
@@ -154,7 +154,7 @@ class ParameterUpdater:
         return self._weights.parameter.device
 
     def get_weights(self) -> npt.NDArray[np.float32]:
-        """Return all parameters, frozen ones and float buffers too, as one vector."""
+        """Return all parameters, including frozen ones and float buffers, as one vector."""
         return self._weights.to_numpy()
 
     def set_weights(self, weights: npt.NDArray[np.float32]) -> None:
@@ -171,10 +171,10 @@ class ParameterUpdater:
         return {"module": module, "optimizer": self._optimizer.get_state()}
 
     def set_state(self, state: Mapping[str, Any], has_same_parameters: bool = True) -> None:
-        """Go on from a state of `get_state`; where other parameters were learned, with a new optimiser.
+        """Restore a state of `get_state`; if other parameters were learned, with a new optimiser.
 
         Raises:
-            ConfigError: the parameters are of another network.
+            ConfigError: the parameters belong to another network.
         """
         check_same_network(self.network, state["module"])
         with torch.no_grad():

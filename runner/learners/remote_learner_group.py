@@ -37,8 +37,8 @@ from runner.restarts import Restarts
 class RemoteLearnerGroup(Part):
     """The interface of `Learner` for learners in Ray actors; gradients are averaged before each step.
 
-    Each learner gets an equal part of a rollout's rows and makes its train batch itself, with its learner pipelines; it
-    reads recorded data by itself, too.
+    Each learner gets an equal part of a rollout's rows and makes its train batch itself, with its learner pipelines. It
+    also reads recorded data itself.
 
     The answer to each update holds the state after it, so that the newest state is always here. When a learner dies,
     all learners start again in this state and repeat the call: each update is done once by all learners, or the run
@@ -98,7 +98,7 @@ class RemoteLearnerGroup(Part):
     def update(self, rollout: Rollout, num_env_steps: int) -> UpdateResult:
         """Update each module once on all of its rows, after `num_env_steps` env steps in all.
 
-        A module with fewer rows than learners is left as it is.
+        A module with fewer rows than learners is not changed.
         """
         return self.begin_update(self._parts(rollout), num_env_steps)()
 
@@ -225,7 +225,7 @@ class RemoteLearnerGroup(Part):
 
     @property
     def modules(self) -> Mapping[str, RLModule]:
-        """The modules by id; with remote learners the ones of this process, which follow theirs."""
+        """The modules by id: the copies in this process, which follow those of the learners."""
         return modules_in(self._modules)
 
     def metrics(self) -> dict[str, int]:
@@ -247,7 +247,7 @@ class RemoteLearnerGroup(Part):
         return {**first, "peers": peers, "num_restarts": self.num_restarts}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state; one of another number of learners gives random streams as in a new run."""
+        """Restore a state; with another number of learners, random streams are as in a new run."""
         state = in_present_layout(state)
         first = {name: nested.map_leaves(to_array, dict(state[name])) for name in ("learners", "pipelines")}
         peers = [in_present_layout(peer) for peer in state.get("peers", ())]

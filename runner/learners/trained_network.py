@@ -102,7 +102,7 @@ _ROWS = "rows_since_target_update"
 def in_present_layout(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return the state of a learner, from a checkpoint of any version of the layout.
 
-    Earlier versions had the values of `modules` beside the parameters: of the one module, or by module id.
+    Earlier versions stored the values of `modules` next to the parameters: of the one module, or by module id.
     """
     learners = {key: _in_present_layout(key, of_network) for key, of_network in state["learners"].items()}
     return {**state, "learners": learners}
