@@ -95,7 +95,7 @@ class Learner(Part):
             for minibatches in in_step(epochs):  # one for each module
                 records = network.gradient.compute(minibatches)
                 norms = network.gradient.clip()
-                norms = network.updater.move(learning_rates, norms, _frozen_groups(minibatches))
+                norms = network.updater.step(learning_rates, norms, _frozen_groups(minibatches))
                 for module, minibatch in minibatches.items():
                     module.end_step(minibatch.num_rows_of_all, records[module] | norms)
             for module in modules:
@@ -167,7 +167,7 @@ class Learner(Part):
             updater.gradient.zero_()
             for module in modules:
                 updater.add(gradients.modules[module.module_id])
-            norms = updater.move(learning_rates, updater.clip(), _frozen_groups(modules))
+            norms = updater.step(learning_rates, updater.clip(), _frozen_groups(modules))
             for module in modules:
                 gradient = gradients.modules[module.module_id]
                 module.end_step(gradient.num_rows, norms)

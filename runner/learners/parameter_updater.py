@@ -110,13 +110,13 @@ class ParameterUpdater:
             return [(name, gradient) for name in self._parts]
         return [(name, gradient[part]) for name, part in self._parts.items()]
 
-    def move(
+    def step(
         self, lrs: Sequence[float], norms: dict[str, Tensor], frozen_groups: Sequence[str] = ()
     ) -> dict[str, Tensor]:
         """Take a step along the clipped gradient with all optimisers except those of `frozen_groups`.
 
         Returns:
-            Those of `norms`, of `clip`, that belong to these optimisers.
+            The norms of these optimisers, from the norms that `clip` returned.
         """
         if not frozen_groups:
             self._optimizer.step(*lrs)
