@@ -86,8 +86,7 @@ class Learner(Part):
             LossNotFinite: a loss is not finite. The parameters are then unusable; continue from a checkpoint.
         """
         started, compiled_s = time.perf_counter(), self._compile_s
-        batch = self._batch_of(data)
-        connector_s = time.perf_counter() - started
+        batch, connector_s = self._batch_of(data)
         metrics, rows = {}, {}
         for network, modules in self._trained_with(batch.columns, num_env_steps):
             learning_rates = network.updater.learning_rates(num_env_steps)
@@ -132,9 +131,7 @@ class Learner(Part):
         Raises:
             LossNotFinite: a loss is not finite.
         """
-        started = time.perf_counter()
-        batch = self._batch_of(data)
-        connector_s = time.perf_counter() - started
+        batch, connector_s = self._batch_of(data)
         found = {}
         for network, modules in self._trained_with(batch.columns, num_env_steps):
             for module in modules:
@@ -196,15 +193,21 @@ class Learner(Part):
     def _compile_s(self) -> float:
         return sum(network.gradient.compile_s for network in self._networks.values())
 
-    def _batch_of(self, data: Rollout | TrainBatch) -> TrainBatch:
-        """Make the train batch of sampled episodes, and check the first one of each module."""
+    def _batch_of(self, data: Rollout | TrainBatch) -> tuple[TrainBatch, float]:
+        """Make the train batch of sampled episodes, and check the first one of each module.
+
+        Returns:
+            The batch, and the seconds that the learner pipelines took.
+        """
         if isinstance(data, TrainBatch):
-            return data
+            return data, 0.0
+        started = time.perf_counter()
         columns = batch_of(data, self._modules_to_train, self._pipelines, self._modules)
+        connector_s = time.perf_counter() - started
         if self._consistency_check is not None:
             self._consistency_check.check(data, columns, self._modules, self._pipelines)
         reported = taken_metrics({module_id: [self._pipelines[module_id]] for module_id in self._modules_to_train})
-        return TrainBatch(columns, connector_metrics=reported)
+        return TrainBatch(columns, connector_metrics=reported), connector_s
 
     # -- recorded data -------------------------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from runner.config.errors import ConfigError, RunFailure
 from runner.experiment.trainer import Trainer
+from runner.learners.on_policy_check import OnPolicyConsistencyCheck
 from runner.modules import ActorCriticModule
 from runner.pipelines import ObservationConnector
 from runner.pipelines.connector import Batch, Connector
@@ -162,6 +164,13 @@ def test_the_check_can_be_left_out() -> None:
         "ppo_cartpole", [*TINY, connector("env_to_module", "Secretly"), "learners.check_on_policy_outputs=false"]
     ) as trainer:
         assert trainer.train()["training_iteration"] == 1
+
+
+def test_the_time_of_learner_connectors_is_without_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OnPolicyConsistencyCheck, "check", lambda *_: time.sleep(2.0))
+    with Trainer.from_experiment("ppo_cartpole", TINY) as trainer:
+        result = trainer.train()
+    assert result["timers/learner_connector"] < 2.0 < result["timers/learner_update"]
 
 
 @pytest.mark.parametrize(
