@@ -113,17 +113,21 @@ class SteppingEnvRunner(ABC):
         self._restart()
         cuts: list[Cut] = []
         num_vector_steps = 0
-        with self._acting_mode():
-            self._begin_if_needed(explore, quotas.is_running)
-            while (counted := quotas.is_running).any():
-                watch.look(bool(quotas.num_counted.any()))
-                step = self._vector_step(explore, counted)
-                quotas.count(step.is_reset, step.is_done, step.aborted)
-                num_vector_steps += 1
-                if num_vector_steps % EVALUATION_FRAGMENT == 0 or not quotas.is_running.any():
-                    cut = self._next_cut(weights_seq_no, quotas, with_outputs=explore)
-                    cut.fragments = {}  # frees the rows
-                    cuts.append(cut)
+        try:
+            with self._acting_mode():
+                self._begin_if_needed(explore, quotas.is_running)
+                while (counted := quotas.is_running).any():
+                    watch.look(bool(quotas.num_counted.any()))
+                    step = self._vector_step(explore, counted)
+                    quotas.count(step.is_reset, step.is_done, step.aborted)
+                    num_vector_steps += 1
+                    if num_vector_steps % EVALUATION_FRAGMENT == 0 or not quotas.is_running.any():
+                        cut = self._next_cut(weights_seq_no, quotas, with_outputs=explore)
+                        cut.fragments = {}  # frees the rows
+                        cuts.append(cut)
+        except BaseException:
+            self._has_begun = False  # listeners keep episodes of the cuts, which are lost
+            raise
         return self._complete(cuts, quotas)
 
     def _restart(self) -> None:

@@ -13,11 +13,13 @@ import torch
 
 from runner.cluster.actor_group import ActorGroup
 from runner.cluster.actors import LocalActor
+from runner.config.info_metrics import InfoMetric
 from runner.config.schemas import EnvConfig
 from runner.env_runners import stepping_env_runner
 from runner.env_runners.env_makers import make_vector_env
 from runner.env_runners.env_runner_group import EnvRunnerGroup
-from runner.env_runners.listeners import Cut, EpisodeListener
+from runner.env_runners.episode_infos import EpisodeInfos
+from runner.env_runners.listeners import Cut, EpisodeListener, VectorStep
 from runner.env_runners.vector_envs import SyncEnvironments
 from runner.modules import ActorCriticModule
 from runner.restarts import Restarts
@@ -97,6 +99,28 @@ def test_an_evaluation_frees_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     make_runner(env, module, listeners=[rows]).evaluate(6, weights=weights_of(module))
     assert len(rows.num_held) > 5
     assert max(rows.num_held) == 1
+
+
+class FailsOnce(EpisodeListener):
+    """Fails in vector step 12."""
+
+    num_steps = 0
+
+    def on_step(self, step: VectorStep) -> None:
+        self.num_steps += 1
+        if self.num_steps == 12:
+            raise RuntimeError("it fails")
+
+
+def test_a_sample_after_a_failed_evaluation_begins_with_resets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stepping_env_runner, "EVALUATION_FRAGMENT", 5)
+    env, _ = coded_envs("sync", 2, [3])
+    infos, module = EpisodeInfos([InfoMetric("env_runners/x", ("x",))], 2), coded_module()
+    runner = make_runner(env, module, listeners=[infos, FailsOnce()])
+    with pytest.raises(RuntimeError, match="it fails"):
+        runner.evaluate(40, weights=weights_of(module))
+    finished = runner.sample(12).finished
+    assert len(finished.returns) == len(finished.infos["env_runners/x"]) == 4
 
 
 LENGTHS = [1, 9, 30, 2, 2]
