@@ -14,6 +14,9 @@ from runner.cluster.futures import Future, LocalFuture, RemoteFuture
 from runner.config.errors import RunnerError
 from runner.restarts import ActorDied
 
+# Snapshots in a row; after more failures, the actor cannot be restored until one succeeds.
+_MOST_FAILED_SNAPSHOTS = 3
+
 _log = logging.getLogger(__name__)
 
 Call = tuple[Any, ...]  # name of a method, and its arguments
@@ -143,8 +146,11 @@ class ReplayingActor(RemoteActor):
         return answer
 
     def _forget_old(self) -> None:
-        """Forget what is older than the newest snapshot that has been made; calls are answered in order."""
-        newest = max(number for number, period in enumerate(self._periods) if number == 0 or period.has_snapshot())
+        """Forget what is older than the newest snapshot, or than several that failed; calls are answered in order."""
+        outcomes = [period.has_snapshot() for period in self._periods[1:]]
+        newest = max((number for number, is_there in enumerate(outcomes, 1) if is_there), default=0)
+        if outcomes[newest:].count(False) > _MOST_FAILED_SNAPSHOTS:
+            newest += 1
         del self._periods[:newest]
 
     def abandon(self) -> None:
@@ -167,13 +173,15 @@ class _Period:
     announced: dict[str, Call] = field(default_factory=dict)
     calls: list[_Repeatable] = field(default_factory=list)
 
-    def has_snapshot(self) -> bool:
-        """Return whether the snapshot has been made."""
+    def has_snapshot(self) -> bool | None:
+        """Return whether the snapshot has been made; None if this is not known yet, or never will be."""
         import ray
 
         if not ray.wait([self.is_made], timeout=0)[0]:
-            return False
+            return None
         try:
             return bool(ray.get(self.is_made))
-        except ray.exceptions.RayError:  # the actor died, or its object has no state
+        except ray.exceptions.RayTaskError:  # the object has no state
             return False
+        except ray.exceptions.RayError:  # the actor died
+            return None

@@ -232,6 +232,23 @@ def test_an_older_snapshot_takes_the_place_of_one_that_is_not_there(caller: Repl
 
 
 @pytest.mark.slow
+def test_calls_are_forgotten_if_no_snapshot_can_be_made(caller: ReplayingActor) -> None:
+    caller.submit("forbid", True).result()
+    for _ in range(8 * CALLS_PER_SNAPSHOT):
+        caller.submit("add", 1).result()
+    assert num_calls_of(caller) <= 5 * CALLS_PER_SNAPSHOT
+    caller.submit("forbid", False).result()
+    for _ in range(CALLS_PER_SNAPSHOT + 1):
+        caller.submit("add", 1).result()
+    kill(caller)
+    lost = caller.submit("add", 1)
+    with pytest.raises(ActorDied):
+        lost.result()
+    assert caller.restore()
+    assert lost.result() == 9 * CALLS_PER_SNAPSHOT + 2
+
+
+@pytest.mark.slow
 def test_a_runner_that_does_not_take_its_own_state_is_lost(caller: ReplayingActor) -> None:
     caller.submit("forbid", False, True).result()
     for _ in range(CALLS_PER_SNAPSHOT):
