@@ -30,7 +30,7 @@ class _Recorder(Protocol):
         """Finish the files."""
 
     def abort(self) -> None:
-        """Drop what is in no complete file."""
+        """Drop episodes that are not in a complete file."""
 
 
 class _Recording(EpisodeListener):
@@ -50,7 +50,7 @@ class _Recording(EpisodeListener):
         return self._files.close()
 
     def close(self) -> None:
-        """Drop what is in no complete file."""
+        """Drop episodes that are not in a complete file."""
         self._files.abort()
 
 

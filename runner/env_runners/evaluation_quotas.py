@@ -1,4 +1,4 @@
-"""How long each sub-environment of an evaluation runs, in episodes or in env steps, and which episodes count.
+"""Quotas of the sub-environments in an evaluation, in episodes or in env steps, and the episodes that count.
 
 Dimension letters: N sub-environments, E chunks of a fragment.
 """
@@ -19,9 +19,9 @@ IntArray = npt.NDArray[np.int64]
 
 
 class EvaluationQuotas:
-    """The quota of each sub-environment, and what is left of it.
+    """The quota of each sub-environment, and its remaining part.
 
-    A quota is fixed before the first step, so that no sub-environment is asked for more because its episodes are short.
+    Quotas are fixed before the first step, so that sub-environments with short episodes do not run more of them.
 
     Args:
         duration: of all sub-environments together, in `unit`; quotas differ by one at most.
@@ -29,8 +29,8 @@ class EvaluationQuotas:
         num_envs: N.
 
     Attributes:
-        remaining: (N,) what each still has to run, in `unit`.
-        num_counted: (N,) episodes that ended within the quota; they are the first ones of a sub-environment.
+        remaining: (N,) episodes or env steps that each still has to run.
+        num_counted: (N,) episodes that ended within the quota: the first of each sub-environment.
     """
 
     def __init__(self, duration: int, unit: str, num_envs: int) -> None:
@@ -62,7 +62,7 @@ class EvaluationQuotas:
         self.remaining -= counts & (~is_reset if self._counts_steps else has_ended)
 
     def are_counted(self, episode_numbers: IntArray, env_of: IntArray) -> BoolArray:
-        """Return whether (E,) chunks are of episodes that have ended within the quota, or still may.
+        """Return whether (E,) chunks belong to episodes that have ended within the quota, or still may.
 
         Args:
             episode_numbers: (E,) number of the chunk's episode within its sub-environment, from 0.
@@ -72,12 +72,12 @@ class EvaluationQuotas:
         return episode_numbers < limits[env_of]
 
     def counted(self, finished: FinishedEpisodes) -> tuple[FinishedEpisodes, IntArray]:
-        """Return the finished episodes that count, those of sub-environment 0 first, and their places."""
+        """Return the finished episodes that count, ordered by sub-environment, and their places."""
         places = self.chosen(finished.env_of)
         returns, lengths, env_of = finished.returns[places], finished.lengths[places], finished.env_of[places]
         return replace(finished, returns=returns, lengths=lengths, env_of=env_of), places
 
     def chosen(self, env_of: Sequence[int] | IntArray) -> IntArray:
-        """Return the places of finished episodes that count, among ones of these sub-environments."""
+        """Return the places of the finished episodes that count, from the sub-environment of each finished episode."""
         envs = np.asarray(env_of, np.int64)
         return np.concatenate([np.flatnonzero(envs == n)[:number] for n, number in enumerate(self.num_counted)])

@@ -120,7 +120,7 @@ class EpisodeListener:
         """Called before `begin` of an evaluation."""
 
     def complete(self, finished: FinishedEpisodes, counted: IntArray | None) -> FinishedEpisodes:
-        """Return finished episodes with what the listener knows of them; called once per sample or evaluation.
+        """Return finished episodes with the data that the listener adds; called once per sample or evaluation.
 
         Args:
             finished: the episodes.
@@ -129,7 +129,7 @@ class EpisodeListener:
         return finished
 
     def get_state(self) -> Any:
-        """Return what running episodes depend on, as plain values and arrays."""
+        """Return the state of running episodes, as plain values and arrays."""
 
     def set_state(self, state: Any) -> None:
         """Restore a state of `get_state`."""
@@ -141,7 +141,7 @@ class EpisodeListener:
         """Finish files and return a report of them; None without files."""
 
     def close(self) -> None:
-        """Free resources; drop what is in no complete file."""
+        """Free resources, and drop episodes that are not in a complete file."""
 
 
 def hooks_of(listeners: Sequence[EpisodeListener], name: str) -> tuple[Callable[..., None], ...]:

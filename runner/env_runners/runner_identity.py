@@ -1,4 +1,4 @@
-"""Who an env runner is."""
+"""The identity of an env runner: its role, number and seeds."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class RunnerIdentity:
     Attributes:
         role: `env_runner` or `evaluation`.
         index: number of the env runner within its role, from 0.
-        generation: how often it was replaced, so that each replacement has other seeds.
-        seed: of the run.
+        generation: number of times it was replaced; each replacement has other seeds.
+        seed: seed of the run.
     """
 
     role: str

@@ -39,14 +39,14 @@ class SteppingEnvRunner(ABC):
 
     Args:
         env: the sub-environments.
-        module: acts.
-        networks: key of weights -> the network whose parameters they are.
+        module: the module that acts.
+        networks: key of weights -> the network with these parameters.
         pipelines: module id -> the pipelines around the module.
         identity: names the random streams and the episodes.
         listeners: follow the episodes, in this order.
 
     Attributes:
-        module: the same.
+        module: the module that acts.
     """
 
     env: Any

@@ -70,7 +70,7 @@ def make_env_runner(
     Args:
         experiment: name of the experiment.
         overrides: of single keys, as on the command line.
-        config_dir: folder of one's own configuration.
+        config_dir: folder of your own configuration, or None.
         index: of the runner; runners of different indexes have different seeds.
 
     Raises:
@@ -203,7 +203,7 @@ def _num_envs(config: ExperimentConfig, identity: RunnerIdentity) -> int:
 
 
 def _place(parts: ActingParts, config: ExperimentConfig, identity: RunnerIdentity) -> None:
-    """Freeze the pipelines of an evaluation; tell the others which env runner they act in."""
+    """Freeze the pipelines of an evaluation; set the number of the env runner in the others."""
     index = identity.index
     for pipeline in (parts.env_to_module, parts.module_to_env):
         if identity.role == EVALUATION:
