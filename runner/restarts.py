@@ -21,10 +21,10 @@ class PeerDied(ActorDied):
 
 
 class Restarts:
-    """A count of restarts, with a limit beyond which they are refused.
+    """A count of restarts, with a limit.
 
     Args:
-        most: restarts in all; 0 refuses the first.
+        most: largest number of restarts; 0 means none.
         keys: options that decide, for the message.
 
     Attributes:
@@ -51,10 +51,10 @@ class Restarts:
 
         Args:
             loss: who was lost, and how.
-            losses_in_a_row: losses during the same call, with this one.
+            losses_in_a_row: deaths in a row, including this one.
 
         Raises:
-            RunFailure: the limit is reached, or Ray is lost, too.
+            RunFailure: the limit is reached, or Ray has ended as well.
         """
         of_ray = lost_process()
         if of_ray is not None:

@@ -25,7 +25,8 @@ class ActorGroup:
         num_actors: of the group; their indexes are 0, 1, ...
         role: what messages call an actor.
         restarts: counts dead actors, and ends the run when its limit is reached.
-        max_pending: unanswered calls of one actor at most: a further call waits for the oldest one. None: no limit.
+        max_pending: largest number of unanswered calls of one actor; a further call waits for the oldest one. None
+            means no limit.
         repeats_calls: whether an actor of a new generation gets the open calls of the dead one; if not, their futures
             raise `ActorDied`.
 
@@ -152,7 +153,7 @@ class ActorGroup:
     # -- state -----------------------------------------------------------------------------------------------------
 
     def take_places(self, indexes: Sequence[int], generations: Sequence[int]) -> None:
-        """Have as many actors as before, with the indexes and generations of a checkpoint first."""
+        """Keep the number of actors, and give them the indexes and generations of a checkpoint first."""
         here = {index: self.generations[index] for index in self.indexes}
         places = range(len(self.generations))
         self.generations = [*generations, *[0] * (len(places) - len(generations))]

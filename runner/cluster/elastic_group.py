@@ -27,9 +27,9 @@ class Size:
     """How many actors a group has.
 
     Attributes:
-        fewest: actors that the run needs: a dead one is replaced, and waited for.
-        most: actors at most.
-        count_places: how many places are needed -> how many the cluster has now.
+        fewest: actors that the run needs; with fewer, a dead one is replaced, and the run waits for it.
+        most: largest number of actors.
+        count_places: number of places that are needed -> number that the cluster has now.
         first_call: method of a new actor; its answer shows that the actor has started.
     """
 
@@ -48,7 +48,7 @@ class ElasticGroup(ActorGroup):
     Args:
         make: (index, generation) -> a remote actor.
         size: of the group.
-        num_actors: at first.
+        num_actors: number at the start.
         role, restarts: see `ActorGroup`.
     """
 
@@ -64,7 +64,7 @@ class ElasticGroup(ActorGroup):
     # -- more actors -----------------------------------------------------------------------------------------------
 
     def follow_capacity(self) -> Sequence[int]:
-        """Let actors join that have started, and start more, at most every two seconds; return who has joined."""
+        """Add actors that have started, and start more, at most every two seconds; return the indexes of new ones."""
         now_s = time.monotonic()
         if now_s < self._next_look_s:
             return ()
@@ -103,7 +103,7 @@ class ElasticGroup(ActorGroup):
         return True
 
     def wait_for_first(self) -> Sequence[int]:
-        """Wait until the first actors have started, as far as they have a place; return the indexes of all of them."""
+        """Wait up to ten seconds for actors that are starting; return the indexes of those that have joined."""
         joined: list[int] = []
         deadline_s = time.monotonic() + _FIRST_WAIT_S
         while self._starting and time.monotonic() < deadline_s and not is_interrupted():

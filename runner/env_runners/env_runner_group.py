@@ -289,7 +289,7 @@ class EnvRunnerGroup(Part):
         self._take_in_runners(self.actors.follow_capacity())
 
     def _take_in_runners(self, indexes: Sequence[int]) -> None:
-        """Let further runners act with the newest weights."""
+        """Give the newest weights to runners that have joined."""
         self._sent.update(dict.fromkeys(indexes, self._newest))
 
     def finish_recording(self) -> Recorded:
@@ -321,7 +321,7 @@ class EnvRunnerGroup(Part):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Continue from a state of `get_state`."""
         self.actors.take_places(sorted(map(int, state["runners"])), [int(each) for each in state["generations"]])
         self.actors.restarts.count = int(state["num_restarts"])
         self.in_flight.clear()

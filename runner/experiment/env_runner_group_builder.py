@@ -98,7 +98,7 @@ def _restarts(config: ExperimentConfig) -> Restarts:
 def _make_remote(
     config: ExperimentConfig, role: str, num_runners: int, make_runner: Callable[..., Any], is_recording: bool
 ) -> MakeCaller:
-    """Return what makes a Ray actor that keeps what the plan promises; files of recorded data would have rows twice."""
+    """Return a function that makes Ray actors. Deterministic runs restore dead ones, unless they record data."""
     runners = config.env_runners
     of_actors = Role(
         _title(role),
@@ -110,14 +110,14 @@ def _make_remote(
     )
     device = "cuda" if runners.num_gpus_per_env_runner and not config.env.is_external else "cpu"
     make = partial(make_runner, device=device)
-    if is_recording or not is_deterministic(config):
+    if is_recording or not is_deterministic(config):  # a restored recorder would write rows twice
         return partial(RemoteActor, of_actors, make)
     replay = ReplayRules(1 if role == EVALUATION else _CALLS_PER_SNAPSHOT)
     return partial(ReplayingActor, of_actors, make, replay=replay)
 
 
 def _recorded(make: MakeCaller, recording: SampleRecording | None) -> MakeCaller:
-    """Let the recording forget the open episodes of a runner that is replaced."""
+    """Make the recording forget the open episodes of a runner that is replaced."""
     if recording is None:
         return make
 

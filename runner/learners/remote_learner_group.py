@@ -169,7 +169,7 @@ class RemoteLearnerGroup(Part):
         return [ray.put(part) for part in parts]
 
     def read_from(self, make_readers: MakeReaders) -> None:
-        """Let each learner take its batches from its reader from now on."""
+        """Make each learner take its batches from its reader from now on."""
         self.gang.until_done(lambda: self.gang.call("read_from", [(reader,) for reader in make_readers()]))
         self._make_readers = make_readers
 

@@ -1,4 +1,4 @@
-"""Prioritised replay in several parts, each in a process of its own where env runners are."""
+"""Prioritised replay in several shards, each in a separate process if env runners are remote."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
     """Prioritised buffers, shards, that are sampled in turn (Horgan et al., 2018, section 3 of
     https://arxiv.org/abs/1803.00933).
 
-    An episode stays in one shard, and so do all that an env runner samples while its episodes go on: shards are
-    written in turn by env runners, and more of them than env runners stay empty. Each sample is of one shard, and is
-    drawn while the update before it goes on: it does not know that update's priorities. A shard whose process dies and
-    cannot be restored begins empty: its experiences are gone, and the run continues.
+    An episode stays in one shard, and so do all samples of an env runner while its episodes are running. Env runners
+    write to the shards in turn, so shards beyond the number of env runners stay empty. Each sample comes from one
+    shard. It is drawn during the update before it, so it does not reflect the priorities of that update. A shard whose
+    process dies and cannot be restored begins empty: its experiences are gone, and the run continues.
 
     Args:
-        capacity: env steps of each module that all shards keep together.
+        capacity: env steps of each module in all shards together.
         num_shards: S.
         n_step, gamma, alpha, beta: see `PrioritizedReplayBuffer`.
         shards: makes the shards; a run with remote env runners passes what makes Ray actors.
@@ -131,7 +131,7 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
         return any(self._call_all("is_full"))
 
     def add(self, rollout: Rollout) -> None:
-        """Write the experiences to the shard that has the episodes before them, or whose turn it is."""
+        """Write the experiences to the shard that contains the start of their episodes, or to the next one."""
         index = self._shard_for(rollout)
         while self._call(index, "add", rollout) is None:
             pass
@@ -205,7 +205,7 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
     # -- what is kept ------------------------------------------------------------------------------------------------
 
     def get_state(self, has_experiences: bool = True) -> dict[str, Any]:
-        """Return the states of all shards, whose turn it is, and the sample that was drawn ahead."""
+        """Return the states of all shards, the positions of both turns, and the sample that was drawn ahead."""
         shards = self._call_all("get_state", has_experiences)
         drawn = self._drawn
         replayed = None
@@ -227,7 +227,7 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state` of a buffer with the same arguments."""
+        """Continue from a state of `get_state` of a buffer with the same arguments."""
         for index, of_shard in enumerate(state["shards"]):
             self._answer_of(index, None, "set_state", with_values(of_shard))
         self._held = [set(held) for held in state["held"]]
