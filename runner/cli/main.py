@@ -22,7 +22,7 @@ _TARGET = "hydra.run.dir="
 
 
 def with_local_runs(verb: str | None, argv: Sequence[str]) -> list[str]:
-    """Return the arguments with a local path in the place of each URL of a run.
+    """Return the arguments with a local path instead of each URL of a run.
 
     Raises:
         UserError: the store has no such run, or `hydra.run.dir` is a URL.

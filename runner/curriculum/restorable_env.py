@@ -66,7 +66,7 @@ class RestorableEnv:
         return {"lasting": list(self._at_start), "actions": actions}
 
     def set_state(self, state: Mapping[str, Any], begin: Callable[[], Any]) -> None:
-        """Go on from a state of `get_state`.
+        """Continue from a state of `get_state`.
 
         Args:
             state: of an environment like this one.

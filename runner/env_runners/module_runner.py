@@ -188,7 +188,7 @@ class ModuleRunner:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Continue from a state of `get_state`."""
         self.rows.set_state(state["rows"])
         to_module = state["to_module"]
         self.to_module = (

@@ -60,7 +60,7 @@ class FragmentSource(Protocol):
         """Return everything that the next `sample` depends on, except the weights."""
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Continue from a state of `get_state`."""
 
     def close(self) -> None:
         """Close the environments; recorded episodes that are in no whole file are dropped."""
@@ -87,8 +87,8 @@ class EnvRunner(FragmentSource, Protocol):
 
         Args:
             duration: of all sub-environments together, in `unit`.
-            unit: `episodes`, or `env_steps`; only the latter is passed, so that a runner of one's own that knows
-                nothing of units goes on to evaluate episodes.
+            unit: `episodes`, or `env_steps`; only the latter is passed, so that a custom runner that
+                does not know units evaluates episodes.
             explore, weights, shared_state, weights_seq_no, num_env_steps_sampled: see `sample`.
 
         Raises:

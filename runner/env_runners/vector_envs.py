@@ -85,7 +85,7 @@ class SubEnvironments(Protocol):
         """Return the running episodes and random generators as arrays and plain values."""
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Continue from a state of `get_state`."""
 
     def close(self) -> None:
         """Free what the environments hold."""

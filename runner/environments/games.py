@@ -270,7 +270,7 @@ class TicTacToe(MultiAgentEnv):
         return {"board": self._board.tolist(), "turn": self._turn}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Continue from a state of `get_state`."""
         self._board, self._turn = np.array(state["board"], np.int8), int(state["turn"])
 
     def render(self) -> npt.NDArray[np.uint8]:

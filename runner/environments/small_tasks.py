@@ -232,7 +232,7 @@ class GoalMaze(gym.Env[MazeObservation, Any]):
         return {"cell": list(self._cell), "num_steps": self._num_steps}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Continue from a state of `get_state`."""
         row, column = state["cell"]
         self._cell, self._num_steps = (int(row), int(column)), int(state["num_steps"])
 

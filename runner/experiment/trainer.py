@@ -494,7 +494,7 @@ class Trainer:
         self._parallel_policy = None if policy is None else EvaluatedPolicy(**policy)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`.
+        """Continue from a state of `get_state`.
 
         With another number of env runners or sub-environments, or another environment, the running episodes cannot
         go on: new ones start with new seeds, everything else stands. Other recorded data are read from their start.

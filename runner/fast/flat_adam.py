@@ -78,6 +78,6 @@ class FlatAdam:
         return {name: value.clone() for name, value in self._state.items()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Continue from a state of `get_state`."""
         for name, value in self._state.items():
             value.copy_(torch.as_tensor(state[name]))

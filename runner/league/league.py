@@ -329,7 +329,7 @@ class League(Part):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`.
+        """Continue from a state of `get_state`.
 
         Raises:
             ConfigError: a policy file of a fixed player has changed.

@@ -253,7 +253,7 @@ class OpponentEnvironments(MultiAgentEnvironments):
         return {**super().get_state(), "seatings": seatings, "draws": stream_state(self._rng)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Continue from a state of `get_state`."""
         super().set_state(state)
         role, *index = self._seed_name
         self._rng = random_stream(self._seed, f"{role}/league", *(int(i) for i in index))

@@ -34,7 +34,7 @@ class Optimizer(Protocol):
         """Return copies of what it keeps, tensors and plain values."""
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Continue from a state of `get_state`."""
 
 
 class TorchOptimizer:
@@ -66,7 +66,7 @@ class TorchOptimizer:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Continue from a state of `get_state`."""
         values = {
             int(number): {name: _as_state(value) for name, value in of_one.items()} for number, of_one in state.items()
         }

@@ -292,7 +292,7 @@ class RunMetrics(Part):
                 self._reported[name].merge(ReducedValue(*reduced))
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Continue from a state of `get_state`."""
         for values, saved in ((self._returns, state["returns"]), (self._lengths, state["lengths"])):
             values.clear()
             values.extend(saved)

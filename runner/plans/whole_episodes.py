@@ -81,7 +81,7 @@ class WholeEpisodes:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Continue from a state of `get_state`."""
         self._running = {module_id: block_from_state(held) for module_id, held in state["running"].items()}
         self._num_env_steps = int(state["num_env_steps"])
         self._leave_out = tuple(state["leave_out"])

@@ -248,7 +248,7 @@ class EnvSteps:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Continue from a state of `get_state`."""
         self._num_written, self._num_episodes = int(state["num_written"]), int(state["num_episodes"])
         self._most_episodes = int(state["most_episodes"])
         places = self._held() % self.capacity

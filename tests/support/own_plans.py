@@ -50,7 +50,7 @@ class EverySecond(Operator):
         return {"num_seen": self.num_seen}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Continue from a state of `get_state`."""
         self.num_seen = int(state["num_seen"])
 
 

@@ -46,7 +46,7 @@ class ConcatBatches(Operator):
         return {"parts": [item_to_state(part) for part in self._parts]} if self._parts else {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Continue from a state of `get_state`."""
         self._parts = [item_from_state(part, self.context) for part in state["parts"]]
 
 
@@ -85,7 +85,7 @@ class CompleteEpisodes(Operator):
         return {"episodes": self._episodes.get_state(), "origins": [asdict(origin) for origin in self._origins]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Continue from a state of `get_state`."""
         self._episodes.set_state(state["episodes"])
         self._origins = {Origin(**origin): None for origin in state["origins"]}
 

@@ -65,7 +65,7 @@ class ParallelRollouts(Source):
         return {"rest": [sample.get_state() for sample in self._rest]} if self._rest else {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Continue from a state of `get_state`."""
         if self.requests is not None:
             self.requests.set_state(state["requests"])
         self._rest = deque(Sample.from_state(sample) for sample in state.get("rest", ()))

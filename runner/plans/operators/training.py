@@ -104,7 +104,7 @@ class AverageGradients(Operator):
         return {"parts": [item_to_state(part) for part in self._parts]} if self._parts else {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`."""
+        """Continue from a state of `get_state`."""
         self._parts = [item_from_state(part, self.context) for part in state["parts"]]
 
 
