@@ -227,6 +227,7 @@ def test_an_error_at_the_end_leaves_the_checkpoint(tmp_path: Path) -> None:
     assert (tmp_path / "run" / "checkpoints" / "iteration_000002").is_dir()
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_the_same_numbers_in_runners_of_their_own() -> None:
     results = []

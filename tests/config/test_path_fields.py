@@ -121,6 +121,7 @@ def test_what_is_no_local_path_stays(offline: dict[str, Any]) -> None:
     assert absolute_paths({"offline": offline}) == {"offline": offline}
 
 
+@pytest.mark.slow
 def test_an_environment_that_changes_the_folder_moves_nothing(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
     folders = [tmp_path / name for name in ("one", "two")]
     for folder in folders:

@@ -138,8 +138,8 @@ def test_evaluations_record_the_tasks_of_the_episodes_that_count(overrides: list
     made = ["+experiment=ppo_curriculum_goal_maze", *SMALL, *overrides, f"offline.output={tmp_path}"]
     config = build_experiment_config(compose_experiment(made, None))
     parts = build_parts(config)
-    plans = {module_id: one.plan for module_id, one in parts.items()}
-    runner = build_env_runner(config, plans, EVALUATION, 0, 0, is_recording=True)
+    specs = {module_id: one.spec for module_id, one in parts.items()}
+    runner = build_env_runner(config, specs, EVALUATION, 0, 0, is_recording=True)
     counted = runner.evaluate(9, weights=weights_of(parts))
     runner.finish_recording()
     runner.close()

@@ -139,6 +139,7 @@ def test_on_ray() -> None:
         trainer.close()
 
 
+@pytest.mark.slow
 def test_environments_in_processes_of_their_own(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
     mode = ("env_runners.gym_env_vectorize_mode=async", "env_runners.num_envs_per_env_runner=2")
     outcome = run_main(*EVERYWHERE, *QUICK, *mode, "stop.training_iteration=1", "hydra.run.dir=run")

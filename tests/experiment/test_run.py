@@ -194,6 +194,7 @@ def test_only_at_the_end(run_main: Run, tmp_path: Path) -> None:
 # -- MLflow --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # SQLAlchemy deprecates what MLflow uses
 def test_mlflow_has_the_run_and_a_resume_goes_on_with_it(run_main: Run, tmp_path: Path) -> None:
     from mlflow import MlflowClient

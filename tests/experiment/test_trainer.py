@@ -255,7 +255,7 @@ def test_weights_arrive_at_the_runners() -> None:
 
     with Trainer.from_experiment(CARTPOLE, QUICK) as trainer:
         for _ in range(2):
-            module = trainer.learners._learners["default_policy"].module
+            module = trainer.learners.modules["default_policy"]
             (sample,) = trainer.env_runners.sample(32, True)
             obs = sample.rollout.blocks["default_policy"].columns["obs"]
             keep = torch.ones(len(obs), dtype=torch.bool)

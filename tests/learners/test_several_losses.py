@@ -159,6 +159,7 @@ def test_the_mixed_loss_has_another_gradient() -> None:
     assert not np.allclose(learner_of(Mixed).gradients(make_batch(), 0).vector, expected_gradient(make_batch()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", [Separate, FrozenInContext])
 def test_compiled_updates_equal_eager_ones(loss: type[Loss]) -> None:
     eager, compiled = learner_of(loss), learner_of(loss, is_compiled=True)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from runner.checkpoints.checkpoint import load_checkpoint, save_checkpoint
-from runner.env_runners.env_runner import Sample
+from runner.env_runners.sample import Sample
 from runner.episodes import nested
 from runner.episodes.columns import Rollout, block_from_episodes
 from runner.plans.whole_episodes import WholeEpisodes

@@ -24,6 +24,7 @@ from runner.replay import BufferEmpty, ShardedReplayBuffer
 from runner.replay.shards import LocalShards, MakeShard, MakeShards, ReplayShard
 from runner.restarts import Restarts
 from runner.streams import random_stream
+from tests.conftest import marked_but
 from tests.replay.test_replay_buffer import ID, rollout_of
 
 
@@ -217,7 +218,7 @@ def without_restarts(seen: list[Any]) -> list[Any]:
 
 
 @pytest.mark.ray
-@pytest.mark.parametrize("calls_per_snapshot", [1000, 4, 1])
+@pytest.mark.parametrize("calls_per_snapshot", marked_but(pytest.mark.slow, [1000, 4, 1], 4))
 def test_a_restored_shard_that_is_lost_goes_on_as_if_it_had_not_been(
     calls_per_snapshot: int, ray_cluster: None
 ) -> None:

@@ -108,5 +108,5 @@ def unknown_key(key: str, got: str, schema: type, nearest: str | None = None, wh
 
 
 def without_node(text: str) -> str:
-    """Return the text with NODE for the address of the node of a dead actor."""
-    return re.sub(r" on [\w.:]+ died", " on NODE died", text)
+    """Return the text with 10.0.0.7 for the address of the node of a dead actor."""
+    return re.sub(r" on [\w.:]+ died", " on 10.0.0.7 died", text)

@@ -632,7 +632,7 @@ def test_sampling_and_updates_are_those_of_the_loop(
         critic = Critic(chunks, is_centralised)
         estimate(chunks, critic, before, max_seq_len)
 
-        batches = learners._train_batches(rollout)[0]
+        batches = learners._batch_of(rollout)[0].columns
         assert set(rollout.blocks) == set(batches) == {module_of(chunk.agent) for chunk in chunks}
         assert sum(map(len, rollout.blocks.values())) == len(chunks)
         for module_id, block in rollout.blocks.items():

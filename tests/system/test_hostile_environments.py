@@ -139,6 +139,7 @@ def test_images(run_main: Run, tmp_path: Path, layout: str) -> None:
     assert "Traceback" not in checked.out + checked.err
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")
 def test_recorded_columns_of_every_arrow_type(run_main: Run, tmp_path: Path, ray_cluster: None) -> None:

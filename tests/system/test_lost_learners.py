@@ -147,7 +147,7 @@ def test_the_run_ends_when_its_restarts_are_used_up(
     assert outcome.code == 1
     assert shown_problems(without_node(outcome.err)) == [
         Problem(
-            "learner 0 on NODE died (ActorDiedError in update), and 1 restarts are used up",
+            "learner 0 on 10.0.0.7 died (ActorDiedError in update), and 1 restarts are used up",
             where="learners.max_restarts",
         )
     ]
@@ -156,7 +156,7 @@ def test_the_run_ends_when_its_restarts_are_used_up(
     assert checkpoints_of(tmp_path / "run")[-1] == "iteration_000002"
     assert result_of(tmp_path / "run")["status"] == "failed"
     log = without_node((tmp_path / "run" / "runner.log").read_text())
-    assert "learner 0 on NODE died (ActorDiedError in update): starting it again" in log
+    assert "learner 0 on 10.0.0.7 died (ActorDiedError in update): starting it again" in log
 
     more = ("learners.max_restarts=2", "stop={training_iteration: 4}", "hydra.run.dir=resumed")
     assert run_main("resume", "run", *more).code == 0

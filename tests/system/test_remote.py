@@ -134,7 +134,7 @@ def test_a_run_goes_on_over_a_killed_runner_and_its_checkpoint_too(run_main: Run
     assert [line["fault_tolerance/num_remote_worker_restarts"] for line in lines] == [0, 1, 1, 1, 1]
     assert all(line["num_env_steps_sampled"] >= 200 for line in lines)
     log = without_node((tmp_path / "straight" / "runner.log").read_text())
-    assert "env runner 1 on NODE died (ActorDiedError in sample): starting it again" in log
+    assert "env runner 1 on 10.0.0.7 died (ActorDiedError in sample): starting it again" in log
     # A checkpoint from after the restart knows the new runner's seeds and state.
     source = tmp_path / "straight" / "checkpoints" / "iteration_000004"
     assert run_main("resume", str(source), "hydra.run.dir=resumed", "engine=inline").code == 0
@@ -156,7 +156,7 @@ def test_without_restarts_the_run_ends(run_main: Run, tmp_path: Path) -> None:
     assert outcome.code == 1
     assert shown_problems(without_node(outcome.err)) == [
         Problem(
-            "env runner 1 on NODE died (ActorDiedError in sample), and restarts are off",
+            "env runner 1 on 10.0.0.7 died (ActorDiedError in sample), and restarts are off",
             where=(
                 "env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts; "
                 "env_runners.sample_timeout_s, evaluation.evaluation_sample_timeout_s"

@@ -125,7 +125,7 @@ def test_a_buffer_gives_whole_batches_of_fragments(ray_cluster: None) -> None:
 
 def first_observations(trainer: Trainer) -> torch.Tensor:
     """(B, ...) of the first train batch."""
-    device = trainer.learners._learners["default_policy"].device
+    device = trainer.learners.device
     with closing(trainer.context.recorded_data.readers(1)[0].batches(device)) as reader:
         observations: torch.Tensor = next(reader).columns["default_policy"]["obs"]
     return observations
