@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from runner.config.errors import Problem, RunFailure, list_names, nearest_match
 from runner.env_runners.evaluation_quotas import EvaluationQuotas
 from runner.env_runners.multi_agent_envs import EnvStep
 from runner.env_runners.running_agents import FinishedEpisode
@@ -148,3 +149,17 @@ def hooks_of(listeners: Sequence[EpisodeListener], name: str) -> tuple[Callable[
     """Return the hook of all listeners that override it, so that empty ones are not called in each step."""
     empty = getattr(EpisodeListener, name)
     return tuple(getattr(one, name) for one in listeners if getattr(type(one), name) is not empty)
+
+
+def receiver_of(receivers: Iterable[Mapping[str, Callable[..., None]]], name: str) -> Callable[..., None]:
+    """Return the function with this name among the receivers of an env runner's listeners.
+
+    Raises:
+        RunFailure: no listener has such a receiver.
+    """
+    known = {key: function for of_listener in receivers for key, function in of_listener.items()}
+    if name not in known:
+        what = f"no listener of the env runner has the receiver `{name}`, which a part of the run announces to"
+        allowed = list_names(known) or "nothing: no listener has receivers"
+        raise RunFailure(Problem(what, "env_runners.announce", name, allowed, nearest_match(name, known)))
+    return known[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from runner.config.blocks import EPISODES
 from runner.env_runners.acting_pass import ActingPass
 from runner.env_runners.evaluation_quotas import EvaluationQuotas
 from runner.env_runners.evaluation_watch import EvaluationWatch
-from runner.env_runners.listeners import BoolArray, Cut, EpisodeListener, IntArray, VectorStep, hooks_of
+from runner.env_runners.listeners import BoolArray, Cut, EpisodeListener, IntArray, VectorStep, hooks_of, receiver_of
 from runner.env_runners.runner_identity import RunnerIdentity
 from runner.env_runners.sample import Sample, Weights
 from runner.episodes.columns import Rollout
@@ -68,9 +68,6 @@ class SteppingEnvRunner(ABC):
         self._listeners = tuple(listeners)
         self._before_reset = hooks_of(listeners, "before_reset")
         self._on_step = hooks_of(listeners, "on_step")
-        self._receivers: dict[str, Callable[..., None]] = {}
-        for listener in listeners:
-            self._receivers |= listener.receivers
         self._all_envs: BoolArray = np.ones(env.num_envs, np.bool_)
         self._has_begun = False
         self._give_streams()
@@ -246,7 +243,7 @@ class SteppingEnvRunner(ABC):
 
     def receive(self, receiver: str, *announced: Any) -> None:
         """Pass to a receiver of the listeners what a part of the run announces."""
-        self._receivers[receiver](*announced)
+        receiver_of((listener.receivers for listener in self._listeners), receiver)(*announced)
 
     def set_weights(self, weights: Weights) -> None:
         """Act with these parameters from now on: module id -> vector, or one vector of all modules together."""

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from runner.callbacks import build_callbacks
 from runner.config.errors import ConfigError
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.fragment_checks import check_fragment
+from runner.env_runners.listeners import receiver_of
 from runner.env_runners.observation_checks import ObservationChecks
 from runner.env_runners.sample import Sample, Weights
 from runner.episodes.columns import Rollout, concat_blocks
@@ -43,9 +44,6 @@ from runner.rllink.session import ServedClient
 from runner.rows.finished_episodes import OutsideObservations
 from runner.rows.to_record import ToRecord
 from runner.streams import random_stream
-
-if TYPE_CHECKING:
-    pass
 
 _log = logging.getLogger(__name__)
 
@@ -288,7 +286,7 @@ class ExternalEnvRunner:
 
     def receive(self, receiver: str, *announced: Any) -> None:
         """Pass the probabilities of tasks to simulators; see `FragmentSource.receive`."""
-        {"tasks": self._service.use_tasks}[receiver](*announced)
+        receiver_of([{"tasks": self._service.use_tasks}], receiver)(*announced)
 
     # -- state -----------------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from runner.config.errors import ConfigError, Problem, RunFailure
 from runner.config.schemas import EnvConfig
 from runner.env_runners.env_makers import make_vector_env
 from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.env_runners.listeners import EpisodeListener
 from runner.env_runners.vector_envs import BatchedEnvironments, SubEnvironments, SyncEnvironments
 from runner.modules import ActorCriticModule
 from runner.restarts import Restarts
@@ -337,3 +338,32 @@ def test_environments_that_cannot_be_made(
     with pytest.raises(ConfigError) as caught:
         make_vector_env(config, 2, "auto", 0)
     assert list(caught.value.problems) == [expected]
+
+
+class Receives(EpisodeListener):
+    """Has one receiver."""
+
+    def __init__(self) -> None:
+        self.received: list[Any] = []
+
+    @property
+    def receivers(self) -> dict[str, Callable[..., None]]:
+        return {"tasks": self.received.append}
+
+
+def test_an_announcement_needs_a_receiver() -> None:
+    listener = Receives()
+    env = sync_envs("never", 0, None)
+    module = ActorCriticModule(env.single_observation_space, env.single_action_space, SMALL)
+    runner = make_runner(env, module, listeners=[listener])
+    runner.receive("tasks", "odds")
+    assert listener.received == ["odds"]
+    with pytest.raises(RunFailure) as raised:
+        runner.receive("task", "odds")
+    assert raised.value.problem == Problem(
+        "no listener of the env runner has the receiver `task`, which a part of the run announces to",
+        "env_runners.announce",
+        "task",
+        "tasks",
+        "tasks",
+    )

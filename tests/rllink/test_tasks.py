@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from runner.config.compose import compose_experiment
-from runner.config.errors import ConfigError
+from runner.config.errors import ConfigError, RunFailure
 from runner.config.validation import build_experiment_config
 from runner.rllink.client import Client, RLlinkError
 from runner.rows.task_outcomes import TaskOutcome
@@ -71,6 +71,13 @@ def test_without_a_curriculum_nothing_is_granted(serve: Callable[..., Served]) -
         assert client.draw_task(np.random.default_rng(0)) is None
         with pytest.raises(RLlinkError, match="this run has no tasks"):
             client.send_episodes([episode(2, task="easy")])
+
+
+def test_an_announcement_to_an_unknown_receiver_is_reported(serve: Callable[..., Served]) -> None:
+    with pytest.raises(RunFailure) as raised:
+        serve(CURRICULUM).runner.receive("task", ODDS)
+    problem = raised.value.problem
+    assert (problem.got, problem.allowed, problem.nearest) == ("task", "tasks", "tasks")
 
 
 def test_infos_cannot_be_measured() -> None:
