@@ -21,7 +21,7 @@ CRITICS = {
     "and a critic for both": [
         "multi_agent.multi_rl_module={_target_: runner.modules.CentralisedCritic}",
         "connectors.learner=[{insert_after: AddColumnsFromEpisodesToTrainBatch, "
-        "piece: {_target_: runner.pipelines.AddObservationsOfAllAgentsToTrainBatch}}]",
+        "connector: {_target_: runner.pipelines.AddObservationsOfAllAgentsToTrainBatch}}]",
     ],
 }
 NUM_AGENTS = (2, 8, 16, 32, 64)

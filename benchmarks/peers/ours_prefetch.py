@@ -41,7 +41,7 @@ def main() -> None:
             "env_runners.num_cpus_per_env_runner=0.01",
             "env.env=null",
             "env._target_=pictures.Pictures",
-            f"connectors.learner=[{{insert_before: AgentToModuleMapping, piece: {waiting}}}]",
+            f"connectors.learner=[{{insert_before: AgentToModuleMapping, connector: {waiting}}}]",
             "evaluation.evaluation_interval=null",
             "tracking=none",
             f"hydra.run.dir={run_dir}",

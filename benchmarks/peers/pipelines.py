@@ -169,7 +169,7 @@ def connector_edits(connectors: str) -> str:
     for connector in reversed(connectors.split("+")):
         name, *argument = connector.split(":")
         arguments = f", {argument[0]}: {argument[1]}" if argument else ""
-        edits.append(f"{{insert_after: {BEHIND_OBS}, piece: {{_target_: runner.pipelines.{name}{arguments}}}}}")
+        edits.append(f"{{insert_after: {BEHIND_OBS}, connector: {{_target_: runner.pipelines.{name}{arguments}}}}}")
     return f"connectors.env_to_module=[{', '.join(edits)}]"
 
 

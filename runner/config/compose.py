@@ -20,7 +20,7 @@ import hydra_plugins.runner_sweeper  # noqa: F401 (`hydra/sweeper=tune` of conf/
 from runner.compat.hydra_loader import make_loader
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.composed import DEFAULT_SOURCE, Composed, leaf_values
-from runner.config.composition_rules import RULES, module_algorithm_keys
+from runner.config.composition_rules import RULES, module_algorithm_keys, rename_all, rename_in_line
 from runner.config.defaults import SchemaError, core_groups, default_values, load_schema, module_of, register_defaults
 from runner.config.documents import TooLargeError, check_expansion
 from runner.config.errors import Problem, nearest_match
@@ -116,6 +116,7 @@ class _Composition:
             del config["hydra"]
         for key in ["algorithm", *module_algorithm_keys(config)]:
             self._underlay_algorithm(config, key)
+        rename_all(config)
         unresolved = absolute_paths(_plain(config))
         values = absolute_paths(self._resolve(config))
         self._check_experiment_header(values)
@@ -210,11 +211,17 @@ class _Composition:
             texts = [line.hydra_text for line in self.lines] + self.fallbacks
             try:
                 config = loader.load_configuration("config", texts, RunMode.RUN)
+                self._rename_in_lines(config)
                 self._record_sources(loader.merged_files)
                 return config
             except (HydraException, OmegaConfBaseException, YAMLError, ValueError, OSError) as error:
                 if not describe_composition_error(error, self):
                     return None
+
+    def _rename_in_lines(self, config: DictConfig) -> None:
+        renamed = {line.text: rename_in_line(config, line) for line in self.lines}
+        self.lines = [renamed[line.text] for line in self.lines]
+        self.texts = tuple(renamed[text].text if text in renamed else text for text in self.texts)
 
     def _record_sources(self, defaults: Sequence[ResultDefault]) -> None:
         for default in defaults:

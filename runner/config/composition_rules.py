@@ -24,11 +24,14 @@ from runner.config.list_patches import (
     MODULE_ALGORITHM,
     OF_ALGORITHM,
     OF_MODULES,
+    OVERRIDES,
     PIPELINES,
     added_up,
     edit_list_of,
     module_algorithm_key,
 )
+from runner.config.overrides import OverrideLine, with_key
+from runner.config.renamed_edits import rename_in_edits, with_new_names
 from runner.config.renamed_keys import child_of, gives_old_key_in_block, rename_keys
 from runner.config.yaml_files import file_version, read_bounded
 
@@ -69,6 +72,29 @@ def read_edits(config: DictConfig, key: str) -> list[Any] | None:
     return edits
 
 
+def rename_all(config: DictConfig) -> None:
+    """Rename the old keys of a configuration, in its lists of edits also."""
+    rename_keys(config)
+    fields = OF_ALGORITHM.values()
+    of_overrides = [f"{OVERRIDES}.{id_}.{field}" for id_ in _keys_at(config, OVERRIDES) for field in fields]
+    with open_dict(config):
+        for key in (*edit_lists_in(config), *of_overrides):
+            edits = read_edits(config, key)
+            renamed = rename_in_edits(edits, tuple(key.split(".")))
+            if renamed != edits:
+                OmegaConf.update(config, key, renamed, merge=False)
+
+
+def rename_in_line(config: DictConfig, line: OverrideLine) -> OverrideLine:
+    """Return an override with the new names of the renamed keys in edits that its key leads through."""
+    key = _with_new_names(config, line.key)
+    return line if key == line.key else with_key(line, key)
+
+
+def _with_new_names(config: DictConfig, key: str) -> str:
+    return ".".join(with_new_names(lambda: OmegaConf.to_container(config, resolve=False), tuple(key.split("."))))
+
+
 def edits_in(config: DictConfig) -> dict[str, list[Any]]:
     """Return the key of each list of edits in a configuration -> its edits, with their interpolations."""
     return {key: edits for key in edit_lists_in(config) if (edits := read_edits(config, key)) is not None}
@@ -97,7 +123,8 @@ def apply_edits(config: DictConfig, override: Override) -> None:
         OmegaConfBaseException: the override does not fit the list, such as an item beyond its end.
         ConfigCompositionException: the override removes a single item.
     """
-    key, value = str(override.key_or_group), override.value()
+    key = _with_new_names(config, str(override.key_or_group))
+    value = rename_in_edits(override.value(), tuple(key.split(".")))
     with open_dict(config):
         if override.is_delete():
             if edit_list_of(key) != key:
@@ -107,6 +134,7 @@ def apply_edits(config: DictConfig, override: Override) -> None:
         elif isinstance(value, (dict, list)):
             later = OmegaConf.create({})
             OmegaConf.update(later, key, value, force_add=True)
+            rename_all(later)
             earlier = edits_in(config)
             if edit_list_of(key) in (None, key):
                 add_earlier(later, earlier)
@@ -122,7 +150,7 @@ def _start_composition() -> Callable[[DictConfig, str], None]:
 def _change_file(earlier_edits: dict[str, list[Any]], config: DictConfig, package: str) -> None:
     """Change the values of a file before they are merged into those of the files before it."""
     _fit_to_module(config, package)
-    rename_keys(config)
+    rename_all(config)
     add_earlier(config, earlier_edits)
     _put_plan_in_list(config)
 

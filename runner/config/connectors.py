@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from runner.config.errors import Problem, Where, nearest_match, show_value
-from runner.config.list_patches import DISCARD, EARLIER
+from runner.config.list_patches import CONNECTOR_KEY, CONNECTORS_KEY, DISCARD, EARLIER, OLD_CONNECTORS_KEY
 from runner.config.source_definitions import uses_of_itself
 from runner.config.targets import (
     CONNECTORS,
@@ -17,6 +17,7 @@ from runner.config.targets import (
     PIPELINE,
     PIPELINE_KINDS,
     Given,
+    TargetFault,
     describe_fault,
     find_target_fault,
     is_subclass,
@@ -48,16 +49,15 @@ def _check_edit(key: str, edit: dict[str, Any], where: Where) -> Iterator[Proble
         return
     if "_target_" in edit:
         what = f"{key} is a connector, and does not say where it stands"
-        allowed = "{append: {_target_: ...}}, {prepend: ...}, or {insert_after: CONNECTOR, piece: {_target_: ...}}"
+        allowed = "{append: {_target_: ...}}, {prepend: ...}, or {insert_after: CONNECTOR, connector: {_target_: ...}}"
         yield Problem(what, where(key), show_value(edit), allowed)
         return
     kinds = [kind for kind in EDITS if kind in edit]
     place, allowed = where(key), f"exactly one of {', '.join(EDITS)}"
-    unknown = [str(name) for name in edit if name not in (*EDITS, "piece")]
+    unknown = [str(name) for name in edit if name not in (*EDITS, CONNECTOR_KEY)]
     for name in unknown:
-        yield Problem(
-            f"{key} is an unknown edit {name}", place, name, allowed, nearest_match(name, (*EDITS, DISCARD, "piece"))
-        )
+        nearest = nearest_match(name, (*EDITS, DISCARD, CONNECTOR_KEY))
+        yield Problem(f"{key} is an unknown edit {name}", place, name, allowed, nearest)
     if unknown:
         return
     if len(kinds) != 1:
@@ -71,10 +71,11 @@ def _check_edit(key: str, edit: dict[str, Any], where: Where) -> Iterator[Proble
             f"{key}.{kind} must name a connector of the pipeline", place, show_value(edit[kind]), "a class name"
         )
     if kind in ANCHORED_EDITS:
-        yield from _check_connector(f"{key}.piece", edit.get("piece"), where)
-    elif "piece" in edit:
-        what = f"{key}: {kind} takes no piece beside it"
-        yield Problem(what, place, show_value(edit["piece"]), f"piece only with {', '.join(ANCHORED_EDITS)}")
+        yield from _check_connector(f"{key}.{CONNECTOR_KEY}", edit.get(CONNECTOR_KEY), where)
+    elif CONNECTOR_KEY in edit:
+        what = f"{key}: {kind} takes no connector next to it"
+        allowed = f"{CONNECTOR_KEY} only with {', '.join(ANCHORED_EDITS)}"
+        yield Problem(what, place, show_value(edit[CONNECTOR_KEY]), allowed)
 
 
 def _check_connector(key: str, connector: Any, where: Where) -> Iterator[Problem]:
@@ -83,20 +84,31 @@ def _check_connector(key: str, connector: Any, where: Where) -> Iterator[Problem
         yield Problem(f"{key} must be a connector with a _target_", where(key), show_value(connector), allowed)
         return
     path = connector["_target_"]
-    arguments = [str(name) for name in connector if name not in INSTANTIATE_KEYS]
     is_pipeline = is_subclass(path, PIPELINE)
-    given = with_positional(Given(names=SPACES) if is_pipeline else NOTHING_GIVEN, connector)
-    fault = find_target_fault(path, arguments, kinds=CONNECTORS, given=given)
+    fault = _find_fault(path, connector, is_pipeline)
     if fault is not None:
         yield describe_fault(f"{key}._target_", fault, where(key), path)
     elif is_pipeline:
         yield from _check_kind(key, path, where)
-        if "pieces" in connector:  # else the class makes its connectors
-            yield from _check_connectors(f"{key}.pieces", connector["pieces"], where)
+        if CONNECTORS_KEY in connector:  # else the class makes its connectors
+            inner = f"{key}.{CONNECTORS_KEY}"
+            yield from _check_connectors(inner, connector[CONNECTORS_KEY], where)
     elif uses_of_itself(path, "multi_agent_episodes") and any(is_subclass(path, base) for base in ENV_CONNECTORS):
         what = f"{key}: {path.rpartition('.')[2]} asks for multi_agent_episodes, which are made in learner pipelines"
         allowed = "episodes_of_modules: running episodes know their agent_id and multi_agent_episode_id"
         yield Problem(what, where(key), path, allowed)
+
+
+def _find_fault(path: str, connector: dict[str, Any], is_pipeline: bool) -> TargetFault | None:
+    given = with_positional(Given(names=SPACES) if is_pipeline else NOTHING_GIVEN, connector)
+    arguments = [str(name) for name in connector if name not in INSTANTIATE_KEYS]
+    fault = find_target_fault(path, arguments, kinds=CONNECTORS, given=given)
+    if is_pipeline and fault is not None and CONNECTORS_KEY in arguments:
+        arguments[arguments.index(CONNECTORS_KEY)] = (
+            OLD_CONNECTORS_KEY  # the class may have the argument by its old name
+        )
+        return fault if find_target_fault(path, arguments, kinds=CONNECTORS, given=given) else None
+    return fault
 
 
 def _check_kind(key: str, path: str, where: Where) -> Iterator[Problem]:

@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.config.blocks import DEFAULT_MODULE_ID
 from runner.config.errors import Problem, nearest_match
-from runner.config.list_patches import OF_ALGORITHM, added_up
+from runner.config.list_patches import OF_ALGORITHM, added_connectors, added_up
 from runner.config.plans import PlanStep, read_plan, steps_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.source_definitions import MAX_DEPTH, Definition, find_ancestors, read_class_attribute, resolve
@@ -59,7 +59,7 @@ def reports_of_edits(edits: Sequence[Any]) -> dict[str, str]:
     Raises:
         UnknowableError: the source of a connector does not tell.
     """
-    placed: list[tuple[str, dict[str, Any]]] = []  # class name, block
+    placed: list[tuple[str, Mapping[str, Any]]] = []  # class name, block
     for edit in edits:
         if not isinstance(edit, Mapping):
             continue
@@ -67,22 +67,12 @@ def reports_of_edits(edits: Sequence[Any]) -> dict[str, str]:
         index = next((index for index, (name, _) in enumerate(placed) if name == removed), None)
         if index is not None:
             del placed[index]
-        for key in ("prepend", "append", "piece"):
-            placed += [(str(block["_target_"]).rpartition(".")[2], block) for block in _blocks(edit.get(key))]
+        placed += [(str(block["_target_"]).rpartition(".")[2], block) for block in added_connectors(edit)]
     reports: dict[str, str] = {}
     for _, block in placed:
         declared = declared_reports(str(block["_target_"]), _CONNECTOR)
         reports |= {name: meaning_of(declared, name) for name in declared}
     return reports
-
-
-def _blocks(block: Any) -> Iterator[dict[str, Any]]:
-    """Yield the block of a connector, or the blocks of the connectors of a nested pipeline too."""
-    if isinstance(block, dict) and "_target_" in block:
-        yield block
-        connectors = block.get("pieces")
-        for inner in connectors if isinstance(connectors, list) else ():  # another check tells of what is no list
-            yield from _blocks(inner)
 
 
 def declared_reports(path: str, base: str) -> Reports:

@@ -14,6 +14,7 @@ from runner.config.errors import ConfigError, Problem
 from runner.config.list_patches import discards_earlier, edit_list_of
 from runner.config.overrides import OverrideLine, parse_overrides
 from runner.config.paths import search_dirs
+from runner.config.renamed_edits import rename_in_edits
 from runner.config.stored import set_values
 
 # Keys about how a run is made and recorded, which are not part of an experiment.
@@ -65,6 +66,7 @@ def _values(lines: Sequence[OverrideLine]) -> dict[str, Any]:
         raise ConfigError(problems)
     for line in edits:
         earlier, later = read_edits(config, line.key) or [], line.parsed.value()
+        later = rename_in_edits(later, tuple(line.key.split(".")))
         if isinstance(later, list) and not discards_earlier(later):
             later = [*earlier, *later]
         OmegaConf.update(config, line.key, later, merge=False, force_add=True)

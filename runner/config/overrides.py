@@ -76,10 +76,17 @@ def parse_overrides(texts: Sequence[str], dirs: Sequence[Path]) -> tuple[list[Ov
 def renaming_notes(lines: Sequence[OverrideLine]) -> list[str]:
     """Return a note for each renamed key that was typed by its old name."""
     return [
-        renaming_note(line.renamed_from, f"override {line.renamed_from}")
+        renaming_note(
+            line.renamed_from, renamed_keys().get(line.renamed_from, line.key), f"override {line.renamed_from}"
+        )
         for line in lines
         if line.renamed_from is not None
     ]
+
+
+def with_key(line: OverrideLine, key: str) -> OverrideLine:
+    """Return an override of a single key with the new name of this key."""
+    return replace(_parse_override(line.text.replace(line.key, key, 1), ()), renamed_from=line.key)
 
 
 def _parse_override(text: str, dirs: Sequence[Path]) -> OverrideLine:

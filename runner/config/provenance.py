@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any
 
 from runner.config.list_patches import DISCARD, discards_earlier, edit_list_of
 from runner.config.overrides import OverrideLine
 from runner.config.paths import display_path
+from runner.config.renamed_edits import edit_note, old_names_in, rename_in_edits, with_new_names
 from runner.config.renamed_keys import old_key_in, renaming_note, with_new_name
-from runner.config.yaml_files import locate_keys
+from runner.config.yaml_files import locate_keys, read_yaml
 
 Keys = tuple[str, ...]
 
@@ -36,9 +38,13 @@ class Provenance:
     def record_file(self, path: Path, package: str, leave_out: Sequence[str] = ()) -> None:
         """Record every key of a YAML file that is merged at `package`, but blocks and keys that are left out."""
         prefix = tuple(package.split(".")) if package else ()
+        read = cache(lambda: reduce(lambda value, name: {name: value}, reversed(prefix), read_yaml(path)))
         for keys, line, is_leaf in locate_keys(path):
             if keys[0] not in ("defaults", *leave_out) and (prefix or keys[0] != "hydra"):
-                self._record_or_add((*prefix, *keys), f"{display_path(path)}:{line}", is_leaf)
+                where, typed = f"{display_path(path)}:{line}", (*prefix, *keys)
+                renamed = with_new_names(read, typed)
+                self.notes += [edit_note(typed[-1], where)] if renamed[-1] != typed[-1] else []
+                self._record_or_add(renamed, where, is_leaf)
 
     def record_override(self, line: OverrideLine) -> None:
         """Record every key that an override sets."""
@@ -52,6 +58,7 @@ class Provenance:
 
     def _record_value(self, keys: Keys, value: Any, where: str) -> None:
         name = join_keys(keys)
+        self.notes += [edit_note(old, where) for old in old_names_in(value, rename_in_edits(value, keys))]
         if edit_list_of(name) not in (None, name):  # an item of the composed list
             self._record(keys, where, is_leaf=not isinstance(value, dict))
             return
@@ -70,7 +77,7 @@ class Provenance:
         old = old_key_in(name)
         if old is not None:
             keys = tuple(with_new_name(name).split("."))
-            self.notes += [renaming_note(old, where)] if old == name else []
+            self.notes += [renaming_note(old, join_keys(keys), where)] if old == name else []
             name = join_keys(keys)
         edits = edit_list_of(name)
         if edits is None:

@@ -64,9 +64,9 @@ def gives_old_key_in_block(text: str) -> bool:
     return isinstance(value, dict) and any(f"{block}.{name}" in renamed_keys() for name in value)
 
 
-def renaming_note(old: str, where: str) -> str:
+def renaming_note(old: str, new: str, where: str) -> str:
     """Return the line that tells a user to write the new key."""
-    return f"{old} was renamed to {renamed_keys()[old]} ({where})"
+    return f"{old} was renamed to {new} ({where})"
 
 
 def find_double_keys(places: Mapping[str, str], others: Sequence[str]) -> Iterator[Problem]:

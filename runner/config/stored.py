@@ -15,7 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from runner.config.compose import compose_experiment
 from runner.config.composed import Composed, leaf_values
-from runner.config.composition_rules import apply_edits, changes_edits, edits_in
+from runner.config.composition_rules import apply_edits, changes_edits, edits_in, rename_all, rename_in_line
 from runner.config.defaults import core_groups
 from runner.config.documents import TooLargeError, check_expansion
 from runner.config.errors import ConfigError, Problem, show_value
@@ -23,7 +23,6 @@ from runner.config.overrides import OverrideLine, parse_overrides, renaming_note
 from runner.config.path_fields import absolute_paths
 from runner.config.paths import search_dirs
 from runner.config.provenance import Provenance, join_keys
-from runner.config.renamed_keys import rename_keys
 from runner.config.resolvers import find_references, register_value_resolvers
 
 _CHECKPOINT_SOURCE = "checkpoint"
@@ -48,15 +47,16 @@ def compose_stored(
     """
     lines, problems = parse_overrides(overrides, search_dirs(None))
     config = OmegaConf.create(dict(unresolved))
-    rename_keys(config)
+    rename_all(config)
+    lines = [rename_in_line(config, line) for line in lines]
     leaves = leaf_values(cast(dict[str, Any], OmegaConf.to_container(config, resolve=False)))
     places = dict.fromkeys(leaves, _CHECKPOINT_SOURCE) | dict(sources)
     usable = [line for line in lines if _find_unusable(line) is None]
     problems += [problem for line in lines if (problem := _find_unusable(line)) is not None]
     edits = [line for line in usable if changes_edits(line.text)]
     others = [line for line in usable if line not in edits]
-    if edits:
-        places = _places_of_edits(config, places, edits)
+    provenance = _record_edits(config, places, edits) if edits else Provenance(places)
+    places = provenance.sources
     problems += set_values(config, usable)
     places |= {join_keys(tuple(line.key.split("."))): line.where for line in others}
     values = absolute_paths(_resolved(config))
@@ -65,7 +65,7 @@ def compose_stored(
     texts = (*earlier, *(line.text for line in lines))
     unresolved = {**plain, "stop": values["stop"]}
     references = find_references(unresolved)
-    notes = tuple(renaming_notes(lines))
+    notes = (*renaming_notes(lines), *provenance.notes)
     return Composed(
         values,
         places,
@@ -88,13 +88,13 @@ def _resolved(config: DictConfig) -> dict[str, Any]:
         raise ConfigError([Problem(what, _CHECKPOINT_SOURCE)]) from error
 
 
-def _places_of_edits(config: DictConfig, places: Mapping[str, str], lines: Sequence[OverrideLine]) -> dict[str, str]:
-    """Return dotted key -> source, with the edits that the overrides add to `config`."""
+def _record_edits(config: DictConfig, places: Mapping[str, str], lines: Sequence[OverrideLine]) -> Provenance:
+    """Return the source of each key, with the edits that the overrides add to `config`."""
     counts = {name: len(edits) for name, edits in edits_in(config).items()}
     provenance = Provenance(places, counts)
     for line in lines:
         provenance.record_override(line)
-    return provenance.sources
+    return provenance
 
 
 def set_values(config: DictConfig, lines: Sequence[OverrideLine]) -> Iterator[Problem]:
@@ -111,7 +111,7 @@ def set_values(config: DictConfig, lines: Sequence[OverrideLine]) -> Iterator[Pr
             OmegaConf.update(config, key, value, force_add=True)
         except OmegaConfBaseException as error:
             yield Problem(f"this override cannot be applied: {error}", line.where)
-    rename_keys(config)
+    rename_all(config)
 
 
 def _set_edits(config: DictConfig, line: OverrideLine) -> Iterator[Problem]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from runner.config.errors import Problem, Where, list_names, nearest_match
-from runner.config.list_patches import MODULE_ALGORITHM
+from runner.config.list_patches import CONNECTOR_KEY, CONNECTORS_KEY, MODULE_ALGORITHM
 from runner.config.source_definitions import MAX_DEPTH, Definition, find_ancestors, inherits, resolve, signature_of
 from runner.config.source_modules import MissingNameError, SourceModule, UnknowableError
 
@@ -110,7 +110,7 @@ _ENV_RUNNERS = (
 )
 _WRAPPER = ("gymnasium.core.Wrapper", "gymnasium.vector.vector_env.VectorWrapper")
 _ALGORITHM = rf"(algorithm|multi_agent\.algorithm_config_overrides_per_module\.[^.]+|{MODULE_ALGORITHM.pattern})"
-_EDIT = r"\d+\.(prepend|append|piece)(\.pieces\.\d+)*\._target_"
+_EDIT = rf"\d+\.(prepend|append|{CONNECTOR_KEY})(\.{CONNECTORS_KEY}\.\d+)*\._target_"
 # Pattern of a dotted key -> base classes, or functions that are allowed themselves.
 _KINDS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (rf"{_ALGORITHM}\.loss", LOSSES.bases),

@@ -15,7 +15,7 @@ from runner.config.composed import DEFAULT_SOURCE, Composed
 from runner.config.connectors import ANCHORED_EDITS
 from runner.config.errors import Problem, list_names, nearest_match, show_value
 from runner.config.fields import names_of
-from runner.config.list_patches import OF_ALGORITHM, PIPELINES
+from runner.config.list_patches import CONNECTORS_KEY, OF_ALGORITHM, PIPELINES, added_connectors
 from runner.config.schemas import ExperimentConfig, ModuleConfig
 from runner.config.source_definitions import (
     Definition,
@@ -89,25 +89,15 @@ def _find_in_edits(
                     where = composed.where(f"{list_key}.{index}")
                     what = f"the {pipeline} pipeline has no connector {anchor}"
                     yield Problem(what, where, anchor, list_names(names), nearest_match(anchor, names))
-                blocks = list(_blocks_of(edit))
+                blocks = list(added_connectors(edit))
                 names |= {str(block["_target_"]).rpartition(".")[2] for block in blocks}
                 if any(_has_own_connectors(block) for block in blocks):
                     return  # a pipeline that makes its connectors by itself
 
 
-def _blocks_of(edit: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the blocks of the connectors that an edit adds."""
-    blocks = [edit.get(name) for name in ("prepend", "append", "piece")] if isinstance(edit, Mapping) else []
-    while blocks:
-        block = blocks.pop()
-        if isinstance(block, Mapping) and isinstance(block.get("_target_"), str):
-            yield block
-            blocks += block["pieces"] if isinstance(block.get("pieces"), list) else []
-
-
 def _has_own_connectors(block: Mapping[str, Any]) -> bool:
     names = _names_of_lineage(str(block["_target_"]), CONNECTORS.bases[0])
-    return names is None or ("ConnectorPipeline" in names and "pieces" not in block)
+    return names is None or ("ConnectorPipeline" in names and CONNECTORS_KEY not in block)
 
 
 def _names_of_lineage(path: str, root: str) -> list[str] | None:
@@ -163,7 +153,7 @@ def _written_by(key: str, config: ExperimentConfig) -> Iterator[str]:
     algorithm = config.algorithms[key]
     for pipeline in PIPELINES:
         for edits in _lists_of(key, algorithm, config, pipeline).values():
-            for block in (block for edit in edits for block in _blocks_of(edit)):
+            for block in (block for edit in edits for block in added_connectors(edit)):
                 if _has_own_connectors(block):
                     raise UnknowableError
                 connector = lineage_to(str(block["_target_"]), CONNECTORS.bases[0])[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ import torch
 from runner.config.callables import made_arguments, with_callables
 from runner.config.errors import ConfigError, Problem, nearest_match
 from runner.config.imports import import_target
-from runner.config.list_patches import OF_ALGORITHM
+from runner.config.list_patches import CONNECTORS_KEY, OF_ALGORITHM, OLD_CONNECTORS_KEY
 from runner.config.operators import ENV_RUNNERS
 from runner.config.plans import is_replayed, learns_from_replay_only, needs_of, read_plan
 from runner.config.schemas import ExperimentConfig
@@ -184,8 +185,7 @@ def check_reads(reads: tuple[str, ...], available: tuple[str, ...], reader: str,
 
 
 def make_connector(block: Mapping[str, Any], where: str) -> Connector:
-    """Make a connector from a block `{_target_: dotted path, arguments}`; the `pieces` of a pipeline are such
-    blocks.
+    """Make a connector from a block `{_target_: dotted path, arguments}`; `connectors` of a pipeline are such blocks.
 
     Args:
         block: of the connector.
@@ -196,11 +196,13 @@ def make_connector(block: Mapping[str, Any], where: str) -> Connector:
     """
     path = block["_target_"]
     connector_class = import_target(path, where, Connector)
-    is_pipeline = issubclass(connector_class, ConnectorPipeline) and "pieces" in block
-    given = {name: value for name, value in block.items() if not (is_pipeline and name == "pieces")}
-    positional, arguments = made_arguments(given, where)
-    if is_pipeline:
-        arguments["pieces"] = [make_connector(connector, where) for connector in block["pieces"]]
+    names = (CONNECTORS_KEY, OLD_CONNECTORS_KEY) if issubclass(connector_class, ConnectorPipeline) else ()
+    key = next((name for name in names if name in block), None)
+    positional, arguments = made_arguments({name: value for name, value in block.items() if name != key}, where)
+    if key is not None:
+        is_old = OLD_CONNECTORS_KEY in signature(connector_class).parameters
+        connectors = [make_connector(connector, where) for connector in block[key]]
+        arguments[OLD_CONNECTORS_KEY if is_old else CONNECTORS_KEY] = connectors
     try:
         connector: Connector = connector_class(*positional, **arguments)
     except (TypeError, ValueError) as error:

@@ -131,15 +131,15 @@ def learner_pipeline(
 
 def edited(pipeline: P, edits: Sequence[Edit], make_connector: MakeConnector) -> P:
     """Apply edits in order: {prepend: connector}, {append: connector}, {insert_before | insert_after | replace: anchor,
-    piece: connector}, {remove: anchor}.
+    connector: connector}, {remove: anchor}.
     """
     where = f"connectors.{pipeline.name}"
     for edit in edits:
-        verb = next(key for key in edit if key != "piece")
+        verb = next(key for key in edit if key != "connector")
         if verb in ("prepend", "append"):
             getattr(pipeline, verb)(make_connector(edit[verb], where))
         elif verb == "remove":
             pipeline.remove(edit[verb])
         else:
-            getattr(pipeline, verb)(edit[verb], make_connector(edit["piece"], where))
+            getattr(pipeline, verb)(edit[verb], make_connector(edit["connector"], where))
     return pipeline

@@ -35,7 +35,7 @@ class ConnectorPipeline(ConnectorList, Connector):
     A nested pipeline is a plain one, or of the kind that it is nested in.
 
     Args:
-        pieces: connectors in the order of their calls.
+        connectors: in the order of their calls.
         input_observation_space, input_action_space: spaces before the first connector; of a pipeline in a pipeline what
             the connector before it leaves.
     """
@@ -48,11 +48,11 @@ class ConnectorPipeline(ConnectorList, Connector):
 
     def __init__(
         self,
-        pieces: Iterable[Connector],
+        connectors: Iterable[Connector],
         input_observation_space: gym.Space[Any] | None = None,
         input_action_space: gym.Space[Any] | None = None,
     ) -> None:
-        self._connectors = list(pieces)
+        self._connectors = list(connectors)
         self._streams: dict[str, np.random.Generator] = {}
         self._infer_columns()
         if input_observation_space is not None and input_action_space is not None:

@@ -224,7 +224,7 @@ def small_store() -> Iterator[Any]:
 @pytest.mark.chaos
 def test_full_object_store(small_store: Any, start: Start, tmp_path: Path, scenario: Scenario) -> None:
     """Samples of 29 MB, four of which are in flight: Ray writes some of them to the disk, and none is lost."""
-    flatten = "piece: {_target_: runner.pipelines.FlattenObservations}"
+    flatten = "connector: {_target_: runner.pipelines.FlattenObservations}"
     in_order = "[{ParallelRollouts: {mode: async, num_async: 2, deterministic: true}}, ConcatBatches, TrainOneStep]"
     overrides = [
         *("+experiment=impala_cartpole", "tracking=none", "evaluation=none", f"algorithm.plan={in_order}"),

@@ -21,7 +21,7 @@ TRAIN = (*START, "hydra.run.dir=run")
 MULTI_AGENT = ("+experiment=ppo_multi_agent_cartpole", *QUICK, "hydra.run.dir=run", "stop.training_iteration=1")
 FILTERED = (
     "connectors.env_to_module=[{insert_after: AddObservationsFromEpisodesToBatch, "
-    "piece: {_target_: runner.pipelines.MeanStdFilter}}]"
+    "connector: {_target_: runner.pipelines.MeanStdFilter}}]"
 )
 
 

@@ -377,6 +377,6 @@ def test_the_store_of_a_foreign_run_is_not_the_one_that_came_along(tmp_path: Pat
 def test_connectors_of_a_nested_pipeline_are_known_kinds() -> None:
     from runner.config.targets import is_known_kind
 
-    key = "connectors.env_to_module.0.append.pieces.0._target_"
+    key = "connectors.env_to_module.0.append.connectors.0._target_"
     assert is_known_kind(key, "runner.pipelines.MeanStdFilter")
     assert not is_known_kind(key, "runner.learners.ppo.PPOLoss")

@@ -102,9 +102,9 @@ GOOD = {
         f"[{{_target_: {TARGETS}.Wrapped, factor: 3}}, {{_target_: {TARGETS}.rewarded, times: 3}}, "
         f"{{_target_: gymnasium.wrappers.NormalizeReward, gamma: 0.9}}, {{_target_: {TARGETS}.NormalizeReward}}]",
     ),
-    "piece": with_connector(f"{{_target_: {TARGETS}.Connector, factor: 3}}"),
+    "connector": with_connector(f"{{_target_: {TARGETS}.Connector, factor: 3}}"),
     "pipeline": with_connector(
-        f"{{_target_: {TARGETS}.Pipeline, pieces: [{{_target_: {TARGETS}.Connector, factor: 3}}]}}"
+        f"{{_target_: {TARGETS}.Pipeline, connectors: [{{_target_: {TARGETS}.Connector, factor: 3}}]}}"
     ),
 }
 BAD = {
@@ -195,26 +195,26 @@ BAD = {
         "factor",
     ),
     "connector of a pipeline": (
-        with_connector(f"{{_target_: {TARGETS}.Pipeline, pieces: [{{_target_: {TARGETS}.Connector, facto: 3}}]}}"),
-        "connectors.learner.0.append.pieces.0._target_: Connector takes no argument facto",
+        with_connector(f"{{_target_: {TARGETS}.Pipeline, connectors: [{{_target_: {TARGETS}.Connector, facto: 3}}]}}"),
+        "connectors.learner.0.append.connectors.0._target_: Connector takes no argument facto",
         "nearest  factor",
     ),
     "connector of a pipeline in a pipeline": (
         with_connector(
-            f"{{_target_: {TARGETS}.Pipeline, pieces: [{{_target_: {TARGETS}.Pipeline, "
-            f"pieces: [{{_target_: {TARGETS}.Plain}}]}}]}}"
+            f"{{_target_: {TARGETS}.Pipeline, connectors: [{{_target_: {TARGETS}.Pipeline, "
+            f"connectors: [{{_target_: {TARGETS}.Plain}}]}}]}}"
         ),
-        "connectors.learner.0.append.pieces.0.pieces.0._target_",
+        "connectors.learner.0.append.connectors.0.connectors.0._target_",
         "is no subclass",
     ),
     "pipeline without connectors": (
         with_connector(f"{{_target_: {TARGETS}.Pipeline}}"),
-        "needs the argument pieces",
+        "needs the argument connectors",
         "",
     ),
     "connectors that are no list": (
-        with_connector(f"{{_target_: {TARGETS}.Pipeline, pieces: 3}}"),
-        "pieces must be a list of connectors",
+        with_connector(f"{{_target_: {TARGETS}.Pipeline, connectors: 3}}"),
+        "connectors must be a list of connectors",
         "",
     ),
 }

@@ -17,7 +17,10 @@ WriteConfig = Callable[[str, str], Path]
 ReportOf = Callable[..., str]
 
 KEY = "connectors.env_to_module"
-FILTER = {"insert_after": "AddObservationsFromEpisodesToBatch", "piece": {"_target_": "runner.pipelines.MeanStdFilter"}}
+FILTER = {
+    "insert_after": "AddObservationsFromEpisodesToBatch",
+    "connector": {"_target_": "runner.pipelines.MeanStdFilter"},
+}
 EXPERIMENT = """# @package _global_
 defaults:
   - ppo_pendulum
@@ -74,7 +77,7 @@ def test_edits_of_a_group_an_experiment_and_the_command_line(config_dir: Path) -
         "my_conf/experiment/later.yaml:4",
         f"override {override}",
     ]
-    assert composed.where(f"{KEY}.0.piece") == "conf/connectors/mean_std_filter.yaml:4"
+    assert composed.where(f"{KEY}.0.connector") == "conf/connectors/mean_std_filter.yaml:4"
 
 
 def test_edits_of_an_algorithm(config_dir: Path) -> None:
@@ -108,11 +111,11 @@ def test_discarded_on_the_command_line(config_dir: Path, overrides: list[str], n
 
 
 def test_one_edit_of_the_composed_list(config_dir: Path) -> None:
-    override = f"{KEY}.0.piece.clip_by_value=3"
+    override = f"{KEY}.0.connector.clip_by_value=3"
     composed = compose_experiment(["+experiment=mine", f"{KEY}.2.remove=Else", override], config_dir)
-    assert edits_of(composed)[0]["piece"]["clip_by_value"] == 3
+    assert edits_of(composed)[0]["connector"]["clip_by_value"] == 3
     assert edits_of(composed)[1:] == removals("BatchIndividualItems", "Else")
-    assert composed.where(f"{KEY}.0.piece.clip_by_value") == f"override {override}"
+    assert composed.where(f"{KEY}.0.connector.clip_by_value") == f"override {override}"
 
 
 @pytest.mark.parametrize("override", [f"{KEY}.7.remove=A", f"~{KEY}.0"])
@@ -193,13 +196,15 @@ def test_a_run_writes_down_the_edits_that_it_makes(run_main: Callable[..., Any],
 
     from tests.conftest import QUICK
 
-    connector = "{insert_after: AddObservationsFromEpisodesToBatch, piece: {_target_: runner.pipelines.MeanStdFilter}}"
-    edits = (f"{KEY}=[{connector}]", f"{KEY}.1.piece.clip_by_value=3", f"hydra.run.dir={tmp_path / 'run'}")
+    connector = (
+        "{insert_after: AddObservationsFromEpisodesToBatch, connector: {_target_: runner.pipelines.MeanStdFilter}}"
+    )
+    edits = (f"{KEY}=[{connector}]", f"{KEY}.1.connector.clip_by_value=3", f"hydra.run.dir={tmp_path / 'run'}")
     outcome = run_main(
         "+experiment=ppo_cartpole", "connectors=mean_std_filter", *QUICK, "stop.training_iteration=1", *edits
     )
     assert outcome.code == 0, outcome.err
     written = OmegaConf.load(tmp_path / "run" / ".hydra" / "config.yaml")
-    added = {**FILTER, "piece": {**FILTER["piece"], "clip_by_value": 3}}  # type: ignore[dict-item]
+    added = {**FILTER, "connector": {**FILTER["connector"], "clip_by_value": 3}}  # type: ignore[dict-item]
     assert written.connectors.env_to_module == [FILTER, added]
     assert f"{edits[0]}" in (tmp_path / "run" / ".hydra" / "overrides.yaml").read_text().replace("\n  ", " ")

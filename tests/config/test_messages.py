@@ -64,7 +64,7 @@ CHOSEN_TWICE = Problem(
 
 ODD_CUSTOM_RESOURCES = "env_runners.custom_resources_per_env_runner={CPU: 2, memory: 1, simulator: 1.5, license: 0}"
 CONNECTOR_WITHOUT_A_PLACE = "connectors.learner=[{_target_: runner.pipelines.ClipRewards, limit: 1}]"
-MISSPELT_CONNECTOR = "connectors.learner=[{insert_after: GAE, pice: {_target_: runner.pipelines.ClipRewards}}]"
+MISSPELT_CONNECTOR = "connectors.learner=[{insert_after: GAE, conector: {_target_: runner.pipelines.ClipRewards}}]"
 ODD_CONV_FILTERS = "module.conv_filters=[[16,4,2],[32,3],[0,3,1]]"
 ODD_EDITS = (
     "connectors.learner=[{inser: 3}, {prepend: 3}, {prepend: {x: 1}}, {remove: 3}, {insert_after: A}, "
@@ -797,7 +797,7 @@ MISTAKES = [
                 where=f"override {CONNECTOR_WITHOUT_A_PLACE}",
                 got='{"_target_": "runner.pipelines.ClipRewards", "limit": 1}',
                 allowed="{append: {_target_: ...}}, {prepend: ...}, or "
-                "{insert_after: CONNECTOR, piece: {_target_: ...}}",
+                "{insert_after: CONNECTOR, connector: {_target_: ...}}",
             ),
         ],
         id="connector_without_a_place",
@@ -812,11 +812,11 @@ MISTAKES = [
                 allowed=LEARNER_CONNECTORS,
             ),
             Problem(
-                "connectors.learner.0 is an unknown edit pice",
+                "connectors.learner.0 is an unknown edit conector",
                 where=f"override {MISSPELT_CONNECTOR}",
-                got="pice",
+                got="conector",
                 allowed=ONE_EDIT,
-                nearest="piece",
+                nearest="connector",
             ),
         ],
         id="misspelt_connector",
@@ -925,7 +925,7 @@ MISTAKES = [
                 got="3",
                 allowed="a class name",
             ),
-            not_a_connector("4.piece", "null"),
+            not_a_connector("4.connector", "null"),
             not_one_edit(5, "append, remove"),
             not_one_edit(6, "{}"),
         ],

@@ -48,7 +48,7 @@ connectors:
         - discard: earlier_edits
         - remove: AddColumnsFromEpisodesToTrainBatch
 """
-CLIP = "{insert_after: AddObservationsFromEpisodesToBatch, piece: {_target_: runner.pipelines.MeanStdFilter}}"
+CLIP = "{insert_after: AddObservationsFromEpisodesToBatch, connector: {_target_: runner.pipelines.MeanStdFilter}}"
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_show_says_where_each_edit_came_from(config_dir: Path) -> None:
             [f"{OF_P0}.learner.0.append._target_", "nearest  MeanStdFilter"],
         ),
         (
-            f"{OF_P0}.learner=[{{append: {{_target_: runner.pipelines.EnvToModulePipeline, pieces: []}}}}]",
+            f"{OF_P0}.learner=[{{append: {{_target_: runner.pipelines.EnvToModulePipeline, connectors: []}}}}]",
             ["EnvToModulePipeline is a pipeline of the", "or of LearnerConnectorPipeline"],
         ),
         (f"{OF_P0}.learner=3", [f"override {OF_P0}.learner=3"]),

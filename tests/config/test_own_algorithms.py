@@ -41,7 +41,7 @@ def test_each_module_has_its_algorithm_and_the_plan_of_the_run() -> None:
 def test_what_a_group_refers_to_is_of_its_own_block() -> None:
     config = config_of(f"{OWN}.epsilon=0.25", "algorithm.lambda_=0.5")
     (edit,) = config.algorithm_of("p1").module_to_env_pipeline
-    assert edit["piece"]["epsilon"] == 0.25
+    assert edit["connector"]["epsilon"] == 0.25
     assert config.algorithm.learner_pipeline[1]["append"]["lambda_"] == 0.5
 
 
@@ -85,7 +85,7 @@ def test_a_stored_configuration_is_composed_as_it_was() -> None:
     stored = compose_stored(composed.unresolved, [f"{OWN}.epsilon=0.5"], composed.overrides, composed.experiment)
     own = build_experiment_config(stored).algorithm_of("p1")
     assert isinstance(own, DQNConfig)
-    assert own.module_to_env_pipeline[0]["piece"]["epsilon"] == 0.5
+    assert own.module_to_env_pipeline[0]["connector"]["epsilon"] == 0.5
 
 
 def test_overrides_of_a_module_are_of_its_own_algorithm() -> None:

@@ -117,7 +117,7 @@ def test_both_keys_in_a_file_are_a_mistake(tmp_path: Path) -> None:
 
 
 def test_a_run_notes_an_old_key_once_and_records_the_new_one(run_main: Callable[..., Outcome]) -> None:
-    done = run_main(CARTPOLE, *TINY, "checkpoint.replay=none")
+    done = run_main(CARTPOLE, *TINY, "checkpoint.replay=none", "connectors=mean_std_filter")
     assert done.code == 0, done.err
     assert (done.out + done.err).count("was renamed to") == 1
     for file in Path("run/.hydra").glob("*.yaml"):
@@ -126,6 +126,8 @@ def test_a_run_notes_an_old_key_once_and_records_the_new_one(run_main: Callable[
     (manifest,) = Path("run").glob("checkpoints/*/manifest.json")
     content = json.loads(manifest.read_text())
     content["config"]["checkpoint"]["replay"] = content["config"]["checkpoint"].pop("save_replay_buffers")
+    (edit,) = content["config"]["connectors"]["env_to_module"]
+    edit["piece"] = edit.pop("connector")
     rewrite_manifest(manifest.parent, content)
     resumed = run_main("resume", "run", "tracking.also=[csv]", "stop.training_iteration=2")
     assert resumed.code == 0, resumed.err
@@ -135,6 +137,7 @@ def test_a_run_notes_an_old_key_once_and_records_the_new_one(run_main: Callable[
     assert config["checkpoint"]["save_replay_buffers"] == "none"
     assert config["tracking"]["extra_trackers"] == ["csv"]
     assert "replay" not in config["checkpoint"]
+    assert config["connectors"]["env_to_module"][0]["connector"]["_target_"] == "runner.pipelines.MeanStdFilter"
 
 
 def test_a_trainer_in_python_logs_a_note(caplog: pytest.LogCaptureFixture) -> None:

@@ -125,7 +125,7 @@ def test_what_is_found(
         [LOSS, MINE, f"{CONNECTOR}]"],
         [LOSS, MINE, f"{CONNECTOR}]".replace("MyConnector", "Longer")],
         [LOSS, MINE, f"{CONNECTOR}]".replace("MyConnector", "Earlier")],
-        [f"{CONNECTOR}, {{insert_before: MyConnector, piece: {{_target_: own_classes.MyConnector}}}}]"],
+        [f"{CONNECTOR}, {{insert_before: MyConnector, connector: {{_target_: own_classes.MyConnector}}}}]"],
         [MINE, "module.model_config={size: 1, depth: 3}", "module.fcnet_hiddens=[8]"],
         ["module._target_=own_classes.Passing", "module.use_lstm=true"],
         ["module._target_=own_classes.Small", "module.use_lstm=true", "module.model_config={size: 1}"],

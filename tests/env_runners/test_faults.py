@@ -27,7 +27,7 @@ from tests.support.coded_runs import make_runner, weights_of
 FILTER = [
     {
         "insert_after": "AddObservationsFromEpisodesToBatch",
-        "piece": {"_target_": "runner.pipelines.MeanStdFilter"},
+        "connector": {"_target_": "runner.pipelines.MeanStdFilter"},
     }
 ]
 

@@ -258,7 +258,7 @@ def test_connectors_and_modules_may_write_into_the_batch() -> None:
     envs = SyncEnvironments(lambda: Spoils("floats"), 2, 0)
     module = HalvesInPlace(envs.single_observation_space, SPACES["floats"], SMALL)
     connector = {"_target_": f"{__name__}.DoublesInPlace"}
-    edits = [{"insert_after": "AddObservationsFromEpisodesToBatch", "piece": connector}]
+    edits = [{"insert_after": "AddObservationsFromEpisodesToBatch", "connector": connector}]
     block = make_runner(envs, module, env_to_module_edits=edits).sample(8).rollout.blocks["default_policy"]
     for episode in block:
         sums = np.cumsum([0.0, *episode.get_rewards().tolist()])

@@ -95,8 +95,8 @@ def train(*overrides: str, num_iterations: int = 2) -> dict[str, Any]:
     [
         f"env.wrappers=[{{_target_: {HERE}.TrainsInStep}}]",
         "connectors.env_to_module=[{insert_after: AddObservationsFromEpisodesToBatch, "
-        f"piece: {{_target_: {HERE}.TrainsInConnector}}}}]",
-        f"connectors.module_to_env=[{{insert_before: GetActions, piece: {{_target_: {HERE}.TrainsOnOutputs}}}}]",
+        f"connector: {{_target_: {HERE}.TrainsInConnector}}}}]",
+        f"connectors.module_to_env=[{{insert_before: GetActions, connector: {{_target_: {HERE}.TrainsOnOutputs}}}}]",
         f"callbacks=[{{_target_: {HERE}.TrainsInCallback}}]",
     ],
     ids=["environment", "env_to_module", "module_to_env", "callback"],

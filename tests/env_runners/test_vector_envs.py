@@ -104,7 +104,7 @@ def test_a_runner_goes_on_from_a_state(kind: str) -> None:
         edits = [
             {
                 "insert_after": "AddObservationsFromEpisodesToBatch",
-                "piece": {"_target_": "runner.pipelines.MeanStdFilter"},
+                "connector": {"_target_": "runner.pipelines.MeanStdFilter"},
             }
         ]
         return make_runner(env, module, num_lookback=2, env_to_module_edits=edits)

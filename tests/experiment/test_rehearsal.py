@@ -159,13 +159,15 @@ def test_an_action_mask_of_simulators() -> None:
 
 
 def test_a_function_wrappers_and_a_pipeline_in_a_pipeline() -> None:
-    pipeline = "{_target_: runner.pipelines.ConnectorPipeline, pieces: [{_target_: runner.pipelines.MeanStdFilter}]}"
+    pipeline = (
+        "{_target_: runner.pipelines.ConnectorPipeline, connectors: [{_target_: runner.pipelines.MeanStdFilter}]}"
+    )
     done = rehearsed(
         CARTPOLE,
         "env.env=null",
         f"env._target_={HERE}.make_cartpole",
         "env.wrappers=[{_target_: gymnasium.wrappers.NormalizeReward, gamma: 0.9}]",
-        f"connectors.env_to_module=[{{insert_after: AddObservationsFromEpisodesToBatch, piece: {pipeline}}}]",
+        f"connectors.env_to_module=[{{insert_after: AddObservationsFromEpisodesToBatch, connector: {pipeline}}}]",
     )
     assert f"{HERE}.make_cartpole" in done.made
 

@@ -85,12 +85,12 @@ def test_memory_is_learned_from_replay(algorithm: tuple[str, ...]) -> None:
 
 STACKED = "{_target_: runner.pipelines.FrameStacking, num_frames: 4}"
 IN_BOTH = tuple(
-    f"connectors.{name}=[{{insert_after: AddObservationsFromEpisodesToBatch, piece: {STACKED}}}]"
+    f"connectors.{name}=[{{insert_after: AddObservationsFromEpisodesToBatch, connector: {STACKED}}}]"
     for name in ("env_to_module", "learner")
 )
 WRITTEN = (
-    f"connectors.env_to_module=[{{insert_after: AddObservationsFromEpisodesToBatch, piece: {STACKED}}},"
-    "{insert_after: FrameStacking, piece: {_target_: runner.pipelines.WriteObservationsToEpisodes}}]",
+    f"connectors.env_to_module=[{{insert_after: AddObservationsFromEpisodesToBatch, connector: {STACKED}}},"
+    "{insert_after: FrameStacking, connector: {_target_: runner.pipelines.WriteObservationsToEpisodes}}]",
 )
 
 

@@ -32,7 +32,7 @@ STATE = (
     f"env._target_={__name__}.TugOfWarWithState",
     "multi_agent.multi_rl_module.reads=state",
     "connectors.learner=[{replace: AddObservationsOfAllAgentsToTrainBatch, "
-    "piece: {_target_: runner.pipelines.AddStatesFromInfosToTrainBatch}}]",
+    "connector: {_target_: runner.pipelines.AddStatesFromInfosToTrainBatch}}]",
 )
 OPPONENTS = "league.opponents={latest: 0.4, prioritised: 0.3, fixed: 0.3}"
 TEAMS = ("ppo_league_tictactoe", (MAPPO, *SETTINGS, OPPONENTS))

@@ -81,7 +81,7 @@ class Noisy(ActorCriticModule):
 def connector(pipeline: str, name: str, **arguments: Any) -> str:
     """The override that puts a connector of this file behind the observations."""
     given = "".join(f", {key}: {value}" for key, value in arguments.items())
-    block = f"{{insert_after: AddObservationsFromEpisodesToBatch, piece: {{_target_: {HERE}.{name}{given}}}}}"
+    block = f"{{insert_after: AddObservationsFromEpisodesToBatch, connector: {{_target_: {HERE}.{name}{given}}}}}"
     return f"connectors.{pipeline}=[{block}]"
 
 
@@ -99,8 +99,8 @@ def failure_of(*overrides: str, experiment: str = "ppo_cartpole") -> str:
         (
             [
                 "connectors.env_to_module=[{insert_after: AddObservationsFromEpisodesToBatch, "
-                f"piece: {{_target_: {HERE}.Times100}}}}, "
-                "{insert_after: Times100, piece: {_target_: runner.pipelines.WriteObservationsToEpisodes}}]",
+                f"connector: {{_target_: {HERE}.Times100}}}}, "
+                "{insert_after: Times100, connector: {_target_: runner.pipelines.WriteObservationsToEpisodes}}]",
                 connector("learner", "Times100"),
             ],
             "Times100 changes the observations that the module learns on",
@@ -136,7 +136,7 @@ def test_the_same_connector_in_both_pipelines_learns_on_what_it_acts_on() -> Non
         (
             [
                 "connectors.learner=[{insert_after: AddColumnsFromEpisodesToTrainBatch, "
-                f"piece: {{_target_: {HERE}.SecondChoice}}}}]"
+                f"connector: {{_target_: {HERE}.SecondChoice}}}}]"
             ],
             "SecondChoice changes the actions or their log-probabilities",
         ),
@@ -154,7 +154,7 @@ def test_a_first_update_on_something_else_names_whose_fault_it_is(overrides: lis
 
 
 def test_the_module_of_several_is_named_by_its_connector() -> None:
-    edit = f"connectors.env_to_module=[{{insert_before: NumpyToTensor, piece: {{_target_: {HERE}.Secretly}}}}]"
+    edit = f"connectors.env_to_module=[{{insert_before: NumpyToTensor, connector: {{_target_: {HERE}.Secretly}}}}]"
     message = failure_of(edit, experiment="ppo_multi_agent_cartpole")
     assert "Secretly changes the observations in env_to_module only" in " ".join(message.split())
 

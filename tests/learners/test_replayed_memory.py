@@ -35,7 +35,7 @@ CONFIG = DQNConfig(gamma=0.9, double_q=True, td_error_loss_fn="mse")
 EDITS = [
     {
         "insert_after": "AddObservationsFromEpisodesToBatch",
-        "piece": {"_target_": "runner.pipelines.AddNextObservationsFromEpisodesToTrainBatch"},
+        "connector": {"_target_": "runner.pipelines.AddNextObservationsFromEpisodesToTrainBatch"},
     }
 ]
 Place = tuple[float, ...]

@@ -228,7 +228,7 @@ def test_connectors_of_nested_observations(pipeline: str) -> None:
 def test_spaces_of_a_connector_behind_one_that_maps_them() -> None:
     flatten = {
         "insert_after": "AddObservationsFromEpisodesToBatch",
-        "piece": {"_target_": "runner.pipelines.FlattenObservations"},
+        "connector": {"_target_": "runner.pipelines.FlattenObservations"},
     }
     place = ("insert_after", "FlattenObservations", [flatten])
     check_connector(MeanStdFilter, "env_to_module", *place, observation_space=NESTED)

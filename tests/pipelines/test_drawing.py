@@ -38,7 +38,7 @@ def test_connectors_with_what_they_read_and_write() -> None:
 
 def test_a_space_that_a_connector_changes_stands_beside_the_arrow() -> None:
     connector = "{_target_: runner.pipelines.FrameStacking, num_frames: 4}"
-    edit = f"{{insert_after: AddObservationsFromEpisodesToBatch, piece: {connector}}}"
+    edit = f"{{insert_after: AddObservationsFromEpisodesToBatch, connector: {connector}}}"
     stacked = [f"connectors.{pipeline}=[{edit}]" for pipeline in ("env_to_module", "learner")]
     with Trainer.from_experiment("ppo_cartpole", [*QUICK, *stacked]) as trainer:
         texts = texts_of(trainer.pipelines().env_to_module)

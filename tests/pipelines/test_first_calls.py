@@ -159,8 +159,8 @@ def report_of(*edits: str) -> str:
     ],
 )
 def test_a_mistake_in_env_to_module(name: str, messages: list[str]) -> None:
-    edit = f"{{insert_after: AddObservationsFromEpisodesToBatch, piece: {{_target_: {HERE}.{name}}}}}"
-    write = f"{{insert_after: {name}, piece: {{_target_: runner.pipelines.WriteObservationsToEpisodes}}}}"
+    edit = f"{{insert_after: AddObservationsFromEpisodesToBatch, connector: {{_target_: {HERE}.{name}}}}}"
+    write = f"{{insert_after: {name}, connector: {{_target_: runner.pipelines.WriteObservationsToEpisodes}}}}"
     report = report_of(f"connectors.env_to_module=[{edit},{write}]")
     assert report.startswith("1 problem")
     for message in (*messages, "connectors.env_to_module", f"{Path(__file__)}:"):

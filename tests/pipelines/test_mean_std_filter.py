@@ -24,11 +24,11 @@ SPACE = gym.spaces.Box(-np.inf, np.inf, (2,), np.float32)
 EDITS = [
     {
         "insert_after": "AddObservationsFromEpisodesToBatch",
-        "piece": {"_target_": "runner.pipelines.MeanStdFilter", "clip_by_value": None},
+        "connector": {"_target_": "runner.pipelines.MeanStdFilter", "clip_by_value": None},
     }
 ]
 
-BEFORE = [{"prepend": EDITS[0]["piece"]}]
+BEFORE = [{"prepend": EDITS[0]["connector"]}]
 
 
 def make_filter(**options: Any) -> MeanStdFilter:

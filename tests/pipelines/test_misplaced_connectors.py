@@ -27,7 +27,7 @@ HERE = "tests.pipelines.test_misplaced_connectors"
 def added(pipeline: str, *connectors: str, after: str = "AddObservationsFromEpisodesToBatch") -> str:
     """The override that puts connectors, written as YAML, one after the other behind `after`."""
     edits = ", ".join(
-        f"{{insert_after: {after}, piece: {{_target_: {connector}}}}}" for connector in reversed(connectors)
+        f"{{insert_after: {after}, connector: {{_target_: {connector}}}}}" for connector in reversed(connectors)
     )
     return f"connectors.{pipeline}=[{edits}]"
 

@@ -33,18 +33,18 @@ AFTER_OBS = "AddObservationsFromEpisodesToBatch"
 
 
 def nested(*connectors: Mapping[str, Any], kind: str = "ConnectorPipeline") -> dict[str, Any]:
-    return {"_target_": f"{P}.{kind}", "pieces": [dict(connector) for connector in connectors]}
+    return {"_target_": f"{P}.{kind}", "connectors": [dict(connector) for connector in connectors]}
 
 
 def env_to_module(*edits: Mapping[str, Any]) -> ConnectorPipeline:
     return env_to_module_pipeline(*SPACES, CPU, edits, make_connector)
 
 
-INNER = {"insert_after": AFTER_OBS, "piece": nested(FILTER, nested(PAST, FLATTEN))}
+INNER = {"insert_after": AFTER_OBS, "connector": nested(FILTER, nested(PAST, FLATTEN))}
 FLAT = [
-    {"insert_after": AFTER_OBS, "piece": FILTER},
-    {"insert_after": "MeanStdFilter", "piece": PAST},
-    {"insert_after": "PrevActionsPrevRewards", "piece": FLATTEN},
+    {"insert_after": AFTER_OBS, "connector": FILTER},
+    {"insert_after": "MeanStdFilter", "connector": PAST},
+    {"insert_after": "PrevActionsPrevRewards", "connector": FLATTEN},
 ]
 
 
@@ -70,7 +70,7 @@ def test_a_runner_samples_as_with_the_flat_pipeline_and_its_state_goes_on() -> N
         env, _ = coded_envs("batched", 2, [3, 5])
         return make_runner(env, coded_module(), env_to_module_edits=edits)
 
-    edits = [{"insert_after": AFTER_OBS, "piece": nested(nested(FILTER))}]
+    edits = [{"insert_after": AFTER_OBS, "connector": nested(nested(FILTER))}]
     inner, flat, other = runner_of(edits), runner_of(FLAT[:1]), runner_of(edits)
     weights = weights_of(inner.module)
     for _ in range(2):
@@ -105,10 +105,10 @@ def test_every_nested_connector_has_a_random_stream() -> None:
 def test_edits_find_connectors_of_nested_pipelines_by_name() -> None:
     pipeline = env_to_module(
         INNER,
-        {"insert_before": "PrevActionsPrevRewards", "piece": {"_target_": f"{P}.WriteObservationsToEpisodes"}},
-        {"replace": "FlattenObservations", "piece": nested(FLATTEN)},
+        {"insert_before": "PrevActionsPrevRewards", "connector": {"_target_": f"{P}.WriteObservationsToEpisodes"}},
+        {"replace": "FlattenObservations", "connector": nested(FLATTEN)},
         {"remove": "MeanStdFilter"},
-        {"insert_after": "FlattenObservations", "piece": FILTER},
+        {"insert_after": "FlattenObservations", "connector": FILTER},
     )
     assert names(pipeline)[1:-2] == [
         "WriteObservationsToEpisodes",
@@ -125,9 +125,9 @@ def test_edits_find_connectors_of_nested_pipelines_by_name() -> None:
 
 
 def test_a_nested_connector_may_need_observations_that_the_episodes_hold() -> None:
-    env_to_module({"insert_after": AFTER_OBS, "piece": nested({"_target_": f"{P}.FrameStacking", "num_frames": 2})})
+    env_to_module({"insert_after": AFTER_OBS, "connector": nested({"_target_": f"{P}.FrameStacking", "num_frames": 2})})
     stack = {"_target_": f"{P}.FrameStacking", "num_frames": 2}
-    pipeline = env_to_module({"insert_after": AFTER_OBS, "piece": nested(FILTER, nested(stack))})
+    pipeline = env_to_module({"insert_after": AFTER_OBS, "connector": nested(FILTER, nested(stack))})
     with pytest.raises(PipelineError, match="FrameStacking reads observations from the episodes, but MeanStdFilter"):
         pipeline.check_order(())
 
@@ -145,7 +145,7 @@ def pipeline_of(kind: str, connector: Mapping[str, Any], depth: int = 1) -> Conn
     for _ in range(depth - 1):
         connector = nested(connector)
     anchors = {"env_to_module": AFTER_OBS, "module_to_env": "GetActions", "learner": "NumpyToTensor"}
-    edits = [{"insert_before" if kind == "learner" else "insert_after": anchors[kind], "piece": connector}]
+    edits = [{"insert_before" if kind == "learner" else "insert_after": anchors[kind], "connector": connector}]
     if kind == "env_to_module":
         return env_to_module(*edits)
     if kind == "module_to_env":
@@ -171,8 +171,8 @@ def test_a_nested_pipeline_is_of_the_kind_that_it_is_nested_in(kind: str, around
 @pytest.mark.parametrize("kind", KINDS)
 def test_validate_tells_the_kind_from_the_source(kind: str, around: str) -> None:
     name, _ = KINDS[kind]
-    block = f"{{_target_: {P}.{name}, pieces: []}}"
-    for connector in (block, f"{{_target_: {P}.ConnectorPipeline, pieces: [{block}]}}"):
+    block = f"{{_target_: {P}.{name}, connectors: []}}"
+    for connector in (block, f"{{_target_: {P}.ConnectorPipeline, connectors: [{block}]}}"):
         composed = compose_experiment(["+experiment=ppo_cartpole", f"connectors.{around}=[{{append: {connector}}}]"])
         if kind == around:
             build_experiment_config(composed)
@@ -192,7 +192,7 @@ class Standardised(ConnectorPipeline):
 
 def test_a_pipeline_of_ones_own_may_make_its_connectors() -> None:
     block = f"{{_target_: {__name__}.Standardised, clip: 2.0}}"
-    edit = f"connectors.env_to_module=[{{insert_after: {AFTER_OBS}, piece: {block}}}]"
+    edit = f"connectors.env_to_module=[{{insert_after: {AFTER_OBS}, connector: {block}}}]"
     config = build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", edit]))
     pipeline = env_to_module(*config.connectors.env_to_module)
     assert pipeline.observation_space == gym.spaces.Box(-2.0, 2.0, (3,), np.float32)
@@ -200,8 +200,8 @@ def test_a_pipeline_of_ones_own_may_make_its_connectors() -> None:
 
 def test_show_draws_the_connectors_of_nested_pipelines_below_them() -> None:
     connectors = f"[{{_target_: {P}.FlattenObservations}}, {{_target_: {P}.MeanStdFilter}}]"
-    block = f"{{_target_: {P}.ConnectorPipeline, pieces: {connectors}}}"
-    edit = f"connectors.env_to_module=[{{insert_after: {AFTER_OBS}, piece: {block}}}]"
+    block = f"{{_target_: {P}.ConnectorPipeline, connectors: {connectors}}}"
+    edit = f"connectors.env_to_module=[{{insert_after: {AFTER_OBS}, connector: {block}}}]"
     config = build_experiment_config(compose_experiment(["+experiment=ppo_cartpole", edit]))
     lines = render_pipelines(config).splitlines()
     start = next(number for number, line in enumerate(lines) if "ConnectorPipeline" in line)

@@ -142,7 +142,7 @@ def test_the_network_follows_from_the_stream_and_is_made_again_by_a_reset() -> N
 
 
 CONNECTOR = f"{{_target_: {HERE}.RND, lr: 0.01, minibatch_size: 50}}"
-EDIT = f"connectors.learner=[{{insert_after: NumpyToTensor, piece: {CONNECTOR}}}]"
+EDIT = f"connectors.learner=[{{insert_after: NumpyToTensor, connector: {CONNECTOR}}}]"
 TINY = (*QUICK, "module.fcnet_hiddens=[8]")
 
 

@@ -77,13 +77,13 @@ def calls_of(pipeline: ConnectorPipeline) -> str:
 EDITS = [
     ({"prepend": {}}, "new a b c"),
     ({"append": {}}, "a b c new"),
-    ({"insert_before": "B", "piece": {}}, "a new b c"),
-    ({"insert_after": "B", "piece": {}}, "a b new c"),
-    ({"insert_before": "A", "piece": {}}, "new a b c"),
-    ({"insert_after": "C", "piece": {}}, "a b c new"),
-    ({"piece": {}, "insert_after": "A"}, "a new b c"),
-    ({"replace": "B", "piece": {}}, "a new c"),
-    ({"piece": {}, "replace": "C"}, "a b new"),
+    ({"insert_before": "B", "connector": {}}, "a new b c"),
+    ({"insert_after": "B", "connector": {}}, "a b new c"),
+    ({"insert_before": "A", "connector": {}}, "new a b c"),
+    ({"insert_after": "C", "connector": {}}, "a b c new"),
+    ({"connector": {}, "insert_after": "A"}, "a new b c"),
+    ({"replace": "B", "connector": {}}, "a new c"),
+    ({"connector": {}, "replace": "C"}, "a b new"),
     ({"remove": "A"}, "b c"),
     ({"remove": "C"}, "a b"),
 ]
@@ -104,7 +104,7 @@ def test_edits_by_class() -> None:
 
 
 def test_edits_are_applied_in_order() -> None:
-    edits = [{"insert_after": "A", "piece": {}}, {"remove": "A"}, {"insert_before": "New", "piece": {}}]
+    edits = [{"insert_after": "A", "connector": {}}, {"remove": "A"}, {"insert_before": "New", "connector": {}}]
     assert calls_of(edited(make_abc(), edits, lambda block, where: New())) == "new new b c"
 
 
@@ -126,7 +126,7 @@ def test_reading_a_pipeline() -> None:
 def test_unknown_anchor_leaves_the_pipeline_as_it_is(verb: str) -> None:
     pipeline = make_abc()
     with pytest.raises(PipelineError, match="pipeline has no connector Nowhere"):
-        edited(pipeline, [{verb: "Nowhere", "piece": {}}], lambda block, where: New())
+        edited(pipeline, [{verb: "Nowhere", "connector": {}}], lambda block, where: New())
     assert calls_of(pipeline) == "a b c"
 
 
@@ -211,7 +211,7 @@ MESSAGES = [
     ),
     pytest.param(
         "learner",
-        [{"insert_after": "Zzz", "piece": connector_block("MeanStdFilter")}],
+        [{"insert_after": "Zzz", "connector": connector_block("MeanStdFilter")}],
         no_connector(
             "learner",
             "Zzz",
@@ -236,7 +236,7 @@ MESSAGES = [
     ),
     pytest.param(
         "module_to_env",
-        [{"insert_after": "GetActions", "piece": {"_target_": "ReadsLogp"}}],
+        [{"insert_after": "GetActions", "connector": {"_target_": "ReadsLogp"}}],
         not_written(
             "ReadsLogp",
             "action_logp",

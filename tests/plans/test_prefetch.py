@@ -175,7 +175,7 @@ def test_the_next_batch_is_made_and_sent_while_learners_update(tmp_path: Path, m
 
     monkeypatch.setattr(RemoteLearnerGroup, "send", send_and_tell)
     connector = f"{{_target_: {__name__}.WaitingForNext, folder: {tmp_path}}}"
-    waiting = f"connectors.learner=[{{insert_before: AgentToModuleMapping, piece: {connector}}}]"
+    waiting = f"connectors.learner=[{{insert_before: AgentToModuleMapping, connector: {connector}}}]"
     with trainer_of("impala", *AHEAD, waiting) as trainer:
         assert results_of(trainer, 2)[-1]["num_env_steps_trained_lifetime"] >= 500
 

@@ -41,7 +41,10 @@ def make_parts(
 
 def prepended(name: str, **arguments: Any) -> dict[str, Any]:
     """An edit that puts a connector of ours behind the one that adds observations."""
-    return {"insert_after": "AddObservationsFromEpisodesToBatch", "piece": {"_target_": CONNECTORS + name, **arguments}}
+    return {
+        "insert_after": "AddObservationsFromEpisodesToBatch",
+        "connector": {"_target_": CONNECTORS + name, **arguments},
+    }
 
 
 def random_weights(parts: ActingParts, seed: int = 1) -> npt.NDArray[np.float32]:

@@ -41,7 +41,10 @@ def documented() -> Iterator[str]:
 
 @pytest.mark.parametrize("connector", ["Squash", "Differences"])
 def test_documented_connectors(documented: str, connector: str) -> None:
-    edit = {"insert_after": "AddObservationsFromEpisodesToBatch", "piece": {"_target_": f"{documented}.{connector}"}}
+    edit = {
+        "insert_after": "AddObservationsFromEpisodesToBatch",
+        "connector": {"_target_": f"{documented}.{connector}"},
+    }
     parts, config = make_parts(VECTOR, spaces.Discrete(2), env_to_module=[edit])
     policy, weights = OnnxPolicy.of_parts(parts, config), random_weights(parts)
     shared_state: dict[str, Any] = seen_state(parts)

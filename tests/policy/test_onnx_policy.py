@@ -310,7 +310,7 @@ class NegatesActionsGraph(ConnectorGraph):
 def own(connector: type[Connector]) -> dict[str, Any]:
     return {
         "insert_after": "AddObservationsFromEpisodesToBatch",
-        "piece": {"_target_": f"{connector.__module__}.{connector.__name__}"},
+        "connector": {"_target_": f"{connector.__module__}.{connector.__name__}"},
     }
 
 
@@ -321,7 +321,7 @@ def test_a_connector_of_ones_own() -> None:
 
 
 def test_a_connector_of_ones_own_behind_the_module() -> None:
-    edit = {"insert_after": "NormalizeAndClipActions", "piece": own(NegatesActions)["piece"]}
+    edit = {"insert_after": "NormalizeAndClipActions", "connector": own(NegatesActions)["connector"]}
     parts, config = make_parts(VECTOR, ARM, module_to_env=[edit])
     weights = random_weights(parts)
     policy = OnnxPolicy.of_parts(parts, config)

@@ -21,7 +21,7 @@ from tests.support.resuming import assert_resumes_exactly
 
 ID = "default_policy"
 FILTER = "connectors=mean_std_filter"
-INSERT = "{insert_after: %s, piece: {_target_: runner.pipelines.%s}}"
+INSERT = "{insert_after: %s, connector: {_target_: runner.pipelines.%s}}"
 AFTER = "connectors.env_to_module=[%s, %s]" % (  # noqa: UP031
     INSERT % ("AddObservationsFromEpisodesToBatch", "MeanStdFilter"),
     INSERT % ("MeanStdFilter", "WriteObservationsToEpisodes"),

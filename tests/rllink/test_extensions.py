@@ -355,7 +355,7 @@ class TestActions:
 def test_a_policy_that_cannot_be_exported(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
     """A client without the ONNX graph, or one that lets the server act, is served all the same."""
     connector = f"{{_target_: {WithoutGraph.__module__}.{WithoutGraph.__name__}}}"
-    edit = f"{{insert_after: AddObservationsFromEpisodesToBatch, piece: {connector}}}"
+    edit = f"{{insert_after: AddObservationsFromEpisodesToBatch, connector: {connector}}}"
     served = serve(f"connectors.env_to_module=[{edit}]", f"connectors.learner=[{edit}]", OFF)
     assert "connector WithoutGraph cannot be exported" in caplog.text
     sampling = served.sample(6)

@@ -29,7 +29,7 @@ SHORT = (
 STATE = (
     "multi_agent.multi_rl_module.reads=state",
     "connectors.learner=[{replace: AddObservationsOfAllAgentsToTrainBatch, "
-    "piece: {_target_: runner.pipelines.AddStatesFromInfosToTrainBatch}}]",
+    "connector: {_target_: runner.pipelines.AddStatesFromInfosToTrainBatch}}]",
 )
 MEMORY = ("module.use_gru=true", "module.lstm_cell_size=4", "module.max_seq_len=8")
 GAME, LISTENER = "mappo_investment_game", "mappo_speaker_listener"

@@ -14,13 +14,13 @@ from tests.conftest import QUICK, without_times
 
 CONNECTORS = "tests.support.reporting_connectors"
 AFTER_OBS = "insert_after: AddObservationsFromEpisodesToBatch"
-POSITIONS = f"connectors.env_to_module=[{{{AFTER_OBS}, piece: {{_target_: {CONNECTORS}.CartPositions}}}}]"
-ACTIONS = f"connectors.module_to_env=[{{insert_after: GetActions, piece: {{_target_: {CONNECTORS}.ActionCount}}}}]"
+POSITIONS = f"connectors.env_to_module=[{{{AFTER_OBS}, connector: {{_target_: {CONNECTORS}.CartPositions}}}}]"
+ACTIONS = f"connectors.module_to_env=[{{insert_after: GetActions, connector: {{_target_: {CONNECTORS}.ActionCount}}}}]"
 
 
 def learner_connector(name: str) -> str:
     after = "insert_after: AddColumnsFromEpisodesToTrainBatch"
-    return f"connectors.learner=[{{{after}, piece: {{_target_: {CONNECTORS}.{name}}}}}]"
+    return f"connectors.learner=[{{{after}, connector: {{_target_: {CONNECTORS}.{name}}}}}]"
 
 
 REWARDS = learner_connector("RewardSum")
@@ -48,8 +48,8 @@ def test_what_connectors_report_is_in_the_result_of_the_iteration() -> None:
 
 
 def test_connectors_of_ours_report_what_they_clip() -> None:
-    clips = "connectors.learner=[{insert_after: AddColumnsFromEpisodesToTrainBatch, piece: {_target_: "
-    overrides = ["connectors=mean_std_filter", "connectors.env_to_module.0.piece.clip_by_value=0.5"]
+    clips = "connectors.learner=[{insert_after: AddColumnsFromEpisodesToTrainBatch, connector: {_target_: "
+    overrides = ["connectors=mean_std_filter", "connectors.env_to_module.0.connector.clip_by_value=0.5"]
     (result,) = train(*overrides, f"{clips}runner.pipelines.ClipRewards, low: 0.0, high: 0.25}}}}]", iterations=1)
     assert 0.2 < result["connectors/env_to_module/observations_clipped_fraction"] < 0.9
     assert result["connectors/learner/rewards_clipped_fraction"] == 1.0

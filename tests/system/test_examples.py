@@ -30,7 +30,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
 ITEM_BY_ITEM = (
     "connectors.learner=[{discard: earlier_edits}, {insert_before: AddColumnsFromEpisodesToTrainBatch, "
-    "piece: {_target_: corridor.NoveltyBonusItemByItem, scale: 0.2}}]"
+    "connector: {_target_: corridor.NoveltyBonusItemByItem, scale: 0.2}}]"
 )
 
 

@@ -38,7 +38,7 @@ ENCODER = (f"{KEY}={{_target_: {MODULES}.SharedEncoder}}",)
 CRITIC = (
     f"{KEY}={{_target_: {MODULES}.SharedCritic, hidden: 8}}",
     "connectors.learner=[{insert_after: AddColumnsFromEpisodesToTrainBatch, "
-    "piece: {_target_: runner.pipelines.AddObservationsOfAllAgentsToTrainBatch}}]",
+    "connector: {_target_: runner.pipelines.AddObservationsOfAllAgentsToTrainBatch}}]",
 )
 
 

@@ -73,10 +73,10 @@ OWN = [
     "algorithm.train_batch_size_per_learner=200",
     f"algorithm.loss={HERE}.NoisyLoss",
     "connectors.env_to_module=[{insert_after: AddObservationsFromEpisodesToBatch, "
-    f"piece: {{_target_: {HERE}.NoisyObservations}}}}, {{insert_after: NoisyObservations, "
-    "piece: {_target_: runner.pipelines.WriteObservationsToEpisodes}}]",
+    f"connector: {{_target_: {HERE}.NoisyObservations}}}}, {{insert_after: NoisyObservations, "
+    "connector: {_target_: runner.pipelines.WriteObservationsToEpisodes}}]",
     "connectors.learner=[{insert_after: AddColumnsFromEpisodesToTrainBatch, "
-    f"piece: {{_target_: {HERE}.NoisyRewards}}}}]",
+    f"connector: {{_target_: {HERE}.NoisyRewards}}}}]",
 ]
 
 

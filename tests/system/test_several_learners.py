@@ -38,13 +38,13 @@ BC = (
 )
 NOISE = (
     "connectors.learner=[{insert_after: AddColumnsFromEpisodesToTrainBatch, "
-    "piece: {_target_: tests.learners.noise.RewardNoise}}]"
+    "connector: {_target_: tests.learners.noise.RewardNoise}}]"
 )
 
 
 def _connector(block: str) -> str:
     connector = f"{{_target_: runner.pipelines.{block}}}"
-    return f"connectors.learner=[{{insert_after: AddColumnsFromEpisodesToTrainBatch, piece: {connector}}}]"
+    return f"connectors.learner=[{{insert_after: AddColumnsFromEpisodesToTrainBatch, connector: {connector}}}]"
 
 
 def _config(experiment: str, *overrides: str) -> ExperimentConfig:

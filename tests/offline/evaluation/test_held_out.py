@@ -202,14 +202,14 @@ def test_the_loss_has_the_state_of_training() -> None:
 
 _FRAMES = (
     "{insert_before: AddObservationsFromEpisodesToBatch, "
-    "piece: {_target_: runner.pipelines.FrameStacking, num_frames: 3}}"
+    "connector: {_target_: runner.pipelines.FrameStacking, num_frames: 3}}"
 )
 _PREVIOUS = (
-    "{insert_after: AddObservationsFromEpisodesToBatch, piece: {_target_: runner.pipelines.PrevActionsPrevRewards}}"
+    "{insert_after: AddObservationsFromEpisodesToBatch, connector: {_target_: runner.pipelines.PrevActionsPrevRewards}}"
 )
 _HERE = "tests.offline.evaluation.test_held_out"
-_DOUBLED = f"{{insert_after: AddObservationsFromEpisodesToBatch, piece: {{_target_: {_HERE}.Doubled}}}}"
-_WRITE = "{insert_before: BatchIndividualItems, piece: {_target_: runner.pipelines.WriteObservationsToEpisodes}}"
+_DOUBLED = f"{{insert_after: AddObservationsFromEpisodesToBatch, connector: {{_target_: {_HERE}.Doubled}}}}"
+_WRITE = "{insert_before: BatchIndividualItems, connector: {_target_: runner.pipelines.WriteObservationsToEpisodes}}"
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ class Doubling(SingleAgentObservationPreprocessor):
 
 REWARDS = (
     "connectors.learner=[{insert_after: AddColumnsFromEpisodesToTrainBatch, "
-    "piece: {_target_: tests.support.reporting_connectors.RewardSum}}]",
+    "connector: {_target_: tests.support.reporting_connectors.RewardSum}}]",
 )
 
 pytestmark = [pytest.mark.ray, pytest.mark.filterwarnings("ignore::DeprecationWarning:ray.data.context")]
