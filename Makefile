@@ -40,6 +40,7 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-cache --no-logo
 	$(BIN)/mypy
+	$(BIN)/python -m pytest --quiet tests/test_plain_english.py
 
 # The documentation as a site, in site/build: its links are checked, and what it says of configurations is read from the code.
 docs: $(VENV)/.docs
