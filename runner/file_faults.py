@@ -36,12 +36,12 @@ def describe_file_fault(error: OSError, folder: Path, title: str) -> Problem:
         title: of the writer.
     """
     reason = f"{type(error).__name__}: {error}"
-    what, allowed = _FAULTS.get(error.errno or 0, (reason, None))
+    what, expected = _FAULTS.get(error.errno or 0, (reason, None))
     return Problem(
         f"a file of {title} cannot be written: {what}",
         where=f"{folder}{_room_text(folder) if error.errno == errno.ENOSPC else ''}",
         got=None if what == reason else reason,
-        allowed=allowed,
+        expected=expected,
     )
 
 

@@ -207,14 +207,14 @@ class FolderLock:
                 self._beat()
         if self._other is not None:
             what = "another process has taken over the folder, since this one gave no sign of life"
-            allowed = f"a heartbeat at least every {STALE_AFTER_S:g} s; the other process goes on with the run"
-            raise FolderLost(Problem(what, str(self._folder), self._other.describe(), allowed))
+            expected = f"a heartbeat at least every {STALE_AFTER_S:g} s; the other process goes on with the run"
+            raise FolderLost(Problem(what, str(self._folder), self._other.describe(), expected))
         if self._lock_file_inode() != self._inode:
             there = self._folder.is_dir()
             what = "the lock file of the folder was deleted" if there else "the folder has vanished"
             got = f"no {LOCK_FILE} of this process" if there else "deleted or moved, or its file system is gone"
-            allowed = "a folder that nobody touches until the end; go on with `resume` wherever it is now"
-            raise FolderLost(Problem(what, str(self._folder), got, allowed))
+            expected = "a folder that nobody touches until the end; go on with `resume` wherever it is now"
+            raise FolderLost(Problem(what, str(self._folder), got, expected))
 
     def _lock_file_inode(self) -> int | None:
         try:
@@ -321,10 +321,10 @@ def _refusal(folder: Path, what: str, held_folder: Path, claim: Claim) -> Folder
     with suppress(OSError):
         age_s = heartbeat_age_s(held_folder)
     end = f"end it: kill {claim.pid}" + ("" if claim.host == socket.gethostname() else f" on {claim.host}")
-    allowed = f"wait until it has ended; or {end}; or another folder"
+    expected = f"wait until it has ended; or {end}; or another folder"
     if not claim.is_of_this_machine:
-        allowed += f"; if it is dead, {STALE_AFTER_S:g} s after its last heartbeat the folder is free"
-    return FolderHeld(Problem(f"the {what}", str(folder), claim.describe(age_s), allowed).render_alone())
+        expected += f"; if it is dead, {STALE_AFTER_S:g} s after its last heartbeat the folder is free"
+    return FolderHeld(Problem(f"the {what}", str(folder), claim.describe(age_s), expected).render_alone())
 
 
 @contextmanager

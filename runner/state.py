@@ -55,7 +55,7 @@ def _misfit(owner: str, state: Mapping[str, Any], names: Mapping[str, str]) -> P
         f"the state of {owner} lacks {', '.join(missing)}" if missing else f"{owner} has no state {', '.join(unknown)}",
         where="the checkpoint",
         got=_listed(state),
-        allowed=f"{_listed(names)}, as in {owner}.state",
+        expected=f"{_listed(names)}, as in {owner}.state",
         nearest=None if missing else nearest_match(unknown[0], list(names)),
     )
 

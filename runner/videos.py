@@ -78,7 +78,7 @@ def check_installed() -> None:
     for name in ("av", "PIL"):
         if importlib.util.find_spec(name) is None:
             problem = Problem(
-                "videos cannot be written", got=f"no package {name}", allowed="pip install 'runner[video]'"
+                "videos cannot be written", got=f"no package {name}", expected="pip install 'runner[video]'"
             )
             raise UserError(problem.render_alone())
 
@@ -232,6 +232,6 @@ def frame_of(env: Any) -> Frame:
         frame = frame[0]
     if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
         got = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
-        allowed = "an array (height, width, 3) of uint8 from render() with render_mode rgb_array"
-        raise RunFailure(Problem(f"{name} renders no picture", "render", got, allowed))
+        expected = "an array (height, width, 3) of uint8 from render() with render_mode rgb_array"
+        raise RunFailure(Problem(f"{name} renders no picture", "render", got, expected))
     return frame

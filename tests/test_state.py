@@ -80,7 +80,7 @@ def test_other_names_are_errors(state: dict[str, int], what: str, nearest: str |
     with pytest.raises(ConfigError) as caught:
         Counter().set_state(state)
     [problem] = caught.value.problems
-    assert (problem.what, problem.allowed, problem.nearest) == (what, "count, as in Counter.state", nearest)
+    assert (problem.what, problem.expected, problem.nearest) == (what, "count, as in Counter.state", nearest)
 
 
 def test_a_class_without_state() -> None:

@@ -99,9 +99,9 @@ class Blind(gym.Env[Any, Any]):
 @pytest.mark.parametrize(
     ("shown", "message"),
     [
-        (None, "got      NoneType"),
-        (np.zeros((3, 4, 4), np.uint8), r"got      uint8 \(3, 4, 4\)"),
-        (np.zeros((3, 4, 3)), "got      float64"),
+        (None, "got           NoneType"),
+        (np.zeros((3, 4, 4), np.uint8), r"got           uint8 \(3, 4, 4\)"),
+        (np.zeros((3, 4, 3)), "got           float64"),
         (ZeroDivisionError("no lamp"), "raised ZeroDivisionError in render: no lamp"),
     ],
 )
@@ -183,8 +183,8 @@ def test_filming_changes_nothing_else() -> None:
     ("overrides", "message"),
     [
         (["evaluation.video={every: 0}"], "evaluation.video.every is a number of times"),
-        (["evaluation.video={evry: 1}"], "nearest  every"),
-        (["evaluation.video=true"], "allowed  a block of the keys episodes, every"),
+        (["evaluation.video={evry: 1}"], "did you mean  every"),
+        (["evaluation.video=true"], "expected      a block of the keys episodes, every"),
         (["evaluation.video={every: 1}", "evaluation.evaluation_interval=null"], "nothing is evaluated"),
         (["evaluation.video={every: often}"], "evaluation.video.every"),
     ],
@@ -295,7 +295,7 @@ def test_play_a_policy_of_the_zoo(run_main: Callable[..., Outcome], tmp_path: Pa
     assert float(outcome.out.splitlines()[0].rpartition("return ")[2]) > 200
     outcome = run_main("play", "zoo:ppo_sb3_cartpol", "--output", "zoo.gif")
     assert outcome.code == 2
-    assert "nearest  ppo_sb3_cartpole" in outcome.err
+    assert "did you mean  ppo_sb3_cartpole" in outcome.err
 
 
 def test_play_in_a_window(copy_of_run: Callable[..., Path], tmp_path: Path) -> None:

@@ -224,8 +224,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise broken("the checkpoint has no readable manifest", path, f"{type(error).__name__}: {error}") from error
     if version != SCHEMA_VERSION:
-        allowed = f"{SCHEMA_VERSION}; read this checkpoint with the version of runner that wrote it, or start a new run"
-        raise broken("the checkpoint has another schema version", path, str(version), allowed)
+        expected = (
+            f"{SCHEMA_VERSION}; read this checkpoint with the version of runner that wrote it, or start a new run"
+        )
+        raise broken("the checkpoint has another schema version", path, str(version), expected)
     if digest != _manifest_digest(manifest):
         raise broken("the checkpoint was altered", path, f"digest {_manifest_digest(manifest)[:12]}", digest[:12])
     _check_manifest(path, manifest)
@@ -255,10 +257,10 @@ def _check_manifest(path: Path, manifest: Mapping[str, Any]) -> None:
 
 
 def _find_problems(path: Path, manifest: Mapping[str, Any]) -> Iterator[Problem]:
-    for name, (kinds, item_kinds, allowed) in _SHAPE.items():
+    for name, (kinds, item_kinds, expected) in _SHAPE.items():
         value = manifest.get(name) if name in manifest else kinds[0]()
         items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         odd = [value] if not isinstance(value, kinds) else [one for one in items if not isinstance(one, item_kinds)]
         for one in odd[:1]:
             what = f"the manifest's {name} is none that runner writes"
-            yield Problem(what, str(path), show_value(one)[:_MOST_LETTERS], allowed)
+            yield Problem(what, str(path), show_value(one)[:_MOST_LETTERS], expected)

@@ -43,8 +43,8 @@ class UnstorableError(RunFailure, TypeError):
     """
 
     def __init__(self, name: str, kind: str) -> None:
-        allowed = "dicts, lists, tuples, numbers, texts, true and false, None, arrays and tensors of numbers"
-        super().__init__(Problem(f"{name}: {kind} cannot be part of a checkpoint", "checkpoint", allowed=allowed))
+        expected = "dicts, lists, tuples, numbers, texts, true and false, None, arrays and tensors of numbers"
+        super().__init__(Problem(f"{name}: {kind} cannot be part of a checkpoint", "checkpoint", expected=expected))
 
 
 @contextmanager
@@ -94,9 +94,9 @@ def read_file(path: Path, digest: str) -> bytes:
     return content
 
 
-def broken(what: str, path: Path, got: str, allowed: str | None = None) -> CheckpointError:
+def broken(what: str, path: Path, got: str, expected: str | None = None) -> CheckpointError:
     """Make the error about a file or folder of a checkpoint."""
-    return CheckpointError(Problem(what, where=str(path), got=got, allowed=allowed))
+    return CheckpointError(Problem(what, where=str(path), got=got, expected=expected))
 
 
 Arrays = dict[str, np.ndarray[Any, Any]]

@@ -42,13 +42,13 @@ class UntrustedError(UserError):
     def __init__(self, what: str, where: object, reason: str, requirements: Sequence[TrustRequirement]) -> None:
         self.requirements = tuple(requirements)
         head = [f"{what} comes from elsewhere and asks for what only a trusted one gets"]
-        head += [f"   where      {where}", f"   origin     {reason}"]
+        head += [f"   where         {where}", f"   origin        {reason}"]
         width = max((len(requirement.key) for requirement in requirements), default=0)
         listed = [
-            f"   {requirement.verb:<10} {requirement.key:<{width}}  {requirement.value}" for requirement in requirements
+            f"   {requirement.verb:<13} {requirement.key:<{width}}  {requirement.value}" for requirement in requirements
         ]
-        allowed = f"   allowed    overrides of these keys; or {TRUST}, see docs/trust.md"
-        super().__init__("\n".join([*head, *listed, allowed]))
+        fix = f"   fix           override these keys, or trust the checkpoint: {TRUST} (see docs/trust.md)"
+        super().__init__("\n".join([*head, *listed, fix]))
 
 
 def find_links(folder: Path) -> list[TrustRequirement]:

@@ -114,7 +114,7 @@ def check_options(verb: str | None, argv: Sequence[str]) -> None:
         verbs = _OPTIONS_OF_FEW.get(name, (verb,))
         if verb not in verbs:
             told = f"{name} is an option of {' and of '.join(known or 'training' for known in verbs)}"
-            raise UsageError(f"{told}\n   allowed  {_INSTEAD[name]}" if name in _INSTEAD else told)
+            raise UsageError(f"{told}\n   expected      {_INSTEAD[name]}" if name in _INSTEAD else told)
 
 
 def _is_word(text: str) -> bool:
@@ -123,9 +123,9 @@ def _is_word(text: str) -> bool:
 
 def _describe_unknown_verb(verb: str) -> str:
     nearest = nearest_match(verb, NAMES)
-    hint = f"\n   nearest  {nearest}" if nearest else ""
-    allowed = f"{', '.join(NAMES)}; without a verb it trains: python -m runner +experiment=NAME"
-    return f"unknown verb {verb}\n   allowed  {allowed}{hint}"
+    hint = f"\n   did you mean  {nearest}" if nearest else ""
+    expected = f"{', '.join(NAMES)}; without a verb it trains: python -m runner +experiment=NAME"
+    return f"unknown verb {verb}\n   expected      {expected}{hint}"
 
 
 def take_options(
@@ -158,10 +158,10 @@ def take_options(
 def _describe_unknown_option(text: str, options: Sequence[str]) -> str:
     name = text.partition("=")[0]
     if name in _FLAGS_OF_HYDRA:
-        return f"{name} is a flag of Hydra that runner does not have\n   allowed  {_FLAGS_OF_HYDRA[name]}"
+        return f"{name} is a flag of Hydra that runner does not have\n   expected      {_FLAGS_OF_HYDRA[name]}"
     nearest = nearest_match(name, options)
-    hint = f"\n   nearest  {nearest}" if nearest else ""
-    return f"unknown option {text}\n   allowed  {', '.join(options)}{hint}"
+    hint = f"\n   did you mean  {nearest}" if nearest else ""
+    return f"unknown option {text}\n   expected      {', '.join(options)}{hint}"
 
 
 def parse_arguments(argv: Sequence[str], word_names: Sequence[str] = ()) -> Arguments:
@@ -177,10 +177,10 @@ def parse_arguments(argv: Sequence[str], word_names: Sequence[str] = ()) -> Argu
     arguments = replace(arguments, words=tuple(words), overrides=tuple(overrides))
     if len(words) < len(word_names):
         name = word_names[len(words)]
-        raise UsageError(f"{name} is missing\n   allowed  {_WORDS[name]}")
+        raise UsageError(f"{name} is missing\n   expected      {_WORDS[name]}")
     if len(arguments.words) > len(word_names):
         extra = arguments.words[len(word_names)]
-        raise UsageError(f"{extra} is no override\n   allowed  key=value, group=option, ~key")
+        raise UsageError(f"{extra} is no override\n   expected      key=value, group=option, ~key")
     return arguments
 
 

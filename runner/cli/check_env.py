@@ -22,7 +22,9 @@ def main(argv: Sequence[str]) -> int:
     arguments = parse_arguments(argv, ("ENV",))
     others = [text for text in arguments.overrides if not text.lstrip("+~").startswith("env.")]
     if others:
-        raise UsageError(f"check-env makes the environment alone\n   got      {others[0]}\n   allowed  env.KEY=VALUE")
+        raise UsageError(
+            f"check-env makes the environment alone\n   got           {others[0]}\n   expected      env.KEY=VALUE"
+        )
     named = _override_of(arguments.words[0], arguments.config_dir)
     composed = compose_experiment([named, *arguments.overrides], arguments.config_dir)
     config = build_blocks(composed)

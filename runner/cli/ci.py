@@ -56,7 +56,9 @@ def parse_budget(text: str) -> Budget:
     read = {name: float(number) for name, number in match.groupdict(default="0").items()} if match else {}
     seconds = read["h"] * 3600 + read["m"] * 60 + read["s"] + read["seconds"] if read else 0.0
     if seconds <= 0:
-        raise UsageError(f"no duration: {text}\n   where    --budget\n   allowed  120s, 2m, 1h30m, or seconds: 120")
+        raise UsageError(
+            f"no duration: {text}\n   where         --budget\n   expected      120s, 2m, 1h30m, or seconds: 120"
+        )
     return Budget(f"{text}s" if text[-1].isdigit() else text, seconds)
 
 
@@ -106,7 +108,7 @@ class Verdict:
         try:
             self._write_report([Case("run", "error", "the command has not ended: it runs, or was killed")])
         except OSError as error:
-            reason = f"{error.strerror}\n   where    --junit {self._report}"
+            reason = f"{error.strerror}\n   where         --junit {self._report}"
             raise UserError(f"the report cannot be written: {reason}") from error
 
     def read(self, arguments: Arguments) -> None:

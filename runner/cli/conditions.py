@@ -53,8 +53,8 @@ class Condition:
         except ValueError:
             number = math.nan
         if match is None or math.isnan(number):
-            allowed = f"'METRIC {'|'.join(_COMPARISONS)} NUMBER', of a sweep also 'iqm(METRIC) >= NUMBER'"
-            raise UsageError(f"no condition: {text}\n   where    {option}\n   allowed  {allowed}")
+            expected = f"'METRIC {'|'.join(_COMPARISONS)} NUMBER', of a sweep also 'iqm(METRIC) >= NUMBER'"
+            raise UsageError(f"no condition: {text}\n   where         {option}\n   expected      {expected}")
         metric = match["metric"] or match["over_seeds"]
         return cls(metric.replace(".", "/"), match["sign"], number, is_over_seeds=match["metric"] is None)
 
@@ -62,7 +62,9 @@ class Condition:
         """Raise `UsageError` where the condition is about a sweep; `option` is where it stands."""
         if self.is_over_seeds:
             what = f"iqm({self.metric}) is over the seeds of a sweep, and this is a single run"
-            raise UsageError(f"{what}\n   where    {option}\n   allowed  {self.metric} {self.sign} {self.number:g}; -m")
+            raise UsageError(
+                f"{what}\n   where         {option}\n   expected      {self.metric} {self.sign} {self.number:g}; -m"
+            )
 
     def holds(self, value: float | None) -> bool:
         """Return whether the metric has a value that meets the condition."""

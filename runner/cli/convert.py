@@ -66,8 +66,8 @@ def _count(number: int, word: str, words: str | None = None) -> str:
 
 def _check_ends(config: ExperimentConfig) -> None:
     problems = [
-        Problem(f"convert needs {what}", f"offline.{name}", "null", f"offline.{name}={allowed}")
-        for name, what, allowed in (
+        Problem(f"convert needs {what}", f"offline.{name}", "null", f"offline.{name}={expected}")
+        for name, what, expected in (
             ("input_", "data to read", "FILE or FOLDER"),
             ("output", "a folder to write to", "FOLDER"),
         )

@@ -150,7 +150,7 @@ def _compiler() -> Finding:
         return Finding("compiler", MISSING, f"for learners.compile=true: {error}")
     except ConfigError as error:
         (problem,) = error.problems
-        return Finding("compiler", MISSING, f"for learners.compile=true: {problem.allowed}")
+        return Finding("compiler", MISSING, f"for learners.compile=true: {problem.expected}")
     return Finding("compiler", OK, f"{cpp_compiler()}, for learners.compile=true")
 
 

@@ -100,8 +100,8 @@ def with_opponent(stored: StoredRun, other: str, folder: Path, is_trusting: bool
         policies = _exported(path, modules, folder, is_trusting)
     elif len(modules) > 1:
         what = "a policy file plays one module's part, and this run has several modules"
-        allowed = "RUN_DIR, which has a policy for each, or league.fixed with one for some of them"
-        raise UserError(Problem(what, OPTION, f"{other} for {of_modules}", allowed).render_alone())
+        expected = "RUN_DIR, which has a policy for each, or league.fixed with one for some of them"
+        raise UserError(Problem(what, OPTION, f"{other} for {of_modules}", expected).render_alone())
     elif not path.is_file():
         raise UserError(Problem("there is no such policy file", OPTION, other, "POLICY.onnx or RUN_DIR").render_alone())
     else:

@@ -48,10 +48,14 @@ def _format(name: str | None, path: str) -> str:
     if chosen in _FORMATS:
         return chosen
     if name is None:
-        raise UsageError(f"the format of {path} is not known\n   allowed  --format {' or --format '.join(_FORMATS)}")
+        raise UsageError(
+            f"the format of {path} is not known\n   expected      --format {' or --format '.join(_FORMATS)}"
+        )
     nearest = nearest_match(chosen, _FORMATS)
-    hint = f"\n   nearest  {nearest}" if nearest else ""
-    raise UsageError(f"unknown format {chosen}\n   where    --format\n   allowed  {', '.join(_FORMATS)}{hint}")
+    hint = f"\n   did you mean  {nearest}" if nearest else ""
+    raise UsageError(
+        f"unknown format {chosen}\n   where         --format\n   expected      {', '.join(_FORMATS)}{hint}"
+    )
 
 
 def check_new_file(path: Path, may_overwrite: bool) -> None:
@@ -59,7 +63,7 @@ def check_new_file(path: Path, may_overwrite: bool) -> None:
     if path.is_dir():
         raise UserError(Problem("the file cannot be written: this is a folder", str(path)).render_alone())
     if path.exists() and not may_overwrite:
-        problem = Problem("the file exists already", str(path), allowed="another file, or --force to overwrite it")
+        problem = Problem("the file exists already", str(path), expected="another file, or --force to overwrite it")
         raise UserError(problem.render_alone())
 
 

@@ -63,12 +63,12 @@ def _find_problems(imported: Imported) -> None:
 def _import(words: Sequence[str], options: Mapping[str, str]) -> Imported:
     if not words or words[0] not in _USAGES:
         nearest = nearest_match(words[0], _USAGES) if words else None
-        hint = f"\n   nearest  {nearest}" if nearest else ""
+        hint = f"\n   did you mean  {nearest}" if nearest else ""
         raise UsageError(
-            "import takes a system and its file\n   allowed  " + "\n            ".join(_USAGES.values()) + hint
+            "import takes a system and its file\n   expected      " + "\n            ".join(_USAGES.values()) + hint
         )
     system = words[0]
-    usage = f"\n   allowed  {_USAGES[system]}"
+    usage = f"\n   expected      {_USAGES[system]}"
     if len(words) != 2:
         raise UsageError(f"import {system} takes one file{usage}")
     path = Path(words[1])

@@ -25,7 +25,7 @@ def main(argv: Sequence[str]) -> int:
     composed = compose_experiment(arguments.overrides, arguments.config_dir)
     config = build_blocks(composed).offline
     if config.input_ is not None:
-        raise UsageError("inspect takes the data as a word\n   allowed  python -m runner inspect data/expert")
+        raise UsageError("inspect takes the data as a word\n   expected      python -m runner inspect data/expert")
     from runner.offline.reading.inspection import inspect_data
 
     named = absolute_paths({"offline": {**composed.values["offline"], "input_": arguments.words[0]}})

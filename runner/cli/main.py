@@ -34,8 +34,8 @@ def with_local_runs(verb: str | None, argv: Sequence[str]) -> list[str]:
     named = [override_value(text) for text in argv if text.startswith(_TARGET)]
     if named and is_url(named[-1]):
         what, store = "the run dir of a stored run is a local folder", named[-1].rstrip("/").rpartition("/")[0]
-        allowed = f"hydra.run.dir=FOLDER; with checkpoint.upload_to={store} `resume` uploads it"
-        raise UserError(Problem(what, "override hydra.run.dir", named[-1], allowed).render_alone())
+        expected = f"hydra.run.dir=FOLDER; with checkpoint.upload_to={store} `resume` uploads it"
+        raise UserError(Problem(what, "override hydra.run.dir", named[-1], expected).render_alone())
     target = Path(named[-1]).absolute() if named else None
     return [_local(text, target, verb == "resume") if _is_url(text) else text for text in argv]
 

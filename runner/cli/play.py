@@ -35,7 +35,7 @@ def main(argv: Sequence[str]) -> int:
     words, overrides = split_words(rest, 1)
     if len(words) != 1:
         what = f"{words[1]} is one word too many" if words else "RUN_DIR, POLICY.onnx or zoo:NAME is missing"
-        raise UsageError(f"{what}\n   allowed  python -m runner play RUN_DIR [{_OUTPUT} FILE] [{_EPISODES} 1]")
+        raise UsageError(f"{what}\n   expected      python -m runner play RUN_DIR [{_OUTPUT} FILE] [{_EPISODES} 1]")
     output = Path(options[_OUTPUT]) if _OUTPUT in options else None
     num_episodes = _number(options.get(_EPISODES, "1"))
     if output is None:
@@ -72,14 +72,14 @@ def _policy_in_zoo(experiment: str) -> Path:
     names = sorted(policy.stem for policy in path.parent.glob("*.onnx"))
     if experiment not in names:
         nearest = nearest_match(experiment, names)
-        problem = Problem("the zoo has no such policy", got=experiment, allowed=", ".join(names), nearest=nearest)
+        problem = Problem("the zoo has no such policy", got=experiment, expected=", ".join(names), nearest=nearest)
         raise UserError(problem.render_alone())
     return path
 
 
 def _number(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"{_EPISODES} {text}\n   allowed  an integer of 1 or more")
+        raise UsageError(f"{_EPISODES} {text}\n   expected      an integer of 1 or more")
     return int(text)
 
 
@@ -91,7 +91,9 @@ def has_display() -> bool:
 def _check_display() -> None:
     """Raise `UserError` where a window has nowhere to open; SDL would draw into nothing."""
     if not has_display():
-        problem = Problem("there is no display for a window", got="no DISPLAY", allowed=f"{_OUTPUT} video.mp4, or .gif")
+        problem = Problem(
+            "there is no display for a window", got="no DISPLAY", expected=f"{_OUTPUT} video.mp4, or .gif"
+        )
         raise UserError(problem.render_alone())
 
 
@@ -113,7 +115,7 @@ def _play_file(
 
     env_config = build_blocks(compose_experiment(list(overrides), config_dir)).env
     if env_config.env is None and env_config._target_ is None:
-        problem = Problem("a policy file does not say its environment", str(path), allowed="env=cartpole or its like")
+        problem = Problem("a policy file does not say its environment", str(path), expected="env=cartpole or its like")
         raise UserError(problem.render_alone())
     from runner.env_runners.env_closing import close_environments
     from runner.rllink.client.local_policy import LocalPolicy, PolicyFileError
@@ -146,8 +148,8 @@ def _rendering_env(config: EnvConfig, mode: str) -> Any:
     if isinstance(env, gym.vector.VectorEnv):
         return _FirstOf(env)
     if not isinstance(env, gym.Env):
-        allowed = "an environment with one agent; play RUN_DIR shows several agents"
-        raise ConfigError([Problem("a policy file plays one agent", "env", type(env).__name__, allowed)])
+        expected = "an environment with one agent; play RUN_DIR shows several agents"
+        raise ConfigError([Problem("a policy file plays one agent", "env", type(env).__name__, expected)])
     return env
 
 

@@ -27,7 +27,7 @@ def main(argv: Sequence[str]) -> int:
     options, rest = take_options(argv, (_ITERATIONS, _WARMUP, _OUTPUT, _CONFIG_DIR))
     words = [text for text in rest if "=" not in text and not text.startswith("~")]
     if words:
-        raise UsageError(f"{words[0]} is no override\n   allowed  {_USAGE}")
+        raise UsageError(f"{words[0]} is no override\n   expected      {_USAGE}")
     num_iterations, num_warmup = _number(options, _ITERATIONS), _number(options, _WARMUP)
     config_dir = Path(options[_CONFIG_DIR]) if _CONFIG_DIR in options else None
     output = Path(options[_OUTPUT]).absolute() if _OUTPUT in options else None
@@ -41,7 +41,7 @@ def main(argv: Sequence[str]) -> int:
 def _number(options: Mapping[str, str], name: str) -> int:
     text, fewest = options.get(name, _DEFAULTS[name]), _FEWEST[name]
     if not (text.isascii() and text.isdigit() and int(text) >= fewest):
-        raise UsageError(f"{name} {text}\n   allowed  an integer of {fewest} or more")
+        raise UsageError(f"{name} {text}\n   expected      an integer of {fewest} or more")
     return int(text)
 
 
@@ -56,7 +56,7 @@ def _profile(checked: Checked, num_iterations: int, num_warmup: int, output: Pat
     check_can_profile(config)
     run_dir = claim_run_dir(composed)
     if run_dir is None:
-        problem = Problem("profile does not know where to write", "hydra.run.dir", allowed="hydra.run.dir=DIR")
+        problem = Problem("profile does not know where to write", "hydra.run.dir", expected="hydra.run.dir=DIR")
         raise UserError(problem.render_alone())
     with opened_run_folder(run_dir) as folder, own_errors_told(folder.path):
         check_unused(folder.path)
@@ -93,7 +93,7 @@ def _tell(profile: Profile, title: str, folder: RunFolder, output: Path | None) 
         try:
             write_atomically(output, "".join(f"{line}\n" for line in collapsed_lines(stacks)).encode())
         except OSError as error:
-            allowed = f"{_OUTPUT} FILE, a file in a folder that can be written"
-            problem = Problem("the stacks cannot be written", str(output), str(error), allowed)
+            expected = f"{_OUTPUT} FILE, a file in a folder that can be written"
+            problem = Problem("the stacks cannot be written", str(output), str(error), expected)
             raise UserError(problem.render_alone()) from error
         print(f"stacks   {output}")

@@ -20,8 +20,8 @@ def main(argv: Sequence[str]) -> int:
     stored = open_run(argv, _FIXED, RECORDING)
     output = stored.config.offline.output
     if output is None:
-        allowed = "offline.output=FOLDER"
-        raise ConfigError([Problem("record needs a folder to write to", "offline.output", "null", allowed)])
+        expected = "offline.output=FOLDER"
+        raise ConfigError([Problem("record needs a folder to write to", "offline.output", "null", expected)])
     with policy_of(stored, is_recording=True) as trainer:
         result = trainer.evaluate()
         recorded = trainer.finish_recording()
@@ -42,5 +42,5 @@ def main(argv: Sequence[str]) -> int:
 
 def _nothing_ended(evaluation: EvaluationConfig) -> Problem:
     what = f"{evaluation.no_end_text}, so none is recorded"
-    allowed = "more env steps, fewer sub-environments, or evaluation.evaluation_duration_unit=episodes"
-    return Problem(what, "evaluation.evaluation_duration", str(evaluation.evaluation_duration), allowed)
+    expected = "more env steps, fewer sub-environments, or evaluation.evaluation_duration_unit=episodes"
+    return Problem(what, "evaluation.evaluation_duration", str(evaluation.evaluation_duration), expected)

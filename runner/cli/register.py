@@ -19,7 +19,7 @@ def main(argv: Sequence[str]) -> int:
     """Register the policy, or say why it is not registered."""
     options, rest = take_options(argv, ("--name", "--module", "--if"), (TRUST,))
     if not options.get("--name"):
-        raise UsageError("--name is missing\n   allowed  --name NAME, the name of a model in MLflow's registry")
+        raise UsageError("--name is missing\n   expected      --name NAME, the name of a model in MLflow's registry")
     condition = Condition.parse(options["--if"], "--if") if "--if" in options else None
     if condition is not None:
         condition.check_single_run("--if")
@@ -62,7 +62,7 @@ def _check(condition: Condition, result: Mapping[str, Any]) -> None:
         problem = Problem(
             f"the run has no metric {condition.metric}",
             "--if",
-            allowed=list_names(numbers, near=condition.metric),
+            expected=list_names(numbers, near=condition.metric),
             nearest=nearest_match(condition.metric, numbers),
         )
         raise UserError(problem.render_alone())
@@ -95,7 +95,7 @@ def _mlflow_run(stored: StoredRun) -> dict[str, str]:
     run_dir = stored.checkpoint.parent.parent
     known = read_known_run(run_dir, stored.is_trusted)
     if not known:
-        allowed = "a run with tracking=mlflow; `export` writes a file without MLflow"
+        expected = "a run with tracking=mlflow; `export` writes a file without MLflow"
         what = "the run is not in MLflow, so it has no model registry"
-        raise UserError(Problem(what, str(run_dir / RUN_FILE), "no such file", allowed).render_alone())
+        raise UserError(Problem(what, str(run_dir / RUN_FILE), "no such file", expected).render_alone())
     return known

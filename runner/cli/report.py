@@ -64,12 +64,12 @@ def main(argv: Sequence[str]) -> int:
     words = [text for text in words if text != "debug=true"]
     if len(words) != 1:
         what = f"{words[1]} is one word too many" if words else "DIR is missing"
-        raise UsageError(f"{what}\n   allowed  {_USAGE}")
+        raise UsageError(f"{what}\n   expected      {_USAGE}")
     folder = Path(words[0])
     if _WATCH in options:
         return _watch(folder, options)
     if _PORT in options:
-        raise UsageError(f"{_PORT} is for {_WATCH}\n   allowed  {_USAGE}")
+        raise UsageError(f"{_PORT} is for {_WATCH}\n   expected      {_USAGE}")
     page = _read_page(folder)
     file = Path(options.get(_OUTPUT) or folder / _DEFAULT_NAME)
     _write(file, page)
@@ -111,7 +111,7 @@ def _read_page(folder: Path) -> Page:
 def _watch(folder: Path, options: Mapping[str, str]) -> int:
     for name in (_OUTPUT, _TRUST):
         if name in options:
-            raise UsageError(f"{name} is not for {_WATCH}, which writes and logs nothing\n   allowed  {_USAGE}")
+            raise UsageError(f"{name} is not for {_WATCH}, which writes and logs nothing\n   expected      {_USAGE}")
     port, is_sweep = _port(options.get(_PORT, "0")), _is_sweep(folder)
     from runner.report.watch_server import FollowedFolder, FollowedRun, FollowedSweep
 
@@ -124,8 +124,10 @@ def _watch(folder: Path, options: Mapping[str, str]) -> int:
 
 def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 5 and int(text) < 2**16):
-        allowed = "0 to 65535; 0, or no --port: a free one"
-        raise UsageError(f"this is no port\n   where    {_PORT}\n   got      {text}\n   allowed  {allowed}")
+        expected = "0 to 65535; 0, or no --port: a free one"
+        raise UsageError(
+            f"this is no port\n   where         {_PORT}\n   got           {text}\n   expected      {expected}"
+        )
     return int(text)
 
 
@@ -135,8 +137,8 @@ def _open_server(followed: FollowedFolder, port: int) -> WatchServer:
     try:
         return WatchServer(followed, port)
     except OSError as error:
-        allowed = f"another {_PORT}, or none: a free one is taken"
-        problem = Problem("the page cannot be served", f"{_PORT} {port}", error.strerror or str(error), allowed)
+        expected = f"another {_PORT}, or none: a free one is taken"
+        problem = Problem("the page cannot be served", f"{_PORT} {port}", error.strerror or str(error), expected)
         raise UserError(problem.render_alone()) from error
 
 
@@ -150,8 +152,8 @@ def _write(file: Path, page: Page) -> None:
     try:
         write_atomically(file, render(page).encode())
     except OSError as error:
-        allowed = f"{_OUTPUT} FILE, a file in a folder that can be written"
-        problem = Problem("the report cannot be written", str(file), str(error), allowed)
+        expected = f"{_OUTPUT} FILE, a file in a folder that can be written"
+        problem = Problem("the report cannot be written", str(file), str(error), expected)
         raise UserError(problem.render_alone()) from error
 
 

@@ -59,11 +59,11 @@ def _lines(result: Result) -> list[str]:
 def _check_words(words: Sequence[str]) -> None:
     if not words or words[0] not in _COMMANDS:
         nearest = nearest_match(words[0], _COMMANDS) if words else None
-        hint = f"\n   nearest  {nearest}" if nearest else ""
+        hint = f"\n   did you mean  {nearest}" if nearest else ""
         got = f"unknown command rllink {words[0]}" if words else "rllink needs a command"
-        raise UsageError(f"{got}\n   allowed  {_USAGE}{hint}")
+        raise UsageError(f"{got}\n   expected      {_USAGE}{hint}")
     if len(words) != 2:
-        raise UsageError(f"rllink check takes one address, got {len(words) - 1}\n   allowed  {_USAGE}")
+        raise UsageError(f"rllink check takes one address, got {len(words) - 1}\n   expected      {_USAGE}")
 
 
 def _target(address: str, options: dict[str, str]) -> Target:
@@ -71,7 +71,9 @@ def _target(address: str, options: dict[str, str]) -> Target:
 
     host, separator, digits = address.rpartition(":")
     if not (separator and host and digits.isascii() and digits.isdigit() and 0 < int(digits) < 1 << 16):
-        raise UsageError(f"{address} is no address\n   where    rllink check\n   allowed  HOST:PORT, as 127.0.0.1:5556")
+        raise UsageError(
+            f"{address} is no address\n   where         rllink check\n   expected      HOST:PORT, as 127.0.0.1:5556"
+        )
     return Target(
         host.strip("[]"), int(digits), options.get("--token"), _tls(options.get("--tls-ca")), _seconds(options)
     )
@@ -84,7 +86,9 @@ def _tls(ca_file: str | None) -> ssl.SSLContext | None:
         return ssl.create_default_context(cafile=ca_file)
     except (OSError, ssl.SSLError) as error:
         problem = f"the certificates cannot be read: {error}"
-        raise UsageError(f"{problem}\n   where    --tls-ca\n   got      {ca_file}\n   allowed  a PEM file") from error
+        raise UsageError(
+            f"{problem}\n   where         --tls-ca\n   got           {ca_file}\n   expected      a PEM file"
+        ) from error
 
 
 def _seconds(options: dict[str, str]) -> float:
@@ -94,5 +98,7 @@ def _seconds(options: dict[str, str]) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 < seconds <= _MOST_TIMEOUT_S:
-        raise UsageError(f"no time in seconds\n   where    --timeout\n   got      {text}\n   allowed  up to 3600")
+        raise UsageError(
+            f"no time in seconds\n   where         --timeout\n   got           {text}\n   expected      up to 3600"
+        )
     return seconds

@@ -141,7 +141,7 @@ def _checked(composed: Composed, refused: list[Problem]) -> ExperimentConfig:
 
 def _refused(composed: Composed, changes: Mapping[str, tuple[str, str]], fixed: Mapping[str, str]) -> list[Problem]:
     return [
-        Problem(f"{name} cannot change: {reason}", where=composed.where(name), got=new, allowed=old)
+        Problem(f"{name} cannot change: {reason}", where=composed.where(name), got=new, expected=old)
         for name, (old, new) in changes.items()
         for prefix, reason in fixed.items()
         if name.startswith(prefix) and (name, new) != _CHECKED_LATER
@@ -157,7 +157,7 @@ def _undone(before: Composed, composed: Composed, changes: Mapping[str, tuple[st
             f"{name} is an initial value: the checkpoint holds what training has made of it",
             where=composed.where(name),
             got=new,
-            allowed=f"{old}; or `resume --module-only`, which begins a new run with its module",
+            expected=f"{old}; or `resume --module-only`, which begins a new run with its module",
         )
         for name, (old, new) in changes.items()
         if name.startswith(_OF_ALGORITHMS) and name.rpartition(".")[2] in adapted
@@ -205,8 +205,8 @@ def _stepped_here(env: EnvConfig) -> EnvConfig:
         return env
     if env.env is None and env._target_ is None:
         what = "simulators that step themselves cannot be asked to evaluate"
-        allowed = "env.env or env._target_: an environment like them"
-        raise ConfigError([Problem(what, "env", allowed=allowed)])
+        expected = "env.env or env._target_: an environment like them"
+        raise ConfigError([Problem(what, "env", expected=expected)])
     return replace(env, port=None, observation_space=None, action_space=None, agents=None)
 
 
@@ -235,12 +235,12 @@ def check_writable(run_dir: Path, *names: str) -> None:
         raise UserError(Problem("the run dir cannot be made: this is no folder", str(base)).render_alone())
     for path in (base, *(run_dir / name for name in names)):
         if os.path.exists(path) and not os.access(path, os.W_OK):
-            allowed = "permission to write there, or hydra.run.dir=DIR to write into another folder"
-            problem = Problem("the run dir cannot be written: permission denied", str(path), allowed=allowed)
+            expected = "permission to write there, or hydra.run.dir=DIR to write into another folder"
+            problem = Problem("the run dir cannot be written: permission denied", str(path), expected=expected)
             raise UserError(problem.render_alone())
 
 
 def check_holds_no_run(run_dir: Path) -> None:
     """Raise `UserError` when the folder is the run dir of a run."""
     if (run_dir / "progress.jsonl").exists():
-        raise UserError(f"{run_dir} holds a run already\n   allowed  another hydra.run.dir")
+        raise UserError(f"{run_dir} holds a run already\n   expected      another hydra.run.dir")

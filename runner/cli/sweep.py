@@ -156,8 +156,8 @@ def _problems_of(space: SearchSpace) -> list[Problem]:
     problems = [Problem(f"{key} is the same for all trials of a sweep", f"override {key}") for key in swept]
     if not space.domains and not space.seeds:
         what = "a sweep (-m) needs an override with several values"
-        allowed = "algorithm.lr=1e-4,3e-4, seed=range(10), 'algorithm.lr=tag(log,interval(1e-5,1e-2))'; or no -m"
-        problems.append(Problem(what, allowed=allowed))
+        expected = "algorithm.lr=1e-4,3e-4, seed=range(10), 'algorithm.lr=tag(log,interval(1e-5,1e-2))'; or no -m"
+        problems.append(Problem(what, expected=expected))
     return problems
 
 
@@ -173,7 +173,7 @@ def _disagreements(configs: Sequence[ExperimentConfig]) -> Iterator[Problem]:
     for name, values in bases.items():
         if any(value != values[0] for value in values):
             what = f"{name} differs between trials, and they are judged by it"
-            yield Problem(what, got="; ".join(dict.fromkeys(map(str, values))), allowed=f"an override of {name}")
+            yield Problem(what, got="; ".join(dict.fromkeys(map(str, values))), expected=f"an override of {name}")
 
 
 def _too_few(space: SearchSpace, config: ExperimentConfig) -> Iterator[Problem]:
@@ -181,7 +181,7 @@ def _too_few(space: SearchSpace, config: ExperimentConfig) -> Iterator[Problem]:
     num_samples, num_all = config.sweep.num_samples, space.num_combinations
     if num_samples is not None and num_all is not None and num_all < num_samples:
         what = "sweep.num_samples is more than the number of combinations"
-        yield Problem(what, got=str(num_samples), allowed=f"up to {num_all}; or intervals; or sweep.search=grid")
+        yield Problem(what, got=str(num_samples), expected=f"up to {num_all}; or intervals; or sweep.search=grid")
 
 
 def _population_problems(space: SearchSpace, configs: Sequence[ExperimentConfig]) -> Iterator[Problem]:
@@ -191,7 +191,7 @@ def _population_problems(space: SearchSpace, configs: Sequence[ExperimentConfig]
         return
     if not space.mutable:
         what = f"{scheduler} changes settings of the algorithm while trials go on, and none is searched"
-        yield Problem(what, "override", allowed="'algorithm.lr=tag(log,interval(1e-5,1e-2))' for example")
+        yield Problem(what, "override", expected="'algorithm.lr=tag(log,interval(1e-5,1e-2))' for example")
     adapted = {
         f"{block}.{name}"
         for config in configs
@@ -201,11 +201,11 @@ def _population_problems(space: SearchSpace, configs: Sequence[ExperimentConfig]
     for domain in space.mutable:
         if domain.key in adapted:
             what = f"{domain.key} is an initial value: a state that is taken over brings an adapted value"
-            yield Problem(what, f"override {domain.key}", allowed="another key; or sweep=random, asha, tpe")
+            yield Problem(what, f"override {domain.key}", expected="another key; or sweep=random, asha, tpe")
         if scheduler == "pb2" and isinstance(domain, Choices):
             what = f"{domain.key}: pb2 chooses numbers between two ends"
-            allowed = "interval(1e-5,1e-2), int(interval(1,10)); or sweep=pbt"
-            yield Problem(what, f"override {domain.key}", ", ".join(domain.values), allowed)
+            expected = "interval(1e-5,1e-2), int(interval(1,10)); or sweep=pbt"
+            yield Problem(what, f"override {domain.key}", ", ".join(domain.values), expected)
 
 
 def _check_extension(space: SearchSpace, config: ExperimentConfig, folder: SweepFolder) -> None:
@@ -213,7 +213,7 @@ def _check_extension(space: SearchSpace, config: ExperimentConfig, folder: Sweep
     new = {domain.key for domain in space.mutable} - {key for trial in folder.trials for key in trial.values}
     if folder.trials and new and config.sweep.scheduler in POPULATIONS:
         what = f"{', '.join(sorted(new))} is new, and the trials in {folder.path} have no value of it"
-        raise UserError(f"{what}\n   allowed  another sweep.name")
+        raise UserError(f"{what}\n   expected      another sweep.name")
 
 
 def _arguments_of_a_run(space: SearchSpace, arguments: Arguments) -> list[str]:

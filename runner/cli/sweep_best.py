@@ -54,7 +54,7 @@ def _emit(folder: SweepFolder, best: Trial, file: Path, config_dir: str | None) 
     metric = next(iter(folder.objectives))
     if file.suffix != ".yaml" or file.parent.name != "experiment":
         what = "an experiment is a YAML file in a folder named experiment"
-        raise UserError(f"--emit {file}: {what}\n   allowed  conf/experiment/NAME.yaml, DIR/experiment/NAME.yaml")
+        raise UserError(f"--emit {file}: {what}\n   expected      conf/experiment/NAME.yaml, DIR/experiment/NAME.yaml")
     about = f"{folder.experiment} as trial {best.number} of {folder.path}: {metric} {best.result[metric]:.6g}"
     config_folder = None if config_dir is None else Path(config_dir)
     overrides = [*folder.searched["overrides"], *_overrides_of(best)]
@@ -67,7 +67,7 @@ def _emit(folder: SweepFolder, best: Trial, file: Path, config_dir: str | None) 
         with file.open("x", encoding="utf-8") as stream:
             stream.write(text)
     except FileExistsError as error:
-        raise UserError(f"{file} exists already\n   allowed  another name, or remove it first") from error
+        raise UserError(f"{file} exists already\n   expected      another name, or remove it first") from error
     except OSError as error:
         raise UserError(f"{file} cannot be written: {error}") from error
     folder_of_file = file.absolute().parent.parent
@@ -93,7 +93,7 @@ def _check_words(words: Sequence[str]) -> None:
     if not words or words[0] not in _COMMANDS:
         given = words[0] if words else "nothing"
         nearest = nearest_match(given, _COMMANDS)
-        hint = f"\n   nearest  {nearest}" if nearest else ""
-        raise UsageError(f"sweep: unknown command {given}\n   allowed  {_USAGE}{hint}")
+        hint = f"\n   did you mean  {nearest}" if nearest else ""
+        raise UsageError(f"sweep: unknown command {given}\n   expected      {_USAGE}{hint}")
     if len(words) != 2:
-        raise UsageError(f"sweep best takes one folder\n   allowed  {_USAGE}")
+        raise UsageError(f"sweep best takes one folder\n   expected      {_USAGE}")

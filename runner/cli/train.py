@@ -49,5 +49,5 @@ def _names_other_sweeper(overrides: Sequence[str]) -> bool:
     if "hydra/launcher" in named and "hydra/sweeper" not in named:
         what = "hydra/launcher needs one of Hydra's sweepers: runner's own sweeper starts its trials through Ray"
         fix = "hydra/sweeper=basic as well, or sweep.max_concurrent_trials=N without hydra/launcher"
-        raise UsageError(Problem(what, "override hydra/launcher", allowed=fix).render_alone())
+        raise UsageError(Problem(what, "override hydra/launcher", expected=fix).render_alone())
     return "hydra/sweeper" in named

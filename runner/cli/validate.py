@@ -43,7 +43,7 @@ def error_commands(error: RunnerError) -> Iterator[str]:
 
 def _message(problem: Problem, is_placed: bool) -> str:
     where = None if is_placed else problem.where
-    details = {"where": where, "got": problem.got, "allowed": problem.allowed, "nearest": problem.nearest}
+    details = problem.details() | {"where": where}
     return "\n".join([problem.what, *(f"{name}: {text}" for name, text in details.items() if text is not None)])
 
 
@@ -88,8 +88,8 @@ def main(argv: Sequence[str]) -> int:
     arguments = parse_arguments(argv)
     if arguments.format not in (None, *_FORMATS):
         nearest = nearest_match(str(arguments.format), _FORMATS)
-        hint = f"\n   nearest  {nearest}" if nearest else ""
-        raise UsageError(f"unknown format {arguments.format}\n   allowed  {', '.join(_FORMATS)}{hint}")
+        hint = f"\n   did you mean  {nearest}" if nearest else ""
+        raise UsageError(f"unknown format {arguments.format}\n   expected      {', '.join(_FORMATS)}{hint}")
     try:
         checked = check_experiments(arguments)
         lines = _rehearse(checked) if arguments.is_built else [_NOT_MADE]
@@ -154,8 +154,8 @@ def print_notes(composed: Iterable[Composed]) -> None:
 
 def _describe_run_url_of_sweep(url: str) -> Problem:
     what = "hydra.run.dir is the URL of one run, and a sweep (-m) has many"
-    allowed = f"checkpoint.upload_to={url} instead: each trial uploads its run dir"
-    return Problem(what, "hydra.run.dir", url, allowed)
+    expected = f"checkpoint.upload_to={url} instead: each trial uploads its run dir"
+    return Problem(what, "hydra.run.dir", url, expected)
 
 
 def check_memory(configs: Iterable[ExperimentConfig]) -> None:

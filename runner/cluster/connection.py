@@ -126,7 +126,7 @@ def _check_can_give(wanted: Mapping[str, float], asked_by: str) -> None:
             "the Ray cluster can never give the resources this run asks for",
             where=asked_by,
             got=", ".join(f"{name} {wanted[name]:g}" for name in short),
-            allowed=", ".join(f"{name} {there.get(name, 0.0):g}" for name in short),
+            expected=", ".join(f"{name} {there.get(name, 0.0):g}" for name in short),
         )
         raise ConfigError([problem])
 
@@ -144,7 +144,7 @@ def _check_have_nodes(actors: Sequence[Mapping[str, float]], asked_by: str) -> N
                 "no node of the Ray cluster can hold an actor that this run asks for",
                 where=asked_by,
                 got=", ".join(f"{name} {actor[name]:g}" for name in names),
-                allowed="; ".join(
+                expected="; ".join(
                     f"{text} ({count} node{'' if count == 1 else 's'})" for text, count in sorted(each_node.items())
                 ),
             )
@@ -169,7 +169,7 @@ def _connect(config: RayConfig, num_local_cpus: int, note: Callable[[str], None]
             f"no Ray cluster can be joined: {reason}",
             where=asked_by,
             got=address,
-            allowed="host:port of a cluster that runs, auto for one on this machine, or local to start one",
+            expected="host:port of a cluster that runs, auto for one on this machine, or local to start one",
         )
         raise ConfigError([problem]) from error
     note(f"joined the Ray cluster at {joined_at}: {_resources_text()}")

@@ -79,8 +79,8 @@ def find_lack_of_capacity(actors: Sequence[Any], seconds: float) -> Problem | No
         if not waiting:
             return None
         what = f"the Ray cluster has had no room for {seconds:g} s: {_asked_text(waiting)}"
-        allowed = "a cluster with more room, fewer or smaller actors, or a longer time"
-        return Problem(what, "ray.actor_start_timeout_s", f"free: {_free_text(waiting)}", allowed)
+        expected = "a cluster with more room, fewer or smaller actors, or a longer time"
+        return Problem(what, "ray.actor_start_timeout_s", f"free: {_free_text(waiting)}", expected)
     except Exception as error:  # private to Ray, as below
         _log.debug("Ray does not say who waits: %s: %s", type(error).__name__, error)
         return None

@@ -37,8 +37,8 @@ def find_callback_problems(callbacks: list[dict[str, Any]], where: Where) -> Ite
     for index, block in enumerate(callbacks):
         key, target = f"callbacks.{index}", block.get("_target_")
         if not isinstance(target, str):
-            allowed = "{_target_: package.module.Callback, argument: value, ...}"
-            yield Problem(f"{key} must be a callback with a _target_", where(key), show_value(block), allowed)
+            expected = "{_target_: package.module.Callback, argument: value, ...}"
+            yield Problem(f"{key} must be a callback with a _target_", where(key), show_value(block), expected)
             continue
         arguments, given = [str(name) for name in arguments_of(block)], with_positional(NOTHING_GIVEN, block)
         yield from find_target_problems(f"{key}._target_", target, where, arguments, CALLBACKS, given)

@@ -153,21 +153,21 @@ def _describe_bounds(option: Option) -> str:
 def check_value(name: str, value: Any, annotation: Any, option: Option | None, where: str | None) -> Problem | None:
     """Return the problem of a value; None where it is valid."""
     option = option or _NO_LIMITS
-    got, allowed = show_value(value), describe_allowed(annotation, option)
+    got, expected = show_value(value), describe_allowed(annotation, option)
     if value == "???":
-        return Problem(f"{name} has no value", where, allowed=allowed)
+        return Problem(f"{name} has no value", where, expected=expected)
     if option.is_schedule and isinstance(value, list):
         fault = _find_schedule_fault(value, option)
-        return Problem(f"{name} is no schedule: {fault}", where, got, allowed) if fault else None
+        return Problem(f"{name} is no schedule: {fault}", where, got, expected) if fault else None
     try:
         convert(value, annotation)
     except MismatchError:
-        return Problem(f"{name} has the wrong type", where, got, allowed)
+        return Problem(f"{name} has the wrong type", where, got, expected)
     if option.choices is not None and not _is_chosen(value, option):
         nearest = nearest_match(str(value), [str(choice) for choice in option.choices])
-        return Problem(f"{name} is not one of its choices", where, got, allowed, nearest)
+        return Problem(f"{name} is not one of its choices", where, got, expected, nearest)
     if not all(_is_within(number, option) for number in _numbers_of(value)):
-        return Problem(f"{name} is out of range", where, got, allowed)
+        return Problem(f"{name} is out of range", where, got, expected)
     return None
 
 

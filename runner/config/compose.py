@@ -147,8 +147,8 @@ class _Composition:
         if problem is None and given is not None and str(given).rstrip("/") not in (url, store):
             what = f"{_RUN_DIR} and {_UPLOAD_TO} name two places for the files of the run"
             places = ", ".join(dict.fromkeys([where, self.provenance.sources.get(_UPLOAD_TO, _UPLOAD_TO)]))
-            allowed = f"{_RUN_DIR}={url} without {_UPLOAD_TO}; or {_RUN_DIR}=FOLDER"
-            problem = Problem(what, places, f"{url} and {given}", allowed)
+            expected = f"{_RUN_DIR}={url} without {_UPLOAD_TO}; or {_RUN_DIR}=FOLDER"
+            problem = Problem(what, places, f"{url} and {given}", expected)
         if problem is not None:
             self.problems.append(problem)
         elif isinstance(config.get("checkpoint"), DictConfig):  # else it is a mistake, and told as one
@@ -158,8 +158,8 @@ class _Composition:
     def _check_sweep_dir(self, sweep_dir: str | None) -> None:
         if sweep_dir is not None and is_url(sweep_dir):
             what = f"{_SWEEP_DIR} is a URL, and a sweep writes to a local folder"
-            allowed = f"{_SWEEP_DIR}=FOLDER; with {_UPLOAD_TO}={sweep_dir} each trial uploads its run dir"
-            self.problems.append(Problem(what, self._where_in_hydra(_SWEEP_DIR), sweep_dir, allowed))
+            expected = f"{_SWEEP_DIR}=FOLDER; with {_UPLOAD_TO}={sweep_dir} each trial uploads its run dir"
+            self.problems.append(Problem(what, self._where_in_hydra(_SWEEP_DIR), sweep_dir, expected))
 
     def _where_in_hydra(self, key: str) -> str:
         return next((line.where for line in reversed(self.lines) if line.key == key), key)
@@ -357,5 +357,5 @@ def _find_shadowed_files(dirs: Sequence[Path]) -> list[Problem]:
         name = next(path.relative_to(folder) for folder in theirs if path.is_relative_to(folder))
         if (ours / name).is_file():
             what = f"{name.as_posix()} has the name of a built-in file, which is read instead of it"
-            problems.append(Problem(what, display_path(path), allowed="another file name"))
+            problems.append(Problem(what, display_path(path), expected="another file name"))
     return problems

@@ -49,19 +49,19 @@ def _check_edit(key: str, edit: dict[str, Any], where: Where) -> Iterator[Proble
         return
     if "_target_" in edit:
         what = f"{key} is a connector, and does not say where it stands"
-        allowed = "{append: {_target_: ...}}, {prepend: ...}, or {insert_after: CONNECTOR, connector: {_target_: ...}}"
-        yield Problem(what, where(key), show_value(edit), allowed)
+        expected = "{append: {_target_: ...}}, {prepend: ...}, or {insert_after: CONNECTOR, connector: {_target_: ...}}"
+        yield Problem(what, where(key), show_value(edit), expected)
         return
     kinds = [kind for kind in EDITS if kind in edit]
-    place, allowed = where(key), f"exactly one of {', '.join(EDITS)}"
+    place, expected = where(key), f"exactly one of {', '.join(EDITS)}"
     unknown = [str(name) for name in edit if name not in (*EDITS, CONNECTOR_KEY)]
     for name in unknown:
         nearest = nearest_match(name, (*EDITS, DISCARD, CONNECTOR_KEY))
-        yield Problem(f"{key} is an unknown edit {name}", place, name, allowed, nearest)
+        yield Problem(f"{key} is an unknown edit {name}", place, name, expected, nearest)
     if unknown:
         return
     if len(kinds) != 1:
-        yield Problem(f"{key} must be one edit", place, ", ".join(kinds) or show_value(edit), allowed)
+        yield Problem(f"{key} must be one edit", place, ", ".join(kinds) or show_value(edit), expected)
         return
     kind = kinds[0]
     if kind in CONNECTOR_EDITS:
@@ -74,14 +74,14 @@ def _check_edit(key: str, edit: dict[str, Any], where: Where) -> Iterator[Proble
         yield from _check_connector(f"{key}.{CONNECTOR_KEY}", edit.get(CONNECTOR_KEY), where)
     elif CONNECTOR_KEY in edit:
         what = f"{key}: {kind} takes no connector next to it"
-        allowed = f"{CONNECTOR_KEY} only with {', '.join(ANCHORED_EDITS)}"
-        yield Problem(what, place, show_value(edit[CONNECTOR_KEY]), allowed)
+        expected = f"{CONNECTOR_KEY} only with {', '.join(ANCHORED_EDITS)}"
+        yield Problem(what, place, show_value(edit[CONNECTOR_KEY]), expected)
 
 
 def _check_connector(key: str, connector: Any, where: Where) -> Iterator[Problem]:
     if not isinstance(connector, dict) or not isinstance(connector.get("_target_"), str):
-        allowed = "{_target_: package.module.Connector, argument: value, ...}"
-        yield Problem(f"{key} must be a connector with a _target_", where(key), show_value(connector), allowed)
+        expected = "{_target_: package.module.Connector, argument: value, ...}"
+        yield Problem(f"{key} must be a connector with a _target_", where(key), show_value(connector), expected)
         return
     path = connector["_target_"]
     is_pipeline = is_subclass(path, PIPELINE)
@@ -95,8 +95,8 @@ def _check_connector(key: str, connector: Any, where: Where) -> Iterator[Problem
             yield from _check_connectors(inner, connector[CONNECTORS_KEY], where)
     elif uses_of_itself(path, "multi_agent_episodes") and any(is_subclass(path, base) for base in ENV_CONNECTORS):
         what = f"{key}: {path.rpartition('.')[2]} asks for multi_agent_episodes, which are made in learner pipelines"
-        allowed = "episodes_of_modules: running episodes know their agent_id and multi_agent_episode_id"
-        yield Problem(what, where(key), path, allowed)
+        expected = "episodes_of_modules: running episodes know their agent_id and multi_agent_episode_id"
+        yield Problem(what, where(key), path, expected)
 
 
 def _find_fault(path: str, connector: dict[str, Any], is_pipeline: bool) -> TargetFault | None:
@@ -119,8 +119,8 @@ def _check_kind(key: str, path: str, where: Where) -> Iterator[Problem]:
     if kind != pipeline:
         name = PIPELINE_KINDS[pipeline].rpartition(".")[2]
         what = f"{key}: {path.rpartition('.')[2]} is a pipeline of the kind {kind}, nested in the {pipeline} pipeline"
-        allowed = f"runner.pipelines.ConnectorPipeline, or a subclass of it or of {name}"
-        yield Problem(what, where(key), path, allowed)
+        expected = f"runner.pipelines.ConnectorPipeline, or a subclass of it or of {name}"
+        yield Problem(what, where(key), path, expected)
 
 
 def _check_connectors(key: str, connectors: Any, where: Where) -> Iterator[Problem]:

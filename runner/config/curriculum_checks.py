@@ -38,8 +38,8 @@ def find_curriculum_problems(config: ExperimentConfig, composed: Composed) -> It
         yield Problem("curriculum.tasks and curriculum.num_levels are both set", where, got, "only one of them")
         return
     if not curriculum.tasks and curriculum.num_levels is None:
-        allowed = "curriculum.tasks, or curriculum.num_levels"
-        yield Problem("curriculum is set, and has no tasks", where, "{}", allowed)
+        expected = "curriculum.tasks, or curriculum.num_levels"
+        yield Problem("curriculum is set, and has no tasks", where, "{}", expected)
         return
     of_tasks = [problem for name, given in curriculum.tasks.items() for problem in _check_task(name, given, composed)]
     yield from of_tasks or _check_arguments(config, composed)
@@ -56,14 +56,14 @@ def _check_task(name: Any, given: Any, composed: Composed) -> Iterator[Problem]:
         yield Problem(
             f"{key}: a task's name becomes part of metrics", where, show_value(name), "letters, digits, _ . -"
         )
-    allowed = f"{{{OPTIONS}: {{...}}}} or {{{ENV_CONFIG}: {{...}}}}"
+    expected = f"{{{OPTIONS}: {{...}}}} or {{{ENV_CONFIG}: {{...}}}}"
     if not isinstance(given, dict) or not given:
-        yield Problem(f"{key} is no task", where, show_value(given), allowed)
+        yield Problem(f"{key} is no task", where, show_value(given), expected)
         return
     for part, values in given.items():
         if part not in (OPTIONS, ENV_CONFIG):
             nearest = nearest_match(str(part), (OPTIONS, ENV_CONFIG))
-            yield Problem(f"{key} has an unknown key", where, show_value(part), allowed, nearest)
+            yield Problem(f"{key} has an unknown key", where, show_value(part), expected, nearest)
         elif not isinstance(values, dict) or not all(isinstance(argument, str) for argument in values):
             yield Problem(f"{key}.{part} is no dict of names", where, show_value(values), "{name: value, ...}")
 
@@ -81,10 +81,10 @@ def _check_rule(curriculum: CurriculumConfig, composed: Composed) -> Iterator[Pr
         yield Problem(what, composed.where("curriculum"), None, "curriculum.promote_at: a number")
     measure = curriculum.measure
     if measure != EPISODE_RETURN and not (measure.startswith(INFO) and len(measure) > len(INFO)):
-        allowed = f"{EPISODE_RETURN}, or {INFO}KEY"
+        expected = f"{EPISODE_RETURN}, or {INFO}KEY"
         nearest = nearest_match(measure, (EPISODE_RETURN,))
         yield Problem(
-            "curriculum.measure is nothing to measure", composed.where("curriculum.measure"), measure, allowed, nearest
+            "curriculum.measure is nothing to measure", composed.where("curriculum.measure"), measure, expected, nearest
         )
 
 

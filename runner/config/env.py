@@ -32,7 +32,7 @@ _WRAPPED_ENV = Given(num_positional=1)
 def find_env_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
     """Yield the problems of the environment that its source file reveals."""
     env, target = config.env.env, config.env._target_
-    allowed = "env.env: a gymnasium id, or env._target_: your own class"
+    expected = "env.env: a gymnasium id, or env._target_: your own class"
     yield from _check_wrappers(config, where)
     if config.env.backend != "gymnasium":
         yield from find_backend_problems(config, where)
@@ -40,10 +40,10 @@ def find_env_problems(config: ExperimentConfig, where: Where) -> Iterator[Proble
     if env is None and target is None and has_spaces:
         return
     if env is None and target is None:
-        yield Problem("no environment is chosen", where("env"), None, f"env=cartpole, or {allowed}")
+        yield Problem("no environment is chosen", where("env"), None, f"env=cartpole, or {expected}")
     elif env is not None and target is not None:
         place = where("env._target_")
-        yield Problem("env.env and env._target_ are both set", place, f"{env} and {target}", f"only one: {allowed}")
+        yield Problem("env.env and env._target_ are both set", place, f"{env} and {target}", f"only one: {expected}")
     else:
         yield from _check_made("env.env_config", config.env.env_config, config, where)
 
@@ -94,8 +94,8 @@ def _check_wrappers(config: ExperimentConfig, where: Where) -> Iterator[Problem]
     for index, wrapper in enumerate(config.env.wrappers):
         key, target = f"env.wrappers.{index}", wrapper.get("_target_")
         if not isinstance(target, str):
-            allowed = "{_target_: package.module.Wrapper, argument: value, ...}"
-            yield Problem(f"{key} must be a wrapper with a _target_", where(key), show_value(wrapper), allowed)
+            expected = "{_target_: package.module.Wrapper, argument: value, ...}"
+            yield Problem(f"{key} must be a wrapper with a _target_", where(key), show_value(wrapper), expected)
             continue
         given = with_positional(_WRAPPED_ENV, wrapper)
         yield from _check_call(f"{key}._target_", key, target, arguments_of(wrapper), where, given)
@@ -128,8 +128,8 @@ def _describe_unregistered(env: str, registered: Sequence[str], where: str | Non
         fix = f"env._target_={env} instead of env.env: the dotted path of a class or function"
         return Problem(what, where, env, fix)
     known = registered[::-1]  # the newest version of an environment first
-    allowed = f"{list_names(known, env, limit=8)}; module:id imports the module that registers the id"
-    return Problem(what, where, env, allowed, nearest_match(env, known))
+    expected = f"{list_names(known, env, limit=8)}; module:id imports the module that registers the id"
+    return Problem(what, where, env, expected, nearest_match(env, known))
 
 
 def _check_registering_module(env: str, where: Where) -> Iterator[Problem]:
@@ -175,12 +175,12 @@ def find_backend_problems(config: ExperimentConfig, where: Where) -> Iterator[Pr
     env, mode = config.env, config.env_runners.gym_env_vectorize_mode
     got = f"env.backend={env.backend}"
     if env.is_external:
-        what, allowed = "simulators that connect step themselves", "env.backend=gymnasium, or env.port=null"
-        yield Problem(what, where("env.backend"), got, allowed)
+        what, expected = "simulators that connect step themselves", "env.backend=gymnasium, or env.port=null"
+        yield Problem(what, where("env.backend"), got, expected)
     if env._target_ is not None:
         what = "env.backend is for environments of its library, and env._target_ names your own"
-        allowed = "env.backend=gymnasium, or env.env: an id of that library"
-        yield Problem(what, where("env.backend"), got, allowed)
+        expected = "env.backend=gymnasium, or env.env: an id of that library"
+        yield Problem(what, where("env.backend"), got, expected)
     if mode != "auto":
         key = "env_runners.gym_env_vectorize_mode"
         what = f"{key} is for env.backend=gymnasium: {env.backend} steps sub-environments together in any case"
@@ -214,12 +214,12 @@ def find_native_problems(env: EnvConfig, where: Where) -> Iterator[Problem]:
 def unknown_id(env: EnvConfig, known: list[str], where: Where) -> Problem:
     """Return that a backend has no environment of this id."""
     name = env.env or ""
-    allowed = list_names(known, name, limit=8)
+    expected = list_names(known, name, limit=8)
     return Problem(
         f"env.backend={env.backend} has no environment {name}",
         where("env.env"),
         name,
-        allowed,
+        expected,
         nearest_match(name, known),
     )
 

@@ -1,4 +1,4 @@
-"""Errors that a person reads: what is wrong, where, the value given, the values allowed, and the nearest match."""
+"""Error messages: what is wrong, where, the value given, the expected value, the nearest match, and the fix."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 # Says where the value of a dotted key comes from; None for a default.
 Where = Callable[[str], str | None]
 _LINE_WIDTH = 110
-_INDENT = " " * 12
+_INDENT = " " * 17
 # Fewest letters of a name that is searched for inside of other names.
 _SHORTEST_PART = 4
 
@@ -30,26 +30,46 @@ class UserError(RunnerError):
 
 @dataclass(frozen=True)
 class Problem:
-    """One mistake. `where` is `file:line` or the override; all but `what` may be unknown."""
+    """One mistake. Everything except `what` may be unknown.
+
+    Attributes:
+        what: what is wrong, in terms of the key.
+        where: `file:line`, the override, or the function.
+        got: value given.
+        expected: values that are valid.
+        nearest: valid name that is most similar to the value given.
+        fix: command or value that solves the problem.
+    """
 
     what: str
     where: str | None = None
     got: str | None = None
-    allowed: str | None = None
+    expected: str | None = None
     nearest: str | None = None
+    fix: str | None = None
 
     def render(self, number: int) -> str:
-        """The problem as a numbered paragraph."""
+        """Return the problem as a numbered paragraph."""
         return self._render(f"{number}. ")
 
     def render_alone(self) -> str:
-        """The problem as a paragraph of its own."""
+        """Return the problem as a paragraph without a number."""
         return self._render("")
 
+    def details(self) -> dict[str, str]:
+        """Return label -> text of everything that is known besides `what`, in the order of a message."""
+        details = {
+            "where": self.where,
+            "got": self.got,
+            "expected": self.expected,
+            "did you mean": self.nearest,
+            "fix": self.fix,
+        }
+        return {label: text for label, text in details.items() if text is not None}
+
     def _render(self, first: str) -> str:
-        details = {"where": self.where, "got": self.got, "allowed": self.allowed, "nearest": self.nearest}
         lines = [_wrap(first, " " * len(first), self.what)]
-        lines += [_wrap(f"   {name:<9}", _INDENT, text) for name, text in details.items() if text is not None]
+        lines += [_wrap(f"   {label:<14}", _INDENT, text) for label, text in self.details().items()]
         return "\n".join(lines)
 
 

@@ -62,7 +62,7 @@ class FirstCall(Generic[R]):
         except TypeError as error:
             if not is_bad_call(error):
                 raise
-            raise RunFailure(Problem(str(error), contract.where, allowed=contract.form)) from error
+            raise RunFailure(Problem(str(error), contract.where, expected=contract.form)) from error
         for problem in contract.find_problems(before, result, *arguments, **options):
             raise RunFailure(problem)
         self._use(self._call)

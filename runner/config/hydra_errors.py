@@ -123,13 +123,13 @@ def _describe_other(error: Exception, composition: Repairable) -> bool:
     summary = message.strip().splitlines()[0].rstrip(".") if message.strip() else type(error).__name__
     culprit = next((line for line in composition.lines if f"'{line.key}'" in message or line.text in message), None)
     if culprit is not None:
-        allowed = None
+        expected = None
         if isinstance(culprit.parsed.value(), dict) and "merg" in summary:
-            summary, allowed = f"{culprit.key} cannot be a block", f"{culprit.key}=[{{...}}, ...], if it is a list"
-        composition.problems.append(Problem(summary, culprit.where, allowed=allowed))
+            summary, expected = f"{culprit.key} cannot be a block", f"{culprit.key}=[{{...}}, ...], if it is a list"
+        composition.problems.append(Problem(summary, culprit.where, expected=expected))
         composition.leave_out(culprit)
         return True
     files = composition.experiment_files()
-    allowed = "entries of `defaults` with `override` after all others" if "is defined before" in summary else None
-    composition.problems.append(Problem(summary, display_path(files[0]) if files else None, allowed=allowed))
+    expected = "entries of `defaults` with `override` after all others" if "is defined before" in summary else None
+    composition.problems.append(Problem(summary, display_path(files[0]) if files else None, expected=expected))
     return bool(files) and composition.leave_out_file(files[0])

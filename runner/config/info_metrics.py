@@ -207,18 +207,18 @@ def _fault_of_edges(edges: Any) -> Problem | None:
 def _fault_of_groups(by: Any) -> Problem | None:
     """Return what is wrong with `by`; None: nothing."""
     what = "by groups episodes by the values that another info has at their ends"
-    allowed = "{task: [easy, hard]}: texts of letters, digits, - and _, numbers, true or false"
+    expected = "{task: [easy, hard]}: texts of letters, digits, - and _, numbers, true or false"
     if not isinstance(by, dict):
-        return Problem(what, None, show_value(by), allowed)
+        return Problem(what, None, show_value(by), expected)
     for values in by.values():
         if not isinstance(values, list) or not values:
-            return Problem(what, None, show_value(by), allowed)
+            return Problem(what, None, show_value(by), expected)
         wrong = [value for value in values if not _is_value(value)]
         if wrong:
-            return Problem(what, None, show_value(wrong[0]), allowed)
+            return Problem(what, None, show_value(wrong[0]), expected)
     every = [str(value) for values in by.values() for value in values]
     twice = next((value for value in every if every.count(value) > 1), None)
-    return None if twice is None else Problem(f"by: {twice} is there twice", None, show_value(by), allowed)
+    return None if twice is None else Problem(f"by: {twice} is there twice", None, show_value(by), expected)
 
 
 def _is_value(value: Any) -> bool:

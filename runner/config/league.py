@@ -173,14 +173,14 @@ def _check_player(player_id: str, given: Any, league: LeagueConfig, where: Where
         yield Problem(f"{key} is the name of a module, or of a snapshot of it", place, player_id, "another name")
     files = {module_id: "POLICY.onnx" for module_id in league.modules}
     of_files = "policy.onnx" if len(files) == 1 else f"policy files of modules that it plays: {show_value(files)}"
-    allowed = f"{of_files}, or {{_target_: package.module.Player, argument: value, ...}}"
+    expected = f"{of_files}, or {{_target_: package.module.Player, argument: value, ...}}"
     if isinstance(given, str):
         if len(files) > 1:
             what = f"{key}: a policy file was trained for one module's part, and the league has several modules"
-            yield Problem(what, place, given, allowed)
+            yield Problem(what, place, given, expected)
         return
     if not isinstance(given, dict) or not given or not all(isinstance(one, str) for one in _files_or_target(given)):
-        yield Problem(f"{key} is no player", place, show_value(given), allowed)
+        yield Problem(f"{key} is no player", place, show_value(given), expected)
         return
     if "_target_" not in given:
         for name in [str(name) for name in given if name not in files]:

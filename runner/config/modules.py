@@ -22,8 +22,8 @@ def find_module_problems(module: ModuleConfig, where: Where) -> Iterator[Problem
     key = "module.conv_filters"
     for number, conv_filter in enumerate(module.conv_filters or ()):
         if len(conv_filter) != 3 or min(conv_filter) < 1:
-            allowed = "[out_channels, kernel, stride], integers >= 1"
-            yield Problem(f"{key}[{number}] is no filter", where(key), show_value(conv_filter), allowed)
+            expected = "[out_channels, kernel, stride], integers >= 1"
+            yield Problem(f"{key}[{number}] is no filter", where(key), show_value(conv_filter), expected)
 
 
 def find_q_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
@@ -34,9 +34,12 @@ def find_q_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]
         if values
     }
     for key, (module, algorithm) in {"module": (config.module, config.algorithm), **of_modules}.items():
-        for name, what, got, allowed in (*_find_unlearned(module, algorithm), *_find_contradictions(module, algorithm)):
+        for name, what, got, expected in (
+            *_find_unlearned(module, algorithm),
+            *_find_contradictions(module, algorithm),
+        ):
             place = where(f"{key}.{name}") or where(f"module.{name}")
-            yield Problem(f"{key}.{name}: {what}", place, got, allowed)
+            yield Problem(f"{key}.{name}: {what}", place, got, expected)
 
 
 # Option -> its default, and algorithms that learn with another value.

@@ -55,8 +55,8 @@ def find_multi_agent_problems(
         yield from _check_overrides(key, values, _algorithm_of(module_id, algorithms), where)
     if block.modules_to_train == []:
         place = where("multi_agent.modules_to_train")
-        allowed = f"null for all, or some of {', '.join(block.declared_module_ids) or 'the modules'}"
-        yield Problem("multi_agent.modules_to_train is empty: nothing would be trained", place, "[]", allowed)
+        expected = f"null for all, or some of {', '.join(block.declared_module_ids) or 'the modules'}"
+        yield Problem("multi_agent.modules_to_train is empty: nothing would be trained", place, "[]", expected)
 
 
 def _algorithm_of(module_id: str, algorithms: Mapping[str, AlgorithmConfig]) -> AlgorithmConfig:
@@ -72,8 +72,8 @@ def _check_multi_rl_module(
 ) -> Iterator[Problem]:
     key = "multi_agent.multi_rl_module"
     if not isinstance(block.get("_target_"), str):
-        allowed = "{_target_: package.module.MyModules, argument: value, ...}"
-        yield Problem(f"{key} must have a _target_", where(key), show_value(dict(block)), allowed)
+        expected = "{_target_: package.module.MyModules, argument: value, ...}"
+        yield Problem(f"{key} must have a _target_", where(key), show_value(dict(block)), expected)
         return
     arguments = [name for name in block if name != "_target_"]
     yield from find_target_problems(
@@ -140,8 +140,8 @@ def find_unmapped_modules(
 
 def _check_overrides(key: str, values: Mapping[str, Any], block: Any, where: Where) -> Iterator[Problem]:
     schema = type(block)
-    for name, allowed, nearest in find_unknown_keys(schema, dict(values), f"{key}."):
-        yield Problem(f"unknown key {name}", where(name), None, allowed, nearest)
+    for name, expected, nearest in find_unknown_keys(schema, dict(values), f"{key}."):
+        yield Problem(f"unknown key {name}", where(name), None, expected, nearest)
     for field in [field for field in typed_fields(schema) if field in values]:
         name, value = f"{key}.{field}", values[field]
         if field in _SHARED:

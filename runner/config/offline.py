@@ -231,8 +231,8 @@ def find_offline_problems(
         yield Problem(what, where("offline.input_"), str(offline.input_), "null, or algorithm=bc, marwil, ...")
     if offline.materialize_data and offline.materialize_mapped_data and names_data:
         what = "the data would be held twice, as they are read and as train batches"
-        allowed = "one of offline.materialize_data and offline.materialize_mapped_data"
-        yield Problem(what, where("offline.materialize_data"), "true", allowed)
+        expected = "one of offline.materialize_data and offline.materialize_mapped_data"
+        yield Problem(what, where("offline.materialize_data"), "true", expected)
     if reads_data and not offline.materialize_mapped_data and offline.dataset_num_iters_per_learner is None:
         what = "an iteration on streamed data needs a number of updates, a stream has no passes"
         yield Problem(what, where("offline.dataset_num_iters_per_learner"), "null", "1 or more")
@@ -260,8 +260,8 @@ def _check_input(offline: OfflineConfig, where: Where) -> Iterator[Problem]:
         return
     place, got = where("offline.input_"), show_value(offline.input_)
     if TARGET not in offline.input_:
-        allowed = "a path; or {_target_: package.module.function, argument: value, ...}"
-        yield Problem("offline.input_ is a block that names no function", place, got, allowed)
+        expected = "a path; or {_target_: package.module.function, argument: value, ...}"
+        yield Problem("offline.input_ is a block that names no function", place, got, expected)
         return
     if PARTIAL in offline.input_:
         yield Problem(f"offline.input_ is called, {PARTIAL} has no meaning there", place, got, "leave it out")

@@ -107,13 +107,13 @@ def find_offline_evaluation_problems(config: ExperimentConfig, where: Where) -> 
         got = str(evaluation.offline_evaluation_interval)
         yield Problem(what, where(key), got, f"null, or {_KEY}input_=PATH")
     types, key = evaluation_types(evaluation), f"{_KEY}type"
-    allowed = ", ".join(EVALUATION_TYPES)
+    expected = ", ".join(EVALUATION_TYPES)
     if not types:
-        yield Problem(f"{key} is empty", where(key), "[]", allowed)
+        yield Problem(f"{key} is empty", where(key), "[]", expected)
     for name in types:
         if name not in EVALUATION_TYPES:
             what = f"{key} has no {name}"
-            yield Problem(what, where(key), name, allowed, nearest_match(name, EVALUATION_TYPES))
+            yield Problem(what, where(key), name, expected, nearest_match(name, EVALUATION_TYPES))
     q_model, key = evaluation.offline_evaluation_q_model_config, f"{_KEY}q_model_config"
     yield from _find_block_problems(FittedQConfig, names_of(FittedQConfig), q_model, key, where)
 

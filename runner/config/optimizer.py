@@ -64,8 +64,8 @@ def find_optimizer_problems(optimizer: OptimizerConfig, key: str, where: Where) 
         if name not in options:
             what = f"{key}.{name} is set, and {optimizer.name} has no such option"
             having = [one for one, names in OPTIONS.items() if name in names]
-            allowed = f"null; options of {optimizer.name}: {list_names(options)}; {name} is of {list_names(having)}"
-            yield Problem(what, where(f"{key}.{name}"), show_value(value), allowed)
+            expected = f"null; options of {optimizer.name}: {list_names(options)}; {name} is of {list_names(having)}"
+            yield Problem(what, where(f"{key}.{name}"), show_value(value), expected)
     if optimizer.betas is not None and len(optimizer.betas) != 2:
         what = f"{key}.betas are two decay rates"
         yield Problem(what, where(f"{key}.betas"), show_value(optimizer.betas), "[0.9, 0.999], for example")
@@ -79,8 +79,8 @@ def _find_target_problems(optimizer: OptimizerConfig, key: str, where: Where) ->
     for name in ("params", "lr"):
         if name in optimizer.arguments:
             what = f"{key}.arguments.{name} is given by the learner"
-            got, allowed = show_value(optimizer.arguments[name]), "learning rates are fields of the algorithm block"
-            yield Problem(what, where(f"{key}.arguments"), got, allowed)
+            got, expected = show_value(optimizer.arguments[name]), "learning rates are fields of the algorithm block"
+            yield Problem(what, where(f"{key}.arguments"), got, expected)
             return
     names = [str(name) for name in optimizer.arguments]
     given = Given(1, ("lr",))

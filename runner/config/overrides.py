@@ -129,12 +129,12 @@ def _is_group(parsed: Override, dirs: Sequence[Path]) -> bool:
 def _describe_syntax_error(text: str, error: HydraException) -> Problem:
     where = f"override {text}"
     if "=" not in text:
-        return Problem(f"{text} is no override: it has no value", where, allowed=_FORMS)
+        return Problem(f"{text} is no override: it has no value", where, expected=_FORMS)
     reason = str(error).splitlines()[0]
     key = text.partition("=")[0].lstrip("+~")
     if key.startswith("metrics."):
-        allowed = "'metrics={env_runners/NAME: {info: KEY}}', the block as a whole"
-        return Problem(f"this override cannot be read: {reason}", where, text, allowed)
+        expected = "'metrics={env_runners/NAME: {info: KEY}}', the block as a whole"
+        return Problem(f"this override cannot be read: {reason}", where, text, expected)
     value = text.partition("=")[2]
     if "=" in value and "/" in value and value[:1] not in "'\"[{":
         return Problem(f"this override cannot be read: {reason}", where, text, f"quotes: \"{key}='{value}'\"")
@@ -166,10 +166,10 @@ def describe_unknown_option(group: str, option: str, where: str, dirs: Sequence[
     """The problem of an option that no file defines."""
     options = list_options(dirs, group)
     what = f"group {group} has no option {option}" if options else f"there is no group {group}"
-    allowed = list_names(options, option) or None
-    if allowed is not None and len(dirs) == 1:
-        allowed += f"; files of your own in DIR/{group} with --config-dir DIR"
-    return Problem(what, where, option, allowed, nearest_match(option, options))
+    expected = list_names(options, option) or None
+    if expected is not None and len(dirs) == 1:
+        expected += f"; files of your own in DIR/{group} with --config-dir DIR"
+    return Problem(what, where, option, expected, nearest_match(option, options))
 
 
 def expand_sweep(lines: Sequence[OverrideLine], dirs: Sequence[Path]) -> Iterator[tuple[str, ...]]:
@@ -213,5 +213,5 @@ def _sweep_values(line: OverrideLine, dirs: Sequence[Path], limit: int = 1000) -
 def describe_sweep(line: OverrideLine) -> Problem:
     """The problem of a sweep in a single run."""
     text = line.text.partition("=")[2]
-    allowed = f"-m for one run per value, [{text}] for a list, '{text}' in quotes for text with a comma"
-    return Problem(f"{line.key} asks for several values, which is a sweep", line.where, text, allowed)
+    expected = f"-m for one run per value, [{text}] for a list, '{text}' in quotes for text with a comma"
+    return Problem(f"{line.key} asks for several values, which is a sweep", line.where, text, expected)

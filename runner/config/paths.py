@@ -92,8 +92,8 @@ def find_run_url_problem(key: str, url: str, where: str | None = None) -> Proble
     """
     names = [name for name in url.partition("://")[2].split("/") if name]
     if len(names) < 2 or ".." in names:
-        what, allowed = f"{key} names no run in a store", "STORE/NAME, such as s3://bucket/run or file:///mnt/runs/run"
-        return Problem(what, where, url, allowed)
+        what, expected = f"{key} names no run in a store", "STORE/NAME, such as s3://bucket/run or file:///mnt/runs/run"
+        return Problem(what, where, url, expected)
     return find_store_problem(key, url, where)
 
 

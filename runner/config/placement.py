@@ -79,13 +79,13 @@ def find_placement_problems(config: ExperimentConfig, where: Where) -> Iterator[
         for key, value in ((role.custom, custom), (role.strategy, strategy)):
             if not has_actors and value != usual[key]:
                 what = f"{key} has no effect: this run has no remote {role.name}s"
-                allowed = f"{show_value(usual[key])}, or {role.number}=1" + (" with engine=ray" if is_inline else "")
-                yield Problem(what, where(key), show_value(value), allowed)
+                expected = f"{show_value(usual[key])}, or {role.number}=1" + (" with engine=ray" if is_inline else "")
+                yield Problem(what, where(key), show_value(value), expected)
         asked = [*custom.values(), *(attrgetter(key)(config) for key in role.own_keys.values())]
         if has_actors and strategy == PACK and not any(asked):
             what = f"{role.strategy} {PACK} reserves what each {role.name} asks for, and it asks for nothing"
-            allowed = f"{role.own_keys['CPU']} above 0, or {DEFAULT_STRATEGY}"
-            yield Problem(what, where(role.strategy), PACK, allowed)
+            expected = f"{role.own_keys['CPU']} above 0, or {DEFAULT_STRATEGY}"
+            yield Problem(what, where(role.strategy), PACK, expected)
     yield from _check_gpus(config, where)
 
 
@@ -102,8 +102,8 @@ def _check_gpus(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
     if num_gpus > 1:
         num_learners = max(1, learners.num_learners) * max(2, round(num_gpus))
         what = f"{key}: a learner computes on one GPU; several GPUs are several learners"
-        allowed = f"at most 1, for so many GPUs learners.num_learners={num_learners} {key}=1"
-        yield Problem(what, where(key), f"{num_gpus:g}", allowed)
+        expected = f"at most 1, for so many GPUs learners.num_learners={num_learners} {key}=1"
+        yield Problem(what, where(key), f"{num_gpus:g}", expected)
 
 
 _NUMBER = "env_runners.num_env_runners"
@@ -130,8 +130,8 @@ def find_elastic_problems(config: ExperimentConfig, where: Where) -> Iterator[Pr
         )
     elif bounds["min"] > bounds["max"]:
         yield Problem(f"{_NUMBER}: min is above max", place, got, "min <= max")
-    for what, allowed in _why_fixed(config):
-        yield Problem(f"{_NUMBER} that is not fixed {what}", place, got, allowed)
+    for what, expected in _why_fixed(config):
+        yield Problem(f"{_NUMBER} that is not fixed {what}", place, got, expected)
 
 
 def _why_fixed(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
@@ -147,8 +147,8 @@ def _why_fixed(config: ExperimentConfig) -> Iterator[tuple[str, str]]:
     if config.engine == "inline":
         yield "needs Ray, and engine=inline steps in this process", "an integer, or engine=ray"
     if config.env_runners.scheduling_strategy == PACK:
-        allowed = f"an integer, or scheduling_strategy={DEFAULT_STRATEGY} or {SPREAD}"
-        yield f"does not go with scheduling_strategy={PACK}, which reserves all places at the start", allowed
+        expected = f"an integer, or scheduling_strategy={DEFAULT_STRATEGY} or {SPREAD}"
+        yield f"does not go with scheduling_strategy={PACK}, which reserves all places at the start", expected
     for step in steps_of(read_plan(config.algorithm.plan)):
         if isinstance(step.config, AsyncRequestsConfig) and step.config.deterministic:
             what = f"gives other numbers in each run, and {step.key} says deterministic: true"
@@ -162,8 +162,8 @@ _CHANGE_LEARNERS = (ApplyGradientsConfig, ComputeGradientsConfig, TrainOneStepCo
 def find_prefetch_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
     """Yield why the learners of this run cannot be sent a train batch while they update."""
     if config.learners.prefetch:
-        for what, allowed in _why_not_ahead(config):
-            yield Problem(f"{_PREFETCH}: {what}", where(_PREFETCH), "true", f"false, or {allowed}")
+        for what, expected in _why_not_ahead(config):
+            yield Problem(f"{_PREFETCH}: {what}", where(_PREFETCH), "true", f"false, or {expected}")
 
 
 def _why_not_ahead(config: ExperimentConfig) -> Iterator[tuple[str, str]]:

@@ -44,12 +44,12 @@ def find_schema_faults(mapping: Mapping[str, Any], key: str = "offline.input_rea
         where, nearest = f"{key}.{name}", _misspelt(name)
         if nearest is not None:
             known = list_names([*ALIASES, *_MODEL_OUTPUTS])
-            yield Problem(f"{where} is not a known name", where, allowed=known, nearest=f"{key}.{nearest}")
+            yield Problem(f"{where} is not a known name", where, expected=known, nearest=f"{key}.{nearest}")
         elif isinstance(columns, str):
             continue
         elif not isinstance(columns, list) or not columns or not all(isinstance(column, str) for column in columns):
-            allowed = "the name of a column, or a list of names: one column per feature"
-            yield Problem(f"{where} does not name a column", where, show_value(columns), allowed)
+            expected = "the name of a column, or a list of names: one column per feature"
+            yield Problem(f"{where} does not name a column", where, show_value(columns), expected)
         elif canonical_name(name) in ALIASES and canonical_name(name) not in _WITH_FEATURES:
             what = f"{where} is one column; only {list_names(_WITH_FEATURES)} and model outputs have features"
             yield Problem(what, where, show_value(columns), "the name of a column")

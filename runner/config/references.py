@@ -45,7 +45,7 @@ def without_values(problems: Iterable[Problem], values: Any, references: Mapping
             text = text and text.replace(value, reference)
         return text
 
-    return [replace(one, what=hide(one.what) or "", got=hide(one.got), allowed=hide(one.allowed)) for one in problems]
+    return [replace(one, what=hide(one.what) or "", got=hide(one.got), expected=hide(one.expected)) for one in problems]
 
 
 @contextmanager

@@ -79,7 +79,7 @@ def find_double_keys(places: Mapping[str, str], others: Sequence[str]) -> Iterat
     for old, where in places.items():
         new = renamed_keys()[old]
         if any(key == new or key.startswith(f"{new}.") for key in others):
-            yield Problem(f"{old} was renamed to {new}, and both are given", where, allowed=f"{new} alone")
+            yield Problem(f"{old} was renamed to {new}, and both are given", where, expected=f"{new} alone")
 
 
 def child_of(node: Any, name: str) -> Any:

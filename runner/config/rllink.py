@@ -125,8 +125,8 @@ def find_external_problems(
     if evaluation.evaluation_interval is not None and declared and not (env.env or env._target_):
         key = "evaluation.evaluation_interval"
         what = "simulators that step themselves cannot be asked to evaluate"
-        allowed = "evaluation=none, or env.env or env._target_: an environment to evaluate in"
-        yield Problem(what, where(key), str(evaluation.evaluation_interval), allowed)
+        expected = "evaluation=none, or env.env or env._target_: an environment to evaluate in"
+        yield Problem(what, where(key), str(evaluation.evaluation_interval), expected)
     if env_runners.num_envs_per_env_runner != 1:
         key = "env_runners.num_envs_per_env_runner"
         what = "simulators step their own environments; as many connect as want to"
@@ -145,8 +145,8 @@ def _check_limits(rllink: RLlinkConfig, where: Where) -> Iterator[Problem]:
     key = "rllink.max_receiving_bytes"
     if rllink.max_receiving_bytes < 3 * rllink.max_body_bytes:
         what = f"a message of rllink.max_body_bytes={rllink.max_body_bytes} would never get room beside others"
-        allowed = f"at least three times as much, {3 * rllink.max_body_bytes}; or a smaller rllink.max_body_bytes"
-        yield Problem(what, where(key), str(rllink.max_receiving_bytes), allowed)
+        expected = f"at least three times as much, {3 * rllink.max_body_bytes}; or a smaller rllink.max_body_bytes"
+        yield Problem(what, where(key), str(rllink.max_receiving_bytes), expected)
     key = "rllink.skip_journal_records"
     for name in rllink.skip_journal_records:
         try:

@@ -136,8 +136,8 @@ def _check_minibatch(algorithm: AlgorithmConfig, where: Where) -> Iterator[Probl
     if minibatch is not None and minibatch > batch:
         key, of_batch = "algorithm.minibatch_size", "algorithm.train_batch_size_per_learner"
         what = f"{key} {minibatch} is larger than {of_batch} {batch}"
-        allowed = f"at most {batch}, or null for the whole batch"
-        yield Problem(what, where(key) or where(of_batch), str(minibatch), allowed)
+        expected = f"at most {batch}, or null for the whole batch"
+        yield Problem(what, where(key) or where(of_batch), str(minibatch), expected)
 
 
 def _check_learners(engine: str, learners: LearnersConfig, where: Where) -> Iterator[Problem]:
@@ -200,8 +200,8 @@ def _check_metrics(config: ExperimentConfig, composed: Composed) -> Iterator[Pro
         yield from find_info_metric_problems(config, composed, set(producible_metrics(replace(config, metrics={}))))
     known = producible_metrics(config)
     if not config.stop and not composed.values.get("stop"):
-        allowed = "stop.training_iteration=100, stop.env_runners.episode_return_mean=450, or any other metric"
-        yield Problem("stop is empty: nothing would end the run", composed.where("stop"), "{}", allowed)
+        expected = "stop.training_iteration=100, stop.env_runners.episode_return_mean=450, or any other metric"
+        yield Problem("stop is empty: nothing would end the run", composed.where("stop"), "{}", expected)
     metric = config.sweep.metric or []
     named = [(f"stop.{name}", name) for name in config.stop]
     named += [("checkpoint.metric", config.checkpoint.metric)]
@@ -216,18 +216,18 @@ def find_metric_problems(
     """Yield a problem if no part of a run of `config`, whose metrics are `known`, produces this metric."""
     if name in known or may_be_produced(name, config):
         return
-    what, allowed = f"no part of this run produces the metric {name}", list_names(known, name, limit=12)
+    what, expected = f"no part of this run produces the metric {name}", list_names(known, name, limit=12)
     if name.startswith(PREFIX) and config.evaluation.offline_evaluation_interval is None:
         what += ": nothing is evaluated on held-out data, because evaluation.offline_evaluation_interval is null"
-        allowed = "evaluation.offline_evaluation_interval=10 with evaluation.offline_evaluation_input_=PATH"
-        yield Problem(what, where, name, allowed)
+        expected = "evaluation.offline_evaluation_interval=10 with evaluation.offline_evaluation_input_=PATH"
+        yield Problem(what, where, name, expected)
         return
     if name.startswith("evaluation/") and not name.startswith(PREFIX) and config.evaluation.evaluation_interval is None:
         what += ": nothing is evaluated, because evaluation.evaluation_interval is null"
         yield Problem(what, where, name, "evaluation.evaluation_interval=10, or a metric of training")
         return
     nearest = nearest_match(name, known) or _same_last_part(name, known)
-    yield Problem(what, where, name, allowed, nearest)
+    yield Problem(what, where, name, expected, nearest)
 
 
 def _same_last_part(name: str, known: dict[str, str]) -> str | None:

@@ -184,8 +184,8 @@ def _find_unusable(line: OverrideLine) -> Problem | None:
     if line.parsed.is_sweep_override():
         return Problem("a stored run takes one value for each key, not a sweep", line.where)
     if line.is_group:
-        allowed = "key=value; `resume RUN_DIR --module-only`, a new run with the module alone, takes group=option too"
-        return Problem("a stored run takes overrides of single keys, not of groups", line.where, allowed=allowed)
+        expected = "key=value; `resume RUN_DIR --module-only`, a new run with the module alone, takes group=option too"
+        return Problem("a stored run takes overrides of single keys, not of groups", line.where, expected=expected)
     return None
 
 

@@ -28,7 +28,7 @@ class TargetFault:
     """
 
     what: str
-    allowed: str | None = None
+    expected: str | None = None
     nearest: str | None = None
     arguments: tuple[str, ...] = ()
     is_missing: bool = False
@@ -198,12 +198,12 @@ def _find_argument_fault(path: str, found: Definition, arguments: list[str], giv
         signature = signature_of(found).without_positional(given.num_positional)
     except UnknowableError:
         return None
-    name, allowed = path.rpartition(".")[2], [key for key in signature.names if key not in given.names]
+    name, expected = path.rpartition(".")[2], [key for key in signature.names if key not in given.names]
     unknown = [] if signature.is_open else [key for key in arguments if key not in signature.names]
-    listed = list_names(allowed, unknown[0] if unknown else "") or "no arguments"
+    listed = list_names(expected, unknown[0] if unknown else "") or "no arguments"
     if unknown:
         what = f"{name} takes no argument {', '.join(unknown)}"
-        return TargetFault(what, listed, nearest_match(unknown[0], allowed), tuple(unknown))
+        return TargetFault(what, listed, nearest_match(unknown[0], expected), tuple(unknown))
     missing = [key for key in signature.required if key not in (*arguments, *given.names)]
     if missing:
         what = f"{name} needs the argument {', '.join(missing)}"
@@ -234,7 +234,7 @@ def find_target_problems(
 
 def describe_fault(key: str, fault: TargetFault, where: str | None, path: str) -> Problem:
     """Turn a fault of a dotted path into a problem of its key."""
-    return Problem(f"{key}: {fault.what}", where, path, fault.allowed, fault.nearest)
+    return Problem(f"{key}: {fault.what}", where, path, fault.expected, fault.nearest)
 
 
 def names_code(key: str) -> bool:

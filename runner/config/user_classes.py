@@ -216,8 +216,8 @@ def _find_ignored_fields(
     for field in [one for one in names_of(ModuleConfig) if one not in _USED_BY_RUNNER and one not in mentioned]:
         value, source = getattr(module, field), composed.sources.get(f"{key}.{field}", DEFAULT_SOURCE)
         if value != getattr(default, field) and _is_chosen(source):
-            allowed = f"{show_value(getattr(default, field))}, or a {name} that reads config.{field}"
-            yield Problem(f"{key}.{field} is not used by {name}", source, show_value(value), allowed)
+            expected = f"{show_value(getattr(default, field))}, or a {name} that reads config.{field}"
+            yield Problem(f"{key}.{field} is not used by {name}", source, show_value(value), expected)
 
 
 def _is_chosen(source: str) -> bool:

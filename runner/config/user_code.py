@@ -65,8 +65,8 @@ def problem_of(error: BaseException, where: str | None = None) -> Problem:
             place = ", ".join(filter(None, (where, f"{line.filename}:{line.lineno}", name)))
             names, wanted = _names_for(error, frame)
             is_listed = names and not isinstance(error, AttributeError)
-            allowed = list_names(names, wanted) if is_listed else None
-            return Problem(what, place, _arguments_of(frame), allowed, nearest_match(wanted, names))
+            expected = list_names(names, wanted) if is_listed else None
+            return Problem(what, place, _arguments_of(frame), expected, nearest_match(wanted, names))
     return Problem(what, where or (f"runner itself, {lines[-1].filename}:{lines[-1].lineno}" if lines else None))
 
 

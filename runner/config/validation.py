@@ -80,11 +80,11 @@ class _Reader:
         others, values = {name: value for name, value in fields.items() if name != "algorithm"}, fields["algorithm"]
         if not isinstance(values, dict) or "schema" not in values:
             what = f"{key} names no algorithm"
-            allowed = (
+            expected = (
                 f"- /algorithm@{key}: dqn in `defaults`, for example, and options here; options of the run's algorithm "
                 f"differ by multi_agent.algorithm_config_overrides_per_module.{module_id}"
             )
-            self.problems.append(Problem(what, self.composed.where(key), show_value(values), allowed))
+            self.problems.append(Problem(what, self.composed.where(key), show_value(values), expected))
             return others
         for name in (name for name in AlgorithmConfig.of_run if name in values):
             what, where = f"{key}.{name}: all modules share this field", self.composed.where(f"{key}.{name}")
@@ -95,9 +95,9 @@ class _Reader:
 
     def _read_block(self, schema: type, values: Any, name: str) -> Any:
         if not isinstance(values, dict):
-            allowed = "keys: " + list_names(field.name for field in dataclasses.fields(schema))
+            expected = "keys: " + list_names(field.name for field in dataclasses.fields(schema))
             where = self.composed.where(name)
-            self.problems.append(Problem(f"{name} must be a block", where, show_value(values), allowed))
+            self.problems.append(Problem(f"{name} must be a block", where, show_value(values), expected))
             values = {}
         return schema(**self._read_fields(schema, values, f"{name}."))
 
@@ -140,11 +140,11 @@ class _Reader:
         return [*composing, *self.problems]
 
     def _describe_unknown(self, schema: type, values: dict[str, Any], prefix: str) -> Iterator[Problem]:
-        for key, allowed, nearest in find_unknown_keys(schema, values, prefix):
+        for key, expected, nearest in find_unknown_keys(schema, values, prefix):
             got = show_value({str(name): value for name, value in values.items()}[key.removeprefix(prefix)])
             if prefix == "module." and nearest is None:
-                allowed = f"module.model_config for options of a class of your own; {allowed}"
-            yield Problem(f"unknown key {key}", self.composed.where(key), got, allowed, nearest)
+                expected = f"module.model_config for options of a class of your own; {expected}"
+            yield Problem(f"unknown key {key}", self.composed.where(key), got, expected, nearest)
 
     def _read_algorithm(self, values: Any, key: str = "algorithm") -> AlgorithmConfig:
         if not isinstance(values, dict) or key in self.composed.unread:

@@ -73,7 +73,7 @@ def _problems_of_task(name: str, env: Tasked, config: ExperimentConfig) -> list[
         options = show_value(read_tasks(config.curriculum)[name].options)
         what = f"task {name}: reset(options={options}) fails: {problem.what}"
         got = options if num_levels is None else str(num_levels)
-        return [replace(problem, what=what, got=got, allowed=f"what reset of {config.env.name} takes")]
+        return [replace(problem, what=what, got=got, expected=f"what reset of {config.env.name} takes")]
     return []
 
 

@@ -134,10 +134,10 @@ class Tasked:
         if not numbers:
             what = f"the info of an episode's last step has no {self._key}, which curriculum.measure names"
             known = [f"{INFO}{key}" for key in self._known]
-            allowed = f"{list_names([EPISODE_RETURN, *known])}; the key of a number that each last info has"
+            expected = f"{list_names([EPISODE_RETURN, *known])}; the key of a number that each last info has"
             nearest = nearest_match(f"{INFO}{self._key}", known)
             where = f"curriculum.measure, task {self.task}"
-            raise RunFailure(Problem(what, where, f"{INFO}{self._key}", allowed, nearest))
+            raise RunFailure(Problem(what, where, f"{INFO}{self._key}", expected, nearest))
         return sum(numbers) / len(numbers)
 
     def render(self) -> Any:

@@ -29,11 +29,11 @@ class CheckedEnvRunner:
         def find_problems(*_: Any, **__: Any) -> Iterator[Problem]:
             if callbacks.has_missed_episodes:
                 what = f"{name} never calls the episode hooks of `callbacks`"
-                allowed = (
+                expected = (
                     f"a {name} that calls before_reset and on_step of its `listeners`, as SteppingEnvRunner does; "
                     "or callbacks=[]"
                 )
-                yield Problem(what, where, given, allowed)
+                yield Problem(what, where, given, expected)
 
         contract = Contract[Sample](where, "sample(self, num_env_steps, explore, weights, ...)", find_problems)
         self.sample: Callable[..., Sample] = FirstCall(runner.sample, contract, self._use)

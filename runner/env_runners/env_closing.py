@@ -26,5 +26,5 @@ def closing_problem(environment: Any) -> Problem | None:
     except Exception as error:  # a user's environment may raise anything
         name = type(getattr(environment, "unwrapped", environment)).__name__
         what = f"{name} raised {type(error).__name__} in close: {error}".rstrip(": ")
-        return Problem(what, problem_of(error).where, allowed="a close that can be called in every state")
+        return Problem(what, problem_of(error).where, expected="a close that can be called in every state")
     return None

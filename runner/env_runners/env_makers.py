@@ -82,7 +82,7 @@ def make_vector_env(
     env = make_environment(config, num_envs, mode)
     if isinstance(env, MultiAgentEnv):
         raise ConfigError(
-            [Problem(f"{config.name} has several agents", "env", allowed="an environment with one agent")]
+            [Problem(f"{config.name} has several agents", "env", expected="an environment with one agent")]
         )
     if restarts or mode == ASYNC:
         _check_is_apart(env, config, mode)
@@ -206,7 +206,7 @@ def _telling_what(config: EnvConfig) -> Iterator[None]:
             f"the environment {config.name} cannot be made: {type(error).__name__}: {error}",
             where="env._target_" if config._target_ else "env.env",
             got=f"{config.name} with env_config {dict(config.env_config)}",
-            allowed="a gymnasium id, or for a class of your own its path, my_module.MyEnv" if is_unknown else None,
+            expected="a gymnasium id, or for a class of your own its path, my_module.MyEnv" if is_unknown else None,
         )
         raise ConfigError([problem]) from error
 
@@ -217,8 +217,8 @@ def check_made(env: Environment, num_envs: int, name: str, where: str, got: str)
         raise ConfigError([Problem(f"{name} made {type(env).__name__}, no environment", where, got, _KIND_NAMES)])
     if isinstance(env, gym.vector.VectorEnv) and env.num_envs != num_envs:
         what = f"{name} made {env.num_envs} sub-environments that are stepped together, and {num_envs} are asked for"
-        allowed = "as many as the argument num_envs says, which a function that makes all of them takes"
-        raise ConfigError([Problem(what, where, got, allowed)])
+        expected = "as many as the argument num_envs says, which a function that makes all of them takes"
+        raise ConfigError([Problem(what, where, got, expected)])
 
 
 def _class_name(env: Environment) -> str:

@@ -66,8 +66,8 @@ def _serve(connection: Connection, envs: SyncEnvironments) -> None:
         raise
     except Exception as error:  # what pickling an object may raise
         what = f"what the environment's {method} returned cannot be sent to the env runner: {error}"
-        allowed = "numbers, arrays, texts, and lists and dicts of such; or gym_env_vectorize_mode=sync"
-        connection.send((RunFailure(Problem(what, "env_runners.gym_env_vectorize_mode", allowed=allowed)), None))
+        expected = "numbers, arrays, texts, and lists and dicts of such; or gym_env_vectorize_mode=sync"
+        connection.send((RunFailure(Problem(what, "env_runners.gym_env_vectorize_mode", expected=expected)), None))
 
 
 def _call(envs: SyncEnvironments, name: str, *arguments: Any) -> Any:

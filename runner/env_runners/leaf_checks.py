@@ -76,7 +76,7 @@ class LeafChecks:
                 f"the environment's observations do not have the {what} of its space",
                 where=method,
                 got=leaf + got,
-                allowed=f"{leaf}shape {expected}, {expected[0]} rows of {self._space}",
+                expected=f"{leaf}shape {expected}, {expected[0]} rows of {self._space}",
             )
         )
 
@@ -95,10 +95,10 @@ class LeafChecks:
         index = f"[{', '.join(map(str, place))}]" if place else ""
         got = f"obs{keys(self.path)}{index} = {value!s}"
         if not np.isfinite(value):
-            return Problem("an observation of the environment is not finite", got=got, allowed="finite numbers")
+            return Problem("an observation of the environment is not finite", got=got, expected="finite numbers")
         low, high = (np.broadcast_to(bound, self.shape)[place] for bound in self._bounds)
         return Problem(
-            "an observation leaves the environment's observation space", got=got, allowed=f"{low!s} to {high!s}"
+            "an observation leaves the environment's observation space", got=got, expected=f"{low!s} to {high!s}"
         )
 
 

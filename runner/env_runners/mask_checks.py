@@ -42,7 +42,7 @@ def check_masks(
                 f"the action mask {key!r} forbids every action",
                 where=place(row),
                 got=str(nested.map_leaves(lambda leaf: leaf[bad].tolist(), masks)),
-                allowed="at least one action that is not 0",
+                expected="at least one action that is not 0",
             )
         )
 

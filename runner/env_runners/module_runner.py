@@ -149,7 +149,7 @@ class ModuleRunner:
                     f"an observation of agent {self.rows.agent_of(slot)} does not fit its space",
                     where=f"sub-environment {self.rows.env_of(slot)}",
                     got=outline(obs),
-                    allowed=str(self.space),
+                    expected=str(self.space),
                 )
                 return RunFailure(problem)
         return None

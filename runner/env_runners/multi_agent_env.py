@@ -96,7 +96,7 @@ class PatternMapping(AgentMapping):
             f"no module is mapped to agent {agent_id}",
             where=_WHERE,
             got=", ".join(f"{pattern}: {module_id}" for pattern, module_id in self._patterns.items()),
-            allowed=f"an entry that fits {agent_id}, for example '*': {DEFAULT_MODULE_ID}",
+            expected=f"an entry that fits {agent_id}, for example '*': {DEFAULT_MODULE_ID}",
             nearest=nearest_match(agent_id, list(self._patterns)),
         )
         raise ConfigError([problem])
@@ -137,7 +137,7 @@ def agents_by_module(env: MultiAgentEnv | DeclaredAgents, mapping: AgentMapping)
     """
     owner = type(env).__name__
     if not env.possible_agents:
-        raise ConfigError([Problem(f"{owner} names no possible_agents", "env", allowed="the ids of all agents")])
+        raise ConfigError([Problem(f"{owner} names no possible_agents", "env", expected="the ids of all agents")])
     by_module: dict[str, list[str]] = {}
     for agent in env.possible_agents:
         for name in ("observation_spaces", "action_spaces"):
@@ -172,6 +172,6 @@ def _check_same_spaces(env: MultiAgentEnv | DeclaredAgents, module_id: str, agen
                     f"the agents of module {module_id} differ in their {name}",
                     where=_WHERE,
                     got=f"{agents[0]} {spaces[agents[0]]}, {agent} {spaces[agent]}",
-                    allowed="agents with equal spaces; others need a module of their own",
+                    expected="agents with equal spaces; others need a module of their own",
                 )
                 raise ConfigError([problem])

@@ -132,7 +132,7 @@ class MultiAgentEnvironments:
         size = 2 if method == "reset" else 5
         if not (isinstance(result, tuple) and len(result) == size and all(isinstance(d, dict) for d in result)):
             what = f"the environment's {method} returned {_outline(result)}"
-            raise RunFailure(Problem(what, self.place(n), allowed=f"a tuple of {size} dicts by agent id"))
+            raise RunFailure(Problem(what, self.place(n), expected=f"a tuple of {size} dicts by agent id"))
         return result
 
     def get_state(self) -> dict[str, Any]:

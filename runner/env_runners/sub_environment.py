@@ -160,7 +160,7 @@ class ProcessSubEnvironment:
             if not self._connection.poll(None if timeout_s is None else max(0.0, timeout_s)):
                 limit = f"{START_TIMEOUT_S:g} s" if method == _MAKING else _TIMEOUT_KEY
                 raise EnvFailure(
-                    Problem(f"the environment {self._name} hung in {method}", allowed=f"an answer within {limit}")
+                    Problem(f"the environment {self._name} hung in {method}", expected=f"an answer within {limit}")
                 )
             error, result = self._connection.recv()
         except (EOFError, ConnectionError) as ended:

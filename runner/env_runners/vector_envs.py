@@ -108,7 +108,7 @@ class BatchedEnvironments:
                 f"{type(env.unwrapped).__name__} resets finished sub-environments in another way than runner needs",
                 where="env_runners.gym_env_vectorize_mode",
                 got=f"autoreset_mode {reset_mode}",
-                allowed="AutoresetMode.NEXT_STEP; a gymnasium id also works with gym_env_vectorize_mode=sync",
+                expected="AutoresetMode.NEXT_STEP; a gymnasium id also works with gym_env_vectorize_mode=sync",
             )
             raise ConfigError([problem])
         self._env = env
@@ -263,7 +263,7 @@ class SyncEnvironments:
                 f"the environment's {method} returned an observation that does not fit its space",
                 where=self._place(n) if method == "step" else self._episode(n),
                 got=outline(obs),
-                allowed=str(space),
+                expected=str(space),
             )
             raise RunFailure(problem) from error
 

@@ -39,7 +39,7 @@ class AgentsAsOne(gym.Env[Observation, Any]):
         self._agents = list(env.possible_agents)
         others = {agent: space for agent, space in env.action_spaces.items() if not _is_discrete(space)}
         for agent, space in others.items():
-            raise TypeError(f"agent {agent} has {space} actions; allowed: Discrete")
+            raise TypeError(f"agent {agent} has {space} actions; expected: Discrete")
         actions: list[Any] = [env.action_spaces[agent] for agent in self._agents]
         self._starts = [int(space.start) for space in actions]
         self._sizes = [int(space.n) for space in actions]

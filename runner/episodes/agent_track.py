@@ -59,7 +59,7 @@ class MultiAgentStep:
         """Return what is wrong with this step for an agent that has ended, or None."""
         data = ("observations", "actions", "rewards", "extra_model_outputs")
         got = [name for name in data if agent_id in getattr(self, name)]
-        return f"has ended, but got {', '.join(got)}; allowed: nothing more for it" if got else None
+        return f"has ended, but got {', '.join(got)}; expected: nothing more for it" if got else None
 
 
 @dataclass(slots=True)
@@ -102,20 +102,22 @@ class AgentTrack:
     def _problem_with_action(self, step: MultiAgentStep, agent_id: AgentID) -> str | None:
         if agent_id not in step.actions:
             if agent_id in step.extra_model_outputs:
-                return "has extra_model_outputs without an action; allowed: outputs of the module along with its action"
+                return (
+                    "has extra_model_outputs without an action; expected: outputs of the module along with its action"
+                )
             return None
         if self.begun is not None:
-            return "acted again before it got an observation for its last action; allowed: one action per observation"
+            return "acted again before it got an observation for its last action; expected: one action per observation"
         outputs, expected = step.extra_model_outputs.get(agent_id) or {}, self.episode.extra_model_outputs
         if outputs.keys() != expected.keys() and self.episode.rewards.len_incl_lookback() > 0:
-            return f"has the extra_model_outputs {sorted(outputs)}; allowed: {sorted(expected)}, as in its first step"
+            return f"has the extra_model_outputs {sorted(outputs)}; expected: {sorted(expected)}, as in its first step"
         return None
 
     def _problem_with_answer(self, step: MultiAgentStep, agent_id: AgentID) -> str | None:
         acts, waits = agent_id in step.actions, self.begun is not None
         if agent_id in step.observations:
             if not acts and not waits:
-                return "got an observation, but has not acted on the one before; allowed: one observation per action"
+                return "got an observation, but has not acted on the one before; expected: one observation per action"
             if acts and agent_id not in step.rewards:
                 return "acted and got an observation, but no reward; add it to rewards (0.0 if there is none)"
         elif acts or waits:

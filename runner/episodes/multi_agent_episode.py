@@ -358,7 +358,7 @@ class MultiAgentEpisode:
             elif agent_id in self._ended_agents:
                 problem = step.problem_after_end(agent_id)
             elif agent_id in step.actions:
-                problem = "acted, but has had no observation to act on; allowed: actions after the first observation"
+                problem = "acted, but has had no observation to act on; expected: actions after the first observation"
             if problem is not None:
                 at = f"env step {self.env_t} of episode {self.id_}"
                 raise ValueError(f"add_env_step: agent {agent_id!r} {problem} ({at})")

@@ -261,7 +261,7 @@ def to_plain(value: Any, where: str = "value") -> Any:
     if isinstance(value, dict):
         return _dict_to_plain(value, where)
     raise TypeError(
-        f"{where}: {type(value).__name__} cannot be saved; allowed: None, bool, int, float, str, bytes, "
+        f"{where}: {type(value).__name__} cannot be saved; expected: None, bool, int, float, str, bytes, "
         "arrays, and lists, tuples and dicts of these"
     )
 
@@ -298,7 +298,7 @@ def read_key(state: Any, key: str, types: tuple[type, ...], where: str, default:
 
 def _array_to_plain(array: Array | np.generic, where: str) -> dict[str, Any]:
     if array.dtype.kind not in "biufcSU":
-        raise TypeError(f"{where}: arrays of dtype {array.dtype} cannot be saved; allowed: numbers, bools, text")
+        raise TypeError(f"{where}: arrays of dtype {array.dtype} cannot be saved; expected: numbers, bools, text")
     shape = list(array.shape) if isinstance(array, np.ndarray) else None
     return {"dtype": array.dtype.str, "shape": shape, "data": array.tobytes()}
 

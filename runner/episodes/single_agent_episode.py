@@ -722,12 +722,12 @@ def _buffer_state(buffer: LookbackBuffer, where: str, episode_space: Space[Any] 
     return {"data": data, "lookback": buffer.lookback, "finalized": buffer.finalized, "space": space}
 
 
-def check_keys(state: Any, allowed: frozenset[str]) -> None:
-    """Raise `StateError` unless `state` is a dict without other keys than the allowed ones."""
+def check_keys(state: Any, expected: frozenset[str]) -> None:
+    """Raise `StateError` unless `state` is a dict without unexpected keys."""
     if not isinstance(state, dict):
         raise StateError(f"episode: expected a dict, got {type(state).__name__}")
-    if unknown := [str(key)[:40] for key in state if key not in allowed]:
-        raise StateError(f"episode: unknown keys {unknown[:8]}; allowed: {', '.join(sorted(allowed))}")
+    if unknown := [str(key)[:40] for key in state if key not in expected]:
+        raise StateError(f"episode: unknown keys {unknown[:8]}; expected: {', '.join(sorted(expected))}")
 
 
 def _read_buffer(

@@ -56,7 +56,7 @@ def space_to_dict(space: Space[Any]) -> dict[str, Any]:
         }
     if isinstance(space, gs.Tuple):
         return {"space": "tuple", "spaces": [space_to_dict(s) for s in space.spaces]}
-    raise TypeError(f"a {type(space).__name__} space cannot be saved; allowed: {_SUPPORTED}")
+    raise TypeError(f"a {type(space).__name__} space cannot be saved; expected: {_SUPPORTED}")
 
 
 def space_from_dict(state: Any, where: str = "space", depth: int = 0) -> Space[Any]:
@@ -65,7 +65,7 @@ def space_from_dict(state: Any, where: str = "space", depth: int = 0) -> Space[A
         raise StateError(f"{where[:120]}: nested deeper than {_MAX_DEPTH} levels")
     kind = read_key(state, "space", (str,), where)
     if kind not in _READERS:
-        raise StateError(f"{where}.space: unknown kind {kind!r:.60}; allowed: {', '.join(_READERS)}")
+        raise StateError(f"{where}.space: unknown kind {kind!r:.60}; expected: {', '.join(_READERS)}")
     try:
         return _READERS[kind](state, where, depth)
     except StateError:

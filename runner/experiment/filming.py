@@ -47,9 +47,9 @@ class Filmer:
         try:
             made = build_stepping_env_runner(rendering, specs, identity, callbacks=callbacks)
         except ConfigError as error:
-            allowed = "an environment whose constructor takes render_mode, as evaluation.video and play ask for"
+            expected = "an environment whose constructor takes render_mode, as evaluation.video and play ask for"
             raise ConfigError(
-                [replace(problem, allowed=problem.allowed or allowed) for problem in error.problems]
+                [replace(problem, expected=problem.expected or expected) for problem in error.problems]
             ) from error
         self._runner = cast(SingleAgentEnvRunner | MultiAgentEnvRunner, made)
         if not is_window:

@@ -36,8 +36,8 @@ def fit(trainer: Trainer, run_dir: str | Path | None = None) -> RunRecord:
     provenance = trainer.provenance
     if provenance is None:
         what = "fit records the configuration as it was composed, and this trainer was made of a dataclass"
-        allowed = "Trainer.from_experiment(...) or Trainer.from_checkpoint(...); or train(), an iteration at a time"
-        raise UserError(Problem(what, "runner.fit", allowed=allowed).render_alone())
+        expected = "Trainer.from_experiment(...) or Trainer.from_checkpoint(...); or train(), an iteration at a time"
+        raise UserError(Problem(what, "runner.fit", expected=expected).render_alone())
     config, start_time_s = trainer.config, time.time()
     folder_of_run = _run_dir_of(provenance) if run_dir is None else Path(run_dir)
     checkpoint, is_trusted = provenance.checkpoint, provenance.is_trusted

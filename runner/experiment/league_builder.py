@@ -159,9 +159,9 @@ def _find_misfits(player: PolicyPlayer, spec: ModuleSpec, player_id: str) -> Ite
     of_agents = {"observation_space": spec.observation_space, "action_space": spec.action_space}
     for name, agents in of_agents.items():
         policy = space_from_dict(player.manifest[name], name)
-        for path, got, allowed in find_misfits(policy, agents, name == "action_space"):
+        for path, got, expected in find_misfits(policy, agents, name == "action_space"):
             what = f"the policy file of player {player_id} was made for another {name}{path} than {spec.module_id} has"
-            who = f"{space_text(allowed)}, of {', '.join(spec.agents or ())}"
+            who = f"{space_text(expected)}, of {', '.join(spec.agents or ())}"
             yield Problem(what, f"league.fixed.{player_id}", space_text(got), who)
 
 

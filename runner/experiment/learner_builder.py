@@ -185,7 +185,7 @@ def make_loss(algorithm: AlgorithmConfig) -> Loss:
         problem = problem_of(error, "algorithm.loss")
         if is_bad_call(error):
             where = f"algorithm.loss, {place_of(loss_class, '__init__')}"
-            problem = Problem(str(error), where, allowed="__init__(self, config)")
+            problem = Problem(str(error), where, expected="__init__(self, config)")
         raise ConfigError([problem]) from error
     return loss
 

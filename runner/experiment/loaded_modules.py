@@ -146,17 +146,17 @@ class _Fit:
             what = (
                 "the checkpoint's parameters have other shapes: they are of another network, or of other observations"
             )
-            got, allowed = (_first([f"{name} {shapes[name]}" for name in differing]) for shapes in (there, here))
+            got, expected = (_first([f"{name} {shapes[name]}" for name in differing]) for shapes in (there, here))
             fix = flat_images_fix(self._module, there)
-            allowed = f"{allowed} in this configuration" + (f"; {fix}" if fix else "")
-            yield Problem(what, where, f"{got} in the checkpoint", allowed)
+            expected = f"{expected} in this configuration" + (f"; {fix}" if fix else "")
+            yield Problem(what, where, f"{got} in the checkpoint", expected)
         elif not self._taken_parameters:
             what = "the checkpoint has no parameter of this module"
             yield Problem(what, where, _first(list(self._saved.parameters)), _first(list(self._parameters)))
         elif self._misfits and self._spec.module.load_state_strict:
             what = "the module in the checkpoint is not the one that this configuration describes"
-            allowed = "the same in both, or module.load_state_strict=false to take over what both have"
-            yield Problem(what, where, "; ".join(self._misfits), allowed)
+            expected = "the same in both, or module.load_state_strict=false to take over what both have"
+            yield Problem(what, where, "; ".join(self._misfits), expected)
 
     def load(self) -> LoadedModule:
         """Take the parameters over."""

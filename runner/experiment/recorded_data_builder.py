@@ -65,23 +65,23 @@ def _check_data_of(
     learning = _connectors_that_learn(module_parts)
     if learning and ENV_RUNNERS in needs_of(config):
         what = f"{learning[0]} learns from sampled env steps and would see recorded ones with what it knew before"
-        allowed = "connectors without such a state; or a plan that learns from Replay only"
-        raise ConfigError([Problem(what, "connectors.env_to_module", allowed=allowed)])
+        expected = "connectors without such a state; or a plan that learns from Replay only"
+        raise ConfigError([Problem(what, "connectors.env_to_module", expected=expected)])
     readers = _connectors_that_read_the_module(module_parts)
     if readers and config.offline.materialize_mapped_data:
         problem = Problem(
             f"{readers[0]} computes with the module; train batches that are made once would not follow its training",
             where="offline.materialize_mapped_data",
             got="true",
-            allowed="false; offline.materialize_data=true keeps what is read in memory",
+            expected="false; offline.materialize_data=true keeps what is read in memory",
         )
         raise ConfigError([problem])
     source = preflight.check_recorded_data(config, module_parts, agents)
     if learning and (source is None or source.may_be_endless):
         reason = "only Ray reads these data" if source is None else "a function that yields them may never end"
         what = f"{learning[0]} learns from all recorded observations before training, and {reason}"
-        allowed = "files, without a function of Ray Data and without a pre-learner or a data class of your own"
-        raise ConfigError([Problem(what, "connectors.env_to_module", str(config.offline.input_), allowed)])
+        expected = "files, without a function of Ray Data and without a pre-learner or a data class of your own"
+        raise ConfigError([Problem(what, "connectors.env_to_module", str(config.offline.input_), expected)])
     return source
 
 

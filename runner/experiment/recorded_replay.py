@@ -106,5 +106,5 @@ def _check_room(name: str, buffer: ReplayBuffer, num_env_steps: int) -> None:
     if len(buffer) < num_env_steps:
         what = f"replay buffer {name} holds {len(buffer):,} of {num_env_steps:,} recorded env steps"
         where = f"algorithm.replay_buffers.{name}.capacity"
-        allowed = f"more than {num_env_steps:,}: one more for each episode, and room for what is sampled"
-        raise ConfigError([Problem(what, where, str(buffer.capacity), allowed)])
+        expected = f"more than {num_env_steps:,}: one more for each episode, and room for what is sampled"
+        raise ConfigError([Problem(what, where, str(buffer.capacity), expected)])

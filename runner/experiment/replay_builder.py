@@ -85,8 +85,8 @@ def _goal_judge(config: ExperimentConfig, key: str) -> GoalJudge:
 
 
 def _no_goals(config: ExperimentConfig, key: str, fault: str) -> ConfigError:
-    allowed = "an environment with goals, or runner.replay.ReplayBuffer"
-    return ConfigError([Problem(f"hindsight replay: {fault}", f"{key}, env", config.env.name, allowed)])
+    expected = "an environment with goals, or runner.replay.ReplayBuffer"
+    return ConfigError([Problem(f"hindsight replay: {fault}", f"{key}, env", config.env.name, expected)])
 
 
 def _misfits(key: str, buffer: ReplayBuffer, parts: ModuleParts, num_learners: int) -> Iterator[Problem]:

@@ -83,7 +83,7 @@ def check_unused(run_dir: Path, resume_from: Path | None = None) -> None:
     if used and not (resume_from and used == ["progress.jsonl"]):  # `resume` into another folder copies the lines there
         raise UserError(
             f"{run_dir} holds a run already ({', '.join(used)})\n"
-            f"   allowed  another hydra.run.dir, or: {_way_on(run_dir)}"
+            f"   expected      another hydra.run.dir, or: {_way_on(run_dir)}"
         )
 
 

@@ -208,7 +208,7 @@ class Trainer:
 
     def _warn_of_outside(self, problem: Problem) -> None:
         self._warn(
-            f"{self.config.env.name}: {problem.what}: {problem.got}, allowed {problem.allowed} ({problem.where}); "
+            f"{self.config.env.name}: {problem.what}: {problem.got}, expected {problem.expected} ({problem.where}); "
             "env.validate_observations=warn goes on, num_observations_outside_space counts such observations"
         )
 

@@ -184,7 +184,7 @@ class CompiledLoss:
         elif frame is not None:
             where += f", {frame.filename}:{frame.lineno}"
         what = f"{type(self._loss).__name__} with {type(self._module).__name__} cannot be compiled: {reason}"
-        return Problem(what, where, allowed="learners.compile=false")
+        return Problem(what, where, expected="learners.compile=false")
 
 
 def _gradients(loss: Tensor | None, parameters: Sequence[Tensor]) -> list[Tensor]:
@@ -215,8 +215,8 @@ def check_compiler() -> None:
     """
     if cpp_compiler() is None:
         what = "torch finds no C++ compiler, which learners.compile needs"
-        got, allowed = os.environ.get("CXX"), "g++ or clang++; CXX names another one"
-        raise ConfigError([Problem(what, "learners.compile", got, allowed)])
+        got, expected = os.environ.get("CXX"), "g++ or clang++; CXX names another one"
+        raise ConfigError([Problem(what, "learners.compile", got, expected)])
 
 
 def _with_own_code(method: Any) -> FunctionType:

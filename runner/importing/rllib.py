@@ -165,8 +165,8 @@ def _take_env(config: RLlibConfig, env: str | None, path: Path) -> None:
         config.imported.missing["env_config"] = why
     if find_fault(EnvConfig, "env", name) is not None or name is None:
         got = None if name is None else show_value(name)
-        what, allowed = "the environment has no name", "--env with a gymnasium id, or a class's dotted path"
-        raise UserError(Problem(what, f"{path}, env", got, allowed).render_alone())
+        what, expected = "the environment has no name", "--env with a gymnasium id, or a class's dotted path"
+        raise UserError(Problem(what, f"{path}, env", got, expected).render_alone())
     is_id = is_class is None and _GYM_ID.fullmatch(name) is not None
     config.imported.set("env", **{"env" if is_id else "_target_": name})
     config.copy_fields("env", EnvConfig, not_copied=("env", "_target_", "observation_space", "action_space"))
@@ -344,9 +344,9 @@ def _read_json(path: Path) -> dict[str, Any]:
     try:
         given = json.loads(path.read_text(encoding="utf-8"), parse_constant=str, parse_float=_finite, parse_int=_short)
     except (OSError, ValueError, RecursionError) as error:
-        allowed = "JSON, as of json.dump(config.to_dict(), file, default=str)"
+        expected = "JSON, as of json.dump(config.to_dict(), file, default=str)"
         raise UserError(
-            Problem(f"the file cannot be read: {error}", str(path), None, allowed).render_alone()
+            Problem(f"the file cannot be read: {error}", str(path), None, expected).render_alone()
         ) from error
     if not isinstance(given, dict) or not given:
         raise UserError(Problem("the file is no configuration", str(path), None, "a JSON object").render_alone())
@@ -364,11 +364,11 @@ def _short(text: str) -> int | str:
 def _check_algorithm(algorithm: str | None, given: Mapping[str, Any], path: Path) -> str:
     """Return the algorithm's name as RLlib spells it."""
     fitting = _fitting_algorithms(given)
-    allowed = f"--algorithm {', '.join(ALGORITHMS)}"
+    expected = f"--algorithm {', '.join(ALGORITHMS)}"
     nearest = f"{' or '.join(fitting)}, as the file's keys tell" if fitting else None
     if algorithm is None:
         what = "RLlib's configuration does not say its algorithm"
-        raise UserError(Problem(what, str(path), None, allowed, nearest).render_alone())
+        raise UserError(Problem(what, str(path), None, expected, nearest).render_alone())
     names = {name.lower(): name for name in rllib_defaults() if name != "DefaultModelConfig"}
     name = names.get(algorithm.lower(), algorithm)
     if name not in ALGORITHMS:
@@ -376,10 +376,10 @@ def _check_algorithm(algorithm: str | None, given: Mapping[str, Any], path: Path
             f"runner has no counterpart of {name}",
             None if name in names.values() else nearest_match(name, ALGORITHMS),
         )
-        raise UserError(Problem(what, str(path), f"--algorithm {algorithm}", allowed, near).render_alone())
+        raise UserError(Problem(what, str(path), f"--algorithm {algorithm}", expected, near).render_alone())
     if fitting and name not in fitting:
         what = f"the file is no configuration of {name}"
-        raise UserError(Problem(what, str(path), f"--algorithm {algorithm}", allowed, nearest).render_alone())
+        raise UserError(Problem(what, str(path), f"--algorithm {algorithm}", expected, nearest).render_alone())
     return name
 
 

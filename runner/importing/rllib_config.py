@@ -249,7 +249,7 @@ def find_fault(schema: type, name: str, value: Any) -> str | None:
         return "it is no plain value"
     field = next(field for field in dataclasses.fields(schema) if field.name == name)
     problem = check_value(name, value, _annotations_of(schema)[name], option_of(field), None)
-    return None if problem is None else f"runner takes {problem.allowed}"
+    return None if problem is None else f"runner takes {problem.expected}"
 
 
 @cache

@@ -120,8 +120,8 @@ def _entry_of(env: str, entries: Mapping[str, Any], path: Path) -> str:
     others = [entry for entry in entries if name and entry.rpartition("-v")[0] == name]
     if others:
         return max(others, key=lambda entry: (len(entry), entry))
-    what, allowed = "the file has no environment of this name", ", ".join(entries)
-    raise UserError(Problem(what, str(path), f"--env {env}", allowed, nearest_match(env, entries)).render_alone())
+    what, expected = "the file has no environment of this name", ", ".join(entries)
+    raise UserError(Problem(what, str(path), f"--env {env}", expected, nearest_match(env, entries)).render_alone())
 
 
 def _read_entries(path: Path) -> Mapping[str, Any]:

@@ -338,8 +338,8 @@ class League(Part):
             now = self._players[player_id].digest if player_id in self._config.fixed else digest
             if now != digest:
                 what = "the policy file of a fixed player is another one than before"
-                allowed = "the same file, or the new one under another name"
-                raise ConfigError([Problem(what, f"league.fixed.{player_id}", f"digest {now}", allowed)])
+                expected = "the same file, or the new one under another name"
+                raise ConfigError([Problem(what, f"league.fixed.{player_id}", f"digest {now}", expected)])
         fixed = {player_id: player for player_id, player in self._players.items() if player.module_id is None}
         snapshots = {
             player_id: _Player(

@@ -35,7 +35,7 @@ def loss_contract(loss: Loss, config: AlgorithmConfig) -> Contract[LossMetrics]:
         for column, given in before.items():
             if not all(nested.leaves(nested.map_leaves(_is_same, given, batch[column]))):
                 what = f"{type(loss).__name__} changes column {column} of the batch, which later epochs read again"
-                yield Problem(what, _place(loss), allowed="a changed copy: 2 * x, not x *= 2")
+                yield Problem(what, _place(loss), expected="a changed copy: 2 * x, not x *= 2")
 
     return Contract(_place(loss), "__call__(self, module, batch, is_reporting=True)", find_problems, _copy_of)
 
@@ -48,10 +48,10 @@ def _problems(loss: Loss, record: Any, config: AlgorithmConfig) -> Iterator[Prob
     """Yield what a learner could not use of a record."""
     name, record_class = type(loss).__name__, config.metrics
     names = [field.name for field in fields(record_class) if field.name != "losses"]
-    allowed = f"{record_class.__name__}({', '.join(names)}), {line_of(record_class)}"
+    expected = f"{record_class.__name__}({', '.join(names)}), {line_of(record_class)}"
     if not isinstance(record, LossMetrics):
         got = "None" if record is None else f"{type(record).__name__} {outline(record) or ''}".rstrip()
-        yield Problem(f"{name} returns no {record_class.__name__}", _place(loss), got, allowed)
+        yield Problem(f"{name} returns no {record_class.__name__}", _place(loss), got, expected)
         return
     if record.losses is not None:
         yield from _wrong_losses(name, record.losses, list(config.optimizers), _place(loss))
@@ -82,20 +82,20 @@ def _wrong_losses(name: str, losses: Any, optimizers: Sequence[str], place: str)
 
 
 def _wrong_loss(name: str, value: Any, got: str, place: str, which: str = "total_loss") -> Iterator[Problem]:
-    allowed = "a 0-d tensor with a gradient: the mean over rows of what the module's outputs give"
+    expected = "a 0-d tensor with a gradient: the mean over rows of what the module's outputs give"
     if not isinstance(value, Tensor):
-        yield Problem(f"{name} returns a {which} that is not a tensor", place, got, allowed)
+        yield Problem(f"{name} returns a {which} that is not a tensor", place, got, expected)
     elif value.ndim:
-        yield Problem(f"{name} returns a {which} of several numbers", place, got, f"{allowed}; .mean() makes it")
+        yield Problem(f"{name} returns a {which} of several numbers", place, got, f"{expected}; .mean() makes it")
     elif not value.requires_grad:
         what = f"{name} returns a {which} without a gradient"
-        yield Problem(what, place, got, f"{allowed}, without .detach(), .item(), torch.no_grad() or numpy on the way")
+        yield Problem(what, place, got, f"{expected}, without .detach(), .item(), torch.no_grad() or numpy on the way")
 
 
 def _wrong_metric(name: str, field: str, value: Any, got: str, place: str) -> Iterator[Problem]:
     if not isinstance(value, Tensor) or value.ndim:
-        allowed = "a 0-d tensor: torch.tensor(x) of a number, .mean() of several"
-        yield Problem(f"{name} returns a metric {field} that is no 0-d tensor", place, got, allowed)
+        expected = "a 0-d tensor: torch.tensor(x) of a number, .mean() of several"
+        yield Problem(f"{name} returns a metric {field} that is no 0-d tensor", place, got, expected)
 
 
 def _place(loss: Loss) -> str:

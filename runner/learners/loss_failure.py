@@ -57,16 +57,16 @@ def with_batch(failure: LossNotFinite, columns: Mapping[str, Any], place: Callab
         largest = ", ".join(f"{extreme.name} = {extreme.value:g}" for extreme in extremes[:3])
         lines = [f"all values of the batch are finite; the largest: {largest}"]
     problem = failure.problem
-    allowed = problem.allowed
+    expected = problem.expected
     if worst:
-        allowed = f"values between -{_LARGEST:g} and {_LARGEST:g} in the batch; {allowed}"
-    return LossNotFinite(replace(problem, got="\n".join(filter(None, [*lines, problem.got])), allowed=allowed))
+        expected = f"values between -{_LARGEST:g} and {_LARGEST:g} in the batch; {expected}"
+    return LossNotFinite(replace(problem, got="\n".join(filter(None, [*lines, problem.got])), expected=expected))
 
 
 def with_advice(failure: LossNotFinite, advice: str) -> LossNotFinite:
     """Add advice to the message of a failure."""
     problem: Problem = failure.problem
-    return LossNotFinite(replace(problem, allowed=f"{problem.allowed}\n{advice}"))
+    return LossNotFinite(replace(problem, expected=f"{problem.expected}\n{advice}"))
 
 
 def _extremes(columns: Mapping[str, Any]) -> Iterator[_Extreme]:

@@ -242,6 +242,6 @@ def _problem(column: str, before: float, now: float, culprit: str, where: str) -
         f"the module learns on other values than it acted on: {culprit}",
         where=f"{where}; first update, column {column!r}",
         got=f"{column} {before:.6g} when it acted, {now:.6g} for the same row of the train batch",
-        allowed="equal numbers; where noise or data augmentation is wanted, "
+        expected="equal numbers; where noise or data augmentation is wanted, "
         "learners.check_on_policy_outputs=false leaves this check out",
     )

@@ -120,7 +120,7 @@ def _made(config: OptimizerConfig, groups: Sequence[Sequence[nn.Parameter]]) -> 
     needs_closure = inspect.signature(optimizer_class.step).parameters.get("closure")
     if needs_closure is not None and needs_closure.default is inspect.Parameter.empty:
         what = f"{config._target_} evaluates the loss several times a step, and a learner computes one gradient"
-        raise ConfigError([Problem(what, "algorithm.optimizer._target_", allowed="torch.optim.RAdam, for example")])
+        raise ConfigError([Problem(what, "algorithm.optimizer._target_", expected="torch.optim.RAdam, for example")])
     arguments = with_callables(config.arguments, "algorithm.optimizer.arguments")
     try:
         optimizer: torch.optim.Optimizer

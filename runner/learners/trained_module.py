@@ -188,6 +188,6 @@ def _fail_not_finite(records: Sequence[Record], lr_fields: Sequence[str]) -> Non
                 f"the loss is not finite: {bad[0]} is {values[bad[0]]}",
                 where=f"learner update, minibatch {number} of {len(records)}",
                 got=", ".join(f"{name} {value:.4g}" for name, value in values.items()),
-                allowed=f"finite numbers; a lower {lower} or a smaller algorithm.grad_clip often helps",
+                expected=f"finite numbers; a lower {lower} or a smaller algorithm.grad_clip often helps",
             )
             raise LossNotFinite(problem)

@@ -89,7 +89,7 @@ def _compiled_gradient(
     try:
         from runner.learners.compiled_gradient import CompiledGradient  # imports torch's compilers, which takes seconds
     except LibraryChangedError as error:
-        raise ConfigError([Problem(str(error), "learners.compile", allowed="learners.compile=false")]) from error
+        raise ConfigError([Problem(str(error), "learners.compile", expected="learners.compile=false")]) from error
     [module] = modules
     return CompiledGradient(module, eager, updater, collective)
 

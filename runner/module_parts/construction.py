@@ -121,7 +121,7 @@ def _check_same_observations(acting_parts: ActingParts, learner: LearnerConnecto
             "the module would learn on other observations than it acts on",
             where="connectors.env_to_module, connectors.learner",
             got=f"{learns_on} in the learner pipeline",
-            allowed=f"{acts_on}, as after env_to_module: put WriteObservationsToEpisodes after the connectors there, "
+            expected=f"{acts_on}, as after env_to_module: put WriteObservationsToEpisodes after the connectors there, "
             "or the same connectors into connectors.learner",
         )
         raise ConfigError([problem])
@@ -178,7 +178,7 @@ def check_reads(reads: tuple[str, ...], available: tuple[str, ...], reader: str,
         problem = Problem(
             f"{reader} reads {', '.join(missing)}, which no connector of the {pipeline} pipeline writes",
             where="algorithm.learner_pipeline, connectors.learner" if "learner" in where else f"connectors.{where}",
-            allowed=", ".join(sorted(available)),
+            expected=", ".join(sorted(available)),
             nearest=nearest_match(missing[0], available),
         )
         raise ConfigError([problem])
@@ -239,11 +239,11 @@ def _unmade_module(error: Exception, where: str, path: str, module_class: type[R
         return Problem(str(error), where, path)
     problem = problem_of(error, where)
     if is_bad_call(error):
-        allowed = "__init__(self, observation_space, action_space, config)"
-        return Problem(str(error), f"{where}, {place_of(module_class, '__init__')}", allowed=allowed)
+        expected = "__init__(self, observation_space, action_space, config)"
+        return Problem(str(error), f"{where}, {place_of(module_class, '__init__')}", expected=expected)
     is_early = "before Module.__init__() call" in str(error)  # torch's text
     what = f"{module_class.__name__} cannot be made: {problem.what}"
-    return replace(problem, what=what, allowed=SUPER_FIRST if is_early else problem.allowed)
+    return replace(problem, what=what, expected=SUPER_FIRST if is_early else problem.expected)
 
 
 def _is_checked(config: ExperimentConfig, module: RLModule) -> bool:

@@ -55,8 +55,8 @@ def check_acts_alone(config: ExperimentConfig, use: str) -> None:
     for name in ("forward_inference", "forward_exploration"):
         if getattr(joined, name) is not getattr(MultiRLModule, name):
             what = f"a module of {joined.__name__} cannot {use}: {joined.__name__}.{name} computes its actions"
-            allowed = "modules that act by themselves: a class that inherits forward_inference and forward_exploration"
-            raise ConfigError([Problem(what, where, path, allowed)])
+            expected = "modules that act by themselves: a class that inherits forward_inference and forward_exploration"
+            raise ConfigError([Problem(what, where, path, expected)])
 
 
 @default_settings()
@@ -117,8 +117,8 @@ def _give_agents(parts: Mapping[str, ActingParts]) -> dict[str, Space]:
                 if Requirements.of(connector).needs_other_agents
             ]
             if lonely:
-                what, allowed = f"{lonely[0]} reads the episodes of other agents, and there is one", "a MultiAgentEnv"
-                raise ConfigError([Problem(what, f"connectors.{pipeline.name}", allowed=allowed)])
+                what, expected = f"{lonely[0]} reads the episodes of other agents, and there is one", "a MultiAgentEnv"
+                raise ConfigError([Problem(what, f"connectors.{pipeline.name}", expected=expected)])
     return spaces
 
 
@@ -127,8 +127,8 @@ def _check_joined(config: ExperimentConfig, together: MultiRLModule, parts: Mapp
     groups = list(together.parameter_groups())
     if len(optimizers) > 1 and sorted(groups) != sorted(optimizers):
         what = f"the optimisers of the algorithm step other parameter groups than {name} has"
-        allowed = f"{name}.parameter_groups with {', '.join(optimizers)}"
-        raise ConfigError([Problem(what, "multi_agent.multi_rl_module", ", ".join(groups), allowed)])
+        expected = f"{name}.parameter_groups with {', '.join(optimizers)}"
+        raise ConfigError([Problem(what, "multi_agent.multi_rl_module", ", ".join(groups), expected)])
     for module_id, module_parts in parts.items():
         if isinstance(module_parts, ModuleParts):
             available = module_parts.learner.check_order(())

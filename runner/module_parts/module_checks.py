@@ -30,10 +30,10 @@ def find_wrong_class(module: RLModule) -> Problem | None:
     part = type(module)
     name, where = part.__name__, place_of(part, "__init__")
     if "_parameters" not in vars(module) or not hasattr(module, "action_dist"):
-        return Problem(f"the __init__ of {name} does not call RLModule's", where, allowed=SUPER_FIRST)
+        return Problem(f"the __init__ of {name} does not call RLModule's", where, expected=SUPER_FIRST)
     if next(module.parameters(), None) is None:
-        allowed = "layers or nn.Parameters as attributes of the module; a list of them in nn.ModuleList"
-        return Problem(f"{name} has no parameters, so that nothing can be learned", where, allowed=allowed)
+        expected = "layers or nn.Parameters as attributes of the module; a list of them in nn.ModuleList"
+        return Problem(f"{name} has no parameters, so that nothing can be learned", where, expected=expected)
     for attribute, column in (("inputs", "state_in"), ("outputs", _STATE)):
         declared = getattr(module, attribute)
         if (column in declared) != module.is_stateful:
@@ -157,28 +157,31 @@ class ModuleCheck:
         return (_ROWS, num_steps) if self._module.is_stateful else (_ROWS,)
 
     def _misfit(self, what: str, where: str, output: Any, shape: tuple[int, ...], meaning: str) -> Iterator[Problem]:
-        allowed = f"{shape} float32: {meaning}"
+        expected = f"{shape} float32: {meaning}"
         if not isinstance(output, Tensor):
-            yield Problem(f"{what} that is not a tensor", where, outline(output) or type(output).__name__, allowed)
+            yield Problem(f"{what} that is not a tensor", where, outline(output) or type(output).__name__, expected)
             return
         fits = tuple(output.shape) in {shape, (shape[0], *shape[2:]) if shape[1:2] == (1,) else shape}
         if not fits:
             hint = "; .squeeze(-1) takes the last axis away" if tuple(output.shape) == (*shape, 1) else ""
-            yield Problem(f"{what} of another shape", where, outline(output), f"{allowed}{hint}")
+            yield Problem(f"{what} of another shape", where, outline(output), f"{expected}{hint}")
         elif output.dtype != torch.float32:
-            yield Problem(f"{what} of another dtype", where, outline(output), f"{allowed}; .float() makes it")
+            yield Problem(f"{what} of another dtype", where, outline(output), f"{expected}; .float() makes it")
 
     def _wrong_initial_state(self) -> Problem | None:
         state: Any = self._module.get_initial_state()
-        what, allowed = f"{self._class.__name__}.get_initial_state returns", 'a dict of tensors, {"h": torch.zeros(64)}'
+        what, expected = (
+            f"{self._class.__name__}.get_initial_state returns",
+            'a dict of tensors, {"h": torch.zeros(64)}',
+        )
         where = self._place("get_initial_state")
         if not isinstance(state, dict) or not state:
             got = "an empty dict" if isinstance(state, dict) else outline(state) or type(state).__name__
-            return Problem(f"{what} no dict of tensors, and is_stateful is true", where, got, allowed)
+            return Problem(f"{what} no dict of tensors, and is_stateful is true", where, got, expected)
         wrong = [leaf for leaf in nested.leaves(state) if not isinstance(leaf, Tensor) or leaf.dtype != torch.float32]
         if wrong:
             got = f"{type(wrong[0]).__name__} {outline(wrong[0]) or ''}".rstrip()
-            return Problem(f"{what} memory that is no float32 tensor", where, got, allowed)
+            return Problem(f"{what} memory that is no float32 tensor", where, got, expected)
         return None
 
     def _wrong_state(self, what: str, where: str, state: Any, state_in: Any) -> Iterator[Problem]:
@@ -186,8 +189,8 @@ class ModuleCheck:
             nested.map_leaves(_check_same, state_in, state)
         except (TypeError, ValueError):
             got = outline(state) or type(state).__name__
-            allowed = f"{outline(state_in)}, as state_in: memory of the same names and shapes"
-            yield Problem(f"{what} {_STATE} of another form than state_in", where, got, allowed)
+            expected = f"{outline(state_in)}, as state_in: memory of the same names and shapes"
+            yield Problem(f"{what} {_STATE} of another form than state_in", where, got, expected)
 
     def _place(self, name: str) -> str:
         return place_of(self._class, name, *(("forward_train",) if name in _ACTING else ()))

@@ -99,8 +99,8 @@ def _declared_space(state: Mapping[str, Any] | None, where: str) -> Space:
     try:
         return space_from_dict(state, where)
     except StateError as error:
-        allowed = "a space as in docs/rllink-spec.md: {space: box, low: -1, high: 1, shape: [3], dtype: float32}"
-        raise ConfigError([Problem(str(error), where, str(state), allowed)]) from error
+        expected = "a space as in docs/rllink-spec.md: {space: box, low: -1, high: 1, shape: [3], dtype: float32}"
+        raise ConfigError([Problem(str(error), where, str(state), expected)]) from error
 
 
 def _specs_of_agents(config: ExperimentConfig, agents_env: MultiAgentEnv | DeclaredAgents) -> dict[str, ModuleSpec]:
@@ -125,7 +125,7 @@ def _check_no_agents_named(config: ExperimentConfig) -> None:
     if config.multi_agent != MultiAgentConfig():
         problem = Problem(
             f"multi_agent is set, but {config.env.name} has a single agent",
-            allowed="env._target_: a MultiAgentEnv class",
+            expected="env._target_: a MultiAgentEnv class",
         )
         raise ConfigError([problem])
 
@@ -164,7 +164,7 @@ def _check_module_ids(config: ExperimentConfig, module_ids: list[str]) -> None:
             f"module {named} acts for no agent",
             where=block,
             got=named,
-            allowed=", ".join(module_ids),
+            expected=", ".join(module_ids),
             nearest=nearest_match(named, module_ids),
         )
         for block, names in blocks.items()

@@ -90,8 +90,8 @@ def _has_shape(space: gym.Space[Any], shape: tuple[int, ...]) -> bool:
     return isinstance(space, _ARRAYS) and space.shape == shape
 
 
-def _misfit(where: str, mask_space: gym.Space[Any], allowed: str) -> TypeError:
-    return TypeError(f"the mask of {where} does not fit: got {mask_space}; allowed: {allowed}")
+def _misfit(where: str, mask_space: gym.Space[Any], expected: str) -> TypeError:
+    return TypeError(f"the mask of {where} does not fit: got {mask_space}; expected: {expected}")
 
 
 class ActorCriticModule(RLModule):
@@ -233,7 +233,7 @@ def without_mask(observation_space: gym.Space[Any], action_space: gym.Space[Any]
     if not isinstance(observation_space, gym.spaces.Dict) or key not in observation_space.spaces:
         raise TypeError(
             f"module.action_mask_key {key!r} is not there: got observations of {observation_space}; "
-            f"allowed: a Dict with the key {key!r}"
+            f"expected: a Dict with the key {key!r}"
         )
     check_mask_space(action_space, observation_space[key])
     return gym.spaces.Dict([(name, part) for name, part in observation_space.items() if name != key])

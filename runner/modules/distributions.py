@@ -156,7 +156,7 @@ def distribution_for(action_space: gym.Space[Any], where: str = "actions") -> Ac
         if np.issubdtype(action_space.dtype, np.floating):
             return DiagGaussian(action_space.shape, torch_dtype(action_space.dtype, torch.float32))
         return _integer_distribution(action_space, where)
-    raise TypeError(f"no action distribution for {where}: got {action_space}; allowed: {_SUPPORTED}")
+    raise TypeError(f"no action distribution for {where}: got {action_space}; expected: {_SUPPORTED}")
 
 
 def squashed_distribution(action_space: gym.Space[Any]) -> SquashedGaussian | NestedDistribution:
@@ -187,14 +187,14 @@ def _integer_distribution(space: gym.spaces.Box, where: str) -> MultiCategorical
     if sum(sizes) > _MAX_LOGITS:
         raise TypeError(
             f"no action distribution for {where}: got {space}, {sum(sizes):,} possible integers; "
-            f"allowed: at most {_MAX_LOGITS:,}, or a Box of floats"
+            f"expected: at most {_MAX_LOGITS:,}, or a Box of floats"
         )
     return MultiCategorical(sizes, lows, space.shape, torch_dtype(space.dtype, torch.int64))
 
 
 def _nested_distribution(space: gym.spaces.Dict | gym.spaces.Tuple[Any], where: str) -> NestedDistribution:
     if not len(space):
-        raise TypeError(f"no action distribution for {where}: got the empty {space}; allowed: {_SUPPORTED}")
+        raise TypeError(f"no action distribution for {where}: got the empty {space}; expected: {_SUPPORTED}")
     if isinstance(space, gym.spaces.Dict):
         return NestedDistribution({key: distribution_for(part, f"{where}[{key!r}]") for key, part in space.items()})
     return NestedDistribution(

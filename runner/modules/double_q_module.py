@@ -93,7 +93,7 @@ class DoubleQModule(RLModule):
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         if not isinstance(action_space, gym.spaces.Discrete):
-            raise TypeError(f"DoubleQModule has a Q for each action: got {action_space}; allowed: Discrete")
+            raise TypeError(f"DoubleQModule has a Q for each action: got {action_space}; expected: Discrete")
         super().__init__(observation_space, action_space, config)
         self._mask_key = config.action_mask_key
         self._first_action = int(action_space.start)

@@ -38,7 +38,7 @@ def check_same_network(network: nn.Module, stored: Mapping[str, Any]) -> None:
         "the checkpoint's network is not the one that this configuration describes",
         where="module",
         got="; ".join(f"{name} {saved.get(name, 'missing')}" for name in differing) + " in the checkpoint",
-        allowed=here if fix is None else f"{here}; {fix}",
+        expected=here if fix is None else f"{here}; {fix}",
     )
     raise ConfigError([problem])
 

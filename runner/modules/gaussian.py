@@ -106,7 +106,7 @@ class SquashedGaussian:
     def __init__(self, space: gym.Space[Any]) -> None:
         if not _is_usable(space):
             hint = "; algorithm=sac_discrete or dqn" if isinstance(space, gym.spaces.Discrete) else ""
-            raise TypeError(f"no tanh of a Gaussian for actions of {space}; allowed: a Box of floats, bounded{hint}")
+            raise TypeError(f"no tanh of a Gaussian for actions of {space}; expected: a Box of floats, bounded{hint}")
         assert isinstance(space, gym.spaces.Box)
         self._shape = space.shape
         self._dtype = torch_dtype(space.dtype, torch.float32)

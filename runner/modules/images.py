@@ -84,8 +84,8 @@ def image_doubt(space: gym.Space[Any], config: ModuleConfig) -> str | None:
     if found is None:
         if config.image_layout != "auto" or not _may_be_image(space):
             return None
-        allowed = "channels_first or channels_last if they are images, or flat"
-        return f"{sized} values are flattened and not scaled: set module.image_layout={allowed}"
+        expected = "channels_first or channels_last if they are images, or flat"
+        return f"{sized} values are flattened and not scaled: set module.image_layout={expected}"
     if config.image_layout == "auto" and _is_layout_ambiguous(space):
         return f"{sized} values are read as {found}: set module.image_layout=channels_first, channels_last or flat"
     if config.image_max is None and _is_unbounded(space):

@@ -235,7 +235,7 @@ def initializer(name: str | None, kwargs: Mapping[str, Any]) -> Initialize | Non
         return None
     names = [n for n in dir(nn.init) if n.endswith("_") and not n.startswith("_")]
     if name not in names:
-        raise ValueError(f"no initialiser {name!r} in torch.nn.init; allowed: {', '.join(names)}")
+        raise ValueError(f"no initialiser {name!r} in torch.nn.init; expected: {', '.join(names)}")
     initialise = getattr(nn.init, name)
     return lambda weight: initialise(weight, **kwargs)
 
@@ -374,7 +374,7 @@ def memory_for(num_inputs: int, config: ModuleConfig) -> Memory | None:
     if not (config.use_lstm or config.use_gru):
         return None
     if config.use_lstm and config.use_gru:
-        raise ValueError("module.use_lstm and module.use_gru are both true; allowed: one of them")
+        raise ValueError("module.use_lstm and module.use_gru are both true; expected: one of them")
     kind = LSTM if config.use_lstm else GRU
     init_weight = initializer(config.lstm_kernel_initializer, config.lstm_kernel_initializer_kwargs)
     init_bias = initializer(config.lstm_bias_initializer, config.lstm_bias_initializer_kwargs)

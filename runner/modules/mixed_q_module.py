@@ -200,4 +200,4 @@ def _remembered(memory: Memory, features: Tensor, state_in: State) -> tuple[Tens
     return in_steps, {name: torch.unflatten(value, 0, by_agent) for name, value in state_out.items()}
 
 
-_ALLOWED = "allowed: what runner.environments.AgentsAsOne gives"
+_ALLOWED = "expected: what runner.environments.AgentsAsOne gives"

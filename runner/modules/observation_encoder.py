@@ -125,7 +125,7 @@ class ObservationEncoder(MLP):
     def __init__(self, space: Space, config: ModuleConfig) -> None:
         leaves = list(_encodable_leaves(space))
         if not leaves:
-            raise TypeError(f"nothing to encode in observations of {space}; allowed: {_SUPPORTED}")
+            raise TypeError(f"nothing to encode in observations of {space}; expected: {_SUPPORTED}")
         _check_filters_are_used(space, [leaf for _, leaf in leaves], config)
         encoders = [_leaf_encoder(leaf, config) for _, leaf in leaves]
         super().__init__(
@@ -219,7 +219,7 @@ def _encodable_leaves(space: Space, path: Path = ()) -> Iterator[tuple[Path, Spa
             yield from _encodable_leaves(part, (*path, index))
     elif not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
         where = "observations" + "".join(f"[{key!r}]" for key in path)
-        raise TypeError(f"cannot encode {where}: got {space}; allowed: {_SUPPORTED}")
+        raise TypeError(f"cannot encode {where}: got {space}; expected: {_SUPPORTED}")
     elif math.prod(space.shape or ()) > 0:
         yield path, space
 
@@ -233,8 +233,8 @@ def _leaf_at(obs: Any, path: Path) -> Any:
 def _check_filters_are_used(space: Space, leaves: list[Space], config: ModuleConfig) -> None:
     if config.conv_filters is not None and not any(image_format(leaf, config) for leaf in leaves):
         raise ValueError(
-            f"module.conv_filters is set, but no observation is an image: got {space}; allowed: a Box height x width x "
-            "channels of bytes or floats, or another layout that module.image_layout names"
+            f"module.conv_filters is set, but no observation is an image: got {space}; expected: a Box height x width "
+            "x channels of bytes or floats, or another layout that module.image_layout names"
         )
 
 

@@ -162,7 +162,7 @@ class _SquashedPolicyModule(WithQFunctions, RecallingModule):
         for key, allowed in (("free_log_std", False), ("action_mask_key", None)):
             if getattr(config, key) != allowed:
                 shown = "null" if allowed is None else "false"
-                raise ValueError(f"{type(self).__name__}: module.{key} is set; allowed: {shown}")
+                raise ValueError(f"{type(self).__name__}: module.{key} is set; expected: {shown}")
         super().__init__(observation_space, action_space, config)
         self.action_dist = self.squashed = squashed_distribution(action_space)
         is_log_std = torch.zeros(self.squashed.num_inputs, dtype=torch.bool)
@@ -234,7 +234,7 @@ class DiscreteSACModule(RecallingModule):
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         if not isinstance(action_space, gym.spaces.Discrete):
-            raise TypeError(f"DiscreteSACModule has a Q for each action: got {action_space}; allowed: Discrete")
+            raise TypeError(f"DiscreteSACModule has a Q for each action: got {action_space}; expected: Discrete")
         super().__init__(observation_space, action_space, config)
         self.num_actions = int(action_space.n)
         self._first_action, self._mask_key = int(action_space.start), config.action_mask_key
@@ -348,7 +348,7 @@ class IQLModule(WithQFunctions, ActorCriticModule):
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         refuse_memory(config, "IQLModule")
         if config.vf_share_layers:
-            raise ValueError("IQLModule learns V on its own: module.vf_share_layers is true; allowed: false")
+            raise ValueError("IQLModule learns V on its own: module.vf_share_layers is true; expected: false")
         super().__init__(observation_space, action_space, config)
         self.add_q_functions(
             without_mask(observation_space, action_space, config.action_mask_key), action_space, config

@@ -130,7 +130,7 @@ class WithQFunctions(nn.Module):
         if config.q_distribution not in ("none", "quantile"):
             raise ValueError(
                 f"Q functions of actions give a number or quantiles: module.q_distribution is {config.q_distribution}; "
-                "allowed: none, quantile"
+                "expected: none, quantile"
             )
         self.critic = QEnsemble(observation_space, action_space, config, config.num_atoms)
         self.target_critic = target_of(self.critic)
@@ -223,4 +223,4 @@ def refuse_memory(config: ModuleConfig, name: str) -> None:
     """
     for key in ("use_lstm", "use_gru"):
         if getattr(config, key):
-            raise ValueError(f"{name} has no memory: module.{key} is true; allowed: false")
+            raise ValueError(f"{name} has no memory: module.{key} is true; expected: false")

@@ -154,7 +154,7 @@ class Connector(DeclaredState):
         problem = Problem(
             f"connector {name} cannot be exported",
             where="connectors",
-            allowed=f"a method {name}.to_graph, or a run without the connector: docs/policy-artifact.md",
+            expected=f"a method {name}.to_graph, or a run without the connector: docs/policy-artifact.md",
         )
         raise ConfigError([problem])
 
@@ -208,8 +208,8 @@ class Connector(DeclaredState):
         """
         if not all(isinstance(block, ColumnBlock) for block in blocks.values()):
             what = "a connector of an env pipeline asks for multi_agent_episodes, which are made in learner pipelines"
-            allowed = "episodes_of_modules: running episodes know their agent_id and multi_agent_episode_id"
-            raise RunFailure(Problem(what, "connectors", allowed=allowed))
+            expected = "episodes_of_modules: running episodes know their agent_id and multi_agent_episode_id"
+            raise RunFailure(Problem(what, "connectors", expected=expected))
         return multi_agent_episodes(Rollout(blocks, 0))
 
     @staticmethod

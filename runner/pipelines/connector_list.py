@@ -71,7 +71,7 @@ class ConnectorList:
                         f"the {self.name} pipeline has no connector {name}",
                         where=f"connectors.{self.name}",
                         got=name,
-                        allowed=", ".join(names),
+                        expected=", ".join(names),
                         nearest=nearest_match(name, names),
                     )
                 ]

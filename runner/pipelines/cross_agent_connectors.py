@@ -98,8 +98,8 @@ def _states_of(block: ColumnBlock, chunk: int) -> list[Any]:
     for info in infos or [{}]:
         if STATE not in info and not states:
             what, agent = "an info has no state, which a critic reads", _agents_of(block).agent_ids[chunk]
-            allowed = "infos[agent]['state'] with each observation of each agent"
-            raise RunFailure(Problem(what, f"agent {agent}", ", ".join(map(str, info)) or "{}", allowed))
+            expected = "infos[agent]['state'] with each observation of each agent"
+            raise RunFailure(Problem(what, f"agent {agent}", ", ".join(map(str, info)) or "{}", expected))
         states.append(info.get(STATE, states[-1] if states else None))
     return states
 

@@ -125,7 +125,7 @@ class CustomMetrics:
                 f"{self._owner} reports {name}, which it does not declare",
                 where=self._where,
                 got=str(name),
-                allowed=f"a name in {self._owner}.reports: {', '.join(declared) or 'it is empty'}",
+                expected=f"a name in {self._owner}.reports: {', '.join(declared) or 'it is empty'}",
                 nearest=nearest_match(str(name), declared),
             )
         )

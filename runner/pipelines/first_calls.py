@@ -64,7 +64,7 @@ def _contract_of(connector: Connector, space: gym.Space[Any] | None, pipeline: s
             )
         if not requires.writes_obs_to_episodes and not nested.equal(held, _copy_of(episodes)):
             what = f"{name} changes the observations of the episodes"
-            yield Problem(what, where, allowed="changes in the batch, or `episodes.write_obs`")
+            yield Problem(what, where, expected="changes in the batch, or `episodes.write_obs`")
 
     return Contract(where, "__call__(self, *, batch, episodes, **kwargs)", find_problems, _remember)
 
@@ -91,7 +91,7 @@ def _undeclared(
     for column in before:
         if column not in (*after, *requires.drops):
             what = f"{name} takes out column {column!r}, which its `drops` does not declare"
-            yield Problem(what, where, allowed=f"Requirements(drops={(*requires.drops, column)!r})")
+            yield Problem(what, where, expected=f"Requirements(drops={(*requires.drops, column)!r})")
 
 
 def _is_of_space(obs: Any, space: gym.Space[Any] | None) -> bool:

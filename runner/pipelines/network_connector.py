@@ -98,7 +98,7 @@ class NetworkConnector(LearnerConnector):
         leaves = [leaf for column in read for leaf in nested.leaves(column)]
         if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
             what = f"{type(self).__name__} reads columns that are not tensors"
-            raise RunFailure(Problem(what, "connectors.learner", allowed="insert_after: NumpyToTensor"))
+            raise RunFailure(Problem(what, "connectors.learner", expected="insert_after: NumpyToTensor"))
         device: torch.device = leaves[0].device
         return device
 

@@ -225,7 +225,7 @@ class ConnectorPipeline(ConnectorList, Connector):
             f"{name} reads the column {column!r}, which no connector before it writes{hint}",
             where=f"connectors.{self.name}, connector {position + 1} of {len(self._connectors)}",
             got=" -> ".join(type(connector).__name__ for connector in self._connectors),
-            allowed=f"columns at this place: {', '.join(columns) or 'none'}",
+            expected=f"columns at this place: {', '.join(columns) or 'none'}",
             nearest=None if later or once else nearest_match(column, columns),
         )
 
@@ -310,7 +310,7 @@ class ConnectorPipeline(ConnectorList, Connector):
                             f"the state of connector {name} has no connector in the {self.name} pipeline",
                             where=f"connectors.{self.name}",
                             got=", ".join(state),
-                            allowed=", ".join(connectors),
+                            expected=", ".join(connectors),
                         )
                     ]
                 )

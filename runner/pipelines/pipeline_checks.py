@@ -39,7 +39,7 @@ def find_misplaced_connector(connectors: Sequence[Connector], pipeline: str) -> 
                 f"{name} does not belong in the {pipeline} pipeline",
                 where=f"connectors.{pipeline}",
                 got=_order_of(connectors),
-                allowed=f"{name} in connectors.{' or connectors.'.join(requires.belongs_in)}",
+                expected=f"{name} in connectors.{' or connectors.'.join(requires.belongs_in)}",
             )
         if isinstance(connector, ConnectorList):  # its connectors follow
             continue
@@ -48,7 +48,7 @@ def find_misplaced_connector(connectors: Sequence[Connector], pipeline: str) -> 
                 f"{name} reads observations from the episodes, but {changer} before it has changed column 'obs'",
                 where=f"connectors.{pipeline}",
                 got=_order_of(connectors),
-                allowed=f"{name} before the connectors that change observations",
+                expected=f"{name} before the connectors that change observations",
             )
         if changes_observations(connector):
             changer = name
@@ -95,7 +95,7 @@ def _unmatched(connector: str, what: str, where: str, acting: Sequence[str], lea
         f"but nothing changes the ones that it {other} alike",
         where=where,
         got=f"changed for acting by: {', '.join(acting) or 'none'}; for learning by: {', '.join(learning) or 'none'}",
-        allowed="WriteObservationsToEpisodes after the connectors in connectors.env_to_module, or the same connectors "
+        expected="WriteObservationsToEpisodes after the connectors in connectors.env_to_module, or the same connectors "
         "in the same order in connectors.learner",
     )
 
@@ -136,6 +136,6 @@ def check_rows(pipeline: str, connector: Connector, columns: Mapping[str, Any], 
                     "has",
                     where=f"connectors.{pipeline}{place}",
                     got=f"an array of shape {shape}" if hasattr(leaf, "shape") else repr(leaf),
-                    allowed=f"arrays with {num_rows} rows, one for each that the pipeline is given",
+                    expected=f"arrays with {num_rows} rows, one for each that the pipeline is given",
                 )
                 raise RunFailure(problem)

@@ -79,7 +79,7 @@ def joined_reports(owners: Iterable[DeclaresMetrics], where: str) -> Reports:
         for metric, report in {} if fault else owner.reports.items():
             if joined.setdefault(metric, report) != report:
                 what = f"reports[{metric!r}] is {report}, but one before it declares {joined[metric]}"
-                fault = Problem(what, allowed=REPORTS_FORM)
+                fault = Problem(what, expected=REPORTS_FORM)
         if fault is not None:
             name, place = type(owner).__name__, place_of(type(owner))
             raise PipelineError([replace(fault, what=f"{name}.{fault.what}", where=f"{where}, {place}")])

@@ -125,8 +125,8 @@ def _contract_of(operator: Operator) -> Contract[Any]:
     def find_problems(_: None, made: Any, item: Any) -> Iterator[Problem]:
         if not isinstance(made, Iterable):
             got = "None" if made is None else type(made).__name__
-            allowed = "a list of items, or a generator: return [item], or yield item; return [] for none"
-            yield Problem(f"{name}.transform returns no items", where, got, allowed)
+            expected = "a list of items, or a generator: return [item], or yield item; return [] for none"
+            yield Problem(f"{name}.transform returns no items", where, got, expected)
             return
         for one in made:
             kinds = [kind.__name__ for kind in type(one).__mro__]

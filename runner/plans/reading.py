@@ -65,8 +65,8 @@ def _made(step: PlanStep, context: PlanContext) -> Operator:
     except (TypeError, ValueError) as error:
         raise ConfigError([Problem(f"{step.name} cannot be made: {error}", step.key, str(step.arguments))]) from error
     if not hasattr(operator, "key"):
-        what, allowed = f"the __init__ of {step.name} does not call Operator's", "super().__init__(context)"
-        raise ConfigError([Problem(what, f"{step.key}, {place_of(operator_class, '__init__')}", allowed=allowed)])
+        what, expected = f"the __init__ of {step.name} does not call Operator's", "super().__init__(context)"
+        raise ConfigError([Problem(what, f"{step.key}, {place_of(operator_class, '__init__')}", expected=expected)])
     return operator
 
 
@@ -87,6 +87,6 @@ def _node_of_function(step: PlanStep, context: PlanContext) -> Node:
     except TypeError as error:
         raise ConfigError([Problem(f"{step.name} cannot be called: {error}", KEY, str(step.arguments))]) from error
     if not isinstance(items, Iterator):
-        allowed = "an iterator of items: what an operator gives, or a generator"
-        raise ConfigError([Problem(f"{step.name} returns no flow of items", KEY, type(items).__name__, allowed)])
+        expected = "an iterator of items: what an operator gives, or a generator"
+        raise ConfigError([Problem(f"{step.name} returns no flow of items", KEY, type(items).__name__, expected)])
     return items if isinstance(items, Node) else IteratorSource(context, items)

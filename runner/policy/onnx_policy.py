@@ -72,7 +72,7 @@ def _with_initializers(model: onnx.ModelProto, variables: dict[str, Tensor], gra
         problem = Problem(
             "the policy cannot be exported: torch has changed inputs or outputs of the graph",
             got=", ".join([*names, *outputs]),
-            allowed=", ".join([*expected, *(port.name for port in graph.outputs)]),
+            expected=", ".join([*expected, *(port.name for port in graph.outputs)]),
         )
         raise ConfigError([problem])
     used = {name for node in model.graph.node for name in node.input} | set(outputs)

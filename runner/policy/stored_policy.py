@@ -226,7 +226,7 @@ class StoredPolicy:
                 "the exported policy does not do what the module does: a connector's to_graph differs from the "
                 "connector, or the module draws random numbers",
                 got=f"a difference of {difference:g} on random observations",
-                allowed=f"at most {_LARGEST_DIFFERENCE:g}",
+                expected=f"at most {_LARGEST_DIFFERENCE:g}",
             )
             raise RunFailure(problem)
         return ExportedPolicy(content, manifest, difference, _NUM_CHECKED_ROWS * _NUM_CHECKED_STEPS)

@@ -178,14 +178,14 @@ class EnvSteps:
         """
         if len(self) == 0:
             what = "the replay buffer holds no env step with the rows of all agents"
-            raise RunFailure(Problem(what, "algorithm.replay_buffers", allowed="a larger capacity"))
+            raise RunFailure(Problem(what, "algorithm.replay_buffers", expected="a larger capacity"))
         steps = np.empty(0, np.int64)
         while len(steps) < num:
             drawn = stream.integers(self._first, self._num_written, num - len(steps))
             drawn = drawn[self._are_whole(drawn)]
             if len(steps) == len(drawn) == 0 and not self._are_whole(np.arange(self._first, self._num_written)).any():
                 what = "no env step in the replay buffer has the rows of all agents with the steps before them"
-                raise RunFailure(Problem(what, "algorithm.replay_buffers", allowed="a larger capacity"))
+                raise RunFailure(Problem(what, "algorithm.replay_buffers", expected="a larger capacity"))
             steps = np.concatenate((steps, drawn))
         return steps
 
@@ -269,6 +269,6 @@ def _step_rows(block: ColumnBlock) -> Rows:
 def _agents_of(block: ColumnBlock) -> Agents:
     if block.agents is None:
         what = f"the experiences of module {block.module_id} do not say whose they are"
-        allowed = "replay_mode: independent, for a single agent"
-        raise RunFailure(Problem(what, "algorithm.replay_buffers", "replay_mode lockstep", allowed))
+        expected = "replay_mode: independent, for a single agent"
+        raise RunFailure(Problem(what, "algorithm.replay_buffers", "replay_mode lockstep", expected))
     return block.agents

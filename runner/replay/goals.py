@@ -36,7 +36,7 @@ class GoalJudge:
         space, goal_env = env.observation_space, env.unwrapped
         keys = list(space.spaces) if isinstance(space, gym.spaces.Dict) else []
         if not isinstance(space, gym.spaces.Dict) or not set(_KEYS) <= set(keys):
-            raise ValueError(f"observations have no goals: {space}; allowed: a Dict with {', '.join(_KEYS)}")
+            raise ValueError(f"observations have no goals: {space}; expected: a Dict with {', '.join(_KEYS)}")
         if space[ACHIEVED] != space[DESIRED] or space[DESIRED].shape is None:
             raise ValueError(
                 f"goals are not arrays of one space: {ACHIEVED} {space[ACHIEVED]}, {DESIRED} {space[DESIRED]}"

@@ -122,14 +122,14 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         if rows.shape != td_errors.shape:
             what = f"module {module_id} has {len(td_errors)} errors for {len(rows)} replayed rows"
             raise RunFailure(
-                Problem(what, "algorithm.plan", allowed="an error for each replayed row, and no other rows")
+                Problem(what, "algorithm.plan", expected="an error for each replayed row, and no other rows")
             )
         errors = np.abs(td_errors.astype(np.float64))
         is_finite = np.isfinite(errors)
         if np.count_nonzero(is_finite) < len(errors):
             what = f"an error of a replayed row of module {module_id} is not finite, so that it cannot be a priority"
-            got, allowed = str(errors[~is_finite][0]), "finite numbers in the column of UpdatePriorities"
-            raise RunFailure(Problem(what, "algorithm.plan", got, allowed))
+            got, expected = str(errors[~is_finite][0]), "finite numbers in the column of UpdatePriorities"
+            raise RunFailure(Problem(what, "algorithm.plan", got, expected))
         return errors
 
     def row_bytes(self, module_id: str, block: ColumnBlock) -> float:

@@ -332,7 +332,7 @@ def _check(bounds: ObservationChecks | None, items: Column, what: str, path: str
     if misfit is not None:
         problem = misfit.problem
         got = str(problem.got).replace("obs", "action" if what == "an action" else "obs", 1)
-        text = f"{what} leaves its space: {got}, allowed {problem.allowed} (item {misfit.row})"
+        text = f"{what} leaves its space: {got}, expected {problem.expected} (item {misfit.row})"
         raise MessageError("bad_message", text, path)
 
 

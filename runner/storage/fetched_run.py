@@ -113,8 +113,8 @@ class _Fetch:
             return True
         what = f"the run dir of this run is here already, in another state than {self._files.url}"
         got = f"{', '.join(local) or 'no checkpoint'} here, {newest} in the store"
-        allowed = f"RUN_DIR={run_dir} for what is here; or hydra.run.dir=DIR, another folder for what is in the store"
-        raise UserError(Problem(what, str(run_dir), got, allowed).render_alone())
+        expected = f"RUN_DIR={run_dir} for what is here; or hydra.run.dir=DIR, another folder for what is in the store"
+        raise UserError(Problem(what, str(run_dir), got, expected).render_alone())
 
     def _fetch_records(self, run_dir: Path, paths: Iterable[str]) -> None:
         for path in paths:

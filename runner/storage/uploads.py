@@ -250,8 +250,8 @@ def _check_unused(files: StoredFiles, stored: dict[str, int], run_dir: Path, res
     if resume_from is None:
         if names or "progress.jsonl" in stored:
             what, got = f"{KEY}: the store holds a run of this name already", names[-1] if names else "progress.jsonl"
-            allowed = f"another hydra.run.dir or {KEY}; or python -m runner resume {files.url}"
-            raise UserError(Problem(what, files.url, got, allowed).render_alone())
+            expected = f"another hydra.run.dir or {KEY}; or python -m runner resume {files.url}"
+            raise UserError(Problem(what, files.url, got, expected).render_alone())
         return
     if not names or iteration_of(names[-1]) <= iteration_of(resume_from.name):
         return
@@ -259,8 +259,8 @@ def _check_unused(files: StoredFiles, stored: dict[str, int], run_dir: Path, res
     is_here = newest in list_checkpoints(run_dir / "checkpoints")
     if not is_here or (newest / MANIFEST).read_bytes() != files.read(manifest_path(names[-1])):
         what = f"{KEY}: the store has a checkpoint of this run that is newer, and not in the run dir"
-        allowed = f"python -m runner resume {files.url} in another folder; or {KEY}=null"
-        raise UserError(Problem(what, files.url, names[-1], allowed).render_alone())
+        expected = f"python -m runner resume {files.url} in another folder; or {KEY}=null"
+        raise UserError(Problem(what, files.url, names[-1], expected).render_alone())
 
 
 def _text(error: Exception) -> str:

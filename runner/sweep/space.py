@@ -229,7 +229,7 @@ def read_search_space(texts: Sequence[str], dirs: Sequence[Path], generator: np.
             domains.append(domain)
     keys = [domain.key for domain in domains] + [text.partition("=")[0] for text in fixed]
     for key in dict.fromkeys(key for key in keys if keys.count(key) > 1):
-        problems.append(Problem(f"{key} is given twice in a sweep", f"override {key}", allowed="one override a key"))
+        problems.append(Problem(f"{key} is given twice in a sweep", f"override {key}", expected="one override a key"))
     seeds: tuple[str, ...] = ()
     for domain in domains:
         if domain.key == SEED:
@@ -266,8 +266,8 @@ def _read_domain(
     sweep: Any = parsed.value()
     unknown = sorted(set(getattr(sweep, "tags", ())) - set(_NAMES_OF_TAGS[kind]))
     if unknown:
-        allowed = ", ".join(_NAMES_OF_TAGS[kind]) or f"none for {kind}(...)"
-        return None, [Problem(f"{key}: unknown tag {unknown[0]}", line.where, given, allowed)]
+        expected = ", ".join(_NAMES_OF_TAGS[kind]) or f"none for {kind}(...)"
+        return None, [Problem(f"{key}: unknown tag {unknown[0]}", line.where, given, expected)]
     if kind == "interval":
         return _read_interval(key, sweep, line)
     texts = list(itertools.islice(_values(parsed, dirs), _MOST_VALUES + 1))
@@ -316,6 +316,6 @@ def _read_interval(key: str, sweep: Any, line: OverrideLine) -> tuple[Interval |
 
 def _describe_no_grid(domain: Domain) -> Problem:
     what = f"{domain.key}: a grid cannot try every number of an interval"
-    allowed = "a list of values or range(start,stop,step); or sweep=random, asha or tpe"
+    expected = "a list of values or range(start,stop,step); or sweep=random, asha or tpe"
     assert isinstance(domain, Interval)
-    return Problem(what, f"override {domain.key}", f"{domain.start:g} to {domain.end:g}", allowed)
+    return Problem(what, f"override {domain.key}", f"{domain.start:g} to {domain.end:g}", expected)

@@ -128,7 +128,7 @@ class SweepFolder:
             UserError: there is none, or it cannot be read.
         """
         if not (path / FOLDER_FILE).is_file():
-            raise UserError(f"{path} is no sweep: it has no {FOLDER_FILE}\n   allowed  the folder of a sweep (-m)")
+            raise UserError(f"{path} is no sweep: it has no {FOLDER_FILE}\n   expected      the folder of a sweep (-m)")
         folder = cls(path, _read_json(path / FOLDER_FILE), is_trusted=is_trusted)
         folder._catch_up(newest_of, is_running=owner_of(path) is not None)
         return folder
@@ -258,7 +258,7 @@ def _check_empty(path: Path) -> None:
     if others:
         raise UserError(
             f"{path} holds something else ({', '.join(others[:3])}), no sweep\n"
-            "   allowed  an empty folder or a sweep's: sweep.name=NAME or hydra.sweep.dir=DIR"
+            "   expected      an empty folder or a sweep's: sweep.name=NAME or hydra.sweep.dir=DIR"
         )
 
 
@@ -268,7 +268,7 @@ def _check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any], m
         listed = "\n".join(f"            {line}" for line in changes)
         raise UserError(
             f"{path} holds a sweep of something else; it differs in\n{listed}\n"
-            "   allowed  the same overrides, sweep.on_change=extend to add to it, or another sweep.name"
+            "   expected      the same overrides, sweep.on_change=extend to add to it, or another sweep.name"
         )
 
 
@@ -288,7 +288,7 @@ def _read_json(file: Path) -> dict[str, Any]:
         if not all(isinstance(text, str) for text in content.get("arguments", [])):
             raise ValueError("its arguments are no texts")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{file} cannot be read: {error}\n   allowed  another sweep.name") from error
+        raise UserError(f"{file} cannot be read: {error}\n   expected      another sweep.name") from error
     return dict(content)
 
 

@@ -193,7 +193,7 @@ class MultiAgentCheck:
             return
         for agent in [agent for agent in self._agents if agent not in self._seen]:
             what = f"agent {agent} was never observed in {num_steps:,} env steps"
-            problem = Problem(what, "possible_agents", allowed="agents that there can be")
+            problem = Problem(what, "possible_agents", expected="agents that there can be")
             found.tell(problem, is_fault=False)
         self._check_repeated(steps[:NUM_REPEATED])
         self._measure(num_steps)
@@ -220,8 +220,8 @@ class MultiAgentCheck:
             num_idle = 0 if acting or step.is_reset else num_idle + 1
             if num_idle > _MOST_IDLE:
                 what = f"no agent has acted in {_MOST_IDLE} env steps, and the episode goes on"
-                allowed = "observations of agents that act next, or `__all__` in terminateds or truncateds"
-                raise RunFailure(Problem(what, "step", allowed=allowed))
+                expected = "observations of agents that act next, or `__all__` in terminateds or truncateds"
+                raise RunFailure(Problem(what, "step", expected=expected))
             if num_taken == num_steps:
                 break
         self.found.tell_episodes(lengths, returns, num_steps)
@@ -258,7 +258,7 @@ class MultiAgentCheck:
         """Check what a step says, but for what `RunningAgents` refuses."""
         if step.is_reset and not step.obs:
             what = "reset observes no agent"
-            raise RunFailure(Problem(what, where, allowed="observations of the agents that act first"))
+            raise RunFailure(Problem(what, where, expected="observations of the agents that act first"))
         for agent, obs in step.obs.items():
             if agent in self._checks:
                 self._seen.add(agent)
@@ -268,8 +268,8 @@ class MultiAgentCheck:
             self.found.check_reward(reward, f"{where}, agent {agent}")
             if agent in has_ended:
                 what = "an agent has a reward after its end, which no module learns from"
-                allowed = "rewards of agents that have not ended"
-                self.found.tell(Problem(what, f"{where}, agent {agent}", str(reward), allowed), is_fault=False)
+                expected = "rewards of agents that have not ended"
+                self.found.tell(Problem(what, f"{where}, agent {agent}", str(reward), expected), is_fault=False)
         for name, ends in (("terminated", step.terminateds), ("truncated", step.truncateds)):
             for agent, value in ends.items():
                 self.found.check_end(name, value, f"{where}, agent {agent}")

@@ -130,7 +130,7 @@ class CheckedCallback(Callback):
             self._check.problems += problems_of(partial(one.call, hook, event))
         if before is not None and not are_equal(before, _rows_of(event)):
             what = f"{hook} writes into its episode"
-            self._check.problems.append(Problem(what, hook, allowed="copies: the rows are what is trained on"))
+            self._check.problems.append(Problem(what, hook, expected="copies: the rows are what is trained on"))
         if hook in ("on_sample_end", "on_train_result"):
             self._check.problems += problems_of(self._end_round)
 
@@ -156,12 +156,12 @@ class CheckedCallback(Callback):
                 yield Problem(what, "get_state, set_state", str(second), str(state))
             elif self._second.reported != self._first.reported:
                 what = "an instance that goes on from the state of another one reports other values"
-                allowed = "a get_state of all that later events depend on"
+                expected = "a get_state of all that later events depend on"
                 yield Problem(
                     what,
                     "get_state, set_state",
                     str(self._second.reported[-1:]),
-                    f"{self._first.reported[-1:]}; {allowed}",
+                    f"{self._first.reported[-1:]}; {expected}",
                 )
 
 

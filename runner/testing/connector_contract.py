@@ -131,7 +131,7 @@ class _ConnectorContract:
         stage.pipeline.check_order(stage.available)
         before, after, _ = stage.around()
         for column in [column for column in requires.reads if column not in before]:
-            yield Problem(f"the batch has no {column}, which the connector reads", "reads", allowed=", ".join(before))
+            yield Problem(f"the batch has no {column}, which the connector reads", "reads", expected=", ".join(before))
         for column in [column for column in requires.writes if column not in after]:
             yield Problem(f"column {column} is declared in `writes` and not written", "writes", ", ".join(after))
         for column in sorted(set(after) - set(before) - set(requires.writes) - set(stage.recorded)):
@@ -188,7 +188,7 @@ class _ConnectorContract:
             if not isinstance(space, gym.Space):
                 yield Problem("a space is none", infer.__name__, repr(space), "a gymnasium.Space")
             elif infer(*spaces) != space:
-                yield Problem("the second call returns another space", infer.__name__, allowed="the same each time")
+                yield Problem("the second call returns another space", infer.__name__, expected="the same each time")
 
     def gives_observations_of_its_space(self) -> Iterator[Problem]:
         """Rows of `obs` after it have the structure, shapes and dtype kinds of its output space."""
@@ -209,7 +209,7 @@ class _ConnectorContract:
         if column is not None:
             what = f"two connectors with the same stream and input write different {column}"
             yield Problem(
-                what, "__call__", allowed="randomness from the stream that use_stream gives, and nothing else"
+                what, "__call__", expected="randomness from the stream that use_stream gives, and nothing else"
             )
 
     def leaves_episodes_alone(self) -> Iterator[Problem]:
@@ -221,8 +221,8 @@ class _ConnectorContract:
         else:
             column = None if nested.equal(stage.episodes.current_obs, episodes.current_obs) else "obs"
         if column is not None and not Requirements.of(stage.connector).writes_obs_to_episodes:
-            allowed = "a changed copy in the batch; observations by `write_obs`, with writes_obs_to_episodes = True"
-            yield Problem(f"the connector writes into {column} of the episodes", "__call__", allowed=allowed)
+            expected = "a changed copy in the batch; observations by `write_obs`, with writes_obs_to_episodes = True"
+            yield Problem(f"the connector writes into {column} of the episodes", "__call__", expected=expected)
 
     def acts_without_exploration(self) -> Iterator[Problem]:
         """In inference it writes no other columns and no other shapes; noise, for example, it may leave out."""
@@ -230,7 +230,7 @@ class _ConnectorContract:
         greedy.explore = False
         (_, expected, _), (_, got, _) = exploring.around(), greedy.around()
         for column in sorted(set(got) - set(expected)):
-            yield Problem(f"column {column} is written without explore only", "__call__", allowed="with explore, too")
+            yield Problem(f"column {column} is written without explore only", "__call__", expected="with explore, too")
         for column in set(expected) & set(got):
             shapes = [rows_of(columns[column]).shape for columns in (got, expected)]
             if shapes[0] != shapes[1]:
@@ -247,7 +247,7 @@ class _ConnectorContract:
         key = find_difference(kept, other.connector.get_state())
         if key is not None:
             yield Problem(
-                f"get_state after set_state gives another {key}", "set_state", allowed="the state that was set"
+                f"get_state after set_state gives another {key}", "set_state", expected="the state that was set"
             )
         attributes = [f"self.{name}" for name in differing_attributes(stage.connector, other.connector)]
         for _ in range(3):
@@ -256,8 +256,8 @@ class _ConnectorContract:
             if column is not None:
                 what = f"a connector with the state of another one writes other {column}"
                 got_keys = f"another {', '.join(attributes)} after set_state" if attributes else None
-                allowed = "get_state includes all that later calls depend on; the pipeline saves the stream itself"
-                yield Problem(what, "get_state, set_state", got_keys, allowed)
+                advice = "get_state includes all that later calls depend on; the pipeline saves the stream itself"
+                yield Problem(what, "get_state, set_state", got_keys, advice)
                 return
         if find_difference(stage.connector.get_state(), other.connector.get_state()) is not None:
             yield Problem("a connector and one with its state drift apart", "get_state, set_state")
@@ -300,7 +300,7 @@ class _ConnectorContract:
         column = _difference(expected, got)
         if column is not None:
             yield Problem(
-                f"reporting changes column {column}", "__call__", allowed="the same columns with metrics=None"
+                f"reporting changes column {column}", "__call__", expected="the same columns with metrics=None"
             )
 
 

@@ -78,8 +78,8 @@ class VectorCheck:
         mode = self._env.metadata.get("autoreset_mode")
         if mode != _AUTORESET:
             what = "sub-environments are not reset in the step after their episode's end"
-            allowed = 'metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}, and a step that does it'
-            self.found.tell(Problem(what, "metadata", f"autoreset_mode {mode}", allowed), is_fault=True)
+            advice = 'metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}, and a step that does it'
+            self.found.tell(Problem(what, "metadata", f"autoreset_mode {mode}", advice), is_fault=True)
         for attribute in ("observation_space", "action_space"):
             expected = gym.vector.utils.batch_space(getattr(self._env, f"single_{attribute}"), self._env.num_envs)
             space = getattr(self._env, attribute, None)
@@ -142,8 +142,8 @@ class VectorCheck:
         """Check rewards and ends; return whether they can be worked with."""
         has_numbers = rewards.shape == (NUM_ENVS,) and rewards.dtype.kind in "biuf"
         if not has_numbers:
-            allowed = f"numbers of shape ({NUM_ENVS},), one for each sub-environment"
-            self.found.tell(Problem("rewards are no numbers", "step", outline(rewards), allowed), is_fault=True)
+            expected = f"numbers of shape ({NUM_ENVS},), one for each sub-environment"
+            self.found.tell(Problem("rewards are no numbers", "step", outline(rewards), expected), is_fault=True)
         elif not np.isfinite(rewards).all():
             problem = Problem("a reward is not finite", "step", str(rewards), "finite numbers")
             self.found.tell(problem, is_fault=True)
@@ -162,15 +162,15 @@ class VectorCheck:
             self.found.tell(Problem(what, "step", str(rewards[is_done]), "0, as no action was taken"), is_fault=True)
         if ends[is_done].any():
             what = "the step that resets a sub-environment ends its episode, too"
-            allowed = "a first observation, after which an action is taken"
-            self.found.tell(Problem(what, "step", allowed=allowed), is_fault=True)
+            expected = "a first observation, after which an action is taken"
+            self.found.tell(Problem(what, "step", expected=expected), is_fault=True)
 
     def _check_infos(self, infos: Mapping[str, Any], method: str) -> None:
         """Check infos in gymnasium's form: `key` holds a value for each sub-environment for which `_key` is true."""
         if "final_obs" in infos:
             what = "infos have a final_obs: sub-environments are reset in the step that ends their episode"
-            allowed = "the last observation in `obs`, and the reset in the next step"
-            self.found.tell(Problem(what, method, allowed=allowed), is_fault=True)
+            expected = "the last observation in `obs`, and the reset in the next step"
+            self.found.tell(Problem(what, method, expected=expected), is_fault=True)
         for key, values in infos.items():
             if key.startswith("_") and key[1:] in infos:
                 continue
@@ -178,8 +178,8 @@ class VectorCheck:
                 self._check_infos(values, method)
             elif np.ndim(values) == 0 or len(values) != NUM_ENVS:
                 what = f"info {key} has no value for each sub-environment"
-                allowed = f"an array of {NUM_ENVS} values, beside _{key} that says for whom there is one"
-                self.found.tell(Problem(what, method, outline(values), allowed), is_fault=True)
+                expected = f"an array of {NUM_ENVS} values, beside _{key} that says for whom there is one"
+                self.found.tell(Problem(what, method, outline(values), expected), is_fault=True)
             mask = infos.get(f"_{key}")
             if mask is not None and np.shape(mask) != (NUM_ENVS,):
                 what = f"info _{key} does not say for which sub-environments there is a {key}"
@@ -204,13 +204,13 @@ class VectorCheck:
         again, other = (copied(self._env.reset(seed=self._seed + more)[0]) for more in (0, 1))
         if not nested.equal(first, again):
             what = "a second reset with the same seed gives other observations"
-            problem = Problem(what, "reset", allowed="generators that each reset(seed=...) begins anew")
+            problem = Problem(what, "reset", expected="generators that each reset(seed=...) begins anew")
             self.found.tell(problem, is_fault=False)
         rows = nested.unstack(first)
         if not nested.equal(first, other) and all(nested.equal(rows[0], row) for row in rows[1:]):
             what = "all sub-environments begin with the same observation, though it depends on the seed"
-            allowed = "a seed of its own for each, such as seed + its number"
-            self.found.tell(Problem(what, "reset", allowed=allowed), is_fault=False)
+            expected = "a seed of its own for each, such as seed + its number"
+            self.found.tell(Problem(what, "reset", expected=expected), is_fault=False)
 
 
 def check_environment(

@@ -94,8 +94,8 @@ class EnvironmentCheck:
         """Say how long episodes were, or that none has ended."""
         if not lengths:
             what = f"no episode has ended after {num_steps:,} env steps: returns are counted when episodes end"
-            allowed = "an end of its own, or gymnasium.wrappers.TimeLimit among env.wrappers"
-            self.tell(Problem(what, "step", allowed=allowed), is_fault=False)
+            expected = "an end of its own, or gymnasium.wrappers.TimeLimit among env.wrappers"
+            self.tell(Problem(what, "step", expected=expected), is_fault=False)
             return
         self.facts["episodes"] = (
             f"{len(lengths)} of {min(lengths)} to {max(lengths)} env steps (mean {np.mean(lengths):.1f}), "
@@ -109,8 +109,8 @@ class EnvironmentCheck:
             f"environment, first after {number} answers: a run is not reproducible, and one that is "
             "resumed goes on with other episodes"
         )
-        allowed = "randomness from self.np_random alone, which super().reset(seed=seed) seeds"
-        self.tell(Problem(what, "reset" if is_reset else "step", allowed=allowed), is_fault=False)
+        expected = "randomness from self.np_random alone, which super().reset(seed=seed) seeds"
+        self.tell(Problem(what, "reset" if is_reset else "step", expected=expected), is_fault=False)
 
 
 def answer_of(call: Callable[[], Any], called: str, method: str, sizes: str, got: str | None = None) -> tuple[Any, ...]:
@@ -129,8 +129,8 @@ def answer_of(call: Callable[[], Any], called: str, method: str, sizes: str, got
     try:
         answer = call()
     except Exception as error:  # a user's environment may raise anything
-        allowed = "reset(*, seed=None, options=None)" if method == "reset" else "every action of its action space"
-        raise RunFailure(Problem(f"{called} raised {type(error).__name__}: {error}", method, got, allowed)) from error
+        expected = "reset(*, seed=None, options=None)" if method == "reset" else "every action of its action space"
+        raise RunFailure(Problem(f"{called} raised {type(error).__name__}: {error}", method, got, expected)) from error
     count, word = (2, "two") if method == "reset" else (5, "five")
     if not isinstance(answer, tuple) or len(answer) != count or not isinstance(answer[-1], Mapping):
         raise RunFailure(Problem(f"{method} does not return {word} values", method, _outline(answer), sizes))

@@ -172,7 +172,7 @@ class _LossContract:
             elif not value.isfinite().all():
                 yield Problem(f"{name} is not finite on finite rows", "__call__", str(value.detach()))
             elif name in metrics.rows and value.requires_grad:
-                yield Problem(f"{name}, which is given for rows, has a gradient", "__call__", allowed="detach()")
+                yield Problem(f"{name}, which is given for rows, has a gradient", "__call__", expected="detach()")
 
     def is_known_by_its_metrics(self) -> Iterator[Problem]:
         """Each metric can be named in `stop`, and what it gives for rows can not."""
@@ -197,12 +197,12 @@ class _LossContract:
             is_meant = parameter.requires_grad and not name.startswith(self._untouched or "-")
             gradient = parameter.grad
             if gradient is not None and not gradient.isfinite().all():
-                yield Problem(f"the gradient of parameter {name} is not finite", "__call__", allowed="finite numbers")
+                yield Problem(f"the gradient of parameter {name} is not finite", "__call__", expected="finite numbers")
             is_reached = gradient is not None and bool(gradient.any())
             if is_reached != is_meant:
                 what = f"a gradient reaches parameter {name}" if is_reached else f"no gradient reaches parameter {name}"
-                allowed = "every learned parameter, but for those named by `untouched`"
-                yield Problem(what, "__call__", allowed=allowed)
+                expected = "every learned parameter, but for those named by `untouched`"
+                yield Problem(what, "__call__", expected=expected)
 
     def _differentiate(self, module: RLModule, metrics: LossMetrics) -> None:
         if metrics.losses is None:
@@ -228,16 +228,16 @@ class _LossContract:
             what = f"{term} reaches the parameters of several optimisers: {', '.join(reached)}"
             got = "; ".join(f"{optimizer}: {parameter}" for optimizer, parameter in reached.items())
             optimizers = ", ".join(f'"{name}": …' for name in members)
-            allowed = f"losses={{{optimizers}}} in the record, or runner.modules.frozen(network)"
-            yield Problem(what, "__call__", got, allowed)
+            expected = f"losses={{{optimizers}}} in the record, or runner.modules.frozen(network)"
+            yield Problem(what, "__call__", got, expected)
             return
 
     def is_the_same_without_reporting(self) -> Iterator[Problem]:
         """What is left out unless reporting is no part of `total_loss`."""
         (_, _, reported), (_, _, silent) = self._call(), self._call(is_reporting=False)
         if not torch.equal(reported.total_loss, silent.total_loss):
-            got, allowed = f"{silent.total_loss.item():.6g}", f"{reported.total_loss.item():.6g}"
-            yield Problem("total_loss differs without reporting", "__call__", got, allowed)
+            got, expected = f"{silent.total_loss.item():.6g}", f"{reported.total_loss.item():.6g}"
+            yield Problem("total_loss differs without reporting", "__call__", got, expected)
 
     def leaves_inputs_alone(self) -> Iterator[Problem]:
         """It does not write into the batch."""
@@ -246,7 +246,7 @@ class _LossContract:
         kept = {name: nested.map_leaves(torch.clone, column) for name, column in batch.items()}
         loss(module, batch)
         for name in [name for name in kept if name not in batch or not are_equal(batch[name], kept[name])]:
-            yield Problem(f"the loss writes into column {name} of the batch", "__call__", allowed="tensors of its own")
+            yield Problem(f"the loss writes into column {name} of the batch", "__call__", expected="tensors of its own")
 
     def is_a_mean_over_rows(self) -> Iterator[Problem]:
         """The same rows twice have the same loss: learning rates do not depend on the size of minibatches."""
@@ -275,11 +275,11 @@ class _LossContract:
         loss = self._loss()
         batch = self._batch(modules[0], loss)
         first, second = (loss(module, batch, True).total_loss for module in modules)
-        allowed = "draw_noise, from the stream that use_stream gives: columns of the batch"
+        expected = "draw_noise, from the stream that use_stream gives: columns of the batch"
         if not are_equal(process_streams(), before):
-            yield Problem("the loss draws random numbers of the process", "__call__", allowed=allowed)
+            yield Problem("the loss draws random numbers of the process", "__call__", expected=expected)
         elif not torch.equal(first, second):
-            yield Problem("the same batch has another loss", "__call__", allowed=allowed)
+            yield Problem("the same batch has another loss", "__call__", expected=expected)
 
     def stays_on_its_device(self) -> Iterator[Problem]:
         """It mixes no devices and reads no value back: torch's device without values fails where it would."""
@@ -292,8 +292,8 @@ class _LossContract:
             loss.after_step(module, _NUM_ROWS)
         except (NotImplementedError, RuntimeError) as error:
             what = f"the loss waits for its device, or leaves it: {type(error).__name__}: {error}"
-            allowed = "tensors on the module's device, without .item(), float(...), .cpu() and branches on values"
-            yield Problem(what, "__call__", allowed=allowed)
+            expected = "tensors on the module's device, without .item(), float(...), .cpu() and branches on values"
+            yield Problem(what, "__call__", expected=expected)
 
     def goes_on_from_its_state(self) -> Iterator[Problem]:
         """Its state is plain, and a new loss with this state and its random stream continues as this one."""
@@ -322,8 +322,8 @@ class _LossContract:
             if column is not None or not torch.equal(total, other_total):
                 result = f"draws other {column}" if column else "computes another total_loss"
                 what = f"a loss with the state of another one {result}"
-                allowed = "get_state includes all that later calls depend on; the learner saves the stream itself"
-                yield Problem(what, "get_state, set_state", got_keys, allowed)
+                advice = "get_state includes all that later calls depend on; the learner saves the stream itself"
+                yield Problem(what, "get_state, set_state", got_keys, advice)
                 return
 
     def _drawn(self, module: RLModule, loss: Loss, rows: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor]:
@@ -352,7 +352,7 @@ class _LossContract:
                 yield Problem("a compiled update learns other weights", "__call__")
             if compiled.update(batch, 0).compile_s:
                 what = "the second update is compiled again"
-                yield Problem(what, "__call__", allowed="coefficients that change named by `varying`, as tensors")
+                yield Problem(what, "__call__", expected="coefficients that change named by `varying`, as tensors")
 
     def _learner(self, is_compiled: bool = False) -> ModuleLearner:
         config = dataclasses.replace(self._config, minibatch_size=None, num_epochs=2)
@@ -371,7 +371,7 @@ class _LossContract:
             gradients.append(learner.gradients(own | sequences, 0).vector)
         if not np.allclose(gradients[0], gradients[1], rtol=1e-4, atol=1e-5):
             what = "padded steps of sequences change the gradient"
-            yield Problem(what, "__call__", allowed="outputs_at_steps, or at_steps, of the module for env steps alone")
+            yield Problem(what, "__call__", expected="outputs_at_steps, or at_steps, of the module for env steps alone")
 
 
 def _without_values(leaf: Tensor) -> Tensor:

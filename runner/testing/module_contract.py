@@ -114,8 +114,8 @@ class _ModuleContract:
         for name in _PASSES:
             outputs = getattr(self.module, name)(self._acting())
             if set(outputs) != set(self.module.outputs):
-                got, allowed = ", ".join(outputs), f"{', '.join(self.module.outputs)}, as `outputs` says"
-                yield Problem(f"{name} returns other columns than `outputs`", name, got, allowed)
+                got, expected = ", ".join(outputs), f"{', '.join(self.module.outputs)}, as `outputs` says"
+                yield Problem(f"{name} returns other columns than `outputs`", name, got, expected)
             yield from self._unfit(outputs, name, leading)
 
     def learns(self) -> Iterator[Problem]:
@@ -128,12 +128,14 @@ class _ModuleContract:
             yield Problem(what, "forward_train", ", ".join(outputs), "all of `train_outputs`")
         yield from self._unfit(outputs, "forward_train", leading)
         if not any(leaf.requires_grad for leaf in nested.leaves(dict(outputs)) if isinstance(leaf, Tensor)):
-            yield Problem("no output of forward_train has a gradient", "forward_train", allowed="outputs of parameters")
+            yield Problem(
+                "no output of forward_train has a gradient", "forward_train", expected="outputs of parameters"
+            )
         batch = self._acting()
         of_both = [forward(batch).get("action_dist_inputs") for forward in (self.module.forward_train, self._explore)]
         if all(one is not None for one in of_both) and not are_close(*of_both):
             what = "forward_train gives other action_dist_inputs than forward_exploration on the same rows"
-            yield Problem(what, "forward_train", allowed="equal ones: a loss compares both")
+            yield Problem(what, "forward_train", expected="equal ones: a loss compares both")
 
     def _explore(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         return self.module.forward_exploration(batch)
@@ -148,7 +150,7 @@ class _ModuleContract:
                 yield Problem(f"{name} returns {column} of another shape or dtype", name, got, f"{shape} float32")
         for column, output in outputs.items():
             if not all(leaf.isfinite().all() for leaf in nested.leaves(output)):
-                yield Problem(f"{name} returns {column} that is not finite", name, allowed="finite numbers")
+                yield Problem(f"{name} returns {column} that is not finite", name, expected="finite numbers")
 
     def _train_outputs(self) -> tuple[str, ...]:
         """Return what `forward_train` must return; `vf_preds` is not needed if `compute_values` is overridden."""
@@ -182,7 +184,7 @@ class _ModuleContract:
         for column in ("action_dist_inputs", "vf_preds"):
             if column in outputs and torch.equal(outputs[column], of_others[column]):
                 what = f"forward_train gives the same {column} for other observations"
-                yield Problem(what, "forward_train", allowed="outputs of `obs`")
+                yield Problem(what, "forward_train", expected="outputs of `obs`")
 
     def computes_each_row_by_itself(self) -> Iterator[Problem]:
         """A row of a batch gives what it gives alone."""
@@ -191,7 +193,7 @@ class _ModuleContract:
             for column in one:
                 if not are_close(one[column], _row(outputs[column], 2)):
                     what = f"{name} gives another {column} for a row alone than for the row in a batch"
-                    yield Problem(what, name, allowed="rows that do not depend on each other")
+                    yield Problem(what, name, expected="rows that do not depend on each other")
 
     def repeats_itself(self) -> Iterator[Problem]:
         """The same batch gives the same outputs, and no global random number is drawn."""
@@ -200,9 +202,11 @@ class _ModuleContract:
             again = getattr(self.module, name)(batch)
             if not are_equal(process_streams(), before):
                 what = f"{name} draws random numbers of the process"
-                yield Problem(what, name, allowed="column `noise`, of which `num_noise` says how many a row needs")
+                yield Problem(what, name, expected="column `noise`, of which `num_noise` says how many a row needs")
             elif not all(are_close(again[column], outputs[column]) for column in outputs):
-                yield Problem(f"{name} gives other outputs for the same batch", name, allowed="a function of the batch")
+                yield Problem(
+                    f"{name} gives other outputs for the same batch", name, expected="a function of the batch"
+                )
 
     def leaves_inputs_alone(self) -> Iterator[Problem]:
         """No pass writes into its batch."""
@@ -213,7 +217,7 @@ class _ModuleContract:
             changed = [c for c in dict.fromkeys([*kept, *batch]) if not _is_kept(batch.get(c), kept.get(c))]
             if changed:
                 what = f"{name} writes into {', '.join(changed)} of its batch"
-                yield Problem(what, name, allowed="outputs of its own")
+                yield Problem(what, name, expected="outputs of its own")
 
     def keeps_all_in_its_weights(self) -> Iterator[Problem]:
         """A module with the weights of another one acts as it does: they are all that env runners get."""
@@ -223,15 +227,15 @@ class _ModuleContract:
         expected, got = self.module.forward_exploration(batch), other.forward_exploration(batch)
         if not all(are_close(got[column], expected[column]) for column in expected):
             what = "a module with the weights of another one acts differently"
-            allowed = "nn.Parameters and float buffers (register_buffer) for all that outputs depend on"
-            yield Problem(what, "parameters", allowed=allowed)
+            advice = "nn.Parameters and float buffers (register_buffer) for all that outputs depend on"
+            yield Problem(what, "parameters", expected=advice)
 
     def is_made_from_its_seed(self) -> Iterator[Problem]:
         """Modules that are made with one seed of torch are equal."""
         first, second = (FlatParameters(self._made(0)).to_numpy() for _ in range(2))
         if not np.array_equal(first, second):
             what = "two modules that are made with the same seed differ"
-            yield Problem(what, "__init__", allowed="initial values from torch's generator, which a run seeds")
+            yield Problem(what, "__init__", expected="initial values from torch's generator, which a run seeds")
 
     def groups_parameters(self) -> Iterator[Problem]:
         """Each learned parameter is in one group; parameters of target networks are learned by none."""
@@ -242,12 +246,12 @@ class _ModuleContract:
             count, expected = grouped.count(parameter), int(parameter in learned)
             if count != expected:
                 what = f"parameter {names.get(parameter, 'of elsewhere')} is in {count} groups"
-                allowed = "1" if expected else "0, as it needs no gradient or is none of the module's"
-                yield Problem(what, "parameter_groups", str(count), allowed)
+                advice = "1" if expected else "0, as it needs no gradient or is none of the module's"
+                yield Problem(what, "parameter_groups", str(count), advice)
         for target, _ in self.module.target_networks():
             for name in [name for name, parameter in target.named_parameters() if parameter.requires_grad]:
                 yield Problem(
-                    f"parameter {name} of a target network is learned", "target_networks", allowed="target_of"
+                    f"parameter {name} of a target network is learned", "target_networks", expected="target_of"
                 )
 
     def follows_targets(self) -> Iterator[Problem]:
@@ -271,7 +275,9 @@ class _ModuleContract:
         if first.shape != shape or first.dtype != np.float32:
             yield Problem("draw_noise gives another shape or dtype", "draw_noise", outline(first), f"{shape} float32")
         elif not np.array_equal(first, second):
-            yield Problem("draw_noise gives other noise for the same stream", "draw_noise", allowed="draws of `stream`")
+            yield Problem(
+                "draw_noise gives other noise for the same stream", "draw_noise", expected="draws of `stream`"
+            )
 
     def fits_its_action_space(self) -> Iterator[Problem]:
         """The likeliest action has the shape of the space, and its log probability one number a row."""

@@ -171,7 +171,7 @@ class _OperatorContract:
                 yield Problem(f"{attribute} names no item", attribute, name, ", ".join(ITEMS))
         if operator.takes == () and not self._is_source:
             what = "an operator that takes no items is no Source"
-            yield Problem(what, "takes", allowed="runner.plans.Source, with poll")
+            yield Problem(what, "takes", expected="runner.plans.Source, with poll")
 
     def has_a_plain_state(self) -> Iterator[Problem]:
         """Its state is plain, and a new operator with this state has it, too."""
@@ -187,9 +187,9 @@ class _OperatorContract:
         """Items are of the kinds that `gives` names; without it, of the kinds that come."""
         operator = self._make(self._make_context())
         gives = operator.gives if operator.options is None else operator.options.gives
-        allowed = gives if isinstance(gives, tuple) else tuple({type(item).__name__ for item in self._items})
-        for kind in sorted({type(item).__name__ for item in self._all(self._items)} - set(allowed)):
-            yield Problem(f"the operator gives {kind}, which it does not declare", "gives", kind, ", ".join(allowed))
+        expected = gives if isinstance(gives, tuple) else tuple({type(item).__name__ for item in self._items})
+        for kind in sorted({type(item).__name__ for item in self._all(self._items)} - set(expected)):
+            yield Problem(f"the operator gives {kind}, which it does not declare", "gives", kind, ", ".join(expected))
 
     def leaves_items_alone(self) -> Iterator[Problem]:
         """Items that it has taken are as before: other plans may hold them."""
@@ -200,20 +200,20 @@ class _OperatorContract:
             key = find_difference(_comparable_fields(item), before)
             if key is not None:
                 what = f"the operator writes into its items: {key} of item {number} is another one afterwards"
-                yield Problem(what, "transform", allowed="items of its own, made by dataclasses.replace")
+                yield Problem(what, "transform", expected="items of its own, made by dataclasses.replace")
 
     def repeats_itself(self) -> Iterator[Problem]:
         """A new operator gives the same for the same items."""
         first, second = ([_comparable_fields(item) for item in self._all(self._items)] for _ in range(2))
         if not are_equal(first, second):
             what = "two new operators give different items for the same ones"
-            yield Problem(what, "transform", allowed="randomness from runner.streams.random_stream(seed, name)")
+            yield Problem(what, "transform", expected="randomness from runner.streams.random_stream(seed, name)")
 
     def reports_what_it_declares(self) -> Iterator[Problem]:
         """It reports each metric that it declares, a finite number."""
         for metric, value in self._straight()[1].items():
             if value is None:
-                yield Problem(f"{metric} is declared and not reported", "reports", allowed="items that it reports of")
+                yield Problem(f"{metric} is declared and not reported", "reports", expected="items that it reports of")
             elif not np.isfinite(value):
                 yield Problem(f"{metric} is not finite", "metrics.report", str(value))
 
@@ -236,14 +236,14 @@ class _OperatorContract:
             given += [_comparable_fields(item) for item in resumed]
             if not are_equal(given, expected):
                 what = f"an operator with the state after {number} items does not go on as the one it is of"
-                allowed = "a get_state of all that later items depend on, counters and random streams"
-                yield Problem(what, "get_state, set_state", f"{len(given)} items", f"{len(expected)} items; {allowed}")
+                advice = "a get_state of all that later items depend on, counters and random streams"
+                yield Problem(what, "get_state, set_state", f"{len(given)} items", f"{len(expected)} items; {advice}")
                 return
             reported = _reported_to(context)
             if not are_equal(reported, expected_metrics):
                 what = f"an operator with the state after {number} items reports other values than the one it is of"
-                allowed = f"{expected_metrics}; a get_state of all that later values depend on"
-                yield Problem(what, "get_state, set_state", str(reported), allowed)
+                advice = f"{expected_metrics}; a get_state of all that later values depend on"
+                yield Problem(what, "get_state, set_state", str(reported), advice)
                 return
 
 

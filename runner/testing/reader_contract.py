@@ -106,10 +106,10 @@ class _ReaderContract:
         if rewards.dtype.kind != "f" or not np.isfinite(rewards).all():
             yield Problem("rewards are no finite floats", "blocks", str(rewards.dtype), "finite float32 or float64")
         if len(set(block.episode_ids)) < len(block):
-            yield Problem("two whole episodes have one id", "blocks", allowed="ids that tell episodes apart")
+            yield Problem("two whole episodes have one id", "blocks", expected="ids that tell episodes apart")
         is_both = block.is_terminated & block.is_truncated
         if self._format.has_trajectories and is_both.any():
-            yield Problem("an episode is terminated and truncated", "blocks", allowed="one of both, or none")
+            yield Problem("an episode is terminated and truncated", "blocks", expected="one of both, or none")
 
     def reads_the_same_again(self) -> Iterator[Problem]:
         """A second stream, a copy, and raw tables hold the same episodes."""
@@ -123,14 +123,14 @@ class _ReaderContract:
         for way, read in ways.items():
             difference = _difference(concat_blocks(read()), self._whole)
             if difference is not None:
-                yield Problem(f"{way} gives another {difference}", "blocks, decode", allowed="the same episodes")
+                yield Problem(f"{way} gives another {difference}", "blocks, decode", expected="the same episodes")
 
     def knows_its_layout(self) -> Iterator[Problem]:
         """The layout names the columns that are read."""
-        got, allowed = set(self._open().layout.columns), set(self._whole.columns)
-        if got != allowed:
+        got, expected = set(self._open().layout.columns), set(self._whole.columns)
+        if got != expected:
             what = "the layout names other columns than are read"
-            yield Problem(what, "layout", ", ".join(sorted(got)), ", ".join(sorted(allowed)))
+            yield Problem(what, "layout", ", ".join(sorted(got)), ", ".join(sorted(expected)))
 
     def narrows_columns(self) -> Iterator[Problem]:
         """Fewer columns are the same rows, without infos."""
@@ -145,13 +145,13 @@ class _ReaderContract:
                 continue
             difference = find_difference(found.columns, {name: self._whole.columns[name] for name in _NEEDED})
             if difference is not None:
-                yield Problem(f"a source that is {way} gives other {difference}", "selection", allowed="the same rows")
+                yield Problem(f"a source that is {way} gives other {difference}", "selection", expected="the same rows")
 
     def refuses_other_spaces(self) -> Iterator[Problem]:
         """Data that do not fit the environment are refused."""
         spaces = Spaces(gym.spaces.Box(-1, 1, (17, 23)), gym.spaces.Discrete(2))
         if self._error_of(lambda: open_source(self._config(), spaces)) is None:
-            yield Problem("data that do not fit the environment are read", "blocks", allowed="columns of their shapes")
+            yield Problem("data that do not fit the environment are read", "blocks", expected="columns of their shapes")
 
     def refuses_damaged_files(self) -> Iterator[Problem]:
         """Files that are cut off are refused by name."""
@@ -163,7 +163,7 @@ class _ReaderContract:
                 file.write_bytes(file.read_bytes()[:_KEPT_BYTES])
             error = self._error_of(lambda: list(self._open(path).blocks()))
         if error is None:
-            yield Problem("files that are cut off are read", "blocks", allowed="a DataError that names the file")
+            yield Problem("files that are cut off are read", "blocks", expected="a DataError that names the file")
         elif not any(str(file) in str(error) for file in [path, *files]):
             yield Problem("the error about a damaged file does not name it", "blocks", str(error))
 

@@ -98,11 +98,11 @@ def _started(name: str, run: TrackedRun) -> Tracker:
     try:
         return _TRACKERS[name](run)
     except ImportError as error:
-        what, allowed = (
+        what, expected = (
             f"tracking.extra_trackers: {name} needs a package that is not installed",
             f"pip install {_PACKAGES[name]}",
         )
-        raise UserError(Problem(what, got=str(error), allowed=allowed).render_alone()) from error
+        raise UserError(Problem(what, got=str(error), expected=expected).render_alone()) from error
     except Exception as error:  # no login, no network, ...
         what = f"tracking.extra_trackers: {name} does not start: {type(error).__name__}: {error}"
         raise UserError(Problem(what).render_alone()) from error

@@ -332,7 +332,8 @@ def test_an_undeclared_metric() -> None:
         (
             (f"callbacks=[{{_target_: {OWN}.NoReduction}}]",),
             r"NoReduction.reports\['is_success'\] names no reduction\n +where +callbacks, .*own_callbacks.py:\d+,\s+"
-            r"NoReduction\n +got +medain\n +allowed +mean, sum, min, max, median, last, p1 to p99\n +nearest +median",
+            r"NoReduction\n +got +medain\n +expected +mean, sum, min, max, median, last, p1 to p99\n"
+            r" +did you mean +median",
         ),
         ((RETURNS, "stop.callbacks.own_retrun=3"), r"own_retrun(.*\n)*.*callbacks/own_return"),
         (

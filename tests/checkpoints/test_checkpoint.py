@@ -146,7 +146,7 @@ def cut_off(where: str) -> Problem:
         "a file of the checkpoint was cut off or altered",
         where=where,
         got="N bytes with digest ...",
-        allowed="digest ...",
+        expected="digest ...",
     )
 
 
@@ -154,7 +154,9 @@ def unreadable(got: str) -> Problem:
     return Problem("the checkpoint has no readable manifest", where="TMP/one/manifest.json", got=got)
 
 
-ALTERED = Problem("the checkpoint was altered", where="TMP/one/manifest.json", got="digest ...", allowed="e152178b0314")
+ALTERED = Problem(
+    "the checkpoint was altered", where="TMP/one/manifest.json", got="digest ...", expected="e152178b0314"
+)
 DAMAGES = [
     pytest.param(lambda f: _cut(f / "learners.safetensors"), cut_off("TMP/one/learners.safetensors"), id="tensors_cut"),
     pytest.param(
@@ -194,7 +196,7 @@ DAMAGES = [
             "the checkpoint has another schema version",
             where="TMP/one/manifest.json",
             got="1",
-            allowed="3; read this checkpoint with the version of runner that wrote it, or start a new run",
+            expected="3; read this checkpoint with the version of runner that wrote it, or start a new run",
         ),
         id="other_version",
     ),

@@ -157,7 +157,7 @@ def test_a_cut_segment_is_named_at_once(two: Path) -> None:
         "a file of the checkpoint was cut off or altered",
         where=str(path),
         got="666 bytes",
-        allowed="667 bytes",
+        expected="667 bytes",
         nearest=str(two.with_name("iteration_000001")),
     )
 

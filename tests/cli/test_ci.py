@@ -246,15 +246,15 @@ def test_what_xml_cannot_hold_is_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--assert", "best"], "no condition: best\n   where    --assert\n   allowed  'METRIC >="),
+        (["--assert", "best"], "no condition: best\n   where         --assert\n   expected      'METRIC >="),
         (["--assert", "a >= b"], "no condition: a >= b"),
         (["--assert"], "--assert needs a condition"),
-        (["--assert", f"{RETURN[:-1]} >= 4"], f"   nearest  {RETURN}"),
+        (["--assert", f"{RETURN[:-1]} >= 4"], f"   did you mean  {RETURN}"),
         (["--assert", f"evaluation/{RETURN} >= 4"], "nothing is evaluated"),
         (["--assert", f"iqm({RETURN}) >= 4"], "is over the seeds of a sweep, and this is a single run"),
         (["--assert", f"mean({RETURN}) >= 4"], "no condition: mean("),
-        (["-m", "seed=1,2", "--assert", f"iqm({RETURN[:-1]}) >= 4"], f"   nearest  {RETURN}"),
-        (["--budget", "5x"], "no duration: 5x\n   where    --budget\n   allowed  120s, 2m, 1h30m"),
+        (["-m", "seed=1,2", "--assert", f"iqm({RETURN[:-1]}) >= 4"], f"   did you mean  {RETURN}"),
+        (["--budget", "5x"], "no duration: 5x\n   where         --budget\n   expected      120s, 2m, 1h30m"),
         (["--budget", "1h30"], "no duration: 1h30"),
         (["--budget", "0s"], "no duration: 0s"),
         (["--budget", ""], "no duration: "),
@@ -287,7 +287,7 @@ def test_resume_knows_the_metrics(run_main: Run, tmp_path: Path) -> None:
     before = (tmp_path / "run" / "progress.jsonl").read_bytes()
     outcome = run_main("resume", "run", "stop.training_iteration=2", "--assert", f"{RETURN[:-1]} >= 4")
     assert outcome.code == 2
-    assert f"nearest  {RETURN}" in outcome.err
+    assert f"did you mean  {RETURN}" in outcome.err
     assert (tmp_path / "run" / "progress.jsonl").read_bytes() == before
 
 
@@ -316,7 +316,7 @@ def test_formats(run_cli: RunCli) -> None:
         assert (good.returncode, good.stdout.splitlines()[0], good.stderr) == (0, "ppo_cartpole: no problems", "[]\n")
     unknown = run_cli("validate", "--format=githb", TRAIN[0])
     assert unknown.returncode == 2
-    assert unknown.stderr == "unknown format githb\n   allowed  text, github\n   nearest  github\n"
+    assert unknown.stderr == "unknown format githb\n   expected      text, github\n   did you mean  github\n"
     nowhere = run_cli("validate", "--format", "github", "--config-dir", "nowhere", TRAIN[0])
     assert nowhere.returncode == 2
     assert nowhere.stdout == "::error title=python -m runner::--config-dir nowhere: no such folder\n"

@@ -48,7 +48,8 @@ def test_a_run_becomes_an_onnx_file(run_main: RunMain, run_dir: Path, tmp_path: 
     again = run_main("export", "run", "policy.onnx")
     assert again.code == 2
     assert again.err == (
-        "the file exists already\n   where    policy.onnx\n   allowed  another file, or --force to overwrite it\n"
+        "the file exists already\n   where         policy.onnx\n"
+        "   expected      another file, or --force to overwrite it\n"
     )
     (tmp_path / "policy.onnx").write_bytes(b"old")
     assert run_main("export", "run", "policy.onnx", "--force").code == 0
@@ -77,7 +78,7 @@ def test_one_module_of_several(run_main: RunMain, tmp_path: Path) -> None:
     assert len(modules) > 1
     outcome = run_main("export", "run", "policy.onnx", "--module", modules[0] + "x")
     assert outcome.code == 2
-    assert f"nearest  {modules[0]}" in outcome.err
+    assert f"did you mean  {modules[0]}" in outcome.err
     assert not (tmp_path / "policy.onnx").exists()
     outcome = run_main("export", "run", "policy.onnx", "--module", modules[1])
     assert (outcome.code, outcome.err) == (0, "")
@@ -89,10 +90,10 @@ def test_one_module_of_several(run_main: RunMain, tmp_path: Path) -> None:
     [
         (["run"], "FILE is missing"),
         ([], "RUN_DIR is missing"),
-        (["run", "policy"], "the format of policy is not known\n   allowed  --format onnx or --format pt2"),
+        (["run", "policy"], "the format of policy is not known\n   expected      --format onnx or --format pt2"),
         (["run", "policy.onnx", "--format", "onx"], "unknown format onx"),
         (["run", "policy.onnx", "--format"], "--format needs a value"),
-        (["run", "policy.onnx", "--forse"], "nearest  --force"),
+        (["run", "policy.onnx", "--forse"], "did you mean  --force"),
         (["run", "policy.onnx", "another"], "another is no override"),
         (["nowhere", "policy.onnx"], "no such folder"),
         (["run", "run", "--format", "onnx"], "this is a folder"),
@@ -142,10 +143,10 @@ def test_conditions_and_the_registry(run_main: RunMain, tmp_path: Path, monkeypa
     outcome = run_main("register", "outputs/run", "--name", "cartpole", "--if", f"{metric} >= 1e9")
     assert outcome.code == 1
     assert "not registered: the run is not good enough" in outcome.err
-    assert f"allowed  {metric} >= 1e+09" in outcome.err
+    assert f"expected      {metric} >= 1e+09" in outcome.err
     outcome = run_main("register", "outputs/run", "--name", "cartpole", "--if", f"{metric[:-1]} >= 1")
     assert outcome.code == 2
-    assert f"nearest  {metric}" in outcome.err
+    assert f"did you mean  {metric}" in outcome.err
 
     import mlflow
 

@@ -37,7 +37,7 @@ class OtherWidth(Good):
 @pytest.mark.parametrize(
     ("name", "messages"),
     [
-        ("MisspeltColumn", ["KeyError: 'observations'", "batch: obs (8, 4) float32", "allowed obs"]),
+        ("MisspeltColumn", ["KeyError: 'observations'", "batch: obs (8, 4) float32", "expected obs"]),
         ("MisspeltLayer", ["has no attribute 'pi_net'"]),
         ("OtherWidth", ["shapes cannot be multiplied (8x4 and 5x2)", "batch: obs (8, 4) float32"]),
     ],

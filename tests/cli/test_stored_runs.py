@@ -55,7 +55,7 @@ def test_a_run_dir_that_may_not_be_written(run_main: RunMain, run_dir: Path, per
         Problem(
             "the run dir cannot be written: permission denied",
             where="TMP/run",
-            allowed="permission to write there, or hydra.run.dir=DIR to write into another folder",
+            expected="permission to write there, or hydra.run.dir=DIR to write into another folder",
         )
     ]
     assert files_of(run_dir) == before
@@ -71,7 +71,7 @@ def test_a_part_of_the_run_dir_that_may_not_be_written(
     outcome = run_main(verb, str(run_dir), "stop.training_iteration=3")
     (run_dir / name).chmod(0o755)
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err.splitlines()[1] == f"   where    {run_dir / name}"
+    assert outcome.err.splitlines()[1] == f"   where         {run_dir / name}"
     assert files_of(run_dir) == before
 
 
@@ -80,7 +80,7 @@ def test_a_file_where_the_run_dir_should_be(run_main: RunMain, run_dir: Path, ve
     (tmp_path / "file").touch()
     outcome = run_main(verb, str(run_dir), "stop.training_iteration=3", "hydra.run.dir=file/new")
     assert (outcome.code, outcome.out) == (2, "")
-    assert outcome.err == f"the run dir cannot be made: this is no folder\n   where    {tmp_path / 'file'}\n"
+    assert outcome.err == f"the run dir cannot be made: this is no folder\n   where         {tmp_path / 'file'}\n"
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,7 @@ def test_other_spaces_name_the_override_that_brought_them(run_main: RunMain, run
                         "stop.training_iteration (2 -> 3)"
                     ),
                     got="encoder.layers.0.weight (32, 4) in the checkpoint",
-                    allowed="encoder.layers.0.weight (32, 3) in this configuration",
+                    expected="encoder.layers.0.weight (32, 3) in this configuration",
                 )
             ]
         ),

@@ -25,7 +25,7 @@ def test_validate_reports_all_mistakes(run_cli: RunCli) -> None:
     result = run_cli("validate", CARTPOLE, "algorithm.gama=0.9", "seed=-1")
     assert (result.returncode, result.stdout) == (2, "")
     assert result.stderr.startswith("2 problems in the configuration\n\n1. ")
-    assert "unknown key algorithm.gama\n   where    override algorithm.gama=0.9" in result.stderr
+    assert "unknown key algorithm.gama\n   where         override algorithm.gama=0.9" in result.stderr
     assert "Traceback" not in result.stderr
 
 
@@ -47,7 +47,7 @@ def test_validate_checks_every_value_of_a_sweep(run_cli: RunCli) -> None:
 def test_training_validates_first(run_cli: RunCli, tmp_path: Path) -> None:
     result = run_cli(CARTPOLE, "algorithm.gama=0.9")
     assert (result.returncode, result.stdout) == (2, "")
-    assert "nearest  gamma" in result.stderr
+    assert "did you mean  gamma" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -61,11 +61,11 @@ def test_a_sweep_validates_first(run_cli: RunCli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["validte"], "nearest  validate"),
+        (["validte"], "did you mean  validate"),
         (["train"], "unknown verb train"),
         (
             [CARTPOLE, "--cfg", "job"],
-            "--cfg is a flag of Hydra that runner does not have\n   allowed  python -m runner show",
+            "--cfg is a flag of Hydra that runner does not have\n   expected      python -m runner show",
         ),
         ([CARTPOLE, "--resolve"], "python -m runner show"),
         ([CARTPOLE, "--info"], "python -m runner show"),
@@ -74,7 +74,7 @@ def test_a_sweep_validates_first(run_cli: RunCli, tmp_path: Path) -> None:
         (["--hydra-help"], "python -m runner --help"),
         (["evaluate", "--cfg=job"], "python -m runner show"),
         (["-cd", "nowhere", CARTPOLE], "no such folder"),
-        (["--confg-dir=x"], "nearest  --config-dir"),
+        (["--confg-dir=x"], "did you mean  --config-dir"),
         (["validate", "--config-dir"], "--config-dir needs a folder"),
         (["validate", "--config-dir", "nowhere", CARTPOLE], "no such folder"),
         (["validate", "ppo_cartpole"], "ppo_cartpole is no override"),

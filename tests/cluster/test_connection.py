@@ -99,7 +99,7 @@ def test_a_cluster_that_is_named_is_joined(running: tuple[Path, str]) -> None:
 def test_an_address_without_a_cluster_is_told(running: tuple[Path, str]) -> None:
     result = client(running[0], "no_address")
     assert "no Ray cluster can be joined: " in result["error"]
-    assert "   where    ray.address\n   got      no_address\n" in result["error"]
+    assert "   where         ray.address\n   got           no_address\n" in result["error"]
 
 
 @pytest.mark.slow

@@ -170,5 +170,5 @@ def test_an_actor_that_no_node_can_hold_is_refused_at_once(nodes: Nodes, start_m
     _, err = run.communicate(timeout=WAIT_S)
     assert run.returncode == 2
     assert "no node of the Ray cluster can hold an actor that this run asks for" in err
-    assert re.search(r"got +CPU 3\n +allowed +CPU 0 \(1 node\); CPU 2 \(2 nodes\)\n", err), err
+    assert re.search(r"got +CPU 3\n +expected +CPU 0 \(1 node\); CPU 2 \(2 nodes\)\n", err), err
     assert not (tmp_path / "run" / "progress.jsonl").exists()

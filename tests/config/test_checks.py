@@ -57,7 +57,7 @@ def test_bounds_hold_for_items_and_exclude_nan() -> None:
     for value in ([0], [5]):
         problem = check_value("x", value, list[int], option, None)
         assert problem is not None
-        assert problem.allowed == "a list of integers >= 1 and < 5"
+        assert problem.expected == "a list of integers >= 1 and < 5"
 
 
 def test_long_lists_of_names_keep_the_likely_ones() -> None:

@@ -26,7 +26,7 @@ def config_of(*overrides: str, experiment: str = "ppo_cartpole") -> ExperimentCo
         ("{min: 5, max: 4}", "min is above max"),
         ("{min: 2}", "has no max"),
         ("{}", "has no min and no max"),
-        ("{min: 1, max: 2, maxx: 3}", r"num_env_runners.maxx is not known[\s\S]*nearest +max"),
+        ("{min: 1, max: 2, maxx: 3}", r"num_env_runners.maxx is not known[\s\S]*did you mean +max"),
         ("{min: 1, max: 2.5}", "has the wrong type"),
     ],
 )

@@ -111,7 +111,7 @@ BAD = {
     "path in the place of an id": (
         ["+experiment=ppo_cartpole", f"env.env={TARGETS}.Agents"],
         f"no environment {TARGETS}.Agents is registered",
-        f"allowed env._target_={TARGETS}.Agents instead of env.env",
+        f"expected env._target_={TARGETS}.Agents instead of env.env",
     ),
     "path into a package that is not there": (
         ["+experiment=ppo_cartpole", "env.env=my_roms.code.Agents"],
@@ -123,17 +123,17 @@ BAD = {
         "no environment my_rooms.Maze-v1 is registered",
         "module:id imports the module",
     ),
-    "unknown argument": (with_env("Maze", "{size: 3, wals: []}"), "Maze takes no argument wals", "nearest  walls"),
+    "unknown argument": (with_env("Maze", "{size: 3, wals: []}"), "Maze takes no argument wals", "did you mean  walls"),
     "missing argument": (with_env("Maze"), "Maze needs the argument size", "env.env_config"),
     "unknown argument for the base class": (
         with_env("NamedMaze", "{name: a, size: 3, wals: []}"),
         "NamedMaze takes no argument wals",
-        "nearest  walls",
+        "did you mean  walls",
     ),
     "missing argument of the base class": (with_env("NamedMaze", "{name: a}"), "needs the argument size", "name"),
     "argument that is given already": (with_env("FixedMaze", "{size: 3}"), "FixedMaze takes no argument size", "walls"),
     "missing argument beside others": (with_env("LooseMaze", "{colour: red}"), "needs the argument size", "size"),
-    "unknown argument of all": (with_env("Mazes", "{sze: 3}"), "Mazes takes no argument sze", "nearest  size"),
+    "unknown argument of all": (with_env("Mazes", "{sze: 3}"), "Mazes takes no argument sze", "did you mean  size"),
     "unknown argument of a function": (with_env("make_maze", "{sze: 3}"), "make_maze takes no argument sze", "size"),
     "missing argument of a function": (with_env("make_maze"), "make_maze needs the argument size", "size"),
     "no environment": (with_env("Plain"), "is no subclass of gymnasium.Env", "env._target_"),
@@ -141,33 +141,33 @@ BAD = {
     "wrapper that is not there": (
         with_env("make_mazes", wrappers=f"[{{_target_: {TARGETS}.Wraped}}]"),
         f"env.wrappers.0._target_: {TARGETS} has no Wraped",
-        "nearest  Wrapped",
+        "did you mean  Wrapped",
     ),
     "missing argument of a wrapper": (
         with_env("make_mazes", wrappers=f"[{{_target_: {TARGETS}.Wrapped}}]"),
         "env.wrappers.0: Wrapped needs the argument factor",
-        "allowed  factor",
+        "expected      factor",
     ),
     "unknown argument of a wrapper": (
         with_env("make_mazes", wrappers="[{_target_: gymnasium.wrappers.NormalizeReward, gama: 0.9}]"),
         "env.wrappers.0: NormalizeReward takes no argument gama",
-        "nearest  gamma",
+        "did you mean  gamma",
     ),
     "wrappers that are no list": (with_env("make_mazes", wrappers="3"), "env.wrappers has the wrong type", "a list"),
     "argument of an id": (
         ["+experiment=ppo_pendulum", "env.env_config.gravity=9"],
         "PendulumEnv takes no argument gravity",
-        "allowed  g, render_mode",
+        "expected      g, render_mode",
     ),
     "module of an id": (
         ["+experiment=ppo_cartpole", "env.env='my_rooms.cde:Maze-v0'"],
         "package my_rooms has no module cde",
-        "where    override env.env='my_rooms.cde:Maze-v0'",
+        "where         override env.env='my_rooms.cde:Maze-v0'",
     ),
     "module of an id that is no package": (
         ["+experiment=ppo_cartpole", "env.env='my_romos:Maze-v0'"],
         "there is no package my_romos",
-        "where    override env.env='my_romos:Maze-v0'",
+        "where         override env.env='my_romos:Maze-v0'",
     ),
     "function for a module": (
         ["+experiment=ppo_cartpole", f"module._target_={TARGETS}.make_maze"],
@@ -177,7 +177,7 @@ BAD = {
     "no mapping": (
         ["+experiment=ppo_multi_agent_cartpole_shared", f"multi_agent.agent_to_module={{_target_: {TARGETS}.Plain}}"],
         f"multi_agent.agent_to_module._target_: {TARGETS}.Plain is no subclass of AgentMapping",
-        "where    override multi_agent.agent_to_module",
+        "where         override multi_agent.agent_to_module",
     ),
     "no loss": (
         ["+experiment=ppo_cartpole", f"algorithm.loss={TARGETS}.Plain"],
@@ -197,7 +197,7 @@ BAD = {
     "connector of a pipeline": (
         with_connector(f"{{_target_: {TARGETS}.Pipeline, connectors: [{{_target_: {TARGETS}.Connector, facto: 3}}]}}"),
         "connectors.learner.0.append.connectors.0._target_: Connector takes no argument facto",
-        "nearest  factor",
+        "did you mean  factor",
     ),
     "connector of a pipeline in a pipeline": (
         with_connector(

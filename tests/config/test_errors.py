@@ -36,41 +36,42 @@ LONG = Problem(
     + "while a word-that-is-long is not broken",
     where="conf/experiment/mine.yaml:3",
     got="a text\nof two lines",
-    allowed=", ".join(f"option_{k}" for k in range(16)),
+    expected=", ".join(f"option_{k}" for k in range(16)),
     nearest="option_1",
 )
-SHORT = Problem("only this is known", nearest="something")
+SHORT = Problem("only this is known", nearest="something", fix="set it")
 RENDERED = """\
 2 problems in the configuration
 
 1. a text that is longer than a line continues below its first word, and so do the following lines of it, a
    text that is longer than a line continues below its first word, and so do the following lines of it, while
    a word-that-is-long is not broken
-   where    conf/experiment/mine.yaml:3
-   got      a text
-            of two lines
-   allowed  option_0, option_1, option_2, option_3, option_4, option_5, option_6, option_7, option_8,
-            option_9, option_10, option_11, option_12, option_13, option_14, option_15
-   nearest  option_1
+   where         conf/experiment/mine.yaml:3
+   got           a text
+                 of two lines
+   expected      option_0, option_1, option_2, option_3, option_4, option_5, option_6, option_7, option_8,
+                 option_9, option_10, option_11, option_12, option_13, option_14, option_15
+   did you mean  option_1
 
 2. only this is known
-   nearest  something"""
+   did you mean  something
+   fix           set it"""
 ALONE = """\
 a text that is longer than a line continues below its first word, and so do the following lines of it, a text
 that is longer than a line continues below its first word, and so do the following lines of it, while a
 word-that-is-long is not broken
-   where    conf/experiment/mine.yaml:3
-   got      a text
-            of two lines
-   allowed  option_0, option_1, option_2, option_3, option_4, option_5, option_6, option_7, option_8,
-            option_9, option_10, option_11, option_12, option_13, option_14, option_15
-   nearest  option_1"""
+   where         conf/experiment/mine.yaml:3
+   got           a text
+                 of two lines
+   expected      option_0, option_1, option_2, option_3, option_4, option_5, option_6, option_7, option_8,
+                 option_9, option_10, option_11, option_12, option_13, option_14, option_15
+   did you mean  option_1"""
 
 
 def test_all_problems_are_one_numbered_report() -> None:
     assert str(ConfigError([LONG, SHORT])) == RENDERED
     assert str(ConfigError([SHORT])) == (
-        "1 problem in the configuration\n\n1. only this is known\n   nearest  something"
+        "1 problem in the configuration\n\n1. only this is known\n   did you mean  something\n   fix           set it"
     )
 
 

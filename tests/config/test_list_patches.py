@@ -120,14 +120,14 @@ def test_one_edit_of_the_composed_list(config_dir: Path) -> None:
 
 @pytest.mark.parametrize("override", [f"{KEY}.7.remove=A", f"~{KEY}.0"])
 def test_an_edit_that_is_not_there_or_cannot_go(config_dir: Path, report_of: ReportOf, override: str) -> None:
-    assert f"where    override {override}" in report_of(["+experiment=mine", override], config_dir)
+    assert f"where         override {override}" in report_of(["+experiment=mine", override], config_dir)
 
 
 @pytest.mark.parametrize("edits", ["[{remove: A}, {discard: earlier_edits}]", "[{discard: everything}]"])
 def test_discard_stands_first_and_means_one_thing(report_of: ReportOf, edits: str) -> None:
     report = report_of(["+experiment=ppo_cartpole", f"{KEY}={edits}"])
     assert "discard must be the first item of a list" in report
-    assert "allowed  - discard: earlier_edits" in report
+    assert "expected      - discard: earlier_edits" in report
 
 
 @pytest.mark.parametrize("edits", ["{append: {x: 1}}", "3", "{0: {remove: A}}", "null"])

@@ -35,21 +35,21 @@ NO_MLFOW = Problem(
     "group tracking has no option mlfow",
     where="override tracking=mlfow",
     got="mlfow",
-    allowed="mlflow, none; files of your own in DIR/tracking with --config-dir DIR",
+    expected="mlflow, none; files of your own in DIR/tracking with --config-dir DIR",
     nearest="mlflow",
 )
 NO_CARTPOL = Problem(
     "no environment CartPol-v1 is registered",
     where="override env.env=CartPol-v1",
     got="CartPol-v1",
-    allowed=(
+    expected=(
         "Acrobot-v1, CarRacing-v3, CartPole-v0, CartPole-v1, CliffWalking-v1, Pendulum-v1, "
         "phys2d/CartPole-v0, phys2d/CartPole-v1, ... (55 more); module:id imports the module "
         "that registers the id"
     ),
     nearest="CartPole-v1",
 )
-NO_VALUE = Problem("seed is no override: it has no value", where="override seed", allowed=AN_OVERRIDE)
+NO_VALUE = Problem("seed is no override: it has no value", where="override seed", expected=AN_OVERRIDE)
 NEGATIVE_LR = out_of_range("algorithm.lr", "-1", SCHEDULE)
 NO_BLOCK = Problem(
     "this experiment file is no block of keys, or lacks its first line `# @package _global_`",
@@ -59,7 +59,7 @@ CHOSEN_TWICE = Problem(
     "algorithm is chosen already, and the experiment chooses ppo_sb3 beside it",
     where="my_conf/experiment/mine.yaml:3",
     got="algorithm: ppo_sb3",
-    allowed="- override /algorithm: ppo_sb3",
+    expected="- override /algorithm: ppo_sb3",
 )
 
 ODD_CUSTOM_RESOURCES = "env_runners.custom_resources_per_env_runner={CPU: 2, memory: 1, simulator: 1.5, license: 0}"
@@ -72,27 +72,27 @@ ODD_EDITS = (
 )
 
 
-def no_effect(key: str, got: str, actors: str, allowed: str, where: str | None = None) -> Problem:
+def no_effect(key: str, got: str, actors: str, expected: str, where: str | None = None) -> Problem:
     where = where or f"override {key}=" + got.strip('"')
-    return Problem(f"{key} has no effect: this run has no remote {actors}", where, got, allowed)
+    return Problem(f"{key} has no effect: this run has no remote {actors}", where, got, expected)
 
 
-def for_a_single_agent(what: str, where: str, got: str, allowed: str) -> Problem:
+def for_a_single_agent(what: str, where: str, got: str, expected: str) -> Problem:
     several = "runner.environments.MultiAgentCartPole has several"
-    return Problem(f"{what} is for environments with a single agent, and {several}", where, got, allowed)
+    return Problem(f"{what} is for environments with a single agent, and {several}", where, got, expected)
 
 
-def none_for_simulators(what: str, where: str, got: str, allowed: str) -> Problem:
-    return Problem(f"{what} has no effect on simulators that step themselves (env.port)", where, got, allowed)
+def none_for_simulators(what: str, where: str, got: str, expected: str) -> Problem:
+    return Problem(f"{what} has no effect on simulators that step themselves (env.port)", where, got, expected)
 
 
-def one_by_one(what: str, where: str, got: str, allowed: str) -> Problem:
+def one_by_one(what: str, where: str, got: str, expected: str) -> Problem:
     together = "gymnasium.envs.classic_control.cartpole.CartPoleVectorEnv steps all of them together"
     return Problem(
         f"{what} needs sub-environments that are made one by one, and {together}",
         where=where,
         got=got,
-        allowed=f"{allowed}, or a gymnasium.Env, which steps one",
+        expected=f"{expected}, or a gymnasium.Env, which steps one",
     )
 
 
@@ -105,13 +105,13 @@ def no_amount(key: str, where: str, got: str) -> Problem:
 
 
 def no_filter(place: int, got: str) -> Problem:
-    where, allowed = f"override {ODD_CONV_FILTERS}", "[out_channels, kernel, stride], integers >= 1"
-    return Problem(f"module.conv_filters[{place}] is no filter", where, got, allowed)
+    where, expected = f"override {ODD_CONV_FILTERS}", "[out_channels, kernel, stride], integers >= 1"
+    return Problem(f"module.conv_filters[{place}] is no filter", where, got, expected)
 
 
-def no_metric(name: str, where: str, allowed: str) -> Problem:
+def no_metric(name: str, where: str, expected: str) -> Problem:
     nearest = "env_runners/episode_return_mean"
-    return Problem(f"no part of this run produces the metric {name}", where, name, allowed, nearest)
+    return Problem(f"no part of this run produces the metric {name}", where, name, expected, nearest)
 
 
 def no_schedule(key: str, why: str, where: str, got: str) -> Problem:
@@ -119,9 +119,9 @@ def no_schedule(key: str, why: str, where: str, got: str) -> Problem:
 
 
 def not_a_connector(place: str, got: str) -> Problem:
-    allowed = "{_target_: package.module.Connector, argument: value, ...}"
+    expected = "{_target_: package.module.Connector, argument: value, ...}"
     what = f"connectors.learner.{place} must be a connector with a _target_"
-    return Problem(what, f"override {ODD_EDITS}", got, allowed)
+    return Problem(what, f"override {ODD_EDITS}", got, expected)
 
 
 def not_one_edit(place: int, got: str) -> Problem:
@@ -153,7 +153,7 @@ MISTAKES = [
                 "group experiment has no option ppo_cartpol",
                 where="override +experiment=ppo_cartpol",
                 got="ppo_cartpol",
-                allowed=Including(
+                expected=Including(
                     "a2c_cartpole, ",
                     " ppo_cartpole, ",
                     " more); files of your own in DIR/experiment with --config-dir DIR",
@@ -178,7 +178,7 @@ MISTAKES = [
                 "env.env_config: CartPoleVectorEnv takes no argument sutton_barto_rewrd",
                 where="override env.env_config.sutton_barto_rewrd=true",
                 got='{"sutton_barto_rewrd": true}',
-                allowed="max_episode_steps, render_mode, sutton_barto_reward",
+                expected="max_episode_steps, render_mode, sutton_barto_reward",
                 nearest="sutton_barto_reward",
             )
         ],
@@ -205,7 +205,7 @@ MISTAKES = [
                 ),
                 where="override stop.evaluation.env_runners.episode_return_mean=1",
                 got="evaluation/env_runners/episode_return_mean",
-                allowed="evaluation.evaluation_interval=10, or a metric of training",
+                expected="evaluation.evaluation_interval=10, or a metric of training",
             )
         ],
         id="metric_of_evaluation_that_is_off",
@@ -229,7 +229,7 @@ MISTAKES = [
                 "this override cannot be read: no viable alternative at input '[32'",
                 where="override module.fcnet_hiddens=[32",
                 got="module.fcnet_hiddens=[32",
-                allowed=AN_OVERRIDE,
+                expected=AN_OVERRIDE,
             )
         ],
         id="override_that_cannot_be_read",
@@ -241,7 +241,7 @@ MISTAKES = [
                 "seed asks for several values, which is a sweep",
                 where="override seed=1,2",
                 got="1,2",
-                allowed="-m for one run per value, [1,2] for a list, '1,2' in quotes for text with a comma",
+                expected="-m for one run per value, [1,2] for a list, '1,2' in quotes for text with a comma",
             )
         ],
         id="sweep_without_multirun",
@@ -334,7 +334,7 @@ MISTAKES = [
                 "algorithm.minibatch_size 5000 is larger than algorithm.train_batch_size_per_learner 4000",
                 where="override algorithm.minibatch_size=5000",
                 got="5000",
-                allowed="at most 4000, or null for the whole batch",
+                expected="at most 4000, or null for the whole batch",
             )
         ],
         id="large_minibatch",
@@ -346,7 +346,7 @@ MISTAKES = [
                 "stop is empty: nothing would end the run",
                 where="conf/experiment/ppo_cartpole.yaml:10",
                 got="{}",
-                allowed="stop.training_iteration=100, stop.env_runners.episode_return_mean=450, or any other metric",
+                expected="stop.training_iteration=100, stop.env_runners.episode_return_mean=450, or any other metric",
             )
         ],
         id="empty_stop",
@@ -382,7 +382,7 @@ MISTAKES = [
                 "learners.prefetch: the learner is in the driver, which makes no train batch while it updates",
                 where="override learners.prefetch=true",
                 got="true",
-                allowed="false, or learners.num_learners=1 or more",
+                expected="false, or learners.num_learners=1 or more",
             )
         ],
         id="prefetch_of_the_driver",
@@ -413,7 +413,7 @@ MISTAKES = [
                 ),
                 where="override env_runners.scheduling_strategy=PACK",
                 got="PACK",
-                allowed="env_runners.num_cpus_per_env_runner above 0, or DEFAULT",
+                expected="env_runners.num_cpus_per_env_runner above 0, or DEFAULT",
             )
         ],
         id="placement_of_nothing",
@@ -425,7 +425,7 @@ MISTAKES = [
                 "env_runners.custom_resources_per_env_runner names CPU",
                 where=f"override {ODD_CUSTOM_RESOURCES}",
                 got="2.0",
-                allowed="env_runners.num_cpus_per_env_runner=2",
+                expected="env_runners.num_cpus_per_env_runner=2",
             ),
             kept_by_ray("env_runners.custom_resources_per_env_runner", f"override {ODD_CUSTOM_RESOURCES}", "memory"),
             no_amount(
@@ -468,7 +468,7 @@ MISTAKES = [
                 "learners.num_gpus_per_learner: a learner computes on one GPU; several GPUs are several learners",
                 where="override learners.num_gpus_per_learner=4",
                 got="4",
-                allowed="at most 1, for so many GPUs learners.num_learners=8 learners.num_gpus_per_learner=1",
+                expected="at most 1, for so many GPUs learners.num_learners=8 learners.num_gpus_per_learner=1",
             )
         ],
         id="gpus_of_a_learner",
@@ -486,7 +486,7 @@ MISTAKES = [
                     "0}}, b: {env_config: {siz: 5}}}}"
                 ),
                 got='{"siz": 5}',
-                allowed="max_steps, num_levels, render_mode, size",
+                expected="max_steps, num_levels, render_mode, size",
                 nearest="size",
             )
         ],
@@ -502,7 +502,7 @@ MISTAKES = [
         [
             Problem(
                 "no environment is chosen",
-                allowed="env=cartpole, or env.env: a gymnasium id, or env._target_: your own class",
+                expected="env=cartpole, or env.env: a gymnasium id, or env._target_: your own class",
             )
         ],
         id="no_environment",
@@ -514,7 +514,7 @@ MISTAKES = [
                 "group env has no option null",
                 where="override env=null",
                 got="null",
-                allowed=Including(" none, ", " more); files of your own in DIR/env with --config-dir DIR"),
+                expected=Including(" none, ", " more); files of your own in DIR/env with --config-dir DIR"),
             )
         ],
         id="option_null",
@@ -526,7 +526,7 @@ MISTAKES = [
                 "env.env and env._target_ are both set",
                 where="override env._target_=my.Env",
                 got="CartPole-v1 and my.Env",
-                allowed="only one: env.env: a gymnasium id, or env._target_: your own class",
+                expected="only one: env.env: a gymnasium id, or env._target_: your own class",
             )
         ],
         id="two_environments",
@@ -559,7 +559,7 @@ MISTAKES = [
     ),
     pytest.param(
         ["seed=???"],
-        [Problem("seed has no value", where="override seed=???", allowed="an integer >= 0")],
+        [Problem("seed has no value", where="override seed=???", expected="an integer >= 0")],
         id="missing_value",
     ),
     pytest.param(
@@ -647,7 +647,7 @@ MISTAKES = [
                 ),
                 where="override env_runners.gym_env_vectorize_mode=vector_entry_point",
                 got="vector_entry_point",
-                allowed="sync or async, or restart_failed_sub_environments=false",
+                expected="sync or async, or restart_failed_sub_environments=false",
             )
         ],
         id="restart_in_a_batched_implementation",
@@ -659,7 +659,7 @@ MISTAKES = [
                 "env_runners.env_step_timeout_s needs sub-environments in processes of their own, which can be ended",
                 where="override env_runners.env_step_timeout_s=5",
                 got="5, gym_env_vectorize_mode=auto",
-                allowed="gym_env_vectorize_mode=async",
+                expected="gym_env_vectorize_mode=async",
             )
         ],
         id="timeout_without_processes",
@@ -678,7 +678,7 @@ MISTAKES = [
                 ),
                 where="override env_runners.env_step_timeout_s=60",
                 got="60",
-                allowed="less than 60",
+                expected="less than 60",
             )
         ],
         id="timeout_that_is_not_reached",
@@ -690,7 +690,7 @@ MISTAKES = [
                 "module.use_lstm and module.use_gru are both true",
                 where="override module.use_gru=true",
                 got="true and true",
-                allowed="one of them",
+                expected="one of them",
             )
         ],
         id="two_memories",
@@ -722,7 +722,7 @@ MISTAKES = [
                 "module._target_: runner.modules has no actor_critic_modul",
                 where="override module._target_=runner.modules.actor_critic_modul.ActorCriticModule",
                 got="runner.modules.actor_critic_modul.ActorCriticModule",
-                allowed=Including("ActionDistribution, ActorCriticModule, ", " actor_critic_module, ", " more)"),
+                expected=Including("ActionDistribution, ActorCriticModule, ", " actor_critic_module, ", " more)"),
                 nearest="actor_critic_module",
             )
         ],
@@ -777,7 +777,7 @@ MISTAKES = [
                 "connectors.learner.0.prepend._target_: runner.pipelines has no MeanStdFiltr",
                 where="override connectors.learner=[{prepend: {_target_: runner.pipelines.MeanStdFiltr}}]",
                 got="runner.pipelines.MeanStdFiltr",
-                allowed=Including(" MeanStdFilter, ", " more)"),
+                expected=Including(" MeanStdFilter, ", " more)"),
                 nearest="MeanStdFilter",
             )
         ],
@@ -790,13 +790,13 @@ MISTAKES = [
                 "connectors.learner.0: ClipRewards takes no argument limit",
                 where=f"override {CONNECTOR_WITHOUT_A_PLACE}",
                 got="runner.pipelines.ClipRewards",
-                allowed="high, low, sign",
+                expected="high, low, sign",
             ),
             Problem(
                 "connectors.learner.0 is a connector, and does not say where it stands",
                 where=f"override {CONNECTOR_WITHOUT_A_PLACE}",
                 got='{"_target_": "runner.pipelines.ClipRewards", "limit": 1}',
-                allowed="{append: {_target_: ...}}, {prepend: ...}, or "
+                expected="{append: {_target_: ...}}, {prepend: ...}, or "
                 "{insert_after: CONNECTOR, connector: {_target_: ...}}",
             ),
         ],
@@ -809,13 +809,13 @@ MISTAKES = [
                 "the learner pipeline has no connector GAE",
                 where=f"override {MISSPELT_CONNECTOR}",
                 got="GAE",
-                allowed=LEARNER_CONNECTORS,
+                expected=LEARNER_CONNECTORS,
             ),
             Problem(
                 "connectors.learner.0 is an unknown edit conector",
                 where=f"override {MISSPELT_CONNECTOR}",
                 got="conector",
-                allowed=ONE_EDIT,
+                expected=ONE_EDIT,
                 nearest="connector",
             ),
         ],
@@ -840,7 +840,7 @@ MISTAKES = [
             Problem(
                 "callbacks cannot be a block",
                 where="override callbacks={_target_: my.Callback}",
-                allowed="callbacks=[{...}, ...], if it is a list",
+                expected="callbacks=[{...}, ...], if it is a list",
             )
         ],
         id="block_for_a_list",
@@ -852,7 +852,7 @@ MISTAKES = [
                 "this override cannot be read: mismatched input '/' expecting EQUAL",
                 where="override metrics.env_runners/won.info=won",
                 got="metrics.env_runners/won.info=won",
-                allowed="'metrics={env_runners/NAME: {info: KEY}}', the block as a whole",
+                expected="'metrics={env_runners/NAME: {info: KEY}}', the block as a whole",
             )
         ],
         id="metric_by_slashes",
@@ -864,7 +864,7 @@ MISTAKES = [
                 "metrics.env_runners/won: at says what an episode's number is",
                 where="override metrics={env_runners/won: {info: won, at: episode_ends}}",
                 got="episode_ends",
-                allowed="episode_end, episode_sum, episode_mean, episode_min, episode_max",
+                expected="episode_end, episode_sum, episode_mean, episode_min, episode_max",
                 nearest="episode_end",
             )
         ],
@@ -877,7 +877,7 @@ MISTAKES = [
                 "metrics.env_runners/won: a metric out of infos is a block",
                 where="override metrics={env_runners/won: won}",
                 got='"won"',
-                allowed="{info: key, at: episode_end, reduce: mean}",
+                expected="{info: key, at: episode_end, reduce: mean}",
             )
         ],
         id="metric_that_is_no_block",
@@ -896,7 +896,7 @@ MISTAKES = [
                 "algorithm.loss is missing: its default, PPOLoss, reads fields of PPOConfig",
                 where="override algorithm.schema=runner.config.algorithms.A2CConfig",
                 got="runner.config.algorithms.A2CConfig",
-                allowed="the path of the loss that goes with it",
+                expected="the path of the loss that goes with it",
             ),
         ],
         id="missing_loss",
@@ -908,13 +908,13 @@ MISTAKES = [
                 "the learner pipeline has no connector A",
                 where=f"override {ODD_EDITS}",
                 got="A",
-                allowed=LEARNER_CONNECTORS,
+                expected=LEARNER_CONNECTORS,
             ),
             Problem(
                 "connectors.learner.0 is an unknown edit inser",
                 where=f"override {ODD_EDITS}",
                 got="inser",
-                allowed=ONE_EDIT,
+                expected=ONE_EDIT,
                 nearest="insert_before",
             ),
             not_a_connector("1.prepend", "3"),
@@ -923,7 +923,7 @@ MISTAKES = [
                 "connectors.learner.3.remove must name a connector of the pipeline",
                 where=f"override {ODD_EDITS}",
                 got="3",
-                allowed="a class name",
+                expected="a class name",
             ),
             not_a_connector("4.connector", "null"),
             not_one_edit(5, "append, remove"),
@@ -965,7 +965,7 @@ EXPERIMENTS = [
                 "module must be a block",
                 where="my_conf/experiment/mine.yaml:8",
                 got="3",
-                allowed=Including("keys: _target_, action_mask_key, ", " more)"),
+                expected=Including("keys: _target_, action_mask_key, ", " more)"),
             ),
         ],
         id="file_unknown_keys",
@@ -980,14 +980,14 @@ EXPERIMENTS = [
                 "group env has no option cartpol",
                 where="my_conf/experiment/mine.yaml:3",
                 got="cartpol",
-                allowed=Including("acrobot, ", " cartpole, ", " more)"),
+                expected=Including("acrobot, ", " cartpole, ", " more)"),
                 nearest="cartpole",
             ),
             Problem(
                 "group algorithm has no option ppoo",
                 where="my_conf/experiment/mine.yaml:4",
                 got="ppoo",
-                allowed=Including("a2c, ", " ppo, ppo_sb3, ", " more)"),
+                expected=Including("a2c, ", " ppo, ppo_sb3, ", " more)"),
                 nearest="ppo",
             ),
             unknown_key("sed", "3", ExperimentConfig, nearest="seed", where="my_conf/experiment/mine.yaml:7"),
@@ -1001,7 +1001,7 @@ EXPERIMENTS = [
                 "envs is no group that can be overridden",
                 where="my_conf/experiment/mine.yaml:3",
                 got="envs",
-                allowed=GROUPS,
+                expected=GROUPS,
                 nearest="env",
             ),
             NEGATIVE_LR,
@@ -1053,7 +1053,7 @@ EXPERIMENTS = [
                 "experiment/algorithm@algorithm is no group that can be overridden",
                 where="my_conf/experiment/mine.yaml",
                 got="experiment/algorithm@algorithm",
-                allowed=GROUPS,
+                expected=GROUPS,
                 nearest="override /algorithm",
             ),
             NEGATIVE_LR,
@@ -1078,7 +1078,7 @@ def test_a_file_that_a_built_in_one_hides(problems_of: ProblemsOf, write_config:
         Problem(
             "env/cartpole.yaml has the name of a built-in file, which is read instead of it",
             where="my_conf/env/cartpole.yaml",
-            allowed="another file name",
+            expected="another file name",
         )
     ]
 

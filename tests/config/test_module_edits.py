@@ -129,12 +129,12 @@ def test_show_says_where_each_edit_came_from(config_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("override", "lines"),
     [
-        ("connectors.modules.p2.learner=[]", ["connectors.modules names p2", "allowed  p0, p1"]),
-        (f"{OF_P0}.lerner=[{{remove: A}}]", [f"{OF_P0}.lerner is no pipeline", "nearest  learner"]),
-        (f"{OF_P0}.learner=[{{remov: A}}]", [f"{OF_P0}.learner.0 is an unknown edit remov", "nearest  remove"]),
+        ("connectors.modules.p2.learner=[]", ["connectors.modules names p2", "expected      p0, p1"]),
+        (f"{OF_P0}.lerner=[{{remove: A}}]", [f"{OF_P0}.lerner is no pipeline", "did you mean  learner"]),
+        (f"{OF_P0}.learner=[{{remov: A}}]", [f"{OF_P0}.learner.0 is an unknown edit remov", "did you mean  remove"]),
         (
             f"{OF_P0}.learner=[{{append: {{_target_: runner.pipelines.MeanStdFiltr}}}}]",
-            [f"{OF_P0}.learner.0.append._target_", "nearest  MeanStdFilter"],
+            [f"{OF_P0}.learner.0.append._target_", "did you mean  MeanStdFilter"],
         ),
         (
             f"{OF_P0}.learner=[{{append: {{_target_: runner.pipelines.EnvToModulePipeline, connectors: []}}}}]",
@@ -152,12 +152,12 @@ def test_mistakes(report_of: ReportOf, override: str, lines: list[str]) -> None:
 def test_a_misspelt_module_id_has_a_nearest_one(report_of: ReportOf) -> None:
     mapping = "multi_agent.agent_to_module={agent_0: leader, agent_1: follower}"
     report = report_of([AGENTS, mapping, "connectors.modules.folower.learner=[]"])
-    assert "nearest  follower" in report
+    assert "did you mean  follower" in report
 
 
 def test_a_single_agent_has_one_module(report_of: ReportOf) -> None:
     report = report_of(["+experiment=ppo_cartpole", "connectors.modules.p0.learner=[]"])
-    assert "allowed  default_policy" in report
+    assert "expected      default_policy" in report
 
 
 def test_metrics_of_a_connector_of_one_module() -> None:

@@ -18,18 +18,21 @@ ENCODER = (f"{KEY}={{_target_: {MODULES}.SharedEncoder}}",)
     ("overrides", "lines"),
     [
         ([f"{KEY}={{hidden: 3}}"], [f"{KEY} must have a _target_"]),
-        ([f"{KEY}={{_target_: {MODULES}.SharedCritc}}"], [f"{KEY}._target_", "nearest  SharedCritic"]),
+        ([f"{KEY}={{_target_: {MODULES}.SharedCritc}}"], [f"{KEY}._target_", "did you mean  SharedCritic"]),
         (
             [f"{KEY}={{_target_: runner.pipelines.MeanStdFilter}}"],
-            ["runner.pipelines.MeanStdFilter is no", "runner.modules.MultiRLModule", "got      runner.pipelines"],
+            ["runner.pipelines.MeanStdFilter is no", "runner.modules.MultiRLModule", "got           runner.pipelines"],
         ),
         (
             [f"{KEY}={{_target_: {MODULES}.SharedCritic, hiden: 3}}"],
-            ["SharedCritic takes no argument hiden", "nearest  hidden"],
+            ["SharedCritic takes no argument hiden", "did you mean  hidden"],
         ),
         (
             [*ENCODER, "multi_agent.algorithm_config_overrides_per_module.p1.lr=1e-4"],
-            ["algorithm_config_overrides_per_module.p1.lr: one optimiser steps all modules", "allowed  algorithm.lr"],
+            [
+                "algorithm_config_overrides_per_module.p1.lr: one optimiser steps all modules",
+                "expected      algorithm.lr",
+            ],
         ),
     ],
 )

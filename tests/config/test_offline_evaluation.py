@@ -41,7 +41,7 @@ MISTAKES = [
                 "evaluation.offline_evaluation_interval is set, but no held-out data are named",
                 where="override evaluation.offline_evaluation_interval=2",
                 got="2",
-                allowed="null, or evaluation.offline_evaluation_input_=PATH",
+                expected="null, or evaluation.offline_evaluation_input_=PATH",
             )
         ],
         id="interval_without_data",
@@ -53,7 +53,7 @@ MISTAKES = [
                 "evaluation.offline_evaluation_type has no wiss",
                 where="override evaluation.offline_evaluation_type=[eval_loss,wiss]",
                 got="wiss",
-                allowed=TYPES,
+                expected=TYPES,
                 nearest="wis",
             )
         ],
@@ -66,7 +66,7 @@ MISTAKES = [
                 "evaluation.offline_evaluation_type is empty",
                 where="override evaluation.offline_evaluation_type=[]",
                 got="[]",
-                allowed=TYPES,
+                expected=TYPES,
             )
         ],
         id="no_type",
@@ -86,7 +86,7 @@ MISTAKES = [
                 "unknown key evaluation.offline_evaluation_q_model_config.num_update",
                 where=f"override {Q_MODEL}",
                 got="3",
-                allowed="lr, batch_size, num_updates, target_update_period, num_action_samples, num_folds, network",
+                expected="lr, batch_size, num_updates, target_update_period, num_action_samples, num_folds, network",
                 nearest="num_updates",
             ),
             out_of_range(
@@ -103,7 +103,7 @@ MISTAKES = [
                 "unknown key evaluation.offline_evaluation_q_model_config.network.hiddens",
                 where=f"override {Q_MODEL}",
                 got="3",
-                allowed=NETWORK_KEYS,
+                expected=NETWORK_KEYS,
                 nearest="fcnet_hiddens",
             ),
         ],
@@ -116,7 +116,7 @@ MISTAKES = [
                 "evaluation.offline_evaluation_q_model_config.network must be a block",
                 where="override evaluation.offline_evaluation_q_model_config={network: large}",
                 got='"large"',
-                allowed=NETWORK_KEYS,
+                expected=NETWORK_KEYS,
             )
         ],
         id="q_network_of_text",
@@ -131,7 +131,7 @@ MISTAKES = [
                 ),
                 where="override stop.evaluation.offline.eval_loss=1",
                 got="evaluation/offline/eval_loss",
-                allowed="evaluation.offline_evaluation_interval=10 with evaluation.offline_evaluation_input_=PATH",
+                expected="evaluation.offline_evaluation_interval=10 with evaluation.offline_evaluation_input_=PATH",
             )
         ],
         id="metric_without_interval",
@@ -143,7 +143,7 @@ MISTAKES = [
                 "no part of this run produces the metric evaluation/offline/wiss",
                 where="override stop.evaluation.offline.wiss=1",
                 got="evaluation/offline/wiss",
-                allowed=Including("evaluation/offline/wis, evaluation/offline/wis_effective_sample_size, ", " more)"),
+                expected=Including("evaluation/offline/wis, evaluation/offline/wis_effective_sample_size, ", " more)"),
                 nearest="evaluation/offline/wis",
             )
         ],

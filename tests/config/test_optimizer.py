@@ -30,14 +30,14 @@ def test_options_are_read() -> None:
     [
         ("{momentum: 0.9}", r"momentum is set, and adam has no such option.*momentum is of rmsprop, sgd"),
         ("{name: sgd, epsilon: 1e-5}", r"optimizer\.epsilon is set, and sgd has no such option"),
-        ("{name: adan}", r"optimizer\.name is not one of its choices.*nearest adam"),
+        ("{name: adan}", r"optimizer\.name is not one of its choices.*did you mean adam"),
         ("{betas: [0.9]}", r"betas are two decay rates"),
         ("{betas: [0.9, 1.0]}", r"betas is out of range"),
         ("{eps: 1e-5}", r"unknown key algorithm\.optimizer\.eps"),
         ("{arguments: {foreach: true}}", r"names none"),
         ("{_target_: torch.optim.NAdam, epsilon: 0.1}", r"epsilon is set beside algorithm\.optimizer\._target_"),
         ("{_target_: torch.optim.NAdam, arguments: {lr: 0.1}}", r"arguments\.lr is given by the learner"),
-        ("{_target_: torch.optim.Nadam}", r"nearest NAdam"),
+        ("{_target_: torch.optim.Nadam}", r"did you mean NAdam"),
         ("{_target_: runner.fast.flat_adam.FlatAdam}", r"no subclass of torch\.optim\.Optimizer"),
     ],
 )

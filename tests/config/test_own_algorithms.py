@@ -106,12 +106,12 @@ def test_metrics_are_of_the_modules_algorithm() -> None:
 @pytest.mark.parametrize(
     ("overrides", "lines"),
     [
-        ([f"{OWN}.lrr=1"], [f"unknown key {OWN}.lrr", "nearest  lr"]),
-        ([f"{OWN}.gamma=2"], [f"{OWN}.gamma is out of range", "got      2"]),
-        ([f"{OWN}.loss=runner.learners.dqn.DQNLos"], [f"{OWN}.loss", "nearest  DQNLoss"]),
+        ([f"{OWN}.lrr=1"], [f"unknown key {OWN}.lrr", "did you mean  lr"]),
+        ([f"{OWN}.gamma=2"], [f"{OWN}.gamma is out of range", "got           2"]),
+        ([f"{OWN}.loss=runner.learners.dqn.DQNLos"], [f"{OWN}.loss", "did you mean  DQNLoss"]),
         ([f"{OWN}.schema=runner.config.algorithms.DQN"], [f"{OWN}.schema names no usable dataclass"]),
         ([f"{OWN}.train_batch_size_per_learner=8"], ["all modules share this field", "algorithm.train_batch_size_per"]),
-        ([f"{OWN}.plan=[TrainOneStep]"], [f"{OWN}.plan: all modules share this field", "allowed  algorithm.plan"]),
+        ([f"{OWN}.plan=[TrainOneStep]"], [f"{OWN}.plan: all modules share this field", "expected      algorithm.plan"]),
         ([f"{OWN}.n_step=[3,1]"], [f"{OWN}.n_step is no range"]),
         ([f"{OVERRIDES}.p1.clip_param=0.1"], [f"unknown key {OVERRIDES}.p1.clip_param"]),
         (["multi_agent.modules.p0.algorithm={lr: 1}"], ["p0.algorithm names no algorithm", f"{OVERRIDES}.p0"]),
@@ -122,7 +122,10 @@ def test_metrics_are_of_the_modules_algorithm() -> None:
             ["multi_agent.multi_rl_module={_target_: tests.support.joint_modules.SharedEncoder}"],
             [f"{OWN}: one optimiser steps all modules"],
         ),
-        (["+algorithm@multi_agent.modules.p0.algorithm=a2cc"], ["group algorithm has no option a2cc", "nearest  a2c"]),
+        (
+            ["+algorithm@multi_agent.modules.p0.algorithm=a2cc"],
+            ["group algorithm has no option a2cc", "did you mean  a2c"],
+        ),
     ],
 )
 def test_mistakes_that_validate_finds(report_of: ReportOf, overrides: list[str], lines: list[str]) -> None:

@@ -78,8 +78,8 @@ def not_a_plan(key: str) -> Problem:
     return Problem(f"{key} is no plan", key, "[]", A_PLAN)
 
 
-def unknown_option(key: str, got: str, allowed: str, nearest: str | None = None) -> Problem:
-    return Problem(f"unknown option {key}", key, got, allowed, nearest)
+def unknown_option(key: str, got: str, expected: str, nearest: str | None = None) -> Problem:
+    return Problem(f"unknown option {key}", key, got, expected, nearest)
 
 
 def only_begins(key: str, got: str) -> Problem:
@@ -88,16 +88,16 @@ def only_begins(key: str, got: str) -> Problem:
     return Problem(what, key, got, "Concurrently, to run several plans in turn")
 
 
-def misfit(key: str, giver: tuple[str, str], taker: tuple[str, str], allowed: str) -> Problem:
+def misfit(key: str, giver: tuple[str, str], taker: tuple[str, str], expected: str) -> Problem:
     what = f"{key}: {giver[0]} gives {giver[1]}, {taker[0]} takes {taker[1]}"
-    return Problem(what, key, f"{giver[0]} -> {taker[0]}", f"after {giver[0]}: {allowed}")
+    return Problem(what, key, f"{giver[0]} -> {taker[0]}", f"after {giver[0]}: {expected}")
 
 
 def ends_early(key: str) -> Problem:
     return Problem(
         f"{key}: StandardMetricsReporting ends an iteration of the whole plan",
         where=key,
-        allowed="the last operator of algorithm.plan, or left out",
+        expected="the last operator of algorithm.plan, or left out",
     )
 
 
@@ -111,7 +111,7 @@ def no_shares(got: str) -> Problem:
         "algorithm.plan.0: round_robin_weights: auto shares turns between a plan that samples and one that trains",
         where="algorithm.plan.0",
         got=got,
-        allowed="mode: round_robin, and two plans: the first one samples, the second one trains",
+        expected="mode: round_robin, and two plans: the first one samples, the second one trains",
     )
 
 
@@ -120,7 +120,7 @@ def never_waits(plan: int, got: str) -> Problem:
         f"algorithm.plan.0: plan {plan} never waits, so its turn with the weight '*' would never end",
         where="algorithm.plan.0",
         got=got,
-        allowed="a number; or a plan that begins with Dequeue or samples async",
+        expected="a number; or a plan that begins with Dequeue or samples async",
     )
 
 
@@ -129,7 +129,7 @@ def never_filled(key: str, name: str) -> Problem:
         f"{key}: no other plan fills the queue {name}, so Dequeue would never give an item",
         where=key,
         got=name,
-        allowed=f"{{Enqueue: {{queue: {name}}}}} in a plan that Concurrently runs beside it",
+        expected=f"{{Enqueue: {{queue: {name}}}}} in a plan that Concurrently runs beside it",
     )
 
 
@@ -138,7 +138,7 @@ def never_emptied(key: str, name: str) -> Problem:
         f"{key}: no plan empties the queue {name}, so Enqueue would wait for ever once it is full",
         where=key,
         got=name,
-        allowed=f"{{Dequeue: {{queue: {name}}}}} at the beginning of a plan",
+        expected=f"{{Dequeue: {{queue: {name}}}}} at the beginning of a plan",
     )
 
 
@@ -147,7 +147,7 @@ def in_a_circle(key: str, name: str) -> Problem:
         f"{key}: the queue {name} is filled from queues that wait for it, so no item ever comes",
         where=key,
         got=name,
-        allowed=f"{{Enqueue: {{queue: {name}}}}} in a plan that samples or reads recorded data",
+        expected=f"{{Enqueue: {{queue: {name}}}}} in a plan that samples or reads recorded data",
     )
 
 
@@ -206,7 +206,7 @@ MISTAKES = [
                 "algorithm.plan.0: the options of ParallelRollouts are no block",
                 where="algorithm.plan.0",
                 got='"raw"',
-                allowed="num_async, max_weights_lag, deterministic, mode",
+                expected="num_async, max_weights_lag, deterministic, mode",
             )
         ],
         id="options that are no block",
@@ -228,7 +228,7 @@ MISTAKES = [
                 "algorithm.plan.1._target_ is no dotted path",
                 where="algorithm.plan.1",
                 got="3",
-                allowed="package.module.Name",
+                expected="package.module.Name",
             )
         ],
         id="a target that is none",
@@ -292,7 +292,7 @@ MISTAKES = [
             Problem(
                 "algorithm.plan.0: Concurrently has no plans",
                 where="algorithm.plan.0",
-                allowed="plans: a list of plans, each a list of operators",
+                expected="plans: a list of plans, each a list of operators",
             )
         ],
         id="no plans",
@@ -309,7 +309,7 @@ MISTAKES = [
                 "algorithm.plan.0: output_indexes name plan 2, and the last plan is 1",
                 where="algorithm.plan.0",
                 got="[0, 2]",
-                allowed="indexes from 0 to 1",
+                expected="indexes from 0 to 1",
             )
         ],
         id="outputs that are not there",
@@ -321,7 +321,7 @@ MISTAKES = [
                 "algorithm.plan.0: Concurrently gives no items on, so no iteration would ever end",
                 where="algorithm.plan.0",
                 got="output_indexes: []",
-                allowed="indexes from 0 to 1, or null for all",
+                expected="indexes from 0 to 1, or null for all",
             )
         ],
         id="no outputs",
@@ -343,7 +343,7 @@ MISTAKES = [
                 "algorithm.plan.0: round_robin_weights have no effect with mode async",
                 where="algorithm.plan.0",
                 got="[1, 2]",
-                allowed="mode: round_robin",
+                expected="mode: round_robin",
             )
         ],
         id="weights without turns",
@@ -424,7 +424,7 @@ MISTAKES = [
                 ),
                 where="algorithm.plan.0.Concurrently.plans.1.1",
                 got="16, and 2 there",
-                allowed="one capacity",
+                expected="one capacity",
             )
         ],
         id="two capacities of a queue",
@@ -463,7 +463,7 @@ MISTAKES = [
                 "algorithm.plan.1: SelectExperiences keeps no module, so no item would ever pass",
                 where="algorithm.plan.1",
                 got="[]",
-                allowed="modules: ids of the modules to keep",
+                expected="modules: ids of the modules to keep",
             )
         ],
         id="no experiences are kept",
@@ -475,7 +475,7 @@ MISTAKES = [
                 "algorithm.plan.1._target_: tests.support.own_plans has no EverySecnd",
                 where="algorithm.plan.1",
                 got="tests.support.own_plans.EverySecnd",
-                allowed=(
+                expected=(
                     "Computed, EverySecond, Misspelt, NoReduction, OddSteps, ThreeResults, Unknown, "
                     "gradients, made_late, no_flow, reported, two_batches"
                 ),
@@ -491,7 +491,7 @@ MISTAKES = [
                 "algorithm.plan.1._target_: EverySecond takes no argument last",
                 where="algorithm.plan.1",
                 got="tests.support.own_plans.EverySecond",
-                allowed="first",
+                expected="first",
             )
         ],
         id="an unknown argument of one's own operator",
@@ -522,7 +522,7 @@ MISTAKES = [
                     "be one step of a plan"
                 ),
                 where="algorithm.plan",
-                allowed="algorithm.plan: {_target_: tests.support.own_plans.two_batches}, or an operator class",
+                expected="algorithm.plan: {_target_: tests.support.own_plans.two_batches}, or an operator class",
             )
         ],
         id="a function for an operator",
@@ -549,13 +549,13 @@ STORE, UPDATE = "StoreToReplayBuffer", "UpdatePriorities"
 ONLY_REPLAYED = Problem(
     "algorithm.replay_buffers.replay: the plan replays this buffer only",
     where="algorithm.plan",
-    allowed="StoreToReplayBuffer with buffer: replay, too",
+    expected="StoreToReplayBuffer with buffer: replay, too",
 )
 
 
 def no_buffer(key: str) -> Problem:
-    allowed = "algorithm.replay_buffers.replay={_target_: runner.replay.ReplayBuffer, capacity: 10000}"
-    return Problem(f"{key}: algorithm.replay_buffers has no buffer replay", key, "replay", allowed)
+    expected = "algorithm.replay_buffers.replay={_target_: runner.replay.ReplayBuffer, capacity: 10000}"
+    return Problem(f"{key}: algorithm.replay_buffers has no buffer replay", key, "replay", expected)
 
 
 def no_errors_of_rows(key: str) -> Problem:
@@ -566,7 +566,7 @@ def only_stored(buffer: str) -> Problem:
     return Problem(
         f"algorithm.replay_buffers.{buffer}: the plan stores to this buffer only",
         where="algorithm.plan",
-        allowed=f"Replay with buffer: {buffer}, too",
+        expected=f"Replay with buffer: {buffer}, too",
     )
 
 
@@ -580,7 +580,7 @@ BUFFER_MISTAKES = [
                 "algorithm.plan.0.Concurrently.plans.0.1: algorithm.replay_buffers has no buffer repley",
                 where="algorithm.plan.0.Concurrently.plans.0.1",
                 got="repley",
-                allowed="replay",
+                expected="replay",
                 nearest="replay",
             ),
             ONLY_REPLAYED,
@@ -615,7 +615,7 @@ BUFFER_MISTAKES = [
             Problem(
                 "algorithm.replay_buffers.replay: the plan neither stores to nor replays this buffer",
                 where="algorithm.plan",
-                allowed="StoreToReplayBuffer and Replay with buffer: replay, too",
+                expected="StoreToReplayBuffer and Replay with buffer: replay, too",
             )
         ],
         id="not used",
@@ -628,7 +628,7 @@ BUFFER_MISTAKES = [
                 "algorithm.replay_buffers.replay names no class of replay buffers",
                 where="algorithm.replay_buffers.replay",
                 got='{"capacity": 100}',
-                allowed="{_target_: runner.replay.ReplayBuffer or PrioritizedReplayBuffer, capacity: 10000}",
+                expected="{_target_: runner.replay.ReplayBuffer or PrioritizedReplayBuffer, capacity: 10000}",
             )
         ],
         id="no class",
@@ -656,7 +656,7 @@ BUFFER_MISTAKES = [
                 "algorithm.replay_buffers.replay._target_: runner.replay has no RepleyBuffer",
                 where="algorithm.replay_buffers.replay._target_",
                 got="runner.replay.RepleyBuffer",
-                allowed=(
+                expected=(
                     "BufferEmpty, EpisodeReplayBuffer, HindsightReplayBuffer, PrioritizedReplayBuffer, "
                     "ReplayBuffer, Replayed, ShardedReplayBuffer"
                 ),
@@ -673,7 +673,7 @@ BUFFER_MISTAKES = [
                 "algorithm.replay_buffers.replay: ReplayBuffer takes no argument capcity",
                 where="algorithm.replay_buffers.replay",
                 got="capcity",
-                allowed="batch_length_T, burn_in_len, capacity, gamma, n_step, replay_mode",
+                expected="batch_length_T, burn_in_len, capacity, gamma, n_step, replay_mode",
                 nearest="capacity",
             )
         ],
@@ -690,7 +690,7 @@ BUFFER_MISTAKES = [
                 ),
                 where="algorithm.plan.0.Concurrently.plans.1.0",
                 got="100",
-                allowed="less than its capacity of 100",
+                expected="less than its capacity of 100",
             )
         ],
         id="learning that never starts",
@@ -711,7 +711,7 @@ BUFFER_MISTAKES = [
                     "likely as in a ReplayBuffer"
                 ),
                 where="algorithm.plan",
-                allowed="UpdatePriorities with buffer: replay after TrainOneStep, or runner.replay.ReplayBuffer",
+                expected="UpdatePriorities with buffer: replay after TrainOneStep, or runner.replay.ReplayBuffer",
             )
         ],
         id="priorities that never change",
@@ -724,7 +724,7 @@ BUFFER_MISTAKES = [
                 "algorithm.replay_buffers.replay discounts the rewards of n steps by 1.0, and the algorithm by 0.99",
                 where="algorithm.replay_buffers.replay.gamma",
                 got="1.0",
-                allowed="gamma: ${algorithm.gamma}, 0.99 here",
+                expected="gamma: ${algorithm.gamma}, 0.99 here",
             )
         ],
         id="another discount",
@@ -741,7 +741,7 @@ BUFFER_MISTAKES = [
                 ),
                 where="algorithm.plan.4",
                 got="ApplyGradients -> UpdatePriorities",
-                allowed="TrainOneStep -> UpdatePriorities",
+                expected="TrainOneStep -> UpdatePriorities",
             ),
         ],
         id="priorities without rows",
@@ -755,7 +755,7 @@ BUFFER_MISTAKES = [
                 "algorithm.plan.4: no row that comes to it was replayed from this buffer",
                 where="algorithm.plan.4",
                 got="buffer other",
-                allowed="buffer: replay",
+                expected="buffer: replay",
             ),
             only_stored("other"),
         ],
@@ -769,7 +769,7 @@ BUFFER_MISTAKES = [
                 "algorithm.plan.2: replayed steps are of many episodes, and none of them is ever complete",
                 where="algorithm.plan.2",
                 got="Replay -> CompleteEpisodes",
-                allowed="CompleteEpisodes before the buffer",
+                expected="CompleteEpisodes before the buffer",
             )
         ],
         id="replayed episodes",
@@ -815,7 +815,7 @@ def test_where_a_mistake_is(report_of: Callable[..., str], write_config: Callabl
     override = "algorithm.plan=[ParallelRollouts,{ConcatBatches: {min_env_step: 3}},TrainOneStep]"
     report = report_of(["+experiment=ppo_cartpole", override])
     assert "override algorithm.plan=" in report
-    assert "nearest  min_env_steps" in report
+    assert "did you mean  min_env_steps" in report
 
 
 @pytest.mark.parametrize(
@@ -994,5 +994,5 @@ def test_modules_that_no_run_has(
     plan = "algorithm.plan=[ParallelRollouts,{SelectExperiences: {modules: [defaultpolicy]}},TrainOneStep]"
     report = report_of([*overrides, plan])
     assert "SelectExperiences keeps a module that this run does not have" in report
-    assert f"allowed  {known}\n" in f"{report}\n"
-    assert nearest is None or f"nearest  {nearest}" in report
+    assert f"expected      {known}\n" in f"{report}\n"
+    assert nearest is None or f"did you mean  {nearest}" in report

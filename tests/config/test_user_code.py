@@ -96,7 +96,7 @@ def test_wrong_arguments_are_found_without_importing(config_dir: Path, report_of
     report = report_of(overrides[:2], config_dir)
     assert "SmallMaze takes no argument sze" in report
     assert "override env.env_config={sze: 4}" in report
-    assert "nearest  size" in report
+    assert "did you mean  size" in report
     assert "size, walls" in report
 
 
@@ -108,4 +108,4 @@ def test_good_targets_pass(config_dir: Path, target: str) -> None:
 def test_a_class_that_is_not_there(config_dir: Path, report_of: ReportOf) -> None:
     report = report_of(["+experiment=maze", "env._target_=my_lab.code.SmalMaze"], config_dir)
     assert "my_lab.code has no SmalMaze" in report
-    assert "nearest  SmallMaze" in report
+    assert "did you mean  SmallMaze" in report

@@ -179,10 +179,10 @@ def test_a_league_plays_the_tasks_of_a_curriculum() -> None:
         ("curriculum={num_levels: null, tasks: {a/b: {options: {}}}}", "a task's name becomes part of metrics"),
         ("curriculum={num_levels: null, tasks: {a: 3}}", "curriculum.tasks.a is no task"),
         ("curriculum.measure=return", "curriculum.measure is nothing to measure"),
-        ("curriculum={num_levels: null, evaluate: [], tasks: {a: {env_config: {siz: 5}}}}", "nearest  size"),
+        ("curriculum={num_levels: null, evaluate: [], tasks: {a: {env_config: {siz: 5}}}}", "did you mean  size"),
         (
             "curriculum={num_levels: null, evaluate: [], tasks: {a: {env_config: {size: 4}}}}",
-            "where    curriculum.tasks.a.env_config",
+            "where         curriculum.tasks.a.env_config",
         ),
         (
             "curriculum={num_levels: null, evaluate: [], tasks: {a: {env_config: {size: 7}}}}",
@@ -190,7 +190,7 @@ def test_a_league_plays_the_tasks_of_a_curriculum() -> None:
         ),
         (
             "curriculum={num_levels: null, evaluate: [], tasks: {a: {options: {levle: 1}}}}",
-            "where    curriculum.tasks.a",
+            "where         curriculum.tasks.a",
         ),
         ("curriculum={num_levels: 5, evaluate: []}", 'task level_4: reset(options={"level": 4}) fails'),
         ("curriculum.evaluate=[level_4]", "curriculum.evaluate names no task"),

@@ -264,10 +264,10 @@ def test_messages_of(page: str) -> None:
 
 
 def test_only_messages_that_tests_expect_are_accepted() -> None:
-    shown = ["the run dir cannot be written: permission denied", "   where    /.../run"]
+    shown = ["the run dir cannot be written: permission denied", "   where         /.../run"]
     assert outputs.is_message(shown)
     assert not outputs.is_message(["the run dir cannot be made: permission denied", *shown[1:]])
-    assert not outputs.is_message([*shown, "   allowed  another folder"])
+    assert not outputs.is_message([*shown, "   expected      another folder"])
 
 
 def test_nothing_is_shown_that_is_not_compared() -> None:

@@ -76,7 +76,7 @@ def test_rewards_that_are_not_a_number(reward: Any) -> None:
         with pytest.raises(RunFailure) as failure:
             step(env)
         problem = failure.value.problem
-        assert (problem.what, problem.allowed) == ("the environment's reward is not a number", "a float")
+        assert (problem.what, problem.expected) == ("the environment's reward is not a number", "a float")
         assert "episode 0, step" in str(problem.where)
 
 
@@ -93,7 +93,7 @@ def test_flags_that_are_not_a_bool(flag: Any) -> None:
         with pytest.raises(RunFailure) as failure:
             step(env)
         problem = failure.value.problem
-        assert (problem.what, problem.allowed) == ("the environment's terminated is not a bool", "True or False")
+        assert (problem.what, problem.expected) == ("the environment's terminated is not a bool", "True or False")
     assert inspect_environment(lambda: Answers(terminated=flag), 20).faults
 
 

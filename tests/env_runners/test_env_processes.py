@@ -186,5 +186,5 @@ def test_infos_that_cannot_be_sent(made: Any) -> None:
     assert failure_of(made(EnvConfig(_target_=f"{__name__}.InfoWithALock"), "async")) == Problem(
         "what the environment's reset returned cannot be sent to the env runner: cannot pickle '_thread.lock' object",
         where="env_runners.gym_env_vectorize_mode",
-        allowed="numbers, arrays, texts, and lists and dicts of such; or gym_env_vectorize_mode=sync",
+        expected="numbers, arrays, texts, and lists and dicts of such; or gym_env_vectorize_mode=sync",
     )

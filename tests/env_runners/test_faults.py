@@ -114,13 +114,13 @@ NAN = Problem(
     "an observation of the environment is not finite",
     where="env runner 0, episode 0-env_runner-0-1-1, time step 2",
     got="obs[1] = nan",
-    allowed="finite numbers",
+    expected="finite numbers",
 )
 OUT_OF_BOUNDS = Problem(
     "an observation leaves the environment's observation space",
     where="env runner 0, episode 0-env_runner-0-1-1, time step 3",
     got="obs[0] = 1.5",
-    allowed="-1.0 to 1.0",
+    expected="-1.0 to 1.0",
 )
 
 
@@ -129,8 +129,8 @@ def does_not_fit(call: str, where: str, got: str) -> Problem:
 
 
 def other_rows(where: str, got: str) -> Problem:
-    allowed = f"shape (2, 2), 2 rows of {SPACE}"
-    return Problem("the environment's observations do not have the shape of its space", where, got, allowed)
+    expected = f"shape (2, 2), 2 rows of {SPACE}"
+    return Problem("the environment's observations do not have the shape of its space", where, got, expected)
 
 
 CASES = [
@@ -296,7 +296,7 @@ def test_discrete_observations_have_bounds_too() -> None:
     # Behind a module that takes what it gets, as the check runs once per fragment.
     module = ActorCriticModule(gym.spaces.Box(0, 9, (), np.float32), env.single_action_space, SMALL)
     runner = make_runner(env, module)
-    with pytest.raises(RunFailure, match=r"obs = 3\n.*allowed  0 to 2"):
+    with pytest.raises(RunFailure, match=r"obs = 3\n.*expected +0 to 2"):
         runner.sample(10, True, weights_of(module), {})
 
 

@@ -46,7 +46,7 @@ def test_the_source_of_a_value_of_an_environment() -> None:
     text = told(concat_rollouts(parts))
     place = "env runner 1, sub-environment 1, episode 0-env_runner-1.1-1-0, time step 2"
     assert f"got the batch holds rewards = -3e+38 ({place}); 1 value of rewards not finite or beyond 1e+10 loss" in text
-    assert "allowed values between -1e+10 and 1e+10 in the batch; numbers" in text
+    assert "expected values between -1e+10 and 1e+10 in the batch; numbers" in text
     block.columns["obs"][block.first_obs_rows[chunk] + 3, 1] = np.nan
     text = told(concat_rollouts(parts))
     place = place.replace("step 2", "step 3")
@@ -56,7 +56,7 @@ def test_the_source_of_a_value_of_an_environment() -> None:
 def test_a_batch_without_fault() -> None:
     text = told(concat_rollouts(rollouts()))
     assert "got all values of the batch are finite; the largest: rewards = " in text
-    assert "allowed numbers" in text
+    assert "expected numbers" in text
 
 
 def test_several_agents() -> None:

@@ -77,12 +77,12 @@ def truncate_unseen(returned: StepDicts) -> None:
         (
             lambda r: r[0].update(b0=r[0]["a0"]),
             "the environment's observations name an agent that is none of its possible_agents",
-            {"where": PLACE, "got": "b0", "allowed": "a0, a1"},
+            {"where": PLACE, "got": "b0", "expected": "a0, a1"},
         ),
         (
             lambda r: r[1].update({"A0": 1.0}),
             "the environment's rewards name an agent that is none of its possible_agents",
-            {"where": PLACE, "got": "A0", "allowed": "a0, a1", "nearest": "a0"},
+            {"where": PLACE, "got": "A0", "expected": "a0, a1", "did you mean": "a0"},
         ),
         (
             lambda r: r[2].update(b0=True),
@@ -117,7 +117,7 @@ def truncate_unseen(returned: StepDicts) -> None:
         (
             lambda r: r[0].update(a0=np.zeros(4, np.float32)),
             "an observation of agent a0 does not fit its space",
-            {"where": "sub-environment 1", "got": "ndarray of shape (4,) and dtype float32", "allowed": str(FLAT)},
+            {"where": "sub-environment 1", "got": "ndarray of shape (4,) and dtype float32", "expected": str(FLAT)},
         ),
         (
             lambda r: r[0].update(a0={"code": 1.0}),
@@ -133,12 +133,12 @@ def truncate_unseen(returned: StepDicts) -> None:
         (
             lambda r: r[:4],
             "the environment's step returned a tuple of dict, dict, dict, dict",
-            {"where": PLACE.replace("3", "2"), "allowed": "a tuple of 5 dicts by agent id"},
+            {"where": PLACE.replace("3", "2"), "expected": "a tuple of 5 dicts by agent id"},
         ),
         (
             lambda r: (r[0], 1.0, *r[2:]),
             "the environment's step returned a tuple of dict, float, dict, dict, dict",
-            {"allowed": "a tuple of 5 dicts by agent id"},
+            {"expected": "a tuple of 5 dicts by agent id"},
         ),
     ],
 )
@@ -146,7 +146,7 @@ def test_what_an_environment_returns(fault: Fault, what: str, details: dict[str,
     lines = failure_of(fault).splitlines()
     assert lines[0] == what
     for name, text in details.items():
-        assert f"   {name:<9}{text}" in lines
+        assert f"   {name:<14}{text}" in lines
 
 
 # -- mappings and spaces -------------------------------------------------------------------------------------------
@@ -192,15 +192,15 @@ def test_the_first_pattern_that_fits_counts() -> None:
 def test_an_agent_without_a_mapping() -> None:
     text = problem_of(lambda: agents_by_module(env_with({"agent_1": FLAT}), PatternMapping({"agent_0": "p0"})))
     assert "no module is mapped to agent agent_1" in text
-    assert "where    multi_agent.agent_to_module" in text
-    assert "got      agent_0: p0" in text
-    assert "nearest  agent_0" in text
+    assert "where         multi_agent.agent_to_module" in text
+    assert "got           agent_0: p0" in text
+    assert "did you mean  agent_0" in text
 
 
 def test_agents_of_one_module_with_different_spaces() -> None:
     text = problem_of(lambda: agents_by_module(env_with({"a": FLAT, "b": ACTIONS}), PatternMapping({"*": "p"})))
     assert "the agents of module p differ in their observation_spaces" in text
-    assert f"got      a {FLAT}, b {ACTIONS}" in text
+    assert f"got           a {FLAT}, b {ACTIONS}" in text
     other = env_with({"a": FLAT, "b": FLAT})
     other.action_spaces = {"a": ACTIONS, "b": NESTED_ACTIONS}
     assert "the agents of module p differ in their action_spaces" in problem_of(
@@ -317,7 +317,7 @@ def test_what_only_the_environment_and_the_mapping_tell(overrides: list[str], wh
     config = config_of(*overrides, experiment="ppo_multi_agent_cartpole_shared")
     text = problem_of(lambda: make_module_specs(config))
     assert what in " ".join(text.split())
-    assert "where    multi_agent." in text
+    assert "where         multi_agent." in text
 
 
 def test_a_multi_agent_block_for_an_environment_class_with_a_single_agent() -> None:

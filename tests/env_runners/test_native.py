@@ -300,11 +300,11 @@ def test_a_metric_of_infos_is_reported() -> None:
 # -- mistakes ----------------------------------------------------------------------------------------------------------
 
 MISTAKES = [
-    (EnvConfig(env="ALE/Breakot-v5", backend="ale"), "no environment ALE/Breakot-v5", "nearest  ALE/Breakout-v5"),
+    (EnvConfig(env="ALE/Breakot-v5", backend="ale"), "no environment ALE/Breakot-v5", "did you mean  ALE/Breakout-v5"),
     (
         EnvConfig(env="ALE/Pong-v5", backend="ale", env_config={"frameskp": 2}),
         "no option frameskp",
-        "nearest  frameskip",
+        "did you mean  frameskip",
     ),
     (
         EnvConfig(env="ALE/Pong-v5", backend="ale", env_config={"batch_size": 2}),
@@ -314,7 +314,7 @@ MISTAKES = [
     (EnvConfig(env="ALE/Pong-v5", backend="ale", env_config={"render_mode": "human"}), "render_mode is no", "pictures"),
 ]
 ENVPOOL_MISTAKES = [
-    (EnvConfig(env="CartPol-v1", backend="envpool"), "has no environment CartPol-v1", "nearest  CartPole-v1"),
+    (EnvConfig(env="CartPol-v1", backend="envpool"), "has no environment CartPol-v1", "did you mean  CartPole-v1"),
     (
         EnvConfig(env="CartPole-v1", backend="envpool", env_config={"num_thread": 1}),
         "no option num_thread",

@@ -75,7 +75,7 @@ def test_infinity_is_an_error_where_the_box_has_no_bounds(mode: str) -> None:
     misfit = checks.find_misfit(np.array([[0.0, np.inf]], np.float32))
     assert misfit is not None
     assert misfit.is_error
-    assert (misfit.problem.what, misfit.problem.allowed) == (
+    assert (misfit.problem.what, misfit.problem.expected) == (
         "an observation of the environment is not finite",
         "finite numbers",
     )
@@ -84,10 +84,10 @@ def test_infinity_is_an_error_where_the_box_has_no_bounds(mode: str) -> None:
 @pytest.mark.parametrize(
     ("space", "obs", "text"),
     [
-        (gym.spaces.Discrete(3), np.array([1.0]), "got      dtype float64"),
-        (gym.spaces.Box(0, 255, (1,), np.uint8), np.array([[256]]), "got      dtype int64"),
-        (BOX, np.array([["0", "1"]]), "got      dtype <U1"),
-        (BOX, np.array([[0j, 1j]]), "got      dtype complex128"),
+        (gym.spaces.Discrete(3), np.array([1.0]), "got           dtype float64"),
+        (gym.spaces.Box(0, 255, (1,), np.uint8), np.array([[256]]), "got           dtype int64"),
+        (BOX, np.array([["0", "1"]]), "got           dtype <U1"),
+        (BOX, np.array([[0j, 1j]]), "got           dtype complex128"),
         (BOX, np.zeros((1, 2)), None),
         (BOX, np.zeros((1, 2), np.int64), None),
         (gym.spaces.Box(0, 255, (1,), np.uint8), np.array([[255]]), None),
@@ -137,7 +137,7 @@ def test_each_observation_is_counted_once_however_fragments_are_cut(fragment: in
     assert count == sum(len(one.returns) for one in finished) > 5  # the last one of each episode
     first = next(one.outside.first for one in finished if one.outside.count)
     assert first is not None
-    assert (first.got, first.allowed) == ("obs[1] = 1.001", "-1.0 to 1.0")
+    assert (first.got, first.expected) == ("obs[1] = 1.001", "-1.0 to 1.0")
     assert first.where in ("episode 0-env_runner-0-0-0, time step 4", "episode 0-env_runner-0-1-0, time step 4")
 
 
@@ -205,7 +205,7 @@ def test_a_run_goes_on_with_one_line_and_a_count(run_main: Run, tmp_path: Path) 
     outcome = run_main(*LEAVING, *several, *evaluation)
     assert outcome.code == 0, outcome.err
     (line,) = [line for line in outcome.out.splitlines() if "leaves" in line]
-    for part in ("tests.support.environments.Leaving: ", "obs[1] = 1.001", "allowed -1.0 to 1.0", "-0-0, time step 4"):
+    for part in ("tests.support.environments.Leaving: ", "obs[1] = 1.001", "expected -1.0 to 1.0", "-0-0, time step 4"):
         assert part in line
     lines = progress_of(tmp_path / "run")
     assert [one["env_runners/num_observations_outside_space"] for one in lines] == [

@@ -473,7 +473,7 @@ class TestBadStates:
             LookbackBuffer.from_state({"data": data})
 
     def test_what_has_no_plain_form_is_refused_when_saved(self):
-        with pytest.raises(TypeError, match=r"data\[1\].a: object cannot be saved; allowed: None, bool"):
+        with pytest.raises(TypeError, match=r"data\[1\].a: object cannot be saved; expected: None, bool"):
             LookbackBuffer([{}, {"a": object()}]).get_state()
         with pytest.raises(TypeError, match="arrays of dtype object cannot be saved"):
             LookbackBuffer([np.array([None])]).get_state()

@@ -247,13 +247,13 @@ class TestMisuse:
     @pytest.mark.parametrize(
         ("step", "message"),
         [
-            (({"c": 2}, {}, {}), r"agent 'c' has ended, but got observations; allowed: nothing more for it"),
+            (({"c": 2}, {}, {}), r"agent 'c' has ended, but got observations; expected: nothing more for it"),
             (({}, {"c": 2}, {"c": 1}), r"agent 'c' has ended, but got actions, rewards"),
             (({}, {"z": 2}, {}), r"agent 'z' acted, but has had no observation to act on"),
             (({}, {"b": 2}, {}), r"agent 'b' acted again before it got an observation for its last action"),
             (({"a": 2}, {}, {}), r"agent 'a' got an observation, but has not acted on the one before"),
             (({"a": 2}, {"a": 2}, {}, None, {"a": {"v": 1}}), r"agent 'a' acted and got an observation, but no reward"),
-            (({"a": 2}, {"a": 2}, {"a": 1}), r"agent 'a' has the extra_model_outputs \[\]; allowed: .*\['v'\]"),
+            (({"a": 2}, {"a": 2}, {"a": 1}), r"agent 'a' has the extra_model_outputs \[\]; expected: .*\['v'\]"),
             (({}, {"a": 2}, {"a": 1}, None, {"a": {"x": 1}}), r"agent 'a' has the extra_model_outputs \['x'\]"),
             (({}, {}, {}, None, {"b": {"v": 1}}), r"agent 'b' has extra_model_outputs without an action"),
             (({}, {}, {}, {"b": True}, None), r"agent 'b' is truncated after it acted, but got no final observation"),
@@ -664,7 +664,7 @@ class TestState:
     @pytest.mark.parametrize(
         ("change", "message"),
         [
-            ({"bad": 1}, r"unknown keys \['bad'\]; allowed: "),
+            ({"bad": 1}, r"unknown keys \['bad'\]; expected: "),
             ({"id_": 1}, "episode.id_: expected str, got int"),
             ({"env_t": None}, "episode.env_t: expected int"),
             ({"env_t": 2**70}, "episode.env_t: expected an env step"),

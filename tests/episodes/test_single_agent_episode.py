@@ -871,7 +871,7 @@ class TestState:
             ({"_action_space": {"space": "x"}}, "episode._action_space.space: unknown kind 'x'"),
             ({"custom_data": []}, "episode.custom_data: expected dict, got list"),
             ({"_start_time": "now"}, "episode._start_time: expected int or float, got str"),
-            ({"info": 1}, r"episode: unknown keys \['info'\]; allowed: "),
+            ({"info": 1}, r"episode: unknown keys \['info'\]; expected: "),
         ],
     )
     def test_bad_states_are_refused_by_key(self, changes, message):

@@ -50,7 +50,7 @@ def test_equal_bounds_are_one_number():
 
 
 def test_spaces_that_cannot_be_saved():
-    with pytest.raises(TypeError, match="a Sequence space cannot be saved; allowed: Box, Discrete"):
+    with pytest.raises(TypeError, match="a Sequence space cannot be saved; expected: Box, Discrete"):
         space_to_dict(gs.Tuple([gs.Sequence(gs.Discrete(2))]))
     with pytest.raises(TypeError, match="keys of a Dict space must be strings or integers"):
         space_to_dict(gs.Dict([((1, 2), gs.Discrete(2))]))
@@ -64,7 +64,7 @@ BOX = {"space": "box", "low": 0, "high": 1, "shape": [2], "dtype": "float32"}
     [
         (None, "space: expected a dict, got NoneType"),
         ({}, "space: missing key 'space', expected str"),
-        ({"space": "graph"}, "space.space: unknown kind 'graph'; allowed: box, discrete"),
+        ({"space": "graph"}, "space.space: unknown kind 'graph'; expected: box, discrete"),
         ({**BOX, "low": "low"}, "space.low: expected numbers, 'inf' or '-inf', got 'low'"),
         ({**BOX, "low": [0, 1, 2]}, r"space.low: expected one number or shape \[2\], got \[3\]"),
         ({**BOX, "low": [0, [1]]}, "not a valid box space"),

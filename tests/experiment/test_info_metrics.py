@@ -53,7 +53,7 @@ def test_episodes_are_grouped_by_another_info() -> None:
     known = {length: number for length, number in numbers.items() if number is not None}
     assert len(known) > 2
     assert known == {length: length for length in known}
-    with pytest.raises(ConfigError, match="nearest  env_runners/recorded/11"):
+    with pytest.raises(ConfigError, match="did you mean  env_runners/recorded/11"):
         build_experiment_config(
             compose_experiment(["+experiment=ppo_cartpole", WITH_INFOS, grouped, "stop.env_runners.recorded.111=3"])
         )
@@ -119,7 +119,7 @@ def test_the_keys_that_infos_have_are_told(metric: str) -> None:
         ("{env_runners/episode_len_mean: {info: won}}", "every run has a metric of this name"),
         ("{env_runners/won: {info: 3}}", "info is the key"),
         ("{3: {info: won}}", "begins with env_runners/"),
-        ("{env_runners/won: {info: won, at: episode_ends}}", "nearest  episode_end"),
+        ("{env_runners/won: {info: won, at: episode_ends}}", "did you mean  episode_end"),
         ("{env_runners/won: {info: won, reduce: p100}}", "p1 to p99"),
         ("{env_runners/won: {info: won, inf: 3}}", "info, at, reduce, by, histogram"),
         ("{env_runners/won: {info: won, histogram: [3, 1]}}", "ascending numbers"),
@@ -140,7 +140,7 @@ def test_mistakes_are_told(metrics: str, message: str) -> None:
 
 
 def test_a_misspelt_metric_in_stop_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="nearest  env_runners/recorded"):
+    with pytest.raises(ConfigError, match="did you mean  env_runners/recorded"):
         build_experiment_config(compose_experiment([*RUN, "stop.env_runners.recordet=3"], None))
 
 

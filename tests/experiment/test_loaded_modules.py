@@ -179,7 +179,7 @@ def other_shapes(source: Path, there: str, here: str) -> Problem:
         "the checkpoint's parameters have other shapes: they are of another network, or of other observations",
         where=f"module default_policy, load_state_path\n{checkpoint_of(source)}",
         got=f"{there} in the checkpoint",
-        allowed=f"{here} in this configuration",
+        expected=f"{here} in this configuration",
     )
 
 
@@ -219,7 +219,7 @@ def test_more_and_other_layers(make_run: MakeRun) -> None:
                 "only in the checkpoint: MeanStdFilter; only here: vf_encoder.layers.0.weight, "
                 'vf_encoder.layers.0.bias; fcnet_activation "tanh" in the checkpoint, "relu" here'
             ),
-            allowed="the same in both, or module.load_state_strict=false to take over what both have",
+            expected="the same in both, or module.load_state_strict=false to take over what both have",
         )
     ]
 
@@ -236,7 +236,7 @@ def test_several_modules_for_one(make_run: MakeRun) -> None:
             "the checkpoint has several modules, and none is named default_policy",
             where=f"load_state_path\n{checkpoint_of(source)}",
             got="p0, p1",
-            allowed="one module, or one named default_policy",
+            expected="one module, or one named default_policy",
         )
     ]
 
@@ -361,7 +361,7 @@ def test_mistakes_in_the_overrides_of_a_new_run_are_one_report(
                     "group algorithm has no option pppo",
                     where="override algorithm=pppo",
                     got="pppo",
-                    allowed=Including(
+                    expected=Including(
                         "a2c, ", " ppo, ppo_sb3, ", " more); files of your own in DIR/algorithm with --config-dir DIR"
                     ),
                     nearest="ppo",
@@ -369,7 +369,7 @@ def test_mistakes_in_the_overrides_of_a_new_run_are_one_report(
                 Problem(
                     "a stored run takes overrides of single keys, not of groups",
                     where="override ~env",
-                    allowed=(
+                    expected=(
                         "key=value; `resume RUN_DIR --module-only`, a new run with the module alone, takes "
                         "group=option too"
                     ),

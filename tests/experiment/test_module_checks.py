@@ -178,35 +178,41 @@ def report_of(name: str, *overrides: str, experiment: str = CARTPOLE) -> str:
 @pytest.mark.parametrize(
     ("name", "messages"),
     [
-        ("NoOutput", ["forward_exploration returns no action_dist_inputs", "got      an empty dict"]),
-        ("MisspeltOutput", ["forward_exploration returns no action_dist_inputs", "nearest  action_dist_input"]),
-        ("NoneActed", ["forward_exploration returns no dict", "got      None", "a dict with action_dist_inputs"]),
-        ("TupleActed", ["forward_exploration returns no dict", "got      tuple: (5, 2) float32"]),
-        ("TooWide", ["of another shape", "got      (5, 4) float32", "allowed  (5, 2) float32", "Categorical"]),
-        ("OtherRows", ["of another shape", "got      (3, 2) float32", "allowed  (5, 2) float32"]),
-        ("NoRows", ["of another shape", "got      (2,) float32"]),
-        ("DoublesActed", ["of another dtype", "got      (5, 2) float64", ".float() makes it"]),
-        ("IntegersActed", ["of another dtype", "got      (5, 2) int64"]),
-        ("ArrayActed", ["that is not a tensor", "got      (5, 2) float32"]),
+        ("NoOutput", ["forward_exploration returns no action_dist_inputs", "got           an empty dict"]),
+        ("MisspeltOutput", ["forward_exploration returns no action_dist_inputs", "did you mean  action_dist_input"]),
+        ("NoneActed", ["forward_exploration returns no dict", "got           None", "a dict with action_dist_inputs"]),
+        ("TupleActed", ["forward_exploration returns no dict", "got           tuple: (5, 2) float32"]),
+        (
+            "TooWide",
+            ["of another shape", "got           (5, 4) float32", "expected      (5, 2) float32", "Categorical"],
+        ),
+        ("OtherRows", ["of another shape", "got           (3, 2) float32", "expected      (5, 2) float32"]),
+        ("NoRows", ["of another shape", "got           (2,) float32"]),
+        ("DoublesActed", ["of another dtype", "got           (5, 2) float64", ".float() makes"]),
+        ("IntegersActed", ["of another dtype", "got           (5, 2) int64"]),
+        ("ArrayActed", ["that is not a tensor", "got           (5, 2) float32"]),
         (
             "NoValues",
-            ["no vf_preds, which PPOLoss and GeneralAdvantageEstimation", "got      action_dist_inputs"],
+            ["no vf_preds, which PPOLoss and GeneralAdvantageEstimation", "got           action_dist_inputs"],
         ),
-        ("MisspeltValues", ["forward_train returns no vf_preds", "nearest  vf_pred"]),
+        ("MisspeltValues", ["forward_train returns no vf_preds", "did you mean  vf_pred"]),
         ("ColumnOfValues", ["vf_preds of another shape", "(5, 1) float32", "(5,) float32", ".squeeze(-1)"]),
-        ("OneValue", ["vf_preds of another shape", "got      () float32"]),
-        ("NoneTrained", ["forward_train returns no dict", "got      None", "action_dist_inputs, vf_preds"]),
-        ("TupleTrained", ["forward_train returns no dict", "got      tuple: (5, 2) float32, (5,) float32"]),
-        ("NoSuper", ["NoSuper cannot be made", "allowed  super().__init__(observation_space, action_space, config)"]),
+        ("OneValue", ["vf_preds of another shape", "got           () float32"]),
+        ("NoneTrained", ["forward_train returns no dict", "got           None", "action_dist_inputs, vf_preds"]),
+        ("TupleTrained", ["forward_train returns no dict", "got           tuple: (5, 2) float32, (5,) float32"]),
+        (
+            "NoSuper",
+            ["NoSuper cannot be made", "expected      super().__init__(observation_space, action_space, config)"],
+        ),
         ("NoSuperNorLayers", ["does not call RLModule's", "super().__init__("]),
         ("NoParameters", ["NoParameters has no parameters", "nn.ModuleList"]),
         ("NoArguments", ["takes 1 positional argument but 4 were given", "(self, observation_space, action_space"]),
         ("Raising", ["Raising cannot be made: LookupError: no such file"]),
         ("OtherMemory", ["state_out of another form than state_in", "h (1, 5, 6) float32", "h (5, 6) float32"]),
         ("RenamedMemory", ["state_out of another form than state_in", "hidden (5, 6) float32", "h (5, 6) float32"]),
-        ("TensorOfMemory", ["get_initial_state returns no dict of tensors", "got      (6,) float32"]),
+        ("TensorOfMemory", ["get_initial_state returns no dict of tensors", "got           (6,) float32"]),
         ("DoublesOfMemory", ["memory that is no float32 tensor", "Tensor (6,) float64"]),
-        ("NoMemoryAtAll", ["get_initial_state returns no dict of tensors", "got      an empty dict"]),
+        ("NoMemoryAtAll", ["get_initial_state returns no dict of tensors", "got           an empty dict"]),
         ("UndeclaredMemory", ["UndeclaredMemory.inputs has state_in", "is_stateful false"]),
     ],
 )
@@ -219,7 +225,7 @@ def test_a_mistake_is_told(name: str, messages: list[str]) -> None:
 
 def test_an_unknown_option() -> None:
     report = report_of("Options", "+module.model_config.widht=3")
-    for message in ("Options cannot be made", "'widht'", "allowed  depth, width", "nearest  width"):
+    for message in ("Options cannot be made", "'widht'", "expected      depth, width", "did you mean  width"):
         assert message in report
 
 

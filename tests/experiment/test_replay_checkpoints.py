@@ -88,7 +88,7 @@ def test_a_damaged_segment_is_named(run_main: Run, straight: Path) -> None:
     assert outcome.code == 1
     assert "Traceback" not in outcome.err
     assert str(path) in outcome.err
-    assert f"nearest  {straight / 'checkpoints' / 'iteration_000008'}" in outcome.err
+    assert f"did you mean  {straight / 'checkpoints' / 'iteration_000008'}" in outcome.err
     assert run_main("evaluate", str(straight)).code == 0, "a policy needs no replay"
     path.write_bytes(content[:-1])
     outcome = run_main("resume", str(straight), "stop.training_iteration=14")

@@ -59,18 +59,18 @@ def test_too_large_is_refused_before_anything_starts(run_main: Callable[..., Out
         "the replay buffer takes 4,500,000.0 GB: 1 GB of memory are free on this machine, 80% of them for replay",
         where="algorithm.replay_buffers.replay.capacity",
         got="100,000,000,000,000 env steps, 45 bytes each, 4,500,000.0 GB",
-        allowed=Including("up to "),
+        expected=Including("up to "),
     )
     assert list(Path.cwd().iterdir()) == []
-    allowed = re.search(r"allowed  up to ([\d,]+)\n", refused.err)
-    assert allowed is not None
+    expected = re.search(r"expected      up to ([\d,]+)\n", refused.err)
+    assert expected is not None
     # Free memory varies a little meanwhile.
-    half = int(allowed[1].replace(",", "")) // 2
+    half = int(expected[1].replace(",", "")) // 2
     check_replay_memory(build_experiment_config(compose_experiment([*REPLAY, f"{KEY}={half}"])))
 
 
 def test_the_largest_that_fits_is_named(small_machine: None) -> None:
-    with pytest.raises(ConfigError, match=r"allowed  up to 177$"):
+    with pytest.raises(ConfigError, match=r"expected      up to 177$"):
         check_replay_memory(build_experiment_config(compose_experiment([*REPLAY, f"{KEY}=178"])))
     check_replay_memory(build_experiment_config(compose_experiment([*REPLAY, f"{KEY}=177"])))
 
@@ -111,7 +111,7 @@ def test_buffers_and_modules_add_up(small_machine: None) -> None:
     algorithm = replace(config.algorithm, replay_buffers={**buffers, "more": more})
     with pytest.raises(ConfigError) as caught:
         check_replay_memory(replace(config, algorithm=algorithm))
-    told = {problem.where: (problem.got, problem.allowed) for problem in caught.value.problems}
+    told = {problem.where: (problem.got, problem.expected) for problem in caught.value.problems}
     all_bytes = 80 * 45 + 4096 * 54.5  # priorities take 9.5 bytes
     assert told == {
         KEY: ("80 env steps, 45 bytes each, 3.6 kB", f"up to {int(80 * 8000 / all_bytes)}, if all shrink alike"),

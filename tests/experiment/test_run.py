@@ -334,8 +334,8 @@ def test_evaluate_counts_env_steps(run_main: Run, run_dir: Path) -> None:
     assert "  no episode ended within 8 env steps of 8 sub-environments" in outcome.out.splitlines()
     refused = run_main("evaluate", str(run_dir), "evaluation.evaluation_duration_unit=timesteps")
     assert refused.code == 2
-    assert 'got      "timesteps"' in refused.err
-    assert "nearest  env_steps" in refused.err
+    assert 'got           "timesteps"' in refused.err
+    assert "did you mean  env_steps" in refused.err
 
 
 def test_evaluate_takes_a_single_checkpoint_from_anywhere(run_main: Run, run_dir: Path, tmp_path: Path) -> None:
@@ -374,7 +374,7 @@ def test_evaluation_in_parallel_joins_its_iteration(run_main: Run, tmp_path: Pat
 def test_a_stop_metric_that_nothing_produces_is_refused(run_main: Run, tmp_path: Path) -> None:
     outcome = run_main(*TRAIN, "stop.env_runners.episode_reward_mean=1")
     assert outcome.code == 2
-    assert "nearest  env_runners/episode_return_mean" in outcome.err
+    assert "did you mean  env_runners/episode_return_mean" in outcome.err
     assert not (tmp_path / "run").exists()
 
 

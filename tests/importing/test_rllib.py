@@ -325,7 +325,7 @@ def test_values_that_are_no_values_are_left_out(tmp_path: Path) -> None:
     [
         ({"env": "CartPole-v1"}, None, "does not say its algorithm"),
         ({"env": "CartPole-v1"}, "DreamerV3", "runner has no counterpart of DreamerV3"),
-        ({"env": "CartPole-v1"}, "PPPO", "nearest  PPO"),
+        ({"env": "CartPole-v1"}, "PPPO", "did you mean  PPO"),
         ({"lr": 1.0}, "PPO", "--env with a gymnasium id"),
         ({"env": "<function <lambda> at 0x7f>"}, "PPO", "--env with a gymnasium id"),
         ("{", "PPO", "the file cannot be read"),
@@ -343,9 +343,9 @@ def test_mistakes(tmp_path: Path, values: Any, algorithm: str | None, message: s
     [("ppo_cartpole", "PPO"), ("dqn_old_stack", "DQN"), ("sac_pendulum", "SAC"), ("marwil_cartpole", "BC or MARWIL")],
 )
 def test_the_keys_tell_the_algorithm(name: str, fitting: str) -> None:
-    with pytest.raises(UserError, match=f"nearest  {fitting}, as the file's keys tell"):
+    with pytest.raises(UserError, match=f"did you mean  {fitting}, as the file's keys tell"):
         import_rllib(CONFIGS / f"{name}.json")
-    with pytest.raises(UserError, match=f"nearest  {fitting}, as the file's keys tell"):
+    with pytest.raises(UserError, match=f"did you mean  {fitting}, as the file's keys tell"):
         import_rllib(CONFIGS / f"{name}.json", "CQL")
 
 
@@ -359,7 +359,7 @@ def test_the_command(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
     assert (tmp_path / "conf/experiment/mine.yaml").read_text() == shown.out
     assert run_main("validate", "+experiment=mine", "--config-dir", "conf").code == 0
     assert "does not say its algorithm" in run_main("import", "rllib", file).err
-    assert "nearest  rllib" in run_main("import", "rlib", file).err
+    assert "did you mean  rllib" in run_main("import", "rlib", file).err
     assert "takes no --algorithm" in run_main("import", "sb3-zoo", "a.yml", "--env", "a", "--algorithm", "PPO").err
 
 

@@ -153,7 +153,7 @@ def test_modules_that_act_together_are_refused() -> None:
     )
     assert problem.where == "multi_agent.multi_rl_module"
     assert problem.got == "tests.support.joint_modules.ActsTogether"
-    assert "modules that act by themselves" in str(problem.allowed)
+    assert "modules that act by themselves" in str(problem.expected)
 
 
 def test_modules_that_act_together_meet_no_opponent(run_main: Callable[..., Outcome]) -> None:
@@ -169,7 +169,7 @@ def test_modules_that_act_together_meet_no_opponent(run_main: Callable[..., Outc
     outcome = run_main("evaluate", "other", "--against", "one")
     assert outcome.code == 2
     assert "a module of ActsTogether cannot be exported" in outcome.err
-    assert "where    --against one: multi_agent.multi_rl_module\n" in outcome.err
+    assert "where         --against one: multi_agent.multi_rl_module\n" in outcome.err
 
 
 @pytest.mark.slow

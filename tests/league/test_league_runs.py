@@ -243,23 +243,23 @@ def test_a_file_that_export_did_not_write_is_told_by_building(tmp_path: Path) ->
     assert "has no runner_manifest" in problem.what
     assert problem.where == "league.fixed.old"
     assert problem.got == str(path)
-    assert "`python -m runner export`" in (problem.allowed or "")
+    assert "`python -m runner export`" in (problem.expected or "")
 
 
 @pytest.mark.parametrize(
-    ("override", "allowed"),
+    ("override", "expected"),
     [
         ("league.opponents.uniform=abc", "a number"),
         ("league.opponents.latest=-1", "a number of 0 or more"),
         ("league.opponents.lattest=1", "latest, uniform, prioritised, fixed"),
     ],
 )
-def test_a_wrong_share_is_told_by_its_override(override: str, allowed: str) -> None:
+def test_a_wrong_share_is_told_by_its_override(override: str, expected: str) -> None:
     composed = compose_experiment(["+experiment=ppo_league_tictactoe", override])
     with pytest.raises(ConfigError) as raised:
         build_experiment_config(composed)
     (problem,) = raised.value.problems
-    assert (problem.where, problem.allowed) == (f"override {override}", allowed)
+    assert (problem.where, problem.expected) == (f"override {override}", expected)
 
 
 @pytest.fixture(scope="module")
@@ -290,9 +290,10 @@ def test_a_policy_file_for_other_agents_is_refused_at_the_start(
     said = " ".join(outcome.err.split())
     for what in (
         "the policy file of player old was made for another observation_space than main has where league.fixed.old",
-        "got Box((4,), float32) allowed Dict(observations: Box(0.0, 1.0, (18,), float32), action_mask: MultiBinary(9))",
+        "got Box((4,), float32) expected Dict(observations: Box(0.0, 1.0, (18,), float32), "
+        "action_mask: MultiBinary(9))",
         "another action_space than main has where league.fixed.old",
-        "got Discrete(2) allowed Discrete(9), of player_0, player_1",
+        "got Discrete(2) expected Discrete(9), of player_0, player_1",
     ):
         assert what in said, outcome.err
     assert not list(tmp_path.rglob("progress.jsonl"))

@@ -183,7 +183,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(case: Spoilt) -> None:
     with pytest.raises(RunFailure, match="the loss is not finite: total_loss is ") as caught:
         learner.update(batch, 0)
     assert "minibatch" in (caught.value.problem.where or "")
-    assert "algorithm.lr" in (caught.value.problem.allowed or "")
+    assert "algorithm.lr" in (caught.value.problem.expected or "")
 
 
 def test_a_nan_in_a_masked_row_does_no_harm() -> None:

@@ -102,21 +102,21 @@ class MisspeltField(PPOLoss):
         ("Several", ["a total_loss of several numbers", "got total_loss (3,) float32", ".mean() makes it"]),
         ("Number", ["a total_loss that is not a tensor", "got total_loss 1.5", "a 0-d tensor with a gradient"]),
         ("Detached", ["a total_loss without a gradient", "got total_loss () float32", ".detach()"]),
-        ("Nothing", ["returns no PPOMetrics", "got None", "allowed PPOMetrics(total_loss, policy_loss, vf_loss"]),
+        ("Nothing", ["returns no PPOMetrics", "got None", "expected PPOMetrics(total_loss, policy_loss, vf_loss"]),
         ("BareTensor", ["returns no PPOMetrics", "got Tensor () float32"]),
         ("Dict", ["returns no PPOMetrics", "got dict total_loss () float32"]),
         ("OtherRecord", ["returns no PPOMetrics", "got Unnamed"]),
         ("NumberMetric", ["a metric entropy that is no 0-d tensor", "got entropy 0.5", "torch.tensor(x)"]),
         ("TextMetric", ["a metric entropy that is no 0-d tensor", "got entropy 'high'"]),
         ("RowsMetric", ["a metric entropy that is no 0-d tensor", "got entropy (5,) float32", ".mean()"]),
-        ("MisspeltColumn", ["KeyError: 'advantage'", "MisspeltColumn.__call__", "obs (", "nearest advantages"]),
-        ("MisspeltOutput", ["KeyError: 'vf_pred'", "MisspeltOutput.__call__", "nearest vf_preds"]),
+        ("MisspeltColumn", ["KeyError: 'advantage'", "MisspeltColumn.__call__", "obs (", "did you mean advantages"]),
+        ("MisspeltOutput", ["KeyError: 'vf_pred'", "MisspeltOutput.__call__", "did you mean vf_preds"]),
         ("Unfinished", ["1. NotImplementedError", "test_loss_checks.py:", "Unfinished.__call__"]),
         ("FewArguments", ["takes 3 positional arguments but 4 were given", "(self, module, batch, is_reporting=True)"]),
         ("ChangesBatch", ["ChangesBatch changes column advantages of the batch", "2 * x, not x *= 2"]),
         ("TextReads", ["TextReads.reads is no tuple of column names", "got 'obs'", "('obs',)"]),
         ("NoArguments", ["takes 1 positional argument but 2 were given", "algorithm.loss", "__init__(self, config)"]),
-        ("MisspeltField", ["no attribute 'entropy_coef'", "algorithm.loss", "nearest entropy_coeff"]),
+        ("MisspeltField", ["no attribute 'entropy_coef'", "algorithm.loss", "did you mean entropy_coeff"]),
     ],
 )
 def test_a_mistake_is_told(name: str, messages: list[str]) -> None:
@@ -129,7 +129,10 @@ def test_a_mistake_is_told(name: str, messages: list[str]) -> None:
 @pytest.mark.parametrize(
     ("name", "messages"),
     [
-        ("MisspeltReads", ["reads value_target, which no connector of the learner pipeline", "nearest value_targets"]),
+        (
+            "MisspeltReads",
+            ["reads value_target, which no connector of the learner pipeline", "did you mean value_targets"],
+        ),
         ("NotFinite", ["the loss is not finite: total_loss is nan", "policy_loss "]),
     ],
 )

@@ -144,7 +144,7 @@ def test_what_is_not_finite_names_all_learning_rates() -> None:
     batch["rewards"][3] = torch.nan
     with pytest.raises(RunFailure) as caught:
         learner.update(batch, 0)
-    assert "algorithm.actor_lr or algorithm.critic_lr or algorithm.value_lr" in (caught.value.problem.allowed or "")
+    assert "algorithm.actor_lr or algorithm.critic_lr or algorithm.value_lr" in (caught.value.problem.expected or "")
 
 
 # -- what a loss needs of a module -------------------------------------------------------------------------------------
@@ -202,7 +202,7 @@ def test_other_groups_than_those_of_the_optimisers_are_refused() -> None:
     problem = find_misfit(IQLLoss, OneGroup(OBSERVATIONS, DISCRETE, CONFIG), IQLConfig())
     assert problem is not None
     assert problem.got == "default"
-    assert problem.allowed == "module=iql, or your own class with actor, critic, value"
+    assert problem.expected == "module=iql, or your own class with actor, critic, value"
 
 
 def test_an_algorithm_with_one_optimiser_trains_any_groups() -> None:

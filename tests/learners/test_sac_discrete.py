@@ -133,7 +133,7 @@ def test_it_learns_to_match_what_it_sees() -> None:
     ("overrides", "message"),
     [
         (("env=pendulum",), "DiscreteSACModule has a Q for each action: got Box"),
-        (("module=sac",), r"no tanh of a Gaussian for actions of Discrete\(2\); allowed: .*algorithm=sac_discrete"),
+        (("module=sac",), r"no tanh of a Gaussian for actions of Discrete\(2\); expected: .*algorithm=sac_discrete"),
     ],
     ids=str,
 )

@@ -319,11 +319,11 @@ MISFITS = [
 ]
 
 
-@pytest.mark.parametrize(("actions", "mask", "where", "got", "allowed"), MISFITS)
-def test_masks_that_do_not_fit(actions: Space, mask: Space, where: str, got: str, allowed: str) -> None:
+@pytest.mark.parametrize(("actions", "mask", "where", "got", "expected"), MISFITS)
+def test_masks_that_do_not_fit(actions: Space, mask: Space, where: str, got: str, expected: str) -> None:
     with pytest.raises(TypeError) as caught:
         check_mask_space(actions, mask)
-    assert str(caught.value) == f"the mask of {where} does not fit: got {got}; allowed: {allowed}"
+    assert str(caught.value) == f"the mask of {where} does not fit: got {got}; expected: {expected}"
 
 
 def test_a_box_cannot_be_masked() -> None:

@@ -174,7 +174,7 @@ def test_initialisers() -> None:
     pi = values["pi.layers.0.weight"]
     torch.testing.assert_close(pi @ pi.T, torch.eye(3) * 1e-4, atol=1e-8, rtol=1e-4)
     assert values["vf.layers.0.bias"].tolist() == [2.0]
-    with pytest.raises(ValueError, match=r"no initialiser 'orthogonal' in torch.nn.init; allowed: .*orthogonal_"):
+    with pytest.raises(ValueError, match=r"no initialiser 'orthogonal' in torch.nn.init; expected: .*orthogonal_"):
         make_module(fcnet_kernel_initializer="orthogonal")
 
 
@@ -285,7 +285,7 @@ REFUSED = [
         {"action_mask_key": "mask"},
         (
             "module.action_mask_key 'mask' is not there: got observations of Box(-1.0, 1.0, (4,), "
-            "float32); allowed: a Dict with the key 'mask'"
+            "float32); expected: a Dict with the key 'mask'"
         ),
         id="mask_key_without_dict",
     ),
@@ -295,7 +295,7 @@ REFUSED = [
         {"action_mask_key": "mask"},
         (
             "module.action_mask_key 'mask' is not there: got observations of Dict('seen': "
-            "Box(-1.0, 1.0, (4,), float32)); allowed: a Dict with the key 'mask'"
+            "Box(-1.0, 1.0, (4,), float32)); expected: a Dict with the key 'mask'"
         ),
         id="mask_key_unknown",
     ),
@@ -304,7 +304,7 @@ REFUSED = [
         gym.spaces.Discrete(4),
         {"action_mask_key": "mask"},
         (
-            "the mask of actions does not fit: got Box(0, 1, (3,), int8); allowed: a Box, "
+            "the mask of actions does not fit: got Box(0, 1, (3,), int8); expected: a Box, "
             "MultiBinary or MultiDiscrete of shape (4,)"
         ),
         id="mask_misfit",
@@ -314,7 +314,7 @@ REFUSED = [
         DISCRETE,
         {"action_mask_key": "mask"},
         (
-            "nothing to encode in observations of Dict(); allowed: Box, Discrete, MultiDiscrete, "
+            "nothing to encode in observations of Dict(); expected: Box, Discrete, MultiDiscrete, "
             "MultiBinary, and Dict and Tuple of these"
         ),
         id="mask_alone",

@@ -314,7 +314,7 @@ SUPPORTED = "Discrete, MultiDiscrete, MultiBinary, non-empty Box, and Dict and T
 UNSUPPORTED = [
     pytest.param(
         gym.spaces.Text(3, charset="abc"),
-        f"no action distribution for actions: got Text(1, 3, charset=abc); allowed: {SUPPORTED}",
+        f"no action distribution for actions: got Text(1, 3, charset=abc); expected: {SUPPORTED}",
         id="text",
     ),
     pytest.param(
@@ -324,22 +324,22 @@ UNSUPPORTED = [
                 "b": gym.spaces.Tuple((gym.spaces.Discrete(2), gym.spaces.Text(3, charset="abc"))),
             }
         ),
-        f"no action distribution for actions['b'][1]: got Text(1, 3, charset=abc); allowed: {SUPPORTED}",
+        f"no action distribution for actions['b'][1]: got Text(1, 3, charset=abc); expected: {SUPPORTED}",
         id="text_nested",
     ),
     pytest.param(
         gym.spaces.Sequence(gym.spaces.Discrete(2)),
-        f"no action distribution for actions: got Sequence(Discrete(2), stack=False); allowed: {SUPPORTED}",
+        f"no action distribution for actions: got Sequence(Discrete(2), stack=False); expected: {SUPPORTED}",
         id="sequence",
     ),
     pytest.param(
         gym.spaces.Dict({"a": gym.spaces.Discrete(2), "b": gym.spaces.Dict({})}),
-        f"no action distribution for actions['b']: got the empty Dict(); allowed: {SUPPORTED}",
+        f"no action distribution for actions['b']: got the empty Dict(); expected: {SUPPORTED}",
         id="empty_dict",
     ),
     pytest.param(
         gym.spaces.Box(-1, 1, (0,)),
-        f"no action distribution for actions: got Box([], [], (0,), float32); allowed: {SUPPORTED}",
+        f"no action distribution for actions: got Box([], [], (0,), float32); expected: {SUPPORTED}",
         id="empty_box",
     ),
     pytest.param(
@@ -347,7 +347,7 @@ UNSUPPORTED = [
         (
             "no action distribution for actions['count']: got Box(-9223372036854775808, "
             "9223372036854775807, (2,), int64), 36,893,488,147,419,103,232 possible integers; "
-            "allowed: at most 1,048,576, or a Box of floats"
+            "expected: at most 1,048,576, or a Box of floats"
         ),
         id="unbounded_integers",
     ),

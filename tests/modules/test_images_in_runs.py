@@ -150,7 +150,7 @@ def test_an_explicit_layout_of_a_checkpoint_cannot_change(
     outcome = run_main("evaluate", "run", "module.image_layout=auto")
     assert outcome.code == 2
     assert "module.image_layout cannot change" in outcome.err
-    assert 'allowed  "flat"' in outcome.err
+    assert 'expected      "flat"' in outcome.err
 
 
 # -- resumed runs ----------------------------------------------------------------------------------------------------

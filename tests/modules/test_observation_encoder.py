@@ -294,13 +294,13 @@ UNSUPPORTED = [
     pytest.param(
         gym.spaces.Text(3, charset="abc"),
         {},
-        f"cannot encode observations: got Text(1, 3, charset=abc); allowed: {ENCODABLE}",
+        f"cannot encode observations: got Text(1, 3, charset=abc); expected: {ENCODABLE}",
         id="text",
     ),
     pytest.param(
         gym.spaces.Dict({"a": BOX, "b": gym.spaces.Tuple((BOX, gym.spaces.Graph(BOX, None)))}),
         {},
-        f"cannot encode observations['b'][1]: got Graph(Box(-1.0, 1.0, (4,), float32), None); allowed: {ENCODABLE}",
+        f"cannot encode observations['b'][1]: got Graph(Box(-1.0, 1.0, (4,), float32), None); expected: {ENCODABLE}",
         id="graph_nested",
     ),
     pytest.param(
@@ -308,14 +308,14 @@ UNSUPPORTED = [
         {},
         (
             "cannot encode observations['seen']: got Sequence(Box(-1.0, 1.0, (4,), float32), stack=False); "
-            f"allowed: {ENCODABLE}"
+            f"expected: {ENCODABLE}"
         ),
         id="sequence",
     ),
     pytest.param(
         gym.spaces.Dict({"none": gym.spaces.Box(0, 1, (0,))}),
         {},
-        f"nothing to encode in observations of Dict('none': Box([], [], (0,), float32)); allowed: {ENCODABLE}",
+        f"nothing to encode in observations of Dict('none': Box([], [], (0,), float32)); expected: {ENCODABLE}",
         id="empty",
     ),
     pytest.param(
@@ -323,7 +323,7 @@ UNSUPPORTED = [
         {"conv_filters": [[16, 3, 1]]},
         (
             "module.conv_filters is set, but no observation is an image: got Box(0, 255, (4, "
-            "128), uint8); allowed: a Box height x width x channels of bytes or floats, or "
+            "128), uint8); expected: a Box height x width x channels of bytes or floats, or "
             "another layout that module.image_layout names"
         ),
         id="no_image",

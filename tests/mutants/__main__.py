@@ -70,9 +70,9 @@ def _parse(arguments: Sequence[str], num_mutants: int) -> argparse.Namespace:
     parser.add_argument("--markdown", action="store_true", help="print the table of docs/testing.md and end")
     options = parser.parse_args(arguments)
     if unknown := [number for number in options.numbers if not 1 <= number <= num_mutants]:
-        parser.error(f"there is no mutation {unknown[0]}; allowed: 1 to {num_mutants}")
+        parser.error(f"there is no mutation {unknown[0]}; expected: 1 to {num_mutants}")
     if options.processes < 1:
-        parser.error(f"--processes {options.processes}; allowed: 1 and more")
+        parser.error(f"--processes {options.processes}; expected: 1 and more")
     return options
 
 

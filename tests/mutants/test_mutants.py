@@ -99,7 +99,7 @@ def test_a_copy_is_as_before_after_each_mutation(tree: Path, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["0"], "there is no mutation 0; allowed: 1 to "),
+        (["0"], "there is no mutation 0; expected: 1 to "),
         (["1", "999"], "no mutation 999"),
         (["--processes=0"], "1 and"),
     ],

@@ -86,7 +86,7 @@ def test_plans_and_pipelines(tmp_path: Path) -> None:
     live, record = outputs_of(cell_with(notebook, "run = fit(trainer)"), "text/html")
     assert "finished: training_iteration 3" in live
     assert "Learner" in record
-    assert re.search(r"nearest +ParallelRollouts", printed_by(cell_with(notebook, "except ConfigError")))
+    assert re.search(r"did you mean +ParallelRollouts", printed_by(cell_with(notebook, "except ConfigError")))
 
 
 def notebook_of(*sources: str) -> nbformat.NotebookNode:

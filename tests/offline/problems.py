@@ -72,7 +72,7 @@ def unnamed_column(name: str, where: str, columns: str, nearest: str) -> Problem
     return Problem(
         f"there is no column {name}; name it: offline.input_read_schema.{name}=COLUMN",
         where,
-        allowed=f"columns: {columns}",
+        expected=f"columns: {columns}",
         nearest=nearest,
     )
 
@@ -81,20 +81,20 @@ def wrongly_named_column(name: str, column: str, where: str, columns: str, neare
     return Problem(
         f"offline.input_read_schema.{name}: there is no column {column}",
         where,
-        allowed=f"columns: {columns}",
+        expected=f"columns: {columns}",
         nearest=nearest,
     )
 
 
-def no_column(name: str, where: str, allowed: str, *, got: str | None = None, nearest: str | None = None) -> Problem:
-    return Problem(f"there is no column {name}", where, got, allowed, nearest)
+def no_column(name: str, where: str, expected: str, *, got: str | None = None, nearest: str | None = None) -> Problem:
+    return Problem(f"there is no column {name}", where, got, expected, nearest)
 
 
 def mixed_columns(difference: str) -> Problem:
     return Problem(
         f"the files do not hold the same columns: {difference}",
         "TMP/data/episodes-0-000001.parquet",
-        allowed="the columns of TMP/data/episodes-0-000000.parquet; or a pattern that names the files of one module; "
+        expected="the columns of TMP/data/episodes-0-000000.parquet; or a pattern that names the files of one module; "
         "or offline.input_read_method_kwargs.columns=[obs,actions,rewards,...]",
     )
 
@@ -119,8 +119,8 @@ def no_number(where: str, got: str) -> Problem:
 
 
 def other_shape(where: str, got: str, first: str) -> Problem:
-    allowed = f"{first}, the shape of the first row"
-    return Problem("rows of one column must have one shape", where, f"shape {got}", allowed)
+    expected = f"{first}, the shape of the first row"
+    return Problem("rows of one column must have one shape", where, f"shape {got}", expected)
 
 
 # --- Episodes
@@ -132,7 +132,7 @@ def no_complete_step(where: str = "TMP/data/a.parquet") -> Problem:
 
 def step_twice(step: int, episode: str, where: str) -> Problem:
     return Problem(
-        f"step {step} of episode {episode} is there twice", where, allowed="ids that are unique over all files"
+        f"step {step} of episode {episode} is there twice", where, expected="ids that are unique over all files"
     )
 
 
@@ -140,7 +140,7 @@ def after_its_end(episode: str, step: int, where: str) -> Problem:
     return Problem(
         f"episode {episode} goes on after step {step}, which ends it",
         where,
-        allowed="an end flag in the last row of an episode only",
+        expected="an end flag in the last row of an episode only",
     )
 
 
@@ -149,7 +149,7 @@ def no_trajectories(needs: str, where: str) -> Problem:
         f"{needs} needs whole trajectories, and the rows of these data belong to none: they have neither eps_id nor t "
         "nor end flags, so that each is an episode of one step",
         where,
-        allowed="columns eps_id and t, or end flags in the order of the steps, under these names or named by "
+        expected="columns eps_id and t, or end flags in the order of the steps, under these names or named by "
         "offline.input_read_schema; or what learns from single steps, for example bc without memory",
     )
 
@@ -157,16 +157,16 @@ def no_trajectories(needs: str, where: str) -> Problem:
 # --- Environments and agents
 
 
-def does_not_fit(name: str, where: str, got: str, allowed: str) -> Problem:
+def does_not_fit(name: str, where: str, got: str, expected: str) -> Problem:
     space = {"obs": "observation", "actions": "action"}[name]
-    return Problem(f"the data do not fit the environment: {name} is not in its {space} space", where, got, allowed)
+    return Problem(f"the data do not fit the environment: {name} is not in its {space} space", where, got, expected)
 
 
 def of_a_single_agent(where: str) -> Problem:
     return Problem(
         "these data are of a single agent, and the experiment has several",
         where,
-        allowed="data that say whose each episode is, of agent_0, agent_1",
+        expected="data that say whose each episode is, of agent_0, agent_1",
     )
 
 
@@ -174,8 +174,8 @@ def of_a_single_agent(where: str) -> Problem:
 
 
 def has_data(file: str, folder: str) -> Problem:
-    allowed = "an empty folder, or offline.output_append=true to add files to these"
-    return Problem(f"the folder has data already: {file}", "offline.output", folder, allowed)
+    expected = "an empty folder, or offline.output_append=true to add files to these"
+    return Problem(f"the folder has data already: {file}", "offline.output", folder, expected)
 
 
 def output_is_a_file(path: str) -> Problem:

@@ -167,7 +167,7 @@ def test_an_undeclared_name_is_an_error_with_connector_and_names() -> None:
     problem = caught.value.problem
     assert problem.what == "Undeclared reports cliped, which it does not declare"
     assert (problem.where, problem.got, problem.nearest) == ("connectors.learner", "cliped", "clipped")
-    assert problem.allowed == "a name in Undeclared.reports: clipped"
+    assert problem.expected == "a name in Undeclared.reports: clipped"
     with pytest.raises(RunFailure, match=r"UndeclaredAtAll\.reports: it is empty"):
         pass_values(ConnectorPipeline([UndeclaredAtAll()], *SPACES), 1.0)
 
@@ -186,7 +186,7 @@ def test_a_value_is_one_number() -> None:
         (["x"], r"reports is not a dict of name(.*\n)+.*got +\['x'\]"),
         ({"x": "mean"}, r"reports\['x'\] is not a pair of reduction and meaning(.*\n)+.*got +'mean'"),
         ({"x": ("p100", "largest")}, r"reports\['x'\] names no reduction(.*\n)+.*got +p100\n.*, last, p1 to p99"),
-        ({"x": ("medain", "middle")}, r"reports\['x'\] names no reduction(.*\n)+.*nearest +median"),
+        ({"x": ("medain", "middle")}, r"reports\['x'\] names no reduction(.*\n)+.*did you mean +median"),
         ({"x/y": ("mean", "ratio")}, r"a name in reports is no identifier(.*\n)+.*got +'x/y'"),
     ],
 )

@@ -51,4 +51,4 @@ def test_pipelines_are_named_by_their_module() -> None:
         assert "ModuleToAgentUnmapping" in texts_of(trainer.pipelines("p1").module_to_env)
         with pytest.raises(UserError, match="no such module") as caught:
             trainer.pipelines("p11")
-    assert "nearest  p1" in str(caught.value)
+    assert "did you mean  p1" in str(caught.value)

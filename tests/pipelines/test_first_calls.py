@@ -138,14 +138,14 @@ def report_of(*edits: str) -> str:
     ("name", "messages"),
     [
         ("NotWritten", ["does not write column 'speed', which its `writes` declares", "columns after it: obs"]),
-        ("Misspelt", ["does not write column 'speed'", "columns after it: obs, speeds", "nearest speeds"]),
+        ("Misspelt", ["does not write column 'speed'", "columns after it: obs, speeds", "did you mean speeds"]),
         (
             "Undeclared",
-            ["writes column 'speed', which its `writes` does not declare", "allowed Requirements(writes=('speed',))"],
+            ["writes column 'speed', which its `writes` does not declare", "expected Requirements(writes=('speed',))"],
         ),
         ("TakesOut", ["takes out column 'obs', which its `drops` does not declare"]),
         ("ReturnsNothing", ["ReturnsNothing.__call__ returns no batch", "got None", "return batch"]),
-        ("ReadsUndeclared", ["KeyError: 'obss'", "got batch: obs (2, 4) float32", "nearest obs"]),
+        ("ReadsUndeclared", ["KeyError: 'obss'", "got batch: obs (2, 4) float32", "did you mean obs"]),
         ("FewKeywords", ["unexpected keyword argument 'rl_module'", "__call__(self, *, batch, episodes, **kwargs)"]),
         ("NoCall", ["NoCall has no __call__"]),
         ("NoTransform", ["NoTransform has no transform"]),
@@ -154,8 +154,8 @@ def report_of(*edits: str) -> str:
         ("Wider", ["not of the space that it says", "got obs (2, 8) float32", "recompute_output_observation_space"]),
         ("InPlace", ["InPlace changes the observations of the episodes", "changes in the batch", "InPlace.transform"]),
         ("NoSpace", ["recompute_output_observation_space returns no space", "got None", "a gymnasium.Space"]),
-        ("RaisesForSpaces", ["no attribute 'lov'", "RaisesForSpaces.recompute_output", "nearest low"]),
-        ("TextReads", ["TextReads.reads is no tuple of column names", "got 'obs'", "allowed ('obs',)"]),
+        ("RaisesForSpaces", ["no attribute 'lov'", "RaisesForSpaces.recompute_output", "did you mean low"]),
+        ("TextReads", ["TextReads.reads is no tuple of column names", "got 'obs'", "expected ('obs',)"]),
     ],
 )
 def test_a_mistake_in_env_to_module(name: str, messages: list[str]) -> None:
@@ -170,7 +170,11 @@ def test_a_mistake_in_env_to_module(name: str, messages: list[str]) -> None:
 @pytest.mark.parametrize(
     ("pipeline", "name", "messages"),
     [
-        ("env_to_module", "MisspeltReads", ["reads the column 'obss', which no connector before it", "nearest obs"]),
+        (
+            "env_to_module",
+            "MisspeltReads",
+            ["reads the column 'obss', which no connector before it", "did you mean obs"],
+        ),
         ("learner", "Acting", ["Acting does not belong in the learner pipeline", "connectors.env_to_module"]),
         ("module_to_env", "Wider", ["Wider does not belong in the module_to_env pipeline", "connectors.learner"]),
         ("learner", "ShortRewards", ["leaves column 'rewards' with another number of rows", "ShortRewards.__call__"]),

@@ -37,7 +37,7 @@ def misplaced(connector: str, pipeline: str, right: str, got: str) -> Problem:
         f"{connector} does not belong in the {pipeline} pipeline",
         where=f"connectors.{pipeline}",
         got=got,
-        allowed=f"{connector} in connectors.{right}",
+        expected=f"{connector} in connectors.{right}",
     )
 
 
@@ -46,7 +46,7 @@ def stacked_too_late(connector: str, got: str) -> Problem:
         f"FrameStacking reads observations from the episodes, but {connector} before it has changed column 'obs'",
         where="connectors.env_to_module",
         got=got,
-        allowed="FrameStacking before the connectors that change observations",
+        expected="FrameStacking before the connectors that change observations",
     )
 
 
@@ -121,7 +121,7 @@ MISPLACED = [
         ["env.env=null", f"env._target_={HERE}.Texts"],
         Problem(
             (
-                "cannot encode observations['said']: got Text(1, 3, charset=ab); allowed: Box, "
+                "cannot encode observations['said']: got Text(1, 3, charset=ab); expected: Box, "
                 "Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
             ),
             where="module",
@@ -199,7 +199,7 @@ def test_a_connector_that_changes_the_number_of_rows(column: str, overrides: lis
         trainer.train()
     # How many rows there are depends on where episodes end.
     line = DropsARow.__call__.__code__.co_firstlineno
-    assert replace(caught.value.problem, got=None, allowed=None) == Problem(
+    assert replace(caught.value.problem, got=None, expected=None) == Problem(
         f"DropsARow leaves column '{column}' with another number of rows than the batch has",
         where=f"{where}, {__file__}:{line}, DropsARow.__call__",
     )
@@ -223,7 +223,7 @@ MASKED = (
         (
             "MeanStdFilter",
             (
-                "the mask of actions does not fit: got Box(-10.0, 10.0, (4,), float32); allowed: a "
+                "the mask of actions does not fit: got Box(-10.0, 10.0, (4,), float32); expected: a "
                 "Box of shape (4,) without negative numbers, as the environment gives it "
                 "(MeanStdFilter leaves the mask alone with keys_to_leave)"
             ),
@@ -231,7 +231,7 @@ MASKED = (
         (
             "FrameStacking, num_frames: 2",
             (
-                "the mask of actions does not fit: got Box(0.0, 1.0, (8,), float32); allowed: a Box, "
+                "the mask of actions does not fit: got Box(0.0, 1.0, (8,), float32); expected: a Box, "
                 "MultiBinary or MultiDiscrete of shape (4,)"
             ),
         ),

@@ -183,9 +183,9 @@ def problems_of(pipeline_name: str, edits: Sequence[Mapping[str, Any]]) -> tuple
     return caught.value.problems
 
 
-def no_connector(pipeline: str, connector: str, allowed: str, nearest: str | None = None) -> Problem:
+def no_connector(pipeline: str, connector: str, expected: str, nearest: str | None = None) -> Problem:
     where = f"connectors.{pipeline}"
-    return Problem(f"the {pipeline} pipeline has no connector {connector}", where, connector, allowed, nearest)
+    return Problem(f"the {pipeline} pipeline has no connector {connector}", where, connector, expected, nearest)
 
 
 def not_written(connector: str, column: str, place: str, got: str, columns: str, *, note: str = "") -> Problem:
@@ -193,7 +193,7 @@ def not_written(connector: str, column: str, place: str, got: str, columns: str,
         f"{connector} reads the column '{column}', which no connector before it writes{note}",
         where=f"connectors.{place}",
         got=got,
-        allowed=f"columns at this place: {columns}",
+        expected=f"columns at this place: {columns}",
     )
 
 
@@ -323,7 +323,7 @@ def test_state_of_a_missing_connector() -> None:
             "the state of connector MeanStdFilter has no connector in the env_to_module pipeline",
             where="connectors.env_to_module",
             got="MeanStdFilter",
-            allowed="AddObservationsFromEpisodesToBatch, BatchIndividualItems, NumpyToTensor",
+            expected="AddObservationsFromEpisodesToBatch, BatchIndividualItems, NumpyToTensor",
         ),
     )
 

@@ -174,4 +174,4 @@ def test_a_reduction_that_there_is_not() -> None:
     assert problem.what == "NoReduction.reports['num_items'] names no reduction"
     assert problem.where == f"algorithm.plan, {line_of(own_plans.NoReduction)}, NoReduction"
     assert (problem.got, problem.nearest) == ("summ", "sum")
-    assert problem.allowed == "mean, sum, min, max, median, last, p1 to p99"
+    assert problem.expected == "mean, sum, min, max, median, last, p1 to p99"

@@ -173,7 +173,7 @@ def test_standardize_fields_leaves_the_item_before_as_it_is() -> None:
 @pytest.mark.parametrize("name", ["reward", "obs", "actions"])
 def test_standardize_fields_of_another_kind(name: str) -> None:
     operator = StandardizeFields(context_of(), fields=[name])
-    with pytest.raises(RunFailure, match=f"no float step column {name}[\\s\\S]*allowed +rewards, action_dist_inputs"):
+    with pytest.raises(RunFailure, match=f"no float step column {name}[\\s\\S]*expected +rewards, action_dist_inputs"):
         list(operator([experiences_of(0, [3])]))
 
 
@@ -475,7 +475,9 @@ def test_an_iteration_does_not_end_in_the_middle_of_a_pass() -> None:
 
 
 def test_options_are_checked_in_python_too() -> None:
-    with pytest.raises(ConfigError, match=r"unknown option ConcatBatches.min_env_step\b[\s\S]*nearest +min_env_steps"):
+    with pytest.raises(
+        ConfigError, match=r"unknown option ConcatBatches.min_env_step\b[\s\S]*did you mean +min_env_steps"
+    ):
         ConcatBatches(context_of(), min_env_step=3)
     with pytest.raises(ConfigError, match=r"UpdateTargetNetwork.tau"):
         UpdateTargetNetwork(context_of(), tau=2.0)

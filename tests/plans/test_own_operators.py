@@ -63,7 +63,7 @@ def train(name: str) -> None:
     [
         ("Nothing", ["Nothing.transform returns no items", "got None", "return [item]"]),
         ("BareItem", ["BareItem.transform returns no items", "got Experiences", "return [item]"]),
-        ("OtherItem", ["gives another item than its `gives` names", "got Rollout for", "allowed Experiences"]),
+        ("OtherItem", ["gives another item than its `gives` names", "got Rollout for", "expected Experiences"]),
         ("NoTransform", ["NoTransform has no transform"]),
         ("NoSuper", ["does not call Operator's", "super().__init__(context)", "algorithm.plan.2"]),
     ],

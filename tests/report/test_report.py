@@ -332,10 +332,10 @@ def test_the_command_writes_a_page(run_main: Run, everything: Path, tmp_path: Pa
     [
         ([], "DIR is missing"),
         (["a", "b"], "b is one word too many"),
-        (["nothing"], "got      no such folder"),
+        (["nothing"], "got           no such folder"),
         (["."], "sweep.json"),
         (["run", "--output", "file/page.html"], "the report cannot be written"),
-        (["run", "--outptu=x"], "nearest  --output"),
+        (["run", "--outptu=x"], "did you mean  --output"),
         (["broken"], "sweep.json cannot be read"),
     ],
 )

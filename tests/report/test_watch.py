@@ -316,10 +316,10 @@ def test_a_real_run_is_followed_until_ctrl_c(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["nothing"], "got      no such folder"),
+        (["nothing"], "got           no such folder"),
         (["."], "none of these files is there"),
-        (["run", "--port", "eighty"], "got      eighty"),
-        (["run", "--port", "65536"], "got      65536"),
+        (["run", "--port", "eighty"], "got           eighty"),
+        (["run", "--port", "65536"], "got           65536"),
         (["run", "--output", "page.html"], "--output is not for --watch"),
     ],
 )
@@ -336,6 +336,6 @@ def test_a_port_that_is_taken(run_main: Callable[..., Outcome], tmp_path: Path) 
         port = str(other.getsockname()[1])
         outcome = run_main("report", "run", "--watch", "--port", port)
     assert outcome.code == 2
-    assert f"where    --port {port}" in outcome.err
+    assert f"where         --port {port}" in outcome.err
     assert "in use" in outcome.err
     assert "--port is for --watch" in run_main("report", "run", "--port", port).err

@@ -120,7 +120,7 @@ def test_observations_outside_of_their_box(serve: Serve, form: str, mode: str) -
         return
     assert found.count == 2
     assert found.first is not None
-    assert (found.first.got, found.first.allowed) == ("obs[0] = 4.9", "-4.8 to 4.8")
+    assert (found.first.got, found.first.expected) == ("obs[0] = 4.9", "-4.8 to 4.8")
     assert (found.first.where or "").endswith(", time step 3")
 
 

@@ -220,13 +220,13 @@ def test_read_only_is_said_before(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "message"),
     [
         ([], "rllink needs a command"),
-        (["chek", "127.0.0.1:5556"], "nearest  check"),
+        (["chek", "127.0.0.1:5556"], "did you mean  check"),
         (["check"], "takes one address"),
         (["check", "a", "b"], "takes one address"),
         (["check", "localhost"], "localhost is no address"),
         (["check", "localhost:99999"], "is no address"),
         (["check", "localhost:1", "--tls-ca", "no/such/file"], "--tls-ca"),
-        (["check", "localhost:1", "--tokn=x"], "nearest  --token"),
+        (["check", "localhost:1", "--tokn=x"], "did you mean  --token"),
         (["check", "localhost:1", "--timeout", "soon"], "--timeout"),
     ],
 )

@@ -261,7 +261,7 @@ def test_a_refusal_before_training_is_the_users(run_main: Run, tmp_path: Path, s
             "checkpoint.upload_to: the store cannot be used",
             where="faulty://runs/run",
             got="PermissionError: Access Denied: /runs/run/environment.json",
-            allowed="a store that can be written",
+            expected="a store that can be written",
         )
     ]
     assert not (tmp_path / "run/progress.jsonl").exists()
@@ -276,7 +276,7 @@ def test_a_refusal_before_training_is_the_users(run_main: Run, tmp_path: Path, s
                 "checkpoint.upload_to names a file system that is not known",
                 where="override checkpoint.upload_to=s4://bucket/runs",
                 got="s4://bucket/runs",
-                allowed=Including("a URL of fsspec, with one of ", " more)"),
+                expected=Including("a URL of fsspec, with one of ", " more)"),
             ),
         ),
         (
@@ -285,7 +285,7 @@ def test_a_refusal_before_training_is_the_users(run_main: Run, tmp_path: Path, s
                 "checkpoint.upload_to needs a package that is not installed",
                 where="override checkpoint.upload_to=tos://bucket/runs",
                 got="tos://bucket/runs",
-                allowed="pip install tosfs, which knows tos://",
+                expected="pip install tosfs, which knows tos://",
             ),
         ),
     ],
@@ -300,7 +300,7 @@ HELD = Problem(
     "checkpoint.upload_to: the store holds a run of this name already",
     where="faulty://runs/run",
     got="iteration_000002",
-    allowed="another hydra.run.dir or checkpoint.upload_to; or python -m runner resume faulty://runs/run",
+    expected="another hydra.run.dir or checkpoint.upload_to; or python -m runner resume faulty://runs/run",
 )
 
 
@@ -327,7 +327,7 @@ def test_a_run_dir_that_is_behind_does_not_go_on(run_main: Run, tmp_path: Path, 
             "checkpoint.upload_to: the store has a checkpoint of this run that is newer, and not in the run dir",
             where="faulty://runs/run",
             got="iteration_000004",
-            allowed="python -m runner resume faulty://runs/run in another folder; or checkpoint.upload_to=null",
+            expected="python -m runner resume faulty://runs/run in another folder; or checkpoint.upload_to=null",
         )
     ]
     fetched = run_main("resume", "faulty://runs/run", "hydra.run.dir=run", "stop.training_iteration=6")
@@ -337,7 +337,7 @@ def test_a_run_dir_that_is_behind_does_not_go_on(run_main: Run, tmp_path: Path, 
             "the run dir of this run is here already, in another state than faulty://runs/run",
             where="TMP/run",
             got="iteration_000002 here, iteration_000004 in the store",
-            allowed="RUN_DIR=TMP/run for what is here; or hydra.run.dir=DIR, another folder for what is in the store",
+            expected="RUN_DIR=TMP/run for what is here; or hydra.run.dir=DIR, another folder for what is in the store",
         )
     ]
     assert _stored() == before
@@ -351,7 +351,7 @@ def test_no_such_run(run_main: Run, store: type[FaultyStore]) -> None:
             "the store has no such checkpoint",
             where="faulty://runs/none",
             got="no checkpoint there",
-            allowed="the URL of a run that checkpoint.upload_to has made, or of one of its checkpoints",
+            expected="the URL of a run that checkpoint.upload_to has made, or of one of its checkpoints",
         )
     ]
     assert run_main("evaluate", "tos://bucket/run").code == 2
@@ -502,7 +502,7 @@ def test_a_run_dir_at_a_url_from_a_file_and_from_python(
                 "hydra.run.dir and checkpoint.upload_to name two places for the files of the run",
                 where="override hydra.run.dir=file:///runs/run, override checkpoint.upload_to=file:///others",
                 got="file:///runs/run and file:///others",
-                allowed="hydra.run.dir=file:///runs/run without checkpoint.upload_to; or hydra.run.dir=FOLDER",
+                expected="hydra.run.dir=file:///runs/run without checkpoint.upload_to; or hydra.run.dir=FOLDER",
             ),
             id="two_places",
         ),
@@ -512,7 +512,7 @@ def test_a_run_dir_at_a_url_from_a_file_and_from_python(
                 "hydra.run.dir names no run in a store",
                 where="override hydra.run.dir=file:///run",
                 got="file:///run",
-                allowed="STORE/NAME, such as s3://bucket/run or file:///mnt/runs/run",
+                expected="STORE/NAME, such as s3://bucket/run or file:///mnt/runs/run",
             ),
             id="no_run",
         ),
@@ -522,7 +522,7 @@ def test_a_run_dir_at_a_url_from_a_file_and_from_python(
                 "hydra.run.dir needs a package that is not installed",
                 where="override hydra.run.dir=tos://bucket/run",
                 got="tos://bucket/run",
-                allowed="pip install tosfs, which knows tos://",
+                expected="pip install tosfs, which knows tos://",
             ),
             id="no_package",
         ),
@@ -532,7 +532,7 @@ def test_a_run_dir_at_a_url_from_a_file_and_from_python(
                 "hydra.sweep.dir is a URL, and a sweep writes to a local folder",
                 where="override hydra.sweep.dir=file:///sweeps/sweep",
                 got="file:///sweeps/sweep",
-                allowed=(
+                expected=(
                     "hydra.sweep.dir=FOLDER; with checkpoint.upload_to=file:///sweeps/sweep each trial "
                     "uploads its run dir"
                 ),
@@ -545,7 +545,7 @@ def test_a_run_dir_at_a_url_from_a_file_and_from_python(
                 "hydra.run.dir is the URL of one run, and a sweep (-m) has many",
                 where="hydra.run.dir",
                 got="file:///runs/run",
-                allowed="checkpoint.upload_to=file:///runs/run instead: each trial uploads its run dir",
+                expected="checkpoint.upload_to=file:///runs/run instead: each trial uploads its run dir",
             ),
             id="run_of_sweep",
         ),
@@ -574,7 +574,7 @@ def test_a_stored_run_goes_on_in_a_local_folder(run_main: Run) -> None:
             "the run dir of a stored run is a local folder",
             where="override hydra.run.dir",
             got="file:///runs/run",
-            allowed="hydra.run.dir=FOLDER; with checkpoint.upload_to=file:///runs `resume` uploads it",
+            expected="hydra.run.dir=FOLDER; with checkpoint.upload_to=file:///runs `resume` uploads it",
         )
     ]
 

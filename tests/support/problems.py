@@ -10,7 +10,7 @@ from runner.config.errors import ConfigError, Problem, RunFailure, list_names
 from tests.conftest import portable
 
 _START = re.compile(r"(?:\d+\. )(?=\S)")
-_DETAIL = re.compile(r" {3}(where|got|allowed|nearest)\b *")
+_DETAIL = re.compile(r" {3}(where|got|expected|did you mean|fix)\b *")
 
 
 def problems_in(text: str) -> list[Problem]:
@@ -25,7 +25,7 @@ def problems_in(text: str) -> list[Problem]:
     for line in text.splitlines():
         detail = _DETAIL.match(line)
         if detail and fields:
-            name = detail[1]
+            name = "nearest" if detail[1] == "did you mean" else detail[1]
             fields[-1][name] = line[detail.end() :]
         elif line.startswith("   ") and fields:
             fields[-1][name] += f" {line.strip()}"
@@ -86,25 +86,25 @@ def _override(key: str, got: str) -> str:
     return f"override {key}=" + got.strip('"')
 
 
-def out_of_range(key: str, got: str, allowed: str, where: str | None = None) -> Problem:
+def out_of_range(key: str, got: str, expected: str, where: str | None = None) -> Problem:
     """Return the problem of a value outside its range."""
-    return Problem(f"{key} is out of range", where or _override(key, got), got, allowed)
+    return Problem(f"{key} is out of range", where or _override(key, got), got, expected)
 
 
-def wrong_type(key: str, got: str, allowed: str, where: str | None = None) -> Problem:
+def wrong_type(key: str, got: str, expected: str, where: str | None = None) -> Problem:
     """Return the problem of a value of another type."""
-    return Problem(f"{key} has the wrong type", where or _override(key, got), got, allowed)
+    return Problem(f"{key} has the wrong type", where or _override(key, got), got, expected)
 
 
-def not_a_choice(key: str, got: str, allowed: str, nearest: str | None = None, where: str | None = None) -> Problem:
+def not_a_choice(key: str, got: str, expected: str, nearest: str | None = None, where: str | None = None) -> Problem:
     """Return the problem of a value that is not one of a few."""
-    return Problem(f"{key} is not one of its choices", where or _override(key, got), got, allowed, nearest)
+    return Problem(f"{key} is not one of its choices", where or _override(key, got), got, expected, nearest)
 
 
 def unknown_key(key: str, got: str, schema: type, nearest: str | None = None, where: str | None = None) -> Problem:
     """Return the problem of a key that is not a field of the schema of its block."""
-    allowed = list_names([field.name for field in fields(schema) if field.init], key.rpartition(".")[2], limit=60)
-    return Problem(f"unknown key {key}", where or _override(key, got), got, allowed, nearest)
+    expected = list_names([field.name for field in fields(schema) if field.init], key.rpartition(".")[2], limit=60)
+    return Problem(f"unknown key {key}", where or _override(key, got), got, expected, nearest)
 
 
 def without_node(text: str) -> str:

@@ -11,7 +11,7 @@ from runner.offline.files.data_error import DataError
 from tests.support.problems import Including, assert_error, problems_in, shown_problems
 
 _LONG = " ".join(f"word{k}" for k in range(60))
-_PROBLEMS = [Problem("what"), Problem(_LONG, _LONG, "got", _LONG, "nearest"), Problem("what: where", allowed="3. x")]
+_PROBLEMS = [Problem("what"), Problem(_LONG, _LONG, "got", _LONG, "nearest"), Problem("what: where", expected="3. x")]
 
 
 def test_a_report_is_read_back() -> None:
@@ -40,7 +40,7 @@ def test_an_error_differs_in_its_kind_or_a_field(tmp_path: Path) -> None:
 
 
 def test_a_text_that_includes_all_parts_is_equal() -> None:
-    expected = Problem("what", allowed=Including("b, ", " more)"))
-    assert Problem("what", allowed="a, b, c, ... (3 more)") == expected
-    assert Problem("what", allowed="a, b, c") != expected
+    expected = Problem("what", expected=Including("b, ", " more)"))
+    assert Problem("what", expected="a, b, c, ... (3 more)") == expected
+    assert Problem("what", expected="a, b, c") != expected
     assert Problem("what") != expected

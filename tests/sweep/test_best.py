@@ -86,7 +86,7 @@ def test_the_experiment_that_is_written_means_the_same(run_main: Run, tmp_path: 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["bets", "x"], "nearest  best"),
+        (["bets", "x"], "did you mean  best"),
         (["best"], "takes one folder"),
         (["best", "."], "is no sweep: it has no sweep.json"),
         (["best", "s"], "no trial of s has a value"),

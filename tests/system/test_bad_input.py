@@ -46,7 +46,7 @@ FAULTY = (*TRAIN, "env.env=null", "env._target_=tests.support.environments.Fault
                 "an observation leaves the environment's observation space",
                 where="env runner 0, episode 0-env_runner-0-0-18, time step 6",
                 got="obs[1] = 1234.5",
-                allowed="-1000.0 to 1000.0",
+                expected="-1000.0 to 1000.0",
             ),
             id="obs_leaves_space",
         ),
@@ -56,7 +56,7 @@ FAULTY = (*TRAIN, "env.env=null", "env._target_=tests.support.environments.Fault
                 "an observation of the environment is not finite",
                 where="env runner 0, episode 0-env_runner-0-0-18, time step 6",
                 got="obs[0] = nan",
-                allowed="finite numbers",
+                expected="finite numbers",
             ),
             id="obs_is_nan",
         ),
@@ -105,7 +105,7 @@ def test_a_loss_that_is_not_finite(run_main: Run, tmp_path: Path) -> None:
     assert outcome.code == 1
     first, where, *_ = outcome.err.splitlines()
     assert first.startswith("the loss is not finite: ")
-    assert where.startswith("   where    learner update, minibatch ")
+    assert where.startswith("   where         learner update, minibatch ")
     assert "Traceback" not in outcome.err
     done = len(progress_of(tmp_path / "run"))
     assert done >= 2
@@ -119,7 +119,7 @@ def test_a_device_that_is_not_there(run_main: Run) -> None:
     outcome = run_main(*TRAIN, "stop.training_iteration=1", "learners.device=cuda:77")
     assert outcome.code == 2
     assert "there is no device cuda:77" in outcome.err
-    assert "where    learners.device" in outcome.err
+    assert "where         learners.device" in outcome.err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="they are there")
@@ -197,7 +197,7 @@ def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) 
             ["module.fcnet_kernel_initializer=orthogonal"],
             Problem(
                 (
-                    "no initialiser 'orthogonal' in torch.nn.init; allowed: constant_, dirac_, eye_, "
+                    "no initialiser 'orthogonal' in torch.nn.init; expected: constant_, dirac_, eye_, "
                     "kaiming_normal_, kaiming_uniform_, normal_, ones_, orthogonal_, sparse_, "
                     "trunc_normal_, uniform_, xavier_normal_, xavier_uniform_, zeros_"
                 ),
@@ -212,7 +212,7 @@ def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) 
                 "the learner pipeline has no connector AddOneTs",
                 where="override connectors.learner=[{remove: AddOneTs}]",
                 got="AddOneTs",
-                allowed=(
+                expected=(
                     "AddColumnsFromEpisodesToTrainBatch, AddObservationsFromEpisodesToBatch, "
                     "AddOneTsToEpisodesAndTruncate, AddStatesFromEpisodesToBatch, "
                     "AddTimeDimToBatchAndZeroPad, AgentToModuleMapping, BatchIndividualItems, "
@@ -232,7 +232,7 @@ def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) 
                     "AgentToModuleMapping -> BatchIndividualItems -> NumpyToTensor -> "
                     "GeneralAdvantageEstimation"
                 ),
-                allowed=(
+                expected=(
                     "columns at this place: obs, actions, rewards, terminateds, truncateds, "
                     "action_dist_inputs, action_logp"
                 ),

@@ -229,7 +229,7 @@ def test_resources_that_are_never_there_are_refused_at_once(run_main: Run, tmp_p
                         "env_runners.num_cpus_per_env_runner, num_gpus_per_env_runner"
                     ),
                     got="GPU 2",
-                    allowed="GPU 0",
+                    expected="GPU 0",
                 )
             ]
         ),

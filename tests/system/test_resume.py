@@ -193,16 +193,16 @@ def test_a_run_killed_before_its_last_record_gets_it(run_main: Run, run_dir: Pat
     assert checkpoints_of(run_dir) == ["iteration_000002"]
 
 
-def cannot_change(key: str, held: str, where: str, got: str, allowed: str, *, is_new_run: bool = False) -> Problem:
+def cannot_change(key: str, held: str, where: str, got: str, expected: str, *, is_new_run: bool = False) -> Problem:
     other = "; `resume --module-only` begins a new run with its module" if is_new_run else ""
-    return Problem(f"{key} cannot change: the checkpoint holds {held}{other}", where, got, allowed)
+    return Problem(f"{key} cannot change: the checkpoint holds {held}{other}", where, got, expected)
 
 
 OTHER_SEED = Problem(
     "seed cannot change: the random streams go on from the checkpoint",
     where="override seed=4",
     got="4",
-    allowed="0",
+    expected="0",
 )
 
 
@@ -250,7 +250,7 @@ OTHER_SEED = Problem(
                     "algorithm.loss: runner.learners.ppo has no PPOLos",
                     where="override algorithm.loss=runner.learners.ppo.PPOLos",
                     got="runner.learners.ppo.PPOLos",
-                    allowed="PPOLoss",
+                    expected="PPOLoss",
                     nearest="PPOLoss",
                 ),
             ],
@@ -266,7 +266,7 @@ OTHER_SEED = Problem(
                     "no part of this run produces the metric env_runners/arived",
                     where="override stop.env_runners.arived=1",
                     got="env_runners/arived",
-                    allowed=Including("env_runners/num_episodes, ", " more)"),
+                    expected=Including("env_runners/num_episodes, ", " more)"),
                     nearest="env_runners/num_episodes",
                 )
             ],
@@ -283,7 +283,7 @@ OTHER_SEED = Problem(
                 Problem(
                     "a stored run takes overrides of single keys, not of groups",
                     where="override env=pendulum",
-                    allowed=(
+                    expected=(
                         "key=value; `resume RUN_DIR --module-only`, a new run with the module alone, takes "
                         "group=option too"
                     ),
@@ -335,7 +335,7 @@ OTHER_SEED = Problem(
                 Problem(
                     "multi_agent is set, but CartPole-v1 has a single agent",
                     where="checkpoint",
-                    allowed="env._target_: a MultiAgentEnv class",
+                    expected="env._target_: a MultiAgentEnv class",
                 ),
             ],
             id="together",
@@ -348,7 +348,7 @@ OTHER_SEED = Problem(
                     "algorithm.kl_coeff is an initial value: the checkpoint holds what training has made of it",
                     where="override algorithm.kl_coeff=0.5",
                     got="0.5",
-                    allowed="0.2; or `resume --module-only`, which begins a new run with its module",
+                    expected="0.2; or `resume --module-only`, which begins a new run with its module",
                 ),
                 out_of_range("algorithm.gamma", "1.5", "a number >= 0 and <= 1"),
             ],

@@ -70,7 +70,7 @@ def test_what_a_broken_contract_says() -> None:
         Problem(
             "the connector writes into obs of the episodes",
             "__call__",
-            allowed="a changed copy in the batch; observations by `write_obs`, with writes_obs_to_episodes = True",
+            expected="a changed copy in the batch; observations by `write_obs`, with writes_obs_to_episodes = True",
         ),
     )
     assert caught.value.problems == problems

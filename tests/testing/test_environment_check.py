@@ -259,10 +259,10 @@ def test_command(arguments: list[str], code: int, text: str, capsys: pytest.Capt
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ([], "ENV is missing\n   allowed  an option of env (cartpole), a dotted path"),
-        (["CartPole-v1", "seed=3"], "got      seed=3"),
-        (["CartPol-v1"], "nearest  CartPole-v1"),
-        (["CartPole-v1", "env.env_config={rendr_mode: human}"], "nearest  render_mode"),
+        ([], "ENV is missing\n   expected      an option of env (cartpole), a dotted path"),
+        (["CartPole-v1", "seed=3"], "got           seed=3"),
+        (["CartPol-v1"], "did you mean  CartPole-v1"),
+        (["CartPole-v1", "env.env_config={rendr_mode: human}"], "did you mean  render_mode"),
         (["my_package.Nowhere"], "there is no package my_package"),
         (["CartPole-v1", "env.env_confg.x=1"], "env_config"),
     ],

@@ -138,7 +138,7 @@ def test_a_package_that_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         FurtherTrackers(["wandb"], run_of(tmp_path), pytest.fail)
 
 
-@pytest.mark.parametrize(("also", "message"), [("[tensorbord]", "nearest  tensorboard"), ("[csv,csv]", "twice")])
+@pytest.mark.parametrize(("also", "message"), [("[tensorbord]", "did you mean  tensorboard"), ("[csv,csv]", "twice")])
 def test_mistakes_are_told(also: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_experiment_config(

@@ -45,8 +45,10 @@ def find_buffer_problems(config: ExperimentConfig, where: Where) -> Iterator[Pro
         used = _buffer_of(step)
         if used is not None and used not in buffers:
             what = f"{step.key}: {_BLOCK} has no buffer {used}"
-            allowed = ", ".join(buffers) or f"{_BLOCK}.{used}={{_target_: runner.replay.ReplayBuffer, capacity: 10000}}"
-            yield Problem(what, where(step.key), used, allowed, nearest_match(used, buffers))
+            expected = (
+                ", ".join(buffers) or f"{_BLOCK}.{used}={{_target_: runner.replay.ReplayBuffer, capacity: 10000}}"
+            )
+            yield Problem(what, where(step.key), used, expected, nearest_match(used, buffers))
         yield from _find_useless_priorities(step, rows, where)
         yield from _find_late_start(step, buffers, where)
     yield from find_flow_problems(plan, where)
@@ -148,8 +150,8 @@ def _find_constant_priorities(name: str, block: object, plan: Plan, where: Where
     updates = any(issubclass(step.base or type(step.config), UpdatePrioritiesConfig) for step in _steps_on(name, plan))
     if path.rpartition(".")[2] == "PrioritizedReplayBuffer" and not updates:
         what = f"{_BLOCK}.{name}: no priority ever changes, so that all rows are as likely as in a ReplayBuffer"
-        allowed = f"UpdatePriorities with buffer: {name} after TrainOneStep, or runner.replay.ReplayBuffer"
-        yield Problem(what, where(KEY) or where(f"{_BLOCK}.{name}"), allowed=allowed)
+        expected = f"UpdatePriorities with buffer: {name} after TrainOneStep, or runner.replay.ReplayBuffer"
+        yield Problem(what, where(KEY) or where(f"{_BLOCK}.{name}"), expected=expected)
 
 
 def _steps_on(name: str, plan: Plan) -> list[PlanStep]:
@@ -160,8 +162,8 @@ def _find_faults(key: str, block: object, where: Where) -> Iterator[Problem]:
     path = block.get("_target_") if isinstance(block, dict) else None
     if not isinstance(block, dict) or not isinstance(path, str):
         what = f"{key} names no class of replay buffers"
-        allowed = "{_target_: runner.replay.ReplayBuffer or PrioritizedReplayBuffer, capacity: 10000}"
-        yield Problem(what, where(key), show_value(block), allowed)
+        expected = "{_target_: runner.replay.ReplayBuffer or PrioritizedReplayBuffer, capacity: 10000}"
+        yield Problem(what, where(key), show_value(block), expected)
         return
     fault = find_target_fault(path, kinds=REPLAY_BUFFERS)
     if fault is not None:
@@ -189,7 +191,7 @@ def _find_unused(name: str, block: object, plan: Plan, where: Where) -> Iterator
         done = "stores to" if stores else "replays" if replays else "neither stores to nor replays"
         missing = " and ".join([*([] if stores else ["StoreToReplayBuffer"]), *([] if replays else ["Replay"])])
         what = f"{_BLOCK}.{name}: the plan {done} this buffer" + (" only" if of_buffer else "")
-        yield Problem(what, where(KEY) or where(f"{_BLOCK}.{name}"), allowed=f"{missing} with buffer: {name}, too")
+        yield Problem(what, where(KEY) or where(f"{_BLOCK}.{name}"), expected=f"{missing} with buffer: {name}, too")
 
 
 def find_flow_problems(plan: Plan, where: Where) -> Iterator[Problem]:

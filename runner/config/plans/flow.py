@@ -83,8 +83,8 @@ class ItemCheck:
                 what = f"{step.key}: {before} gives {', '.join(misfits)}, {step.name} takes {_named(step.takes)}"
                 fitting = [name for name, one in OPERATORS.items() if set(items) <= set(one.takes)]
                 special = [name for name in fitting if OPERATORS[name].takes != ITEMS]
-                allowed = f"after {before}: {', '.join(special or fitting) or 'no operator of runner'}"
-                self._add(what, step, f"{before} -> {step.name}", allowed)
+                expected = f"after {before}: {', '.join(special or fitting) or 'no operator of runner'}"
+                self._add(what, step, f"{before} -> {step.name}", expected)
 
     def _given_by(self, step: PlanStep, items: Items) -> Items:
         if isinstance(step.config, DequeueConfig):
@@ -112,8 +112,8 @@ class ItemCheck:
             return None
         return tuple(dict.fromkeys(item for one in outputs for item in one or ()))
 
-    def _add(self, what: str, step: PlanStep, got: str | None = None, allowed: str | None = None) -> None:
-        self._problems.append(Problem(what, self._where(step.key), got, allowed))
+    def _add(self, what: str, step: PlanStep, got: str | None = None, expected: str | None = None) -> None:
+        self._problems.append(Problem(what, self._where(step.key), got, expected))
 
 
 def _named(items: Iterable[str] | None) -> str:
@@ -150,8 +150,8 @@ def find_branch_problems(step: PlanStep, config: BranchesConfig, where: Where) -
     endless = [index for index, weight in enumerate(weights[:num_plans]) if weight == "*" and not _waits(step, index)]
     if endless:
         what = f"{step.key}: plan {endless[0]} never waits, so its turn with the weight '*' would never end"
-        allowed = "a number; or a plan that begins with Dequeue or samples async"
-        yield Problem(what, here, show_value(weights), allowed)
+        expected = "a number; or a plan that begins with Dequeue or samples async"
+        yield Problem(what, here, show_value(weights), expected)
     wrong = [weight for weight in weights if weight != "*" and not (isinstance(weight, int) and weight >= 1)]
     if wrong or len(weights) != num_plans:
         what = f"{step.key}: round_robin_weights are not one weight for each of {num_plans} plans"
@@ -167,8 +167,8 @@ def _find_no_shares(step: PlanStep, config: BranchesConfig, where: Where) -> Ite
     if (samples, trains) == ([True, False], [False, True]) and config.mode == ROUND_ROBIN:
         return
     what = f"{step.key}: round_robin_weights: auto shares turns between a plan that samples and one that trains"
-    allowed = "mode: round_robin, and two plans: the first one samples, the second one trains"
-    yield Problem(what, where(step.key), f"mode: {config.mode}, {len(step.plans)} plans", allowed)
+    expected = "mode: round_robin, and two plans: the first one samples, the second one trains"
+    yield Problem(what, where(step.key), f"mode: {config.mode}, {len(step.plans)} plans", expected)
 
 
 def find_useless_intensity(algorithm: AlgorithmConfig, where: Where) -> Iterator[Problem]:
@@ -179,8 +179,8 @@ def find_useless_intensity(algorithm: AlgorithmConfig, where: Where) -> Iterator
     branching = [step.config for step in steps_of(plan) if isinstance(step.config, BranchesConfig)]
     if not any(config.round_robin_weights == AUTO for config in branching):
         what = "algorithm.training_intensity has no effect: the plan does not share turns by it"
-        allowed = "null; or a plan with Concurrently and round_robin_weights: auto"
-        yield Problem(what, where("algorithm.training_intensity"), str(algorithm.training_intensity), allowed)
+        expected = "null; or a plan with Concurrently and round_robin_weights: auto"
+        yield Problem(what, where("algorithm.training_intensity"), str(algorithm.training_intensity), expected)
 
 
 def _waits(step: PlanStep, index: int) -> bool:
@@ -213,19 +213,19 @@ def _find_unfit_ends(plan: Plan, where: Where) -> Iterator[Problem]:
         queue = step.config.queue  # type: ignore[union-attr]
         if not any(name == queue and chain[0] is not step for name, (_, chain) in zip(names, filled, strict=True)):
             what = f"{step.key}: no other plan fills the queue {queue}, so Dequeue would never give an item"
-            allowed = f"{{Enqueue: {{queue: {queue}}}}} in a plan that Concurrently runs beside it"
+            expected = f"{{Enqueue: {{queue: {queue}}}}} in a plan that Concurrently runs beside it"
             others = [name for name in names if name != queue]
-            yield Problem(what, where(step.key), queue, allowed, nearest_match(queue, others))
+            yield Problem(what, where(step.key), queue, expected, nearest_match(queue, others))
         elif queue not in reached:
             what = f"{step.key}: the queue {queue} is filled from queues that wait for it, so no item ever comes"
-            allowed = f"{{Enqueue: {{queue: {queue}}}}} in a plan that samples or reads recorded data"
-            yield Problem(what, where(step.key), queue, allowed)
+            expected = f"{{Enqueue: {{queue: {queue}}}}} in a plan that samples or reads recorded data"
+            yield Problem(what, where(step.key), queue, expected)
     read = [step.config.queue for step in emptied]  # type: ignore[union-attr]
     for name, (step, _) in zip(names, filled, strict=True):
         if name not in read:
             what = f"{step.key}: no plan empties the queue {name}, so Enqueue would wait for ever once it is full"
-            allowed = f"{{Dequeue: {{queue: {name}}}}} at the beginning of a plan"
-            yield Problem(what, where(step.key), name, allowed, nearest_match(name, read))
+            expected = f"{{Dequeue: {{queue: {name}}}}} at the beginning of a plan"
+            yield Problem(what, where(step.key), name, expected, nearest_match(name, read))
 
 
 def _find_capacity_problems(plan: Plan, where: Where) -> Iterator[Problem]:

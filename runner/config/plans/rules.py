@@ -42,8 +42,8 @@ def find_asynchrony_problems(config: ExperimentConfig, where: Where) -> Iterator
         yield from _find_useless_options(step, where)
         if config.env.is_external and is_asynchronous(step):
             what = f"{step.key}: simulators that connect (env.port) sample in rounds"
-            allowed = "ParallelRollouts with mode bulk_sync or raw; simulators go on while the learner updates"
-            yield Problem(what, where(step.key), step.name, allowed)
+            expected = "ParallelRollouts with mode bulk_sync or raw; simulators go on while the learner updates"
+            yield Problem(what, where(step.key), step.name, expected)
 
 
 def _find_useless_options(step: PlanStep, where: Where) -> Iterator[Problem]:
@@ -56,8 +56,8 @@ def _find_useless_options(step: PlanStep, where: Where) -> Iterator[Problem]:
         yield Problem(what, where(step.key), name, "mode: async")
     elif has_bound and is_deterministic:
         what = f"{step.key}: with deterministic the order of samples bounds their lag, max_weights_lag does nothing"
-        allowed = "one of the two; num_async says how far samples may lag behind"
-        yield Problem(what, where(step.key), "deterministic: true, max_weights_lag", allowed)
+        expected = "one of the two; num_async says how far samples may lag behind"
+        yield Problem(what, where(step.key), "deterministic: true, max_weights_lag", expected)
 
 
 def find_untrained_plan(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
@@ -67,8 +67,10 @@ def find_untrained_plan(config: ExperimentConfig, where: Where) -> Iterator[Prob
     is_known = all(step.config is not None or step.base is not None for step in steps)
     if is_known and config.offline.output is None and not any(issubclass(kind, _UPDATES) for kind in kinds):
         names = " -> ".join(step.name for step in steps)
-        allowed = "a plan with TrainOneStep or ApplyGradients; without one where offline.output records what is sampled"
-        yield Problem(f"{KEY} trains nothing: it updates no module", where(KEY), names, allowed)
+        expected = (
+            "a plan with TrainOneStep or ApplyGradients; without one where offline.output records what is sampled"
+        )
+        yield Problem(f"{KEY} trains nothing: it updates no module", where(KEY), names, expected)
 
 
 def find_compile_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
@@ -97,7 +99,7 @@ def _find_early_ends(plan: Plan, where: Where) -> Iterator[Problem]:
     for step in steps_of(plan):
         if isinstance(step.config, StandardMetricsReportingConfig) and step is not plan[-1]:
             what = f"{step.key}: StandardMetricsReporting ends an iteration of the whole plan"
-            yield Problem(what, where(step.key), allowed=f"the last operator of {KEY}, or left out")
+            yield Problem(what, where(step.key), expected=f"the last operator of {KEY}, or left out")
 
 
 def _find_shared_reading(plan: Plan, where: Where) -> Iterator[Problem]:
@@ -105,4 +107,4 @@ def _find_shared_reading(plan: Plan, where: Where) -> Iterator[Problem]:
     readers = [step for step in steps_of(plan) if isinstance(step.config, ReadRecordedConfig)]
     for step in readers[1:]:
         what = f"{step.key}: the recorded data are read by {readers[0].key} already"
-        yield Problem(what, where(step.key), allowed="one ReadRecorded in a plan")
+        yield Problem(what, where(step.key), expected="one ReadRecorded in a plan")

@@ -102,7 +102,7 @@ class PlanReader:
         functions = [step for step in steps if step is not None and step.is_function]
         if functions and (len(steps) > 1 or key != KEY):
             what = f"{functions[0].name} is a function that makes a whole plan, it cannot be one step of a plan"
-            self._add(what, key, allowed=f"{KEY}: {{_target_: {functions[0].name}}}, or an operator class")
+            self._add(what, key, expected=f"{KEY}: {{_target_: {functions[0].name}}}, or an operator class")
         return tuple(step for step in steps if step is not None)
 
     def _read_step(self, value: Any, key: str) -> PlanStep | None:
@@ -132,15 +132,15 @@ class PlanReader:
         if isinstance(config, BranchesConfig):
             if not config.plans:
                 self._add(
-                    f"{key}: {name} has no plans", key, allowed="plans: a list of plans, each a list of operators"
+                    f"{key}: {name} has no plans", key, expected="plans: a list of plans, each a list of operators"
                 )
             plans = tuple(self.read(one, f"{key}.{name}.plans.{index}") for index, one in enumerate(config.plans))
         return PlanStep(name, key, config, {}, schema.takes, schema.gives, schema.needs, plans)
 
     def read_options(self, schema: type[OperatorConfig], options: dict[str, Any], key: str) -> OperatorConfig:
-        for name, allowed, nearest in find_unknown_keys(schema, options, f"{key}."):
+        for name, expected, nearest in find_unknown_keys(schema, options, f"{key}."):
             got = show_value(options[name.removeprefix(f"{key}.")])
-            self._add(f"unknown option {name}", name, got, allowed or "no options", nearest)
+            self._add(f"unknown option {name}", name, got, expected or "no options", nearest)
         given = {name: options[name] for name in typed_fields(schema) if name in options}
         checked = {
             name: check_field(schema, name, given[name], f"{key}.{name}", self._where(f"{key}.{name}"))
@@ -179,9 +179,9 @@ class PlanReader:
         )
 
     def _add(
-        self, what: str, key: str, got: str | None = None, allowed: str | None = None, nearest: str | None = None
+        self, what: str, key: str, got: str | None = None, expected: str | None = None, nearest: str | None = None
     ) -> None:
-        self.problems.append(Problem(what, self._where(key), got, allowed, nearest))
+        self.problems.append(Problem(what, self._where(key), got, expected, nearest))
 
 
 def _operator_of(path: str) -> type[OperatorConfig] | None:

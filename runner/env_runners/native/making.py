@@ -29,8 +29,8 @@ def make_native(config: EnvConfig, num_envs: int) -> VectorEnv:
     package, extra = _PACKAGES[config.backend]
     if importlib.util.find_spec(package) is None:
         what = f"env.backend={config.backend} needs the package {package}"
-        allowed = f'pip install "runner[{extra}]"'
-        raise ConfigError([Problem(what, "env.backend", "it is not installed", allowed)])
+        expected = f'pip install "runner[{extra}]"'
+        raise ConfigError([Problem(what, "env.backend", "it is not installed", expected)])
     _raise_any(find_native_problems(config, lambda key: key))
     return _make_ale(config, num_envs) if config.backend == "ale" else _make_envpool(config, num_envs)
 
@@ -54,20 +54,20 @@ def _make_envpool(config: EnvConfig, num_envs: int) -> VectorEnv:
     defaults: Any = envpool.make_spec(task).config
     _raise_any(_find_unknown_options(config, defaults._fields))
     if defaults.max_num_players != 1:
-        allowed = "an environment with one agent, or env._target_: a MultiAgentEnv"
+        expected = "an environment with one agent, or env._target_: a MultiAgentEnv"
         raise ConfigError(
-            [Problem(f"EnvPool's {task} has {defaults.max_num_players} agents", "env.env", task, allowed)]
+            [Problem(f"EnvPool's {task} has {defaults.max_num_players} agents", "env.env", task, expected)]
         )
     return EnvPoolVectorEnv(task, num_envs, **config.env_config)
 
 
 def _find_unknown_options(config: EnvConfig, known: Collection[str]) -> Iterator[Problem]:
-    allowed = [name for name in known if name not in DECIDED]
+    expected = [name for name in known if name not in DECIDED]
     for name, value in config.env_config.items():
-        if name not in allowed:
+        if name not in expected:
             what = f"{config.backend}'s {config.env} has no option {name}"
             key = f"env.env_config.{name}"
-            yield Problem(what, key, show_value(value), list_names(allowed), nearest_match(name, allowed))
+            yield Problem(what, key, show_value(value), list_names(expected), nearest_match(name, expected))
 
 
 def _raise_any(problems: Iterator[Problem]) -> None:

@@ -315,10 +315,10 @@ def check_spaces(
     for name, space in ((OBS, observation_space), (ACTIONS, action_space)):
         if space is None:
             continue
-        for path, got, allowed in find_differences(sample.columns[name], space):
+        for path, got, expected in find_differences(sample.columns[name], space):
             column = f"{name}{path}"
             what = f"the data do not fit the environment: {column} is not in its {_NAMES[name]} space"
-            problems.append(Problem(what, where, got, allowed))
+            problems.append(Problem(what, where, got, expected))
     if problems:
         raise DataError(problems)
 
@@ -342,15 +342,15 @@ def find_differences(column: Column, space: Space[Any], path: str = "") -> list[
         return [] if is_text else [(path, describe_column(column), "text")]
     if space.shape is None or space.dtype is None:
         return []
-    allowed = describe_space(space)
+    expected = describe_space(space)
     if not isinstance(column, np.ndarray) or column.shape[1:] != space.shape:
-        return [(path, describe_column(column), allowed)]
+        return [(path, describe_column(column), expected)]
     if np.dtype(space.dtype).kind in "iu" and column.dtype.kind == "f":
-        return [(path, describe_column(column), allowed)]
+        return [(path, describe_column(column), expected)]
     low, high = _bounds(space)
     if low is not None and len(column) and ((column < low) | (column > high)).any():
         outside = column[((column < low) | (column > high)).reshape(len(column), -1).any(axis=1)][0]
-        return [(path, f"the value {outside.tolist()}", allowed)]
+        return [(path, f"the value {outside.tolist()}", expected)]
     return []
 
 

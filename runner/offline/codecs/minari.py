@@ -86,8 +86,8 @@ def read_info(path: str | Path) -> MinariInfo:
         raise data_error("the metadata are no JSON object", place)
     data_format = metadata.get("data_format", "hdf5")
     if data_format not in _FORMATS:
-        got, allowed = repr(data_format)[:80], ", ".join(_FORMATS)
-        raise data_error("an unknown data format", place.of("data_format"), got=got, allowed=allowed)
+        got, expected = repr(data_format)[:80], ", ".join(_FORMATS)
+        raise data_error("an unknown data format", place.of("data_format"), got=got, expected=expected)
     return MinariInfo(
         dataset_id=str(metadata.get("dataset_id") or folder.resolve().parent.name),
         env_name=_env_name(metadata.get("env_spec")),
@@ -242,9 +242,9 @@ def _check(raw: _Raw, info: MinariInfo, counts: ReadCounts) -> _Episode | None:
     for name, extra in (("actions", (0,)), ("observations", (1, 0)), (_TERMINATIONS, (0,)), (_TRUNCATIONS, (0,))):
         for leaf in nested.leaves(raw.fields[name]):
             if len(leaf) - length not in extra:
-                allowed = f"{length + extra[0]} for {length} rewards"
+                expected = f"{length + extra[0]} for {length} rewards"
                 raise data_error(
-                    "the fields of an episode do not fit", place.of(name), got=str(len(leaf)), allowed=allowed
+                    "the fields of an episode do not fit", place.of(name), got=str(len(leaf)), expected=expected
                 )
     for name in (_TERMINATIONS, _TRUNCATIONS):
         early = np.flatnonzero(raw.fields[name][:-1])
@@ -472,6 +472,6 @@ def _decode_images(rows: Sequence[Any], space: Space[Any] | None, place: DataLoc
             raise data_error(f"an image is damaged: {error}", place.of(f"{place.column}[{row}]")) from None
         expected = images[0].shape if space is None else space.shape
         if images[-1].shape != expected:
-            got, allowed = f"shape {images[-1].shape}", f"shape {expected}"
-            raise data_error("an image of another shape", place.of(f"{place.column}[{row}]"), got=got, allowed=allowed)
+            got, advice = f"shape {images[-1].shape}", f"shape {expected}"
+            raise data_error("an image of another shape", place.of(f"{place.column}[{row}]"), got=got, expected=advice)
     return np.stack(images)

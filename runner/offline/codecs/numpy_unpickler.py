@@ -118,7 +118,7 @@ class PickleMachine:
                     break
                 operation = operations.get(code)
                 if operation is None:
-                    raise PickleRefused(f"opcode {_opcode_name(code)} is not allowed; allowed: {ALLOWED}")
+                    raise PickleRefused(f"opcode {_opcode_name(code)} is not allowed; expected: {ALLOWED}")
                 operation(self)
             value = self._pop()
         except (IndexError, struct.error):
@@ -201,13 +201,13 @@ class PickleMachine:
     def _protocol(self) -> None:
         version = self._unpack(_U1)
         if not 2 <= version <= 5:
-            raise PickleRefused(f"pickle protocol {version} is not read; allowed: 2 to 5")
+            raise PickleRefused(f"pickle protocol {version} is not read; expected: 2 to 5")
 
     def _global(self, module: Any, name: Any) -> None:
         known = _GLOBALS.get((module, name)) if isinstance(module, str) and isinstance(name, str) else None
         if known is None:
             shown = f"{module}.{name}" if isinstance(module, str) and isinstance(name, str) else "no name"
-            raise PickleRefused(f"it asks for {shown:.100}, which is not allowed; allowed: {ALLOWED}")
+            raise PickleRefused(f"it asks for {shown:.100}, which is not allowed; expected: {ALLOWED}")
         self._stack.append(known)
 
     def _long(self) -> None:
@@ -245,7 +245,7 @@ class PickleMachine:
 
     def _make_dtype(self, code: str, *_flags: Any) -> _DType:
         if not _PLAIN_DTYPE.fullmatch(code):
-            raise PickleRefused(f"arrays of dtype {_dtype_name(code)} are not allowed; allowed: {ALLOWED}")
+            raise PickleRefused(f"arrays of dtype {_dtype_name(code)} are not allowed; expected: {ALLOWED}")
         return _DType(code, np.dtype(code))
 
     def _make_scalar(self, dtype: _DType, raw: Any) -> Any:
@@ -269,7 +269,7 @@ class PickleMachine:
 
     def _encode(self, text: str, encoding: str) -> bytes:
         if encoding != "latin1":
-            raise PickleRefused(f"it asks for the encoding {encoding!r:.40}; allowed: latin1")
+            raise PickleRefused(f"it asks for the encoding {encoding!r:.40}; expected: latin1")
         try:
             return text.encode("latin1")
         except UnicodeEncodeError as error:

@@ -175,8 +175,8 @@ def _unpack(item: bytes, place: DataLocation) -> dict[str, Any]:
         raise data_error(f"an episode is damaged: no msgpack: {what:.200}", place.of(ITEM)) from None
     if not isinstance(state, dict) or not _STATE_NAMES.keys() <= state.keys():
         got = ", ".join(map(str, state))[:200] if isinstance(state, dict) else type(state).__name__
-        allowed = f"a SingleAgentEpisode's state with {', '.join(_STATE_NAMES)}"
-        raise data_error("a row is no episode of RLlib's", place.of(ITEM), got=got, allowed=allowed)
+        expected = f"a SingleAgentEpisode's state with {', '.join(_STATE_NAMES)}"
+        raise data_error("a row is no episode of RLlib's", place.of(ITEM), got=got, expected=expected)
     return state
 
 

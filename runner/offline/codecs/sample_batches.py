@@ -274,9 +274,9 @@ class _BatchReader:
         wrong = np.flatnonzero(sizes != self._sizes)
         if len(wrong):
             row = int(wrong[0])
-            allowed = f"{int(self._sizes[row])}, as {self._sized_by} has"
+            expected = f"{int(self._sizes[row])}, as {self._sized_by} has"
             what = "a batch's columns must have one length"
-            raise data_error(what, self._place.at(row).of(name), got=f"{int(sizes[row])} steps", allowed=allowed)
+            raise data_error(what, self._place.at(row).of(name), got=f"{int(sizes[row])} steps", expected=expected)
 
     def batch_of(self, step: int) -> int:
         """Return the batch that holds the step."""
@@ -300,7 +300,7 @@ def _of_policy(table: pa.Table, place: DataLocation, name: str | None) -> pa.Tab
     if _POLICY_BATCHES not in table.column_names:
         if name is not None:
             what = "these SampleBatches are of a single agent, and the experiment has several"
-            raise data_error(what, place, allowed="MultiAgentBatches, whose policies have the names of modules")
+            raise data_error(what, place, expected="MultiAgentBatches, whose policies have the names of modules")
         return table
     batches = table[_POLICY_BATCHES].combine_chunks()
     if isinstance(batches, pa.ChunkedArray) or not pa.types.is_struct(batches.type) or batches.null_count:
@@ -308,8 +308,8 @@ def _of_policy(table: pa.Table, place: DataLocation, name: str | None) -> pa.Tab
     names = policies_in(table.schema)
     if name is None and len(names) != 1:
         what = "these batches are of several policies, and the experiment has a single agent"
-        allowed = "an experiment with several agents, whose modules have the names of policies"
-        raise data_error(what, place.of(_POLICY_BATCHES), got=", ".join(names), allowed=allowed)
+        expected = "an experiment with several agents, whose modules have the names of policies"
+        raise data_error(what, place.of(_POLICY_BATCHES), got=", ".join(names), expected=expected)
     if name is not None and name not in names:
         return None
     policy = batches.field(names.index(name) if name is not None else 0)

@@ -41,7 +41,7 @@ def read_end_flags(values: Array, place: DataLocation) -> npt.NDArray[np.bool_]:
     if len(wrong):
         row = int(wrong[0])
         raise data_error(
-            "an end flag is true or false", place.at(row), got=str(values[row]), allowed="true, false, 0, 1"
+            "an end flag is true or false", place.at(row), got=str(values[row]), expected="true, false, 0, 1"
         )
     return np.asarray(is_true, np.bool_)
 
@@ -122,7 +122,7 @@ def _to_arrays(array: pa.Array, place: DataLocation) -> Column:
         return values
     if pa.types.is_decimal(type_):
         return _to_arrays(array.cast(pa.float64()), place)
-    raise data_error(f"values of type {type_} cannot be trained on", place, allowed="numbers, bools, text, lists")
+    raise data_error(f"values of type {type_} cannot be trained on", place, expected="numbers, bools, text, lists")
 
 
 def _decoded(array: pa.Array) -> pa.Array:
@@ -170,7 +170,7 @@ def _ray_tensors(data: Column, shapes: Column, place: DataLocation) -> Column:
     shape = shapes[0].tolist()
     if min(shape, default=1) < 0 or math.prod(shape) != data.shape[1]:
         what = f"a tensor of shape {shape} does not have {data.shape[1]} values"
-        raise data_error(what, place.at(0), allowed=f"{math.prod(shape)} values")
+        raise data_error(what, place.at(0), expected=f"{math.prod(shape)} values")
     return data.reshape(len(data), *shape)
 
 
@@ -204,7 +204,7 @@ def _in_row(error: Exception, items: pa.Array, size: int, place: DataLocation) -
     words = (problem.where or "").split()
     item = int(words[words.index("item") + 1].rstrip(",")) if "item" in words else 0
     row = item // max(size, 1)
-    return data_error(problem.what, place.at(row), got=problem.got, allowed=problem.allowed)
+    return data_error(problem.what, place.at(row), got=problem.got, expected=problem.expected)
 
 
 def _text_to_array(array: pa.Array, place: DataLocation) -> Column:
@@ -268,7 +268,7 @@ def _unequal(first: Any, other: Any, place: DataLocation) -> Exception:
     what = "rows of one column must have one shape"
     if first is None:
         return data_error(what, place, got="a list of lists that differ in length")
-    return data_error(what, place, got=f"shape {_show(other)}", allowed=f"{_show(first)}, the shape of the first row")
+    return data_error(what, place, got=f"shape {_show(other)}", expected=f"{_show(first)}, the shape of the first row")
 
 
 def _show(shape: Any) -> str:

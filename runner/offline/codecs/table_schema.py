@@ -158,4 +158,4 @@ def _missing(what: str, name: str, present: Sequence[str], where: str) -> Proble
         for match in difflib.get_close_matches(known, by_lower, n=3, cutoff=0.5)
     )
     nearest = ", ".join([by_lower[match] for match in close][:3]) or None
-    return Problem(what, where=where, allowed=f"columns: {list_names(options, name)}", nearest=nearest)
+    return Problem(what, where=where, expected=f"columns: {list_names(options, name)}", nearest=nearest)

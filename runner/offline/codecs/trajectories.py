@@ -206,8 +206,8 @@ def check_new_obs(obs: Column, new_obs: Column, place: DataLocation) -> None:
 
     def check(known: Array, new: Array) -> None:
         if known.shape != new.shape or (known.dtype.kind in "SU") != (new.dtype.kind in "SU"):
-            got, allowed = (f"{array.dtype} {array.shape[1:]}" for array in (new, known))
-            raise data_error("next observations must be like observations", place, got=got, allowed=allowed)
+            got, expected = (f"{array.dtype} {array.shape[1:]}" for array in (new, known))
+            raise data_error("next observations must be like observations", place, got=got, expected=expected)
 
     try:
         nested.map_leaves(check, obs, new_obs)
@@ -247,7 +247,7 @@ def concatenate_alike(
             raise data_error(f"{what} differ: {error}", place_of(number)) from None
         if not same:
             got, first = (", ".join(f"{a.dtype} {a.shape[1:]}" for a in nested.leaves(c)) for c in (part, parts[0]))
-            raise data_error(f"{what} differ", place_of(number), got=got, allowed=first + as_in)
+            raise data_error(f"{what} differ", place_of(number), got=got, expected=first + as_in)
     return nested.concatenate(parts)
 
 

@@ -137,7 +137,7 @@ class TrajectoryAssembler:
                 f"episode {_show_key(keys[code])} goes on after it was over: its rows lie too far apart, or two "
                 "episodes share an id",
                 self._place.of(self._schema.names["eps_id"]).at(row),
-                allowed="ids that are unique over all files; rows of an episode that lie together",
+                expected="ids that are unique over all files; rows of an episode that lie together",
             )
         episode: IntArray = numbers[codes]
         return episode
@@ -273,14 +273,14 @@ class TrajectoryAssembler:
             row = int(twice[0])
             name = self._ids_of(rows.episode[row : row + 1])[0]
             what = f"step {rows.t[row]} of episode {name} is there twice"
-            raise data_error(what, self._place_of_file(), allowed="ids that are unique over all files")
+            raise data_error(what, self._place_of_file(), expected="ids that are unique over all files")
         ends = (rows.is_terminated | rows.is_truncated)[:-1]
         beyond = np.flatnonzero(same & ends)
         if len(beyond):
             row = int(beyond[0])
             name = self._ids_of(rows.episode[row : row + 1])[0]
             what = f"episode {name} goes on after step {rows.t[row]}, which ends it"
-            raise data_error(what, self._place_of_file(), allowed="an end flag in the last row of an episode only")
+            raise data_error(what, self._place_of_file(), expected="an end flag in the last row of an episode only")
 
     def _place_of_file(self) -> DataLocation:
         return DataLocation(self._place.file)

@@ -272,6 +272,6 @@ def _check_finite(parameters: Tensor, config: FittedQConfig) -> None:
             "the fitted action values are not finite",
             where="off-policy evaluation, methods dm, dr and wdr",
             got=f"lr {config.lr:g}, {config.num_updates:,} updates",
-            allowed="a lower lr, or observations of moderate size (a MeanStdFilter)",
+            expected="a lower lr, or observations of moderate size (a MeanStdFilter)",
         )
         raise RunFailure(problem)

@@ -238,7 +238,7 @@ class HeldOutEvaluation:
             f"the held-out data have no {', '.join(missing)}, which {self._config.algorithm.loss} needs",
             where=_INPUT,
             got="columns " + list_names(block.columns),
-            allowed=f"episodes that `record` wrote with evaluation.explore=true, or {_TYPE} without {EVAL_LOSS}",
+            expected=f"episodes that `record` wrote with evaluation.explore=true, or {_TYPE} without {EVAL_LOSS}",
         )
 
     def _find_missing_states(self, block: ColumnBlock) -> Problem | None:
@@ -248,7 +248,7 @@ class HeldOutEvaluation:
             f"the held-out data have no {STATE_OUT}, the memory that the loss begins its sequences with",
             where=_INPUT,
             got="columns " + list_names(block.columns),
-            allowed=f"episodes that `record` wrote of a module with this memory, or {_TYPE} without {EVAL_LOSS}",
+            expected=f"episodes that `record` wrote of a module with this memory, or {_TYPE} without {EVAL_LOSS}",
         )
 
     def _find_no_trajectories(self) -> Problem | None:
@@ -258,7 +258,7 @@ class HeldOutEvaluation:
             "off-policy estimates need whole episodes, and these rows belong to no trajectory",
             where=_INPUT,
             got=f"{', '.join(self._methods)} from {self._source.where}",
-            allowed=f"a table with eps_id and t, or with end flags; or {_TYPE}={EVAL_LOSS}",
+            expected=f"a table with eps_id and t, or with end flags; or {_TYPE}={EVAL_LOSS}",
         )
 
     def _find_no_distribution(self) -> Problem | None:
@@ -269,7 +269,7 @@ class HeldOutEvaluation:
             "off-policy estimates need the probabilities of recorded actions, and the module has no distribution",
             where=_TYPE,
             got=type(module).__name__,
-            allowed=f"a module with {ACTION_DIST_INPUTS} among its outputs; or {EVAL_LOSS}",
+            expected=f"a module with {ACTION_DIST_INPUTS} among its outputs; or {EVAL_LOSS}",
         )
 
     def _find_missing_logp(self, block: ColumnBlock) -> Problem | None:
@@ -280,7 +280,7 @@ class HeldOutEvaluation:
             f"the held-out data have no {ACTION_LOGP}: ratios need the probability with which each action was taken",
             where=_INPUT,
             got=f"{', '.join(wanted)}, and columns {list_names(block.columns)}",
-            allowed=f"episodes that `record` wrote with evaluation.explore=true; or only {DIRECT_METHOD}, {EVAL_LOSS}",
+            expected=f"episodes that `record` wrote with evaluation.explore=true; or only {DIRECT_METHOD}, {EVAL_LOSS}",
         )
 
 
@@ -365,5 +365,5 @@ def check_methods_of_agents(methods: Sequence[str]) -> None:
     with_model = [name for name in methods if name not in RATIO_METHODS]
     if with_model:
         what = "action values of one agent are not told by its own observations: what the others do is not in them"
-        allowed = f"{', '.join(RATIO_METHODS)}, {EVAL_LOSS}"
-        raise ConfigError([Problem(what, "evaluation.offline_evaluation_type", ", ".join(with_model), allowed)])
+        expected = f"{', '.join(RATIO_METHODS)}, {EVAL_LOSS}"
+        raise ConfigError([Problem(what, "evaluation.offline_evaluation_type", ", ".join(with_model), expected)])

@@ -48,8 +48,8 @@ def inputs_pipeline(learner: LearnerConnectorPipeline, module: RLModule) -> Lear
     missing = [name for name in module.inputs if name != STATE_IN and name not in available]
     if missing:
         what = f"the module reads {', '.join(missing)}, which takes the module itself to compute"
-        allowed = "evaluation.offline_evaluation_type=eval_loss"
-        raise ConfigError([Problem(what, "connectors.learner, algorithm.learner_pipeline", allowed=allowed)])
+        expected = "evaluation.offline_evaluation_type=eval_loss"
+        raise ConfigError([Problem(what, "connectors.learner, algorithm.learner_pipeline", expected=expected)])
     return LearnerConnectorPipeline(connectors, *learner.input_spaces)
 
 

@@ -198,7 +198,7 @@ def _find_method_problems(methods: Sequence[str], module: RLModule) -> list[Prob
         if name not in METHODS
     ]
     if not methods:
-        problems.append(Problem("no method is named", _WHERE, allowed=", ".join(METHODS)))
+        problems.append(Problem("no method is named", _WHERE, expected=", ".join(METHODS)))
     with_model = [name for name in methods if name in METHODS and name not in RATIO_METHODS]
     if module.is_stateful and with_model:
         what = "action values are fitted to single observations, which is not enough for a module with memory"

@@ -137,7 +137,7 @@ class BlockReader:
         log_probs = _log_probs(self.behaviour, dist_inputs, actions, block)
         if np.isneginf(log_probs).any():
             what = "the behaviour policy never takes some of the recorded actions, so no ratio to it exists"
-            raise ConfigError([Problem(what, where="off-policy evaluation", allowed="a policy that fits the data")])
+            raise ConfigError([Problem(what, where="off-policy evaluation", expected="a policy that fits the data")])
         return log_probs
 
 
@@ -245,7 +245,7 @@ def _find_late_start(block: ColumnBlock) -> Problem | None:
         where="offline.input_",
         got=f"{len(late):,} of {len(block):,} chunks start later, the first of them {block.episode_ids[late[0]]} "
         f"at time step {int(block.t_started[late[0]])}",
-        allowed="episodes that start at time step 0",
+        expected="episodes that start at time step 0",
     )
 
 
@@ -256,7 +256,7 @@ def _find_missing_logp(block: ColumnBlock) -> Problem | None:
         f"the episodes have no {ACTION_LOGP}: ratios need the probability with which each action was taken",
         where="offline.input_",
         got="columns " + list_names(block.columns, ACTION_LOGP),
-        allowed=f"record with {ACTION_LOGP}; or estimate the behaviour policy (clone it from the data, give its "
+        expected=f"record with {ACTION_LOGP}; or estimate the behaviour policy (clone it from the data, give its "
         "module as `behaviour`); or ask for dm only, which needs no ratios",
         nearest=nearest_match(ACTION_LOGP, block.columns),
     )

@@ -56,10 +56,10 @@ class DataLocation:
 
 
 def data_error(
-    what: str, place: DataLocation, *, got: str | None = None, allowed: str | None = None, nearest: str | None = None
+    what: str, place: DataLocation, *, got: str | None = None, expected: str | None = None, nearest: str | None = None
 ) -> DataError:
     """Return the error for one problem at one place."""
-    return DataError([Problem(what, where=str(place), got=got, allowed=allowed, nearest=nearest)])
+    return DataError([Problem(what, where=str(place), got=got, expected=expected, nearest=nearest)])
 
 
 def first_line(error: BaseException) -> str:

@@ -105,7 +105,7 @@ def check_size(unpacked: int, packed: int, place: DataLocation) -> None:
 def too_large(packed: int, place: DataLocation) -> DataError:
     """Return the error for packed bytes that unpack to too many."""
     what = f"{packed:,} packed bytes hold more than {most_bytes(packed):,}: not unpacked"
-    return data_error(what, place, allowed=f"a ratio of {_ratio:g}; offline.{_OPTION}=RATIO raises it")
+    return data_error(what, place, expected=f"a ratio of {_ratio:g}; offline.{_OPTION}=RATIO raises it")
 
 
 def check_rows(rows: Iterable[Any], packed: int, place: DataLocation) -> Iterator[Any]:
@@ -362,8 +362,8 @@ def _kind_of_file(location: Location, info: fs.FileInfo, known: Sequence[FileKin
         raise unreadable(info.path, error) from None
     if isinstance(begins_like, FileKind):
         return begins_like
-    allowed = ", ".join(kind.name for kind in known)
-    raise DataError([Problem("this is no file of recorded data", _WHERE, info.path, allowed)])
+    expected = ", ".join(kind.name for kind in known)
+    raise DataError([Problem("this is no file of recorded data", _WHERE, info.path, expected)])
 
 
 def check_kind(files: InputFiles, path: str) -> None:

@@ -70,8 +70,8 @@ def find_read_function(method: str) -> RayFunction:
     known = [name for name, one in functions.items() if inspect.isfunction(one) and name not in _REFUSED]
     if method not in known:
         what = f"ray.data has no function {method}" if method not in _REFUSED else f"{method} of ray.data is not called"
-        allowed = f"{list_names(known, method)}; or package.module.function of your own, which returns a Ray data set"
-        raise ConfigError([Problem(what, METHOD, method, allowed, nearest_match(method, known))])
+        expected = f"{list_names(known, method)}; or package.module.function of your own, which returns a Ray data set"
+        raise ConfigError([Problem(what, METHOD, method, expected, nearest_match(method, known))])
     parameters = inspect.signature(functions[method]).parameters
     is_of_files = next(iter(parameters)) == "paths" and "filesystem" in parameters
     return described(method, functions[method], METHOD, ("filesystem",) if is_of_files else (), is_of_files)
@@ -124,14 +124,14 @@ def check_ray_options(config: OfflineConfig) -> None:
 
 def find_argument_faults(found: RayFunction, given: Mapping[str, Any], key: str) -> list[Problem]:
     """Return the arguments of a function that are missing, or are no functions where it calls them."""
-    allowed = "{_target_: package.module.function, _partial_: true, argument: value, ...}"
+    expected = "{_target_: package.module.function, _partial_: true, argument: value, ...}"
     problems = [
-        Problem(f"{found.name} calls its argument {name}", f"{key}.{name}", show_value(value), allowed)
+        Problem(f"{found.name} calls its argument {name}", f"{key}.{name}", show_value(value), expected)
         for name, value in given.items()
         if name in found.callables and not (isinstance(value, Mapping) and value.get(PARTIAL) is True)
     ]
     missing = [name for name in found.required if name not in given]
-    problems += [Problem(f"{found.name} needs the argument {name}", key, allowed=f"{name}: ...") for name in missing]
+    problems += [Problem(f"{found.name} needs the argument {name}", key, expected=f"{name}: ...") for name in missing]
     return problems
 
 

@@ -145,7 +145,7 @@ def layouts_of(data: RawData) -> dict[str, Layout]:
             raise data_error(f"the metadata of this file are damaged: {error}", DataLocation(path)) from None
         except ValueError as error:
             what = f"the files do not hold the same columns: {error}"
-            raise data_error(what, DataLocation(path), allowed=f"the columns of {data.where}") from None
+            raise data_error(what, DataLocation(path), expected=f"the columns of {data.where}") from None
     return layouts
 
 
@@ -154,12 +154,12 @@ def _common(agents: Mapping[str, Layout], place: DataLocation) -> Layout:
         return common_columns(list(agents.values()))
     except ValueError as error:
         what = f"the agents {', '.join(agents)} act by one module, and their columns differ: {error}"
-        raise data_error(what, place, allowed="agents with equal spaces; others need a module of their own") from None
+        raise data_error(what, place, expected="agents with equal spaces; others need a module of their own") from None
 
 
 def _check_names(selection: Selection, layout: Layout, where: str) -> None:
     problems = [
-        Problem(f"there is no column {name}", where, allowed=list_names(layout.columns),
+        Problem(f"there is no column {name}", where, expected=list_names(layout.columns),
                 nearest=nearest_match(name, layout.columns))
         for name in selection.columns or ()
         if name not in layout.columns and canonical_name(name) not in _NO_OUTPUTS
@@ -178,5 +178,5 @@ def _check_complete(agents: Mapping[str, Layout], layout: Layout, schema: pa.Sch
         missing.append(EPS_ID)
     if missing:
         raise data_error(
-            f"there is no column {', '.join(missing)}", DataLocation(path), allowed=list_names(schema.names)
+            f"there is no column {', '.join(missing)}", DataLocation(path), expected=list_names(schema.names)
         )

@@ -71,7 +71,7 @@ def _leaf_of(column: pa.ChunkedArray, place: DataLocation) -> Leaf:
     if is_list(values.type):
         sizes = pc.list_value_length(values)
         if not len(sizes) or pc.count_distinct(sizes).as_py() > 1:
-            raise data_error("the first episodes do not show the shape of a row", place, allowed="lists of one length")
+            raise data_error("the first episodes do not show the shape of a row", place, expected="lists of one length")
         values, shape = pc.list_flatten(values), (sizes[0].as_py(),)
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         return Leaf(np.dtype("U1"), shape, str(place.column))
@@ -79,8 +79,8 @@ def _leaf_of(column: pa.ChunkedArray, place: DataLocation) -> Leaf:
         return Leaf(np.dtype(values.type.to_pandas_dtype()), shape, str(place.column))
     except (TypeError, NotImplementedError):
         what = f"only the metadata of our files say what a column of {values.type} holds, and they are not there"
-        allowed = "the folder as offline.input_, with offline.input_read_method=auto; or without this column"
-        raise data_error(what, place, allowed=allowed) from None
+        expected = "the folder as offline.input_, with offline.input_read_method=auto; or without this column"
+        raise data_error(what, place, expected=expected) from None
 
 
 @dataclass(frozen=True)

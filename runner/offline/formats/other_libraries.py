@@ -144,7 +144,9 @@ class SampleBatchFormat(RowFormat):
         if module is None:
             return super().no_steps(place)
         what = f"module {module.module_id} has no rows: no step of these MultiAgentBatches is of a policy of this name"
-        return data_error(what, place, allowed="modules with the names of the policies, by multi_agent.agent_to_module")
+        return data_error(
+            what, place, expected="modules with the names of the policies, by multi_agent.agent_to_module"
+        )
 
 
 class SampleBatchReader:

@@ -160,7 +160,7 @@ def _check_same_columns(paths: Sequence[str], schemas: Sequence[pa.Schema]) -> N
         odd_names = (set(schema.names) ^ set(schemas[0].names)) - _OPTIONAL
         if odd_names:
             what = f"the files do not have the same columns: {', '.join(sorted(odd_names))}"
-            raise data_error(what, DataLocation(path), allowed=f"as in {paths[0]}: {list_names(schemas[0].names)}")
+            raise data_error(what, DataLocation(path), expected=f"as in {paths[0]}: {list_names(schemas[0].names)}")
 
 
 def _check_unique_names(schema: pa.Schema, path: str) -> None:
@@ -233,11 +233,11 @@ def common_layout(
             raise data_error(f"the metadata of this file are damaged: {error}", DataLocation(path)) from None
         except ValueError as error:
             what = f"the files do not hold the same columns: {error}"
-            allowed = (
+            expected = (
                 f"the columns of {data.where}; or a pattern that names the files of one module; or "
                 "offline.input_read_method_kwargs.columns=[obs,actions,rewards,...]"
             )
-            raise DataError([Problem(what, path, allowed=allowed)]) from None
+            raise DataError([Problem(what, path, expected=expected)]) from None
     return layout
 
 
@@ -249,9 +249,9 @@ def _check_names(selection: Selection, layout: Layout, path: str) -> None:
         if name not in layout.columns and canonical_name(name) not in _NO_OUTPUTS
     ]
     if missing:
-        allowed = list_names(layout.columns)
+        expected = list_names(layout.columns)
         problems = [
-            Problem(f"there is no column {name}", path, allowed=allowed, nearest=nearest_match(name, layout.columns))
+            Problem(f"there is no column {name}", path, expected=expected, nearest=nearest_match(name, layout.columns))
             for name in missing
         ]
         raise DataError(problems)
@@ -264,5 +264,5 @@ def _check_complete(layout: Layout, schema: pa.Schema, path: str, keys: Sequence
     missing += [name for name in (*needed, *keys) if name not in schema.names]
     if missing:
         raise data_error(
-            f"there is no column {', '.join(missing)}", DataLocation(path), allowed=list_names(schema.names)
+            f"there is no column {', '.join(missing)}", DataLocation(path), expected=list_names(schema.names)
         )

@@ -39,4 +39,4 @@ def find_format(data: RawData) -> type[RecordedFormat]:
         if fits and one.recognises(data):
             return one
     names = ", ".join(one.name for one in FORMATS)
-    raise data_error("these data are in no known format", DataLocation(data.where), allowed=names)
+    raise data_error("these data are in no known format", DataLocation(data.where), expected=names)

@@ -36,14 +36,14 @@ class ModuleAgents:
         for agent in agents:
             if agent not in known:
                 what = f"agent {agent} is in the data, and the experiment has no such agent"
-                allowed = f"{', '.join(known)}, the agents of the environment and of {MAPPING}"
-                raise data_error(what, place, got=agent, allowed=allowed, nearest=nearest_match(agent, list(known)))
+                expected = f"{', '.join(known)}, the agents of the environment and of {MAPPING}"
+                raise data_error(what, place, got=agent, expected=expected, nearest=nearest_match(agent, list(known)))
 
     def no_rows(self, found: Iterable[str], place: DataLocation) -> DataError:
         """Return the error for data without a step of these agents; `found` are the agents that they have."""
         what = f"module {self.module_id} has no rows: no step of {_listed(self.agents)} is in the data"
-        allowed = f"{MAPPING} maps an agent of the data to it, or multi_agent.modules_to_train without it"
-        return data_error(what, place, got=_listed(found) or "no agent", allowed=allowed)
+        expected = f"{MAPPING} maps an agent of the data to it, or multi_agent.modules_to_train without it"
+        return data_error(what, place, got=_listed(found) or "no agent", expected=expected)
 
     def chosen(self, block: ColumnBlock, place: DataLocation) -> ColumnBlock:
         """Return the episodes of the module's agents.
@@ -54,7 +54,7 @@ class ModuleAgents:
         if block.agents is None:
             known = _listed((*self.agents, *self.others))
             what = "these data are of a single agent, and the experiment has several"
-            raise data_error(what, place, allowed=f"data that say whose each episode is, of {known}")
+            raise data_error(what, place, expected=f"data that say whose each episode is, of {known}")
         self.check_known(dict.fromkeys(block.agents.agent_ids), place)
         mine = [chunk for chunk, agent in enumerate(block.agents.agent_ids) if agent in self.agents]
         return replace(take_chunks(block, mine), module_id=self.module_id)
@@ -74,15 +74,15 @@ class ModuleAgents:
             return concat_blocks(kept)
         except ValueError as error:
             what = f"the agents {_listed(self.agents)} act by one module, and their columns differ: {error}"
-            allowed = "agents with equal spaces; others need a module of their own"
-            raise data_error(what, place, allowed=allowed) from None
+            expected = "agents with equal spaces; others need a module of their own"
+            raise data_error(what, place, expected=expected) from None
 
 
 def several_agents(agents: Iterable[str], place: DataLocation) -> DataError:
     """Return the error for data of these agents in an experiment with a single one."""
     what = "these data are of several agents, and the experiment has one"
-    allowed = "an experiment with several agents: env._target_ is a MultiAgentEnv"
-    return data_error(what, place, got=list_names(agents), allowed=allowed)
+    expected = "an experiment with several agents: env._target_ is a MultiAgentEnv"
+    return data_error(what, place, got=list_names(agents), expected=expected)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -49,9 +49,9 @@ class StreamFormat(FileFormat):
         waiting: dict[int, SingleAgentEpisode] = {}  # number -> episode; empty ones have none
         for number, episode in enumerate(self._episodes()):
             if not isinstance(episode, SingleAgentEpisode):
-                what, allowed = "this is no episode", "runner.episodes.SingleAgentEpisode"
+                what, expected = "this is no episode", "runner.episodes.SingleAgentEpisode"
                 raise data_error(
-                    what, DataLocation(path, number, unit="episode"), got=type(episode).__name__, allowed=allowed
+                    what, DataLocation(path, number, unit="episode"), got=type(episode).__name__, expected=expected
                 )
             if not len(episode):
                 counts.trajectories_dropped += 1

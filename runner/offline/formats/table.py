@@ -167,7 +167,7 @@ def _unreadable(schema: TableSchema, data: RawData, selection: Selection) -> dic
     named = [*schema.names.values(), *(schema.extra.values() if selection.columns is not None else ())]
     needed = {column for name in named for column in schema.columns_of(name)}
     problems = [
-        Problem(reason, str(DataLocation(data.where, column=column)), allowed="the column as lists of variable size")
+        Problem(reason, str(DataLocation(data.where, column=column)), expected="the column as lists of variable size")
         for column, reason in data.unreadable.items()
         if column in needed
     ]
@@ -189,14 +189,16 @@ def _check_unpacked(table: pa.Table, packed: Sequence[str], place: DataLocation)
     for name in table.column_names:
         if name not in packed and rllib_tables.is_packed(table[name]):
             what = "this column is packed by RLlib"
-            raise data_error(what, place.of(name), allowed=f"its name in offline.input_compress_columns: [{name}, ...]")
+            raise data_error(
+                what, place.of(name), expected=f"its name in offline.input_compress_columns: [{name}, ...]"
+            )
 
 
 def _check_same_form(obs: Column, new_obs: Column | None, place: DataLocation) -> None:
     """Refuse next observations of another structure, shape or kind than the observations; raises `DataError`."""
     if new_obs is not None and _form(obs) != _form(new_obs):
         what = "next observations are no observations: structure, shape or kind differ"
-        raise data_error(what, place.of(NEW_OBS), got=str(_form(new_obs)), allowed=str(_form(obs)))
+        raise data_error(what, place.of(NEW_OBS), got=str(_form(new_obs)), expected=str(_form(obs)))
 
 
 def _form(column: Column) -> Any:

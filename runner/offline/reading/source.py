@@ -139,8 +139,8 @@ def _check_flags(config: OfflineConfig, found: type[RecordedFormat], where: str)
         raise DataError([Problem(what, "offline.input_read_schema", str(mapping), "{}")])
     if problem is not None:
         name, got, what = problem
-        allowed = f"leave it out: it is seen from the files ({found.name})"
-        raise DataError([Problem(f"{what}: {where}", f"offline.{name}", got, allowed)])
+        expected = f"leave it out: it is seen from the files ({found.name})"
+        raise DataError([Problem(f"{what}: {where}", f"offline.{name}", got, expected)])
 
 
 def _check_filter(config: OfflineConfig, found: type[RecordedFormat], reader: RawReader | None) -> None:

@@ -48,8 +48,10 @@ def passes(
             current: Rows | None = next(batches, None)
         if current is None:
             what = f"the recorded data have no train batch of {rows_per_batch} rows for each learner"
-            allowed = "more data, a smaller algorithm.train_batch_size_per_learner, or no iter_batches_kwargs.drop_last"
-            raise ConfigError([Problem(what, "offline.input_", allowed=allowed)])
+            expected = (
+                "more data, a smaller algorithm.train_batch_size_per_learner, or no iter_batches_kwargs.drop_last"
+            )
+            raise ConfigError([Problem(what, "offline.input_", expected=expected)])
         while current is not None:
             with pipeline_errors():
                 following: Rows | None = next(batches, None)
@@ -139,8 +141,8 @@ class SampledBatches:
             nested.check_columns(flat)
         except (AttributeError, TypeError, ValueError) as error:
             what = f"sample of {self._name} gives no train batch: {error}"
-            allowed = "column -> (B, ...) array, as many rows in each"
-            raise ConfigError([Problem(what, "offline.offline_data_class", type(rows).__name__, allowed)]) from error
+            expected = "column -> (B, ...) array, as many rows in each"
+            raise ConfigError([Problem(what, "offline.offline_data_class", type(rows).__name__, expected)]) from error
         return flat
 
     def _check_beginning(self, rows: Rows) -> None:
@@ -150,6 +152,6 @@ class SampledBatches:
         found = digest.hexdigest()[:16]
         if self.beginning not in (None, found):
             what = f"sample of {self._name} does not give the rows that it gave before: a run cannot go on in them"
-            allowed = "random numbers that follow from config.seed; or resume RUN_DIR --module-only"
-            raise ConfigError([Problem(what, "offline.offline_data_class", allowed=allowed)])
+            expected = "random numbers that follow from config.seed; or resume RUN_DIR --module-only"
+            raise ConfigError([Problem(what, "offline.offline_data_class", expected=expected)])
         self.beginning = found

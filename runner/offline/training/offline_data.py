@@ -339,8 +339,8 @@ class OfflineData(Part):
             self._beginning = state.get("beginning")
         elif self.source is not None and state.get("beginning") not in (None, self.source.beginning()):
             what = "these data do not begin as they did when the checkpoint was written: a run cannot go on in them"
-            allowed = "episodes that are the same each time, their id_ too; or resume RUN_DIR --module-only"
-            raise ConfigError([Problem(what, "offline.input_", self.source.where, allowed)])
+            expected = "episodes that are the same each time, their id_ too; or resume RUN_DIR --module-only"
+            raise ConfigError([Problem(what, "offline.input_", self.source.where, expected)])
         self.num_batches = int(state["num_batches"])
         if self._board is not None and "module" in state:  # newer parameters of the learner follow when they are due
             self._board.post(np.asarray(state["module"], np.float32))

@@ -81,8 +81,10 @@ def check_recorded_data(
         what = (
             "a pre-learner with its own _map_to_episodes maps rows, and the function of offline.input_ yields episodes"
         )
-        allowed = "a function of offline.input_read_method, which gives rows; or a pre-learner without _map_to_episodes"
-        raise ConfigError([Problem(what, "offline.prelearner_class", str(offline.prelearner_class), allowed)])
+        expected = (
+            "a function of offline.input_read_method, which gives rows; or a pre-learner without _map_to_episodes"
+        )
+        raise ConfigError([Problem(what, "offline.prelearner_class", str(offline.prelearner_class), expected)])
     if is_read_by_ray(offline) or _maps_rows_itself(config):
         check_readable(offline)
         return None
@@ -142,7 +144,7 @@ def check_trajectories(source: RecordedSource, pipeline: Iterable[Connector], mo
             raise _no_trajectories(source, name)
         if requires.needs_next_obs and not source.has_final_obs:
             what = f"{name} needs the observation after each step, and these rows have none"
-            raise DataError([Problem(what, source.where, allowed="a column new_obs; or eps_id and t, or end flags")])
+            raise DataError([Problem(what, source.where, expected="a column new_obs; or eps_id and t, or end flags")])
 
 
 def _check_action_units(config: ExperimentConfig, source: RecordedSource, space: gym.Space[Any]) -> None:
@@ -151,8 +153,8 @@ def _check_action_units(config: ExperimentConfig, source: RecordedSource, space:
         return
     if space.is_bounded() and not (np.all(space.low == -1) and np.all(space.high == 1)):
         what = "these actions are in the environment's units, and the module would act in [-1, 1]"
-        allowed = "env.normalize_actions=false, with env.clip_actions=true for a Gaussian policy"
-        raise DataError([Problem(what, source.where, f"actions of {describe_space(space)}", allowed)])
+        expected = "env.normalize_actions=false, with env.clip_actions=true for a Gaussian policy"
+        raise DataError([Problem(what, source.where, f"actions of {describe_space(space)}", expected)])
 
 
 def _no_trajectories(source: RecordedSource, reader: str) -> DataError:
@@ -160,11 +162,11 @@ def _no_trajectories(source: RecordedSource, reader: str) -> DataError:
         f"{reader} needs whole trajectories, and the rows of these data belong to none: they have neither eps_id nor t "
         "nor end flags, so that each is an episode of one step"
     )
-    allowed = (
+    expected = (
         "columns eps_id and t, or end flags in the order of the steps, under these names or named by "
         "offline.input_read_schema; or what learns from single steps, for example bc without memory"
     )
-    return DataError([Problem(what, source.where, allowed=allowed)])
+    return DataError([Problem(what, source.where, expected=expected)])
 
 
 def _maps_rows_itself(config: ExperimentConfig) -> bool:

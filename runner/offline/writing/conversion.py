@@ -150,7 +150,7 @@ def _check_complete(missing: set[str], source: RecordedSource) -> None:
         Problem(
             f"column {name} can be converted only in a part of the rows: {source.counts.columns_left_out.get(name)}",
             where=source.where,
-            allowed="offline.input_read_method_kwargs.columns=[NAME, ...] with the extra columns to keep, or []",
+            expected="offline.input_read_method_kwargs.columns=[NAME, ...] with the extra columns to keep, or []",
         )
         for name in sorted(missing)
     ]

@@ -53,8 +53,8 @@ def find_write_function(method: str, ours: Mapping[str, Any]) -> RayFunction:
     known = [*ours, *(name for name in functions if name not in ours and name not in _REFUSED)]
     if method not in functions or method in _REFUSED:
         what = f"{method} of ray.data {_REFUSED[method]}" if method in _REFUSED else "there is no such way to write"
-        allowed = f"{list_names(known, method)}; or package.module.function of your own, which takes a Ray data set"
-        raise ConfigError([Problem(what, METHOD, method, allowed, nearest_match(method, known))])
+        expected = f"{list_names(known, method)}; or package.module.function of your own, which takes a Ray data set"
+        raise ConfigError([Problem(what, METHOD, method, expected, nearest_match(method, known))])
     is_of_files = "filename_provider" in inspect.signature(functions[method]).parameters
     return described(method, functions[method], METHOD, _GIVEN if is_of_files else (), is_of_files, num_before=1)
 
@@ -69,8 +69,8 @@ def check_write_function(config: OfflineConfig, found: RayFunction) -> None:
     ]
     if found.name == "write_webdataset" and "encoder" not in given:
         what = "write_webdataset writes files that are named by their endings, and columns of steps have none"
-        allowed = "encoder: {_target_: package.module.function, _partial_: true}, which makes bytes of a row"
-        problems.append(Problem(what, f"{KWARGS}.encoder", allowed=allowed))
+        expected = "encoder: {_target_: package.module.function, _partial_: true}, which makes bytes of a row"
+        problems.append(Problem(what, f"{KWARGS}.encoder", expected=expected))
     columns = given.get(COLUMNS, [])
     if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
         problems.append(Problem("columns are names", f"{KWARGS}.{COLUMNS}", str(columns), "[eps_id, t, obs, ...]"))
@@ -264,13 +264,13 @@ def check_output_options(config: OfflineConfig) -> None:
     """Refuse options that are not known, have no effect, or do not work; raises `ConfigError`."""
     if config.output_episode_format != "columns" and not config.output_write_episodes:
         what = "offline.output_episode_format is of rows that are episodes, and rows are steps"
-        allowed = "columns, or offline.output_write_episodes=true"
-        raise ConfigError([Problem(what, "offline.output_episode_format", config.output_episode_format, allowed)])
+        expected = "columns, or offline.output_write_episodes=true"
+        raise ConfigError([Problem(what, "offline.output_episode_format", config.output_episode_format, expected)])
     function, method = write_function(config), config.output_write_method
     if config.output_write_episodes and (function is not None or not output_format(config).has_lists):
         what, able = f"{method} writes tables only", [name for name, one in OUTPUT_FORMATS.items() if one.has_lists]
-        allowed = f"{', '.join(able)}, or offline.output_write_episodes=false"
-        raise ConfigError([Problem(what, METHOD, method, allowed)])
+        expected = f"{', '.join(able)}, or offline.output_write_episodes=false"
+        raise ConfigError([Problem(what, METHOD, method, expected)])
     if function is not None:
         check_write_function(config, function)
         if config.output_run_folders and not function.is_of_files:
@@ -295,9 +295,9 @@ def check_env_episode_options(config: OfflineConfig) -> None:
             "env episodes of several agents are recorded a row each",
             f"offline.{name}",
             str(getattr(config, name)).lower(),
-            f"{allowed}; then python -m runner convert",
+            f"{expected}; then python -m runner convert",
         )
-        for name, (allowed, is_so) in options.items()
+        for name, (expected, is_so) in options.items()
         if not is_so
     ]
     if problems:

@@ -79,8 +79,8 @@ def prepare_output(config: OfflineConfig, files_of_run: Collection[str] = ()) ->
         data = [name for name in names if name.endswith(_DATA_SUFFIXES)]
         if data:
             what = f"the folder has data already: {', '.join(data[:3])}" + (", ..." if len(data) > 3 else "")
-            allowed = "an empty folder, or offline.output_append=true to add files to these"
-            raise ConfigError([Problem(what, "offline.output", config.output, allowed)])
+            expected = "an empty folder, or offline.output_append=true to add files to these"
+            raise ConfigError([Problem(what, "offline.output", config.output, expected)])
     probe = f"{location.path}/.runner-{os.getpid()}.tmp"
     try:
         location.filesystem.create_dir(location.path, recursive=True)

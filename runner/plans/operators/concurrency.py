@@ -35,7 +35,7 @@ class Concurrently(Source):
             problem = Problem(
                 "output_indexes of Concurrently name no flow of its own",
                 got=str(self.options.output_indexes),
-                allowed=f"indexes from 0 to {len(branches) - 1}",
+                expected=f"indexes from 0 to {len(branches) - 1}",
             )
             raise ConfigError([problem])
         given = self.options.round_robin_weights

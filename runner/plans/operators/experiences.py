@@ -144,7 +144,7 @@ class StandardizeFields(Operator):
                         f"StandardizeFields finds no float step column {name}",
                         where="algorithm.plan",
                         got=name,
-                        allowed=", ".join(known),
+                        expected=", ".join(known),
                         nearest=nearest_match(name, known),
                     )
                 )

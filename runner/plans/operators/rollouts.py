@@ -86,8 +86,8 @@ class AsyncGradients(Source):
         super().__init__(context, **options)
         for loss in context.adapting_losses:
             what = f"AsyncGradients: {loss} adapts to updates, and env runners see none"
-            allowed = "a loss without state that adapts, for example A2C's, or PPO's with algorithm.use_kl_loss=false"
-            raise ConfigError([Problem(what, "algorithm.plan", loss, allowed)])
+            expected = "a loss without state that adapts, for example A2C's, or PPO's with algorithm.use_kl_loss=false"
+            raise ConfigError([Problem(what, "algorithm.plan", loss, expected)])
         self.requests: AsyncRequests = AsyncRequests(
             context.env_runners,
             context.metrics,

@@ -67,7 +67,7 @@ def block(array: np.ndarray[Any, Any]) -> dict[str, Any]:
     """Make the block of an array; `TypeError` for other dtypes than numbers of fixed size."""
     little = np.ascontiguousarray(array, array.dtype.newbyteorder("<")) if array.ndim else array
     if little.dtype.str not in DTYPES:
-        raise TypeError(f"an array of dtype {array.dtype} cannot be sent; allowed: {', '.join(DTYPES)}")
+        raise TypeError(f"an array of dtype {array.dtype} cannot be sent; expected: {', '.join(DTYPES)}")
     return {"dtype": little.dtype.str, "shape": list(array.shape), "data": little.tobytes()}
 
 

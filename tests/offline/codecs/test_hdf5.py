@@ -203,7 +203,7 @@ def assert_refused(path: Path, *words: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"observations": None, "observation": np.zeros(3)}, ["no field observations", "nearest observation"]),
+        ({"observations": None, "observation": np.zeros(3)}, ["no field observations", "did you mean observation"]),
         ({"actions": None}, ["no field actions"]),
         ({"rewards": None}, ["no field rewards"]),
         ({"terminals": None}, ["terminals"]),

@@ -185,4 +185,4 @@ def test_record_and_convert(run_main: Callable[..., Outcome], tmp_path: Path) ->
     assert "(rllib_episodes, 1 file, " in outcome.out
     wrong = run_main(*five, "offline.output=wrong", "offline.output_episode_format=rlib")
     assert wrong.code == 2
-    assert "nearest  rllib" in wrong.err
+    assert "did you mean  rllib" in wrong.err

@@ -306,7 +306,7 @@ ERRORS: Mapping[str, tuple[Callable[[pa.Table], pa.Table], dict[str, str], Confi
             Problem(
                 "values of type date32[day] cannot be trained on",
                 "file-0, row 0, column actions",
-                allowed="numbers, bools, text, lists",
+                expected="numbers, bools, text, lists",
             )
         ),
     ),
@@ -338,6 +338,6 @@ def test_an_episode_that_comes_again(tmp_path: Path) -> None:
     problem = Problem(
         "episode e0 goes on after it was over: its rows lie too far apart, or two episodes share an id",
         "file-1, row 0, column eps_id",
-        allowed="ids that are unique over all files; rows of an episode that lie together",
+        expected="ids that are unique over all files; rows of an episode that lie together",
     )
     assert_error(error.value, data_error(problem), tmp_path)

@@ -278,7 +278,7 @@ def test_without_action_logp_the_message_says_what_to_do(block: ColumnBlock) -> 
     assert problem.got == "columns action_log_p, actions, obs, rewards"
     assert problem.nearest == "action_log_p"
     for advice in ("record with action_logp", "estimate the behaviour policy", "dm only"):
-        assert advice in str(problem.allowed)
+        assert advice in str(problem.expected)
 
 
 def test_episodes_without_their_start_are_refused(block: ColumnBlock) -> None:

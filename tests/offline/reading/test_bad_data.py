@@ -448,7 +448,7 @@ BAD: Mapping[str, tuple[Callable[[Path], None], Sequence[str], ConfigError]] = {
         data_error(
             Problem(
                 (
-                    "a packed array cannot be read: arrays of dtype object are not allowed; allowed: arrays and "
+                    "a packed array cannot be read: arrays of dtype object are not allowed; expected: arrays and "
                     "scalars of numbers, bools and text; dicts, lists and tuples of these"
                 ),
                 "TMP/data/a.parquet, row 0, column obs",
@@ -631,7 +631,7 @@ UNGROUPED = PLAIN.select(["obs", "actions", "rewards"])
                         "rows have none"
                     ),
                     "TMP/data/a.parquet",
-                    allowed="a column new_obs; or eps_id and t, or end flags",
+                    expected="a column new_obs; or eps_id and t, or end flags",
                 )
             ),
             id="no_next_observations",

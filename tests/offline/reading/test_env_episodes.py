@@ -212,7 +212,7 @@ def test_only_the_columns_of_a_modules_agents_are_read(tmp_path: Path) -> None:
     assert set(rows_of(RECORDED, "agent_0", input_read_method_kwargs=columns).columns) == {
         *("obs", "actions", "rewards", "action_logp"),
     }
-    with pytest.raises(DataError, match=r"there is no column action_logb[\s\S]*nearest  action_logp"):
+    with pytest.raises(DataError, match=r"there is no column action_logb[\s\S]*did you mean  action_logp"):
         rows_of(RECORDED, "agent_0", input_read_method_kwargs={"columns": ["action_logb"]})
 
 

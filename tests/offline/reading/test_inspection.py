@@ -123,10 +123,10 @@ def test_json_and_a_schema(run_main: Callable[..., Outcome], folder: Path, tmp_p
     ("arguments", "expected"),
     [
         (["expart"], no_path("TMP/expart", "TMP/expert")),
-        ([], Problem("DATA is missing", allowed="a folder or file of recorded data")),
+        ([], Problem("DATA is missing", expected="a folder or file of recorded data")),
         (
             ["expert", "offline.input_=expert"],
-            Problem("inspect takes the data as a word", allowed="python -m runner inspect data/expert"),
+            Problem("inspect takes the data as a word", expected="python -m runner inspect data/expert"),
         ),
     ],
     ids=["missing", "nothing", "twice"],

@@ -491,7 +491,7 @@ RAY_MISTAKES: Mapping[str, tuple[str, dict[str, Any], ConfigError]] = {
             Problem(
                 "read_sql needs the argument connection_factory",
                 "offline.input_read_method_kwargs",
-                allowed="connection_factory: ...",
+                expected="connection_factory: ...",
             )
         ),
     ),

@@ -394,7 +394,7 @@ MISTAKES: Mapping[str, tuple[Callable[[Path], dict[str, object]], ConfigError]] 
             Problem(
                 "the files do not have the same columns: action, actions",
                 "TMP/data/b.parquet",
-                allowed=(
+                expected=(
                     "as in TMP/data/a.parquet: action_logp, actions, agent_id, eps_id, module_id, "
                     "multi_agent_episode_id, new_obs, obs, rewards, t, terminateds, truncateds"
                 ),
@@ -619,6 +619,6 @@ def test_ray_data_gives_whole_trajectories(ray_cluster: None, tmp_path: Path) ->
     assert next(source.blocks()).lengths.tolist() == [2, 1]
     with pytest.raises(ConfigError) as error:
         source_of(tmp_path / "a.orc", input_read_method="read_ocr")
-    assert "nearest  read_orc" in str(error.value)
+    assert "did you mean  read_orc" in str(error.value)
     with pytest.raises(DataError, match="there is no column obs"):
         source_of(tmp_path / "a.orc", input_read_method="read_orc")

@@ -136,7 +136,7 @@ def test_convert_on_the_command_line(run_main: Callable[..., Outcome], tmp_path:
     assert_error(nothing.err, config_error(*problems), tmp_path)
     unknown = run_main("convert", "offline.inputs=table/", "offline.output=x")
     assert unknown.code == 2
-    assert "nearest  input_" in unknown.err
+    assert "did you mean  input_" in unknown.err
     wrong = run_main("convert", "offline.input_=episodes/", "offline.output=y", "env=pendulum")
     assert wrong.code == 2
     file = "TMP/episodes/episodes-0-000000.parquet"

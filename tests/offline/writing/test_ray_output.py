@@ -140,7 +140,7 @@ def test_a_package_that_is_missing_is_named(ray_cluster: None, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("method", "kwargs", "message"),
     [
-        ("write_orcs", {}, r"there is no such way to write[\s\S]*nearest  write_orc"),
+        ("write_orcs", {}, r"there is no such way to write[\s\S]*did you mean  write_orc"),
         ("write_numpy", {"column": "obs"}, "write_numpy of ray.data writes one column, and a step has several"),
         ("write_images", {"column": "obs"}, "writes one column, and a step has several"),
         ("write_datasink", {}, "takes no place to write to"),
@@ -148,7 +148,7 @@ def test_a_package_that_is_missing_is_named(ray_cluster: None, tmp_path: Path) -
         ("write_sql", {}, "write_sql needs the argument connection_factory"),
         ("write_orc", {"mode": "overwrite"}, "write_orc has no option mode"),
         ("write_orc", {"columns": "obs"}, "columns are names"),
-        (f"{MODULE}.write_lines", {"markr": 1}, r"write_lines has no option markr[\s\S]*nearest  marker"),
+        (f"{MODULE}.write_lines", {"markr": 1}, r"write_lines has no option markr[\s\S]*did you mean  marker"),
         (f"{MODULE}.nothing", {}, "nothing"),
     ],
 )
@@ -162,14 +162,14 @@ def test_what_is_refused_before_anything_is_recorded(
 
 
 def test_a_column_that_there_is_not(ray_cluster: None, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"there is no such column[\s\S]*nearest  actions"):
+    with pytest.raises(ConfigError, match=r"there is no such column[\s\S]*did you mean  actions"):
         write(config_of(tmp_path, "write_orc", columns=["eps_id", "action"]), flat_block([3]))
 
 
 def test_functions_are_checked_before_a_run_and_belong_to_what_is_trusted() -> None:
     overrides = ["+experiment=ppo_cartpole", "offline.output=data", "offline.output_write_episodes=false"]
     method = f"offline.output_write_method={MODULE}.write_linez"
-    with pytest.raises(ConfigError, match=r"nearest .*write_lines"):
+    with pytest.raises(ConfigError, match=r"did you mean .*write_lines"):
         build_experiment_config(compose_experiment([*overrides, method]))
     for name, verb in ((f"{MODULE}.write_lines", "imports"), ("write_sql", "contacts"), ("write_json", None)):
         demands = find_trust_requirements({"offline": {"output_write_method": name}})
