@@ -1,18 +1,27 @@
-"""The block `curriculum`: an environment's options as tasks, and the rule by which episodes draw them."""
+"""The block `curriculum`: an environment's options as tasks, and the rule by which episodes draw them; its rules and
+metrics.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from runner.config.blocks import EnvConfig, EnvRunnersConfig, EvaluationConfig
+from runner.config.env import find_task_problems
+from runner.config.errors import Problem, Where, nearest_match, show_value
 from runner.config.features import FeatureBlock
 from runner.config.fields import option
+from runner.config.operators import ENV_RUNNERS
 
 PROMOTE, UNIFORM, LEARNING_PROGRESS, REGRET, LAST = "promote", "uniform", "learning_progress", "regret", "last"
 RULES = (PROMOTE, UNIFORM, LEARNING_PROGRESS, REGRET, LAST)
 EPISODE_RETURN, INFO = "episode_return", "info:"
 OPTIONS, ENV_CONFIG = "options", "env_config"
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+_MODES = ("auto", "sync")
 
 
 @dataclass(frozen=True)
@@ -105,3 +114,114 @@ def task_names(config: CurriculumConfig) -> list[str]:
 def evaluated_tasks(config: CurriculumConfig) -> tuple[str, ...]:
     """Return the tasks that evaluations are of."""
     return tuple(config.evaluate or task_names(config))
+
+
+def find_curriculum_problems(
+    curriculum: CurriculumConfig, env: EnvConfig, env_runners: EnvRunnersConfig, needs: frozenset[str], where: Where
+) -> Iterator[Problem]:
+    """Yield the problems of the block."""
+    if curriculum == CurriculumConfig():
+        return
+    place = where("curriculum")
+    if curriculum.tasks and curriculum.num_levels is not None:
+        got = f"{', '.join(curriculum.tasks)} and {curriculum.num_levels} levels"
+        yield Problem("curriculum.tasks and curriculum.num_levels are both set", place, got, "only one of them")
+        return
+    if not curriculum.tasks and curriculum.num_levels is None:
+        expected = "curriculum.tasks, or curriculum.num_levels"
+        yield Problem("curriculum is set, and has no tasks", place, "{}", expected)
+        return
+    of_tasks = [problem for name, given in curriculum.tasks.items() for problem in _check_task(name, given, where)]
+    yield from of_tasks or _check_arguments(curriculum, env, env_runners, where)
+    yield from _check_rule(curriculum, where)
+    yield from _check_run(curriculum, env, env_runners, needs, where)
+    if not of_tasks:
+        yield from _check_evaluated(curriculum, where)
+
+
+def _check_task(name: Any, given: Any, where: Where) -> Iterator[Problem]:
+    key = f"curriculum.tasks.{name}"
+    place = where(key)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        yield Problem(
+            f"{key}: a task's name becomes part of metrics", place, show_value(name), "letters, digits, _ . -"
+        )
+    expected = f"{{{OPTIONS}: {{...}}}} or {{{ENV_CONFIG}: {{...}}}}"
+    if not isinstance(given, dict) or not given:
+        yield Problem(f"{key} is no task", place, show_value(given), expected)
+        return
+    for part, values in given.items():
+        if part not in (OPTIONS, ENV_CONFIG):
+            nearest = nearest_match(str(part), (OPTIONS, ENV_CONFIG))
+            yield Problem(f"{key} has an unknown key", place, show_value(part), expected, nearest)
+        elif not isinstance(values, dict) or not all(isinstance(argument, str) for argument in values):
+            yield Problem(f"{key}.{part} is no dict of names", place, show_value(values), "{name: value, ...}")
+
+
+def _check_arguments(
+    curriculum: CurriculumConfig, env: EnvConfig, env_runners: EnvRunnersConfig, where: Where
+) -> Iterator[Problem]:
+    """Check the arguments of the tasks' own environments; simulators that connect know their arguments alone."""
+    for name, given in curriculum.tasks.items():
+        if ENV_CONFIG in given and not env.is_external:
+            key = f"curriculum.tasks.{name}.{ENV_CONFIG}"
+            yield from find_task_problems(key, given[ENV_CONFIG], env, env_runners, where)
+
+
+def _check_rule(curriculum: CurriculumConfig, where: Where) -> Iterator[Problem]:
+    if curriculum.rule == PROMOTE and curriculum.promote_at is None:
+        what = "curriculum.rule promote needs a mean value from which on the next task is drawn"
+        yield Problem(what, where("curriculum"), None, "curriculum.promote_at: a number")
+    measure = curriculum.measure
+    if measure != EPISODE_RETURN and not (measure.startswith(INFO) and len(measure) > len(INFO)):
+        expected = f"{EPISODE_RETURN}, or {INFO}KEY"
+        nearest = nearest_match(measure, (EPISODE_RETURN,))
+        place = where("curriculum.measure")
+        yield Problem("curriculum.measure is nothing to measure", place, measure, expected, nearest)
+
+
+def _check_run(
+    curriculum: CurriculumConfig, env: EnvConfig, runners: EnvRunnersConfig, needs: frozenset[str], where: Where
+) -> Iterator[Problem]:
+    place, names = where("curriculum"), ", ".join(task_names(curriculum))
+    if env.is_external and curriculum.measure != EPISODE_RETURN:
+        key = "curriculum.measure"
+        what = f"{key} is an info, which simulators that connect do not send"
+        yield Problem(what, where(key), curriculum.measure, EPISODE_RETURN)
+    elif ENV_RUNNERS not in needs:
+        yield Problem("a curriculum needs a plan that samples, this one learns from recorded data", place, names, "{}")
+    elif env.backend != "gymnasium":
+        what = f"a curriculum resets environments one by one, env.backend {env.backend} all together"
+        yield Problem(what, where("env.backend"), env.backend, "gymnasium")
+    elif runners.gym_env_vectorize_mode not in _MODES:
+        key = "env_runners.gym_env_vectorize_mode"
+        what = f"a curriculum steps environments one by one in the env runner's process, {key} does not"
+        yield Problem(what, where(key), runners.gym_env_vectorize_mode, ", ".join(_MODES))
+    elif runners.restart_failed_sub_environments:
+        key = "env_runners.restart_failed_sub_environments"
+        yield Problem(f"{key} does not go together with a curriculum", where(key), "true", "false")
+
+
+def _check_evaluated(curriculum: CurriculumConfig, where: Where) -> Iterator[Problem]:
+    names = task_names(curriculum)
+    for name in curriculum.evaluate:
+        if name not in names:
+            what, place = "curriculum.evaluate names no task", where("curriculum.evaluate")
+            yield Problem(what, place, name, ", ".join(names), nearest_match(name, names))
+
+
+def curriculum_metrics(curriculum: CurriculumConfig, evaluation: EvaluationConfig) -> dict[str, str]:
+    """Return metric -> meaning of the curriculum, if there is one."""
+    names: dict[str, str] = {}
+    if curriculum.rule == PROMOTE and task_names(curriculum):
+        names["curriculum/task"] = "number of the newest task that is drawn, from 0: how many were mastered"
+    for name in task_names(curriculum):
+        names |= {
+            f"curriculum/{name}/value_mean": f"mean value of the newest {curriculum.window} episodes of this task",
+            f"curriculum/{name}/num_episodes": "episodes of this task so far",
+            f"curriculum/{name}/probability": "with which the next iteration's episodes are of this task",
+        }
+    if evaluation.evaluation_interval is not None and task_names(curriculum):
+        for name in evaluated_tasks(curriculum):
+            names[f"evaluation/curriculum/{name}/value_mean"] = "mean value of this task's episodes in evaluations"
+    return names

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from runner.config.blocks import EnvConfig, EnvRunnersConfig
 from runner.config.callables import arguments_of
-from runner.config.composed import Composed
 from runner.config.errors import Problem, Where, list_names, nearest_match, show_value
-from runner.config.schemas import EnvConfig, ExperimentConfig
 from runner.config.source_modules import MissingNameError, UnknowableError, is_path_into_package, open_module
 from runner.config.targets import (
     ENVIRONMENTS,
@@ -29,45 +29,50 @@ _NUM_ENVS = Given(names=("num_envs",))
 _WRAPPED_ENV = Given(num_positional=1)
 
 
-def find_env_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
+def find_env_problems(
+    env: EnvConfig, env_runners: EnvRunnersConfig, resets_apart: bool, where: Where
+) -> Iterator[Problem]:
     """Yield the problems of the environment that its source file reveals."""
-    env, target = config.env.env, config.env._target_
     expected = "env.env: a gymnasium id, or env._target_: your own class"
-    yield from _check_wrappers(config, where)
-    if config.env.backend != "gymnasium":
-        yield from find_backend_problems(config, where)
-    has_spaces = config.env.is_external and (config.env.observation_space or config.env.agents)
-    if env is None and target is None and has_spaces:
-        return
-    if env is None and target is None:
-        yield Problem("no environment is chosen", where("env"), None, f"env=cartpole, or {expected}")
-    elif env is not None and target is not None:
-        place = where("env._target_")
-        yield Problem("env.env and env._target_ are both set", place, f"{env} and {target}", f"only one: {expected}")
+    yield from _check_wrappers(env, where)
+    if env.backend != "gymnasium":
+        yield from _check_backend(env, env_runners.gym_env_vectorize_mode, where)
+    if env.env is None and env._target_ is None:
+        if not (env.is_external and (env.observation_space or env.agents)):
+            yield Problem("no environment is chosen", where("env"), None, f"env=cartpole, or {expected}")
+    elif env.env is not None and env._target_ is not None:
+        place, got = where("env._target_"), f"{env.env} and {env._target_}"
+        yield Problem("env.env and env._target_ are both set", place, got, f"only one: {expected}")
     else:
-        yield from _check_made("env.env_config", config.env.env_config, config, where)
+        yield from _check_made("env.env_config", env.env_config, env, env_runners, resets_apart, where)
 
 
 def find_task_problems(
-    key: str, env_config: Mapping[str, Any], config: ExperimentConfig, composed: Composed
+    key: str, env_config: Mapping[str, Any], env: EnvConfig, env_runners: EnvRunnersConfig, where: Where
 ) -> Iterator[Problem]:
     """Yield the problems of a task's own environment, whose arguments at `key` replace ones of the `env` block."""
-    of_env = config.env.env_config
-    if not any(_check_made("env.env_config", of_env, config, composed.where)):  # which are told by themselves
-        for problem in _check_made(key, {**of_env, **env_config}, config, composed.where):
-            yield replace(problem, got=show_value(env_config))
+    if any(_check_made("env.env_config", env.env_config, env, env_runners, True, where)):
+        return  # `find_env_problems` reports them
+    for problem in _check_made(key, {**env.env_config, **env_config}, env, env_runners, True, where):
+        yield replace(problem, got=show_value(env_config))
 
 
-def _check_made(key: str, arguments: Mapping[str, Any], config: ExperimentConfig, where: Where) -> Iterator[Problem]:
+def _check_made(
+    key: str,
+    arguments: Mapping[str, Any],
+    env: EnvConfig,
+    env_runners: EnvRunnersConfig,
+    resets_apart: bool,
+    where: Where,
+) -> Iterator[Problem]:
     """Check the environment of the `env` block and the arguments at `key` that it is made with."""
-    env, target = config.env.env, config.env._target_
-    if target is not None:
-        yield from _check_call("env._target_", key, target, arguments, where, _NUM_ENVS)
-    elif config.env.backend == "ale":
+    if env._target_ is not None:
+        yield from _check_call("env._target_", key, env._target_, arguments, where, _NUM_ENVS)
+    elif env.backend == "ale":
         others = {name: value for name, value in arguments.items() if name not in DECIDED}
         yield from _check_call("env.env", key, ALE_CLASS, others, where, Given(names=_ALE_GIVEN))
-    elif env is not None and config.env.backend == "gymnasium":
-        yield from _check_env_id(env, key, arguments, config, where)
+    elif env.env is not None and env.backend == "gymnasium":
+        yield from _check_env_id(env.env, key, arguments, partial(_is_batched, env, env_runners, resets_apart), where)
 
 
 def _check_call(
@@ -90,8 +95,8 @@ def _check_call(
         yield describe_fault(path_key, fault, where(path_key), target)
 
 
-def _check_wrappers(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
-    for index, wrapper in enumerate(config.env.wrappers):
+def _check_wrappers(env: EnvConfig, where: Where) -> Iterator[Problem]:
+    for index, wrapper in enumerate(env.wrappers):
         key, target = f"env.wrappers.{index}", wrapper.get("_target_")
         if not isinstance(target, str):
             expected = "{_target_: package.module.Wrapper, argument: value, ...}"
@@ -102,7 +107,7 @@ def _check_wrappers(config: ExperimentConfig, where: Where) -> Iterator[Problem]
 
 
 def _check_env_id(
-    env: str, key: str, arguments: Mapping[str, Any], config: ExperimentConfig, where: Where
+    env: str, key: str, arguments: Mapping[str, Any], is_batched: Callable[[Any], bool], where: Where
 ) -> Iterator[Problem]:
     if ":" in env:  # gymnasium imports the module before the colon, which registers the id
         yield from _check_registering_module(env, where)
@@ -113,7 +118,7 @@ def _check_env_id(
     if spec is None:
         yield _describe_unregistered(env, list(gymnasium.registry), where("env.env"))
         return
-    entry_point = spec.vector_entry_point if _is_batched(config, spec) else spec.entry_point
+    entry_point = spec.vector_entry_point if is_batched(spec) else spec.entry_point
     if isinstance(entry_point, str):
         target = entry_point.replace(":", ".")
         others = {name: value for name, value in arguments.items() if name not in _MAKE_ARGUMENTS}
@@ -141,12 +146,12 @@ def _check_registering_module(env: str, where: Where) -> Iterator[Problem]:
         return
 
 
-def _is_batched(config: ExperimentConfig, spec: Any) -> bool:
+def _is_batched(env: EnvConfig, env_runners: EnvRunnersConfig, resets_apart: bool, spec: Any) -> bool:
     """Return whether the run steps the environment's own batched implementation."""
-    mode = config.env_runners.gym_env_vectorize_mode
-    if mode != "auto" or config.env_runners.restart_failed_sub_environments or config.resets_apart:
+    mode = env_runners.gym_env_vectorize_mode
+    if mode != "auto" or env_runners.restart_failed_sub_environments or resets_apart:
         return mode == "vector_entry_point"
-    wrappers = [str(wrapper.get("_target_")) for wrapper in config.env.wrappers]
+    wrappers = [str(wrapper.get("_target_")) for wrapper in env.wrappers]
     return spec.vector_entry_point is not None and all(is_subclass(path, VECTOR_ENV) for path in wrappers)
 
 
@@ -170,9 +175,8 @@ DECIDED = {
 _FOR_SEVERAL_PLAYERS = {"combat", "joust", "maze_craze", "warlords"}
 
 
-def find_backend_problems(config: ExperimentConfig, where: Where) -> Iterator[Problem]:
+def _check_backend(env: EnvConfig, mode: str, where: Where) -> Iterator[Problem]:
     """Yield what does not go together with an `env.backend` other than gymnasium."""
-    env, mode = config.env, config.env_runners.gym_env_vectorize_mode
     got = f"env.backend={env.backend}"
     if env.is_external:
         what, expected = "simulators that connect step themselves", "env.backend=gymnasium, or env.port=null"

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from runner.config.algorithms import AlgorithmConfig
 from runner.config.blocks import DEFAULT_MODULE_ID as DEFAULT_MODULE_ID
 from runner.config.callbacks import callback_metrics, may_be_of_callback
-from runner.config.curriculum_checks import curriculum_metrics
+from runner.config.curriculum import curriculum_metrics
 from runner.config.declared_metrics import (
     CONNECTORS,
     PLAN,
@@ -206,7 +206,7 @@ def producible_metrics(
     module_ids = list(agents_by_module or config.multi_agent.declared_module_ids or [DEFAULT_MODULE_ID])
     of_connectors = connector_metrics(config, module_ids) if reported is None else reported
     names |= {name: meaning for name, meaning in of_connectors.items() if samples or is_of_learner(name)}
-    names |= league_metrics(config.league, config.evaluation) | curriculum_metrics(config)
+    names |= league_metrics(config.league, config.evaluation) | curriculum_metrics(config.curriculum, config.evaluation)
     names |= callback_metrics(config) | operator_metrics(config)
     for module_id in config.multi_agent.trained_modules(module_ids):
         for name, meaning in _learner_metrics(config.algorithm_of(module_id)).items():

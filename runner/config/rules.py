@@ -24,9 +24,9 @@ from runner.config.callables import find_nested_faults
 from runner.config.callbacks import find_callback_problems
 from runner.config.composed import Composed
 from runner.config.connectors import find_edit_problems
-from runner.config.curriculum_checks import find_curriculum_problems
+from runner.config.curriculum import find_curriculum_problems
 from runner.config.env import find_env_problems
-from runner.config.env_runner_checks import find_env_runner_problems
+from runner.config.env_runners import find_env_runner_problems
 from runner.config.errors import Problem, Where, list_names, nearest_match, show_value
 from runner.config.info_metrics import find_info_metric_problems
 from runner.config.league import find_league_problems
@@ -81,6 +81,7 @@ class ConfigRule:
 FOLLOWS: Mapping[str, Callable[[ExperimentConfig], Any]] = {
     "algorithms": lambda config: config.algorithms,
     "needs": needs_of,
+    "resets_apart": lambda config: config.resets_apart,
 }
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from runner.callbacks import EPISODE_HOOKS, Callbacks, build_callbacks
-from runner.config.env_runner_checks import separate_settings
+from runner.config.env_runners import separate_settings
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.info_metrics import read_info_metrics
