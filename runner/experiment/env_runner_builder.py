@@ -12,7 +12,6 @@ from runner.config.env_runners import separate_settings
 from runner.config.errors import ConfigError, Problem
 from runner.config.imports import import_target
 from runner.config.info_metrics import read_info_metrics
-from runner.config.plans import env_steps_per_round
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import is_user_defined
 from runner.env_runners.agent_infos import AgentInfos
@@ -38,7 +37,6 @@ from runner.learners.collective import SingleProcess
 from runner.module_parts import (
     ActingParts,
     ModuleSpec,
-    build_acting_parts,
     build_joined_acting_parts,
     build_parts,
     has_several_agents,
@@ -55,7 +53,6 @@ if TYPE_CHECKING:
     from runner.offline.writing.env_episode_recorder import EnvEpisodeRecorder
     from runner.offline.writing.output_files import FileList
     from runner.offline.writing.recorder import EpisodeRecorder
-    from runner.rllink.env_runner import ExternalEnvRunner
 
 TRAINING, EVALUATION = "env_runner", "evaluation"
 
@@ -95,10 +92,14 @@ def build_env_runner(
     device: str = "cpu",
 ) -> FragmentSource:
     """Make an env runner with its modules, which act on a device, and pipelines, in the process that will step it."""
-    if config.env.is_external and role == TRAINING:
-        return _build_external_env_runner(config, specs, (role, index, generation), run_dir, is_recording)
     # Evaluation always has the same seeds.
     identity = RunnerIdentity(role, index, 0 if role == EVALUATION else generation, config.seed)
+    if config.env.is_external and role == TRAINING:
+        from runner.rllink.build import build_external_env_runner
+
+        journal_dir = None if run_dir is None else run_dir / "rllink"
+        tasks = {name: task for feature in features_of(config) for name, task in feature.client_tasks().items()}
+        return build_external_env_runner(config, specs, identity, tasks, journal_dir, is_recording)
     writer_id = f"{role}-{index}-{generation}" if is_recording else None
     return build_stepping_env_runner(config, specs, identity, writer_id, device)
 
@@ -311,23 +312,6 @@ def build_gradient_runner(
     runner = build_env_runner(config, specs, role, index, generation, device=device, **options)
     here = on_device(config, device)
     return GradientRunner(runner, lambda: build_local_learner_group(here, build_parts(here, specs), SingleProcess()))
-
-
-def _build_external_env_runner(
-    config: ExperimentConfig,
-    specs: Mapping[str, ModuleSpec],
-    seed_name: tuple[str, int, int],
-    run_dir: Path | None,
-    is_recording: bool,
-) -> ExternalEnvRunner:
-    from runner.rllink.env_runner import ExternalEnvRunner, Sampling
-
-    parts = {module_id: build_acting_parts(config, spec) for module_id, spec in specs.items()}
-    num_runners = max(1, config.env_runners.min_env_runners)  # it is fixed
-    sampling = Sampling(env_steps_per_round(config, num_runners), num_runners, lookback_of(config, parts))
-    journal_dir = None if run_dir is None else run_dir / "rllink"
-    tasks = {name: task for feature in features_of(config) for name, task in feature.client_tasks().items()}
-    return ExternalEnvRunner(config, specs, seed_name, sampling, journal_dir, is_recording, tasks)
 
 
 def build_recorder(

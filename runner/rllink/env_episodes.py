@@ -1,80 +1,18 @@
-"""Env episodes that simulators send: their sampled rows, their end, and which of them are recorded.
+"""Env episodes that simulators send: their sampled rows and their ends.
 
 An env episode is over when the episodes of all its agents have ended and nobody can come to it any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from runner.episodes import nested
 from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, SampledChunks
 from runner.rows.finished_episodes import EndedEpisode, FinishedEpisodes
-from runner.rows.task_outcomes import TASK_OUTCOMES, TaskOutcome
-from runner.rows.to_record import ToRecord
-
-
-class OpenRecordings:
-    """Follows episodes from their first sampled chunk to their end."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, OpenEpisode] = {}
-        # Episodes that go on although they are left out; each is reported once.
-        self._left_out: dict[str, OpenEpisode] = {}
-        self._broken_off: list[str] = []
-
-    @property
-    def ids(self) -> list[str]:
-        """Return the ids of episodes that are recorded in part."""
-        return list(self._open)
-
-    def go_on(self, ids: Iterable[str], restored: Mapping[str, OpenEpisode]) -> None:
-        """Go on after a restart.
-
-        Args:
-            ids: episodes that were recorded in part; one that is not restored can never end, and is left out.
-            restored: episodes that go on, by id.
-        """
-        for id_ in ids:
-            if id_ in restored:
-                self._open[id_] = restored[id_]
-            else:
-                self._broken_off.append(id_)
-
-    def note(self, sampled: Sequence[SampledChunks]) -> ToRecord:
-        """Take note of one sample of a module: one block or more."""
-        is_whole: list[bool] = []
-        for one in sampled:
-            is_done = one.block.is_terminated | one.block.is_truncated
-            for episode, done in zip(one.episodes, is_done.tolist(), strict=True):
-                is_whole.append(episode.is_whole)
-                self._note_chunk(episode, episode.is_whole, done)
-        self._forget_lost()
-        broken_off, self._broken_off = self._broken_off, []
-        raw_obs = nested.concatenate([one.raw_obs for one in sampled]) if len(sampled) > 1 else sampled[0].raw_obs
-        module_id = sampled[0].block.module_id
-        tasks = {module_id: [episode.task for one in sampled for episode in one.episodes]}
-        return ToRecord({module_id: raw_obs}, {module_id: np.array(is_whole, np.bool_)}, broken_off, tasks=tasks)
-
-    def _note_chunk(self, episode: OpenEpisode, is_whole: bool, is_done: bool) -> None:
-        if not is_whole and episode.id not in self._left_out:
-            self._broken_off.append(episode.id)
-        self._open.pop(episode.id, None)
-        self._left_out.pop(episode.id, None)
-        if not is_done:
-            (self._open if is_whole else self._left_out)[episode.id] = episode
-
-    def _forget_lost(self) -> None:
-        """Leave out episodes whose simulator has gone: no chunk will ever end them."""
-        lost = [id_ for id_, episode in self._open.items() if episode.is_lost]
-        for id_ in lost:
-            del self._open[id_]
-        self._broken_off += lost
-        self._left_out = {id_: episode for id_, episode in self._left_out.items() if not episode.is_lost}
 
 
 @dataclass(eq=False)
@@ -115,7 +53,7 @@ class _SampledEnvEpisode:
 
     @property
     def end(self) -> EndedEpisode:
-        return EndedEpisode(self.env.id, self.num_steps, self.is_terminated, _task_of(self.agents))
+        return EndedEpisode(self.env.id, self.num_steps, self.is_terminated, task_of(self.agents))
 
 
 @dataclass(frozen=True)
@@ -280,21 +218,6 @@ class SampledEnvEpisodes:
         return [one.env for one in self._open.values() if not one.env.is_closed]
 
 
-def to_record(sampled: Sequence[SampledChunks], noted: NotedEnvEpisodes) -> ToRecord:
-    """Return what recording needs of chunks of several agents beside their blocks."""
-    by_module: dict[str, list[SampledChunks]] = {}
-    for one in sampled:
-        by_module.setdefault(one.block.module_id, []).append(one)
-    raw_obs = {module_id: nested.concatenate([one.raw_obs for one in group]) for module_id, group in by_module.items()}
-    is_whole = {
-        module_id: np.array(
-            [episode.env is not None and not episode.env.is_told for one in group for episode in one.episodes]
-        )
-        for module_id, group in by_module.items()
-    }
-    return ToRecord(raw_obs, is_whole, noted.broken_off, noted.over, noted.waiting)
-
-
 def _ended(sampled: Sequence[SampledChunks]) -> Iterator[OpenEpisode]:
     for one in sampled:
         is_done = one.block.is_terminated | one.block.is_truncated
@@ -311,18 +234,9 @@ def _finished(groups: Sequence[Sequence[OpenEpisode]]) -> FinishedEpisodes:
         np.array([sum(episode.return_ for episode in group) for group in groups], np.float64),
         np.array([max(episode.num_steps_sampled for episode in group) for group in groups], np.int64),
         np.zeros(len(groups), np.int64),
-        outcomes={TASK_OUTCOMES: tuple(_outcomes(groups))},
     )
 
 
-def _outcomes(groups: Sequence[Sequence[OpenEpisode]]) -> Iterator[TaskOutcome]:
-    """Yield the outcomes of env episodes whose clients have said their task."""
-    for group in groups:
-        task = _task_of(group)
-        if task is not None:
-            yield TaskOutcome(task, sum(episode.return_ for episode in group))
-
-
-def _task_of(agents: Sequence[OpenEpisode]) -> str | None:
+def task_of(agents: Sequence[OpenEpisode]) -> str | None:
     """Return the task of an env episode: the first one that an agent has."""
     return next((episode.task for episode in agents if episode.task is not None), None)

@@ -10,7 +10,7 @@ import itertools
 import json
 import logging
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -55,9 +55,12 @@ class Journal:
         folder: folder of the journals of a run; made with the first record.
         runner: `index.generation` of the runner; a runner that replaces a lost one has the next generation.
         num_kept: number of checkpoints for which records are kept.
+        skipped: `rllink.skip_journal_records`.
     """
 
-    def __init__(self, folder: Path, runner: str, num_kept: int) -> None:
+    def __init__(self, folder: Path, runner: str, num_kept: int, skipped: Sequence[str] = ()) -> None:
+        self._skipped = tuple(skipped)
+        self._skipped_records = [records for of, records in map(parse_records, skipped) if of == runner]
         self._folder = folder
         self._runner = runner
         self._prefix = f"runner-{runner}-"
@@ -111,13 +114,13 @@ class Journal:
                     yield record
         self.num_records = max(self.num_records, position)
 
-    def name_of(self, records: range) -> str:
-        """Return the name of these records in `rllink.skip_journal_records`."""
-        return name_records(self._runner, records)
+    def is_skipped(self, number: int) -> bool:
+        """Return whether `rllink.skip_journal_records` names the record with this number."""
+        return any(number in records for records in self._skipped_records)
 
-    def records_named(self, names: Iterable[str]) -> list[range]:
-        """Return the numbers of this runner's records among names of `rllink.skip_journal_records`."""
-        return [records for runner, records in map(parse_records, names) if runner == self._runner]
+    def skipped_with(self, records: range) -> tuple[str, ...]:
+        """Return the value of `rllink.skip_journal_records` that also skips these records; () without records."""
+        return (*self._skipped, name_records(self._runner, records)) if records else ()
 
     def note_weights(self, seq_no: int) -> None:
         """Write down that clients get weights with this number from now on."""
@@ -144,6 +147,44 @@ class Journal:
         if self._file is not None:
             os.close(self._file)
             self._file = None
+
+
+class NoJournal:
+    """Counts records and stores none: the journal of a runner without a run dir."""
+
+    newest_seq_no = 0
+
+    def __init__(self) -> None:
+        self.num_records = 0
+
+    def append(self, record: Record) -> None:
+        """Count a record."""
+        self.num_records += 1
+
+    def begin_segment(self, position: int) -> None:
+        """See `Journal.begin_segment`."""
+
+    def records_from(self, position: int) -> Iterator[Record]:
+        """Return no records; new records get the numbers from this one on."""
+        self.num_records = position
+        return iter(())
+
+    def is_skipped(self, number: int) -> bool:
+        """Return False: no record comes again."""
+        return False
+
+    def skipped_with(self, records: range) -> tuple[str, ...]:
+        """Return (): no record comes again."""
+        return ()
+
+    def note_weights(self, seq_no: int) -> None:
+        """See `Journal.note_weights`."""
+
+    def close(self) -> None:
+        """See `Journal.close`."""
+
+
+AnyJournal = Journal | NoJournal
 
 
 def _read(path: Path) -> Iterator[Record]:

@@ -3,36 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, ClassVar
 
 from runner.callbacks import Callbacks
 from runner.env_runners.episode_callbacks import episodes_of
+from runner.env_runners.sample import Sample
 from runner.episodes.columns import Rollout
-from runner.pipelines.custom_metrics import ReducedMetrics
+from runner.rllink.env_episodes import NotedEnvEpisodes, returns_of
+from runner.rllink.received_episodes import OpenEpisode, SampledChunks
+from runner.rllink.sample_listeners import SampleListener
 
 
-class ReceivedCallbacks:
-    """Tells callbacks of the episodes that simulators have sent to the end, and of samples.
+class ReceivedCallbacks(SampleListener):
+    """Calls the hooks of callbacks for whole episodes that have ended, and for samples.
 
     Args:
-        callbacks: of this env runner.
+        callbacks: the callbacks of this env runner.
         env_runner_index: number of the env runner.
     """
+
+    name: ClassVar[str] = "callbacks"
 
     def __init__(self, callbacks: Callbacks, env_runner_index: int) -> None:
         self._callbacks = callbacks
         self._callbacks.context["is_evaluation"] = False
         self._index = env_runner_index
 
-    def after_sample(self, rollout: Rollout, returns: Mapping[str, float]) -> None:
-        """The env runner has sampled.
+    def complete(self, sample: Sample, chunks: Sequence[SampledChunks], noted: NotedEnvEpisodes) -> Sample:
+        """Call the hooks, and add what they have reported."""
+        if self._callbacks.hears("on_episode_end", "on_sample_end"):
+            self._call_hooks(sample.rollout, returns_of(noted.whole))
+        return replace(sample, connector_metrics=sample.connector_metrics | self._callbacks.take_metrics())
 
-        Args:
-            rollout: what it has sampled.
-            returns: id -> return of the whole env episodes that end in it.
-        """
-        if not self._callbacks.hears("on_episode_end", "on_sample_end"):
-            return
+    def _call_hooks(self, rollout: Rollout, returns: Mapping[str, float]) -> None:
+        """Call the hooks; `returns` (id -> return) are of the whole env episodes that end in the rollout."""
         episodes = episodes_of(rollout)
         for episode in episodes if returns else ():
             if episode.id_ in returns and episode.is_done:
@@ -41,14 +46,10 @@ class ReceivedCallbacks:
                 self._callbacks.call("on_episode_end", own, **event, env_index=None, rl_module=None)
         self._callbacks.call("on_sample_end", episodes=episodes, env_runner_index=self._index)
 
-    def take_metrics(self) -> ReducedMetrics:
-        """See `Callbacks.take_metrics`."""
-        return self._callbacks.take_metrics()
-
     def get_state(self) -> list[dict[str, Any]]:
         """See `Callbacks.get_state`."""
         return self._callbacks.get_state()
 
-    def set_state(self, state: Sequence[Mapping[str, Any]]) -> None:
+    def set_state(self, state: Any, running: Mapping[str, OpenEpisode]) -> None:
         """See `Callbacks.set_state`."""
         self._callbacks.set_state(state)

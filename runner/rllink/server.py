@@ -82,6 +82,12 @@ class Server:
         self.address = self._listener.address
         self._watch = asyncio.run_coroutine_threadsafe(self._watch_time(), self._loop)
 
+    @property
+    def host_and_port(self) -> str:
+        """Return the address as `host:port`."""
+        host, port = self.address
+        return f"{host}:{port}"
+
     def _make_connection(self, unseated: Unseated) -> Connection:
         return Connection(self, next(self._numbers), unseated)
 

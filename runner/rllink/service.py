@@ -11,7 +11,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -20,7 +19,7 @@ from runner.config.rllink import RLlinkConfig
 from runner.pipelines.custom_metrics import ReducedMetrics
 from runner.rllink.action_requests import ActionRequests
 from runner.rllink.inference import ModuleInference, Version, Versions
-from runner.rllink.journal import GIVEN, LOST, Journal, Record
+from runner.rllink.journal import GIVEN, LOST, AnyJournal, Record
 from runner.rllink.judgement import RewardBound
 from runner.rllink.messages import (
     JSON,
@@ -70,6 +69,11 @@ class Batch:
     records: range = range(0)
     connector_metrics: ReducedMetrics = field(default_factory=dict)
 
+    @property
+    def is_empty(self) -> bool:
+        """Return whether it has no steps: all were sent by clients in quarantine."""
+        return not (self.received or self.served)
+
 
 @dataclass(eq=False)
 class _Waiting:
@@ -102,9 +106,9 @@ class Service:
         agents: agent id -> its spaces; the key is None in runs with a single agent.
         versions: the newest weights.
         inference: by module id, what chooses actions for clients that ask for them.
-        journal: stores accepted messages with episodes; None stores none.
+        journal: stores accepted messages with episodes.
         tasks: name -> what the task changes, for clients.
-        bound: the largest absolute reward that is accepted; None: `rllink.max_abs_reward`.
+        bound: the largest absolute reward that is accepted.
     """
 
     def __init__(
@@ -114,19 +118,18 @@ class Service:
         agents: Mapping[str | None, AgentSpaces],
         versions: Versions,
         inference: Mapping[str, ModuleInference],
-        journal: Journal | None,
-        tasks: Mapping[str, Any] = MappingProxyType({}),
-        bound: RewardBound | None = None,
+        journal: AnyJournal,
+        tasks: Mapping[str, Any],
+        bound: RewardBound,
     ) -> None:
         self._config = config
         self._description = description
         self._agents = agents
         self.tasks = dict(tasks)
-        bound = RewardBound.make(config.max_abs_reward, None) if bound is None else bound
         self._receiver = Receiver(agents, bound, tasks)
         self._quarantined: set[str] = set()
         self.versions = versions
-        self._journal = journal
+        self.journal = journal
         self.num_records_sampled = 0  # of the journal
         self.counts = Counts()
         self.clients: set[ServedClient] = set()  # connected
@@ -429,11 +432,11 @@ class Service:
 
         def check(parts: list[ReceivedChunks], num_env_steps: int) -> None:
             self._check_versions(parts, num_env_steps)
-            if self._journal is not None and parts:
+            if parts:
                 number = None if request.request is UNSET else request.request
                 who = client.name, client.session_id
                 record = Record(*who, number, body_format, assumed, body, client.open.says_ends)
-                self._journal.append(record)
+                self.journal.append(record)
 
         try:
             parts = self._queue_episodes(client, request, body_format, assumed, check)
@@ -458,10 +461,9 @@ class Service:
         client.open.skip(chunks, lost)
 
     def _write_down(self, client: ServedClient, kind: str, body: bytes = b"") -> None:
-        if self._journal is not None:
-            who, seq_no = (client.name, client.session_id), self.versions.newest_seq_no
-            self._journal.append(Record(*who, None, kind, seq_no, body, client.open.says_ends))
-            self._queue_nothing()
+        who, seq_no = (client.name, client.session_id), self.versions.newest_seq_no
+        self.journal.append(Record(*who, None, kind, seq_no, body, client.open.says_ends))
+        self._queue_nothing()
 
     def _queue_nothing(self, num_left_out: int = 0) -> None:
         """Queue a record without steps for a sample: records are counted as they leave the queue."""

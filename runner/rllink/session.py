@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from runner.rllink.inference import ServedEpisode
 from runner.rllink.messages import AgentKey, Answer, MessageError
@@ -69,6 +69,16 @@ class Session:
     connection: Replaceable | None = None
     left_at: float = field(default_factory=time.monotonic)
     is_restored: bool = False
+
+    def get_state(self) -> dict[str, Any]:
+        """Return what is needed for the client to come back after a restart."""
+        client = self.client
+        return {
+            "client": client.name,
+            "number": self.number,
+            "num_begun": client.open.num_begun,
+            "weights_seq_no": client.seq_no,
+        }
 
     def carry_out(
         self,

@@ -364,4 +364,4 @@ def test_weights_are_made_once_for_all_clients(serve: Serve, connect: Connect) -
     served.sample(10)
     states = [connect(served).ask({"type": "GET_STATE"}) for _ in range(20)]
     assert len({state["onnx_file"] for state in states}) == 1
-    assert served.runner._versions.num_files_made == 1
+    assert served.runner._service.versions.num_files_made == 1

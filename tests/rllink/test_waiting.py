@@ -66,7 +66,6 @@ def test_a_message_that_is_refused_is_not_in_the_journal(serve: Serve, connect: 
     client = connect(served)
     both = [part(episode(4, seed), 0, 2, id=str(seed)) for seed in range(2)]
     assert client.ask({"type": "EPISODES", "episodes": both})["code"] == "too_many_episodes"
-    assert served.runner._journal is not None
     assert served.runner._journal.num_records == 0
 
 
@@ -232,7 +231,7 @@ def test_old_weights_stay_for_whichever_message_waits(serve: Serve, connect: Con
     client.ask({"type": "EPISODES", "episodes": [episode(4)], "weights_seq_no": 2})
     client.ask({"type": "EPISODES", "episodes": [episode(4)], "weights_seq_no": 1})
     served.sample(4, update=True).result(10)
-    assert served.runner._versions.kept == [1, 2, 3]
+    assert served.runner._service.versions.kept == [1, 2, 3]
 
 
 def test_who_begins_and_leaves_is_forgotten_beside_others_who_send(serve: Serve) -> None:

@@ -1,0 +1,87 @@
+"""The batches of env steps for samples: the wait for clients, and their judgement."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Mapping
+from concurrent.futures import Future, TimeoutError
+from typing import Any
+
+from runner.interrupts import Interrupted, is_interrupted
+from runner.rllink.client_judges import ClientJudges
+from runner.rllink.inference import Version
+from runner.rllink.server import Server
+from runner.rllink.service import Batch
+
+_log = logging.getLogger(__name__)
+
+_WAIT_S = 0.2
+_TELL_AFTER_S = 10.0
+
+
+class Batches:
+    """Waits until clients have sent enough env steps.
+
+    Args:
+        server: the server of the clients.
+        judges: put clients into quarantine.
+    """
+
+    def __init__(self, server: Server, judges: ClientJudges) -> None:
+        self._server, self._service = server, server.service
+        self._judges = judges
+
+    def next(self, num_env_steps: int, version: Version | None, shared_state: Mapping[str, Any]) -> Batch:
+        """Hand out weights, and return the next batch of at least this many env steps, in whole messages.
+
+        Args:
+            num_env_steps: number of env steps.
+            version: the newest weights; None: the same as before.
+            shared_state: module id -> merged state of the connectors that runners share.
+        """
+        batch = self._judged(self._next(num_env_steps, version, shared_state))
+        while batch.is_empty:
+            batch = self._judged(self._next(num_env_steps, None, shared_state))
+        return batch
+
+    def _next(self, num_env_steps: int, version: Version | None, shared_state: Mapping[str, Any]) -> Batch:
+        batch = self._service.take_ready(num_env_steps) if version is None else None
+        if batch is not None:
+            return batch
+        collecting = self._server.submit(self._collect(num_env_steps, version, shared_state))
+        self._server.start()
+        return self._wait(collecting, num_env_steps)
+
+    async def _collect(self, num_env_steps: int, version: Version | None, shared_state: Mapping[str, Any]) -> Batch:
+        self._service.publish(version, shared_state)
+        return await self._service.collect(num_env_steps)
+
+    def _wait(self, pending: Future[Batch], num_env_steps: int) -> Batch:
+        """Wait for the batch, and log every ten seconds how many env steps are awaited."""
+        begun = told = time.monotonic()
+        while True:
+            try:
+                return pending.result(_WAIT_S)
+            except TimeoutError:
+                if is_interrupted():
+                    pending.cancel()
+                    raise Interrupted from None
+                now = time.monotonic()
+                if now - told > _TELL_AFTER_S:
+                    told = now
+                    waited = f"{now - begun:.0f} s for {num_env_steps} env steps"
+                    address, num_clients = self._server.host_and_port, self._server.num_clients
+                    _log.info("RLlink %s: waits since %s; %d clients", address, waited, num_clients)
+
+    def _judged(self, batch: Batch) -> Batch:
+        """Judge the clients by a batch, and return it without the steps of clients in quarantine."""
+        found = self._judges.judge(batch)
+        if found:
+            self._server.call(self._quarantine(found))
+        judged, num_left_out = self._judges.without_quarantined(batch)
+        self._service.count_left_out(num_left_out)
+        return judged
+
+    async def _quarantine(self, names: Collection[str]) -> None:
+        self._service.quarantine(names)

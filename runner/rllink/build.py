@@ -1,0 +1,208 @@
+"""Construction of the env runner of external simulators."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runner.callbacks import build_callbacks
+from runner.config.plans import env_steps_per_round
+from runner.config.schemas import ExperimentConfig
+from runner.env_runners.observation_checks import ObservationChecks
+from runner.env_runners.runner_identity import RunnerIdentity
+from runner.episodes.spaces import space_to_dict
+from runner.module_parts import ActingParts, ModuleSpec, build_acting_parts, lookback_of
+from runner.rllink.arrays import SpaceCodec
+from runner.rllink.client_judges import ClientJudges
+from runner.rllink.env_episodes import SampledEnvEpisodes
+from runner.rllink.env_runner import ExternalEnvRunner
+from runner.rllink.inference import FileMaker, ModuleInference, Versions
+from runner.rllink.journal import AnyJournal, Journal, NoJournal
+from runner.rllink.messages import AgentSpaces, widened
+from runner.rllink.module_intake import ModuleIntake, actions_to_module
+from runner.rllink.received_callbacks import ReceivedCallbacks
+from runner.rllink.recording_notes import EnvRecordingNotes, RecordingNotes
+from runner.rllink.sample_listeners import ClientTasks, OutsideCount, SampleListener
+from runner.rllink.server import Server
+from runner.rllink.service import Service
+from runner.rllink.weights_files import OnnxFile, SafetensorsFile
+
+
+def build_external_env_runner(
+    config: ExperimentConfig,
+    specs: Mapping[str, ModuleSpec],
+    identity: RunnerIdentity,
+    tasks: Mapping[str, Any],
+    journal_dir: Path | None = None,
+    is_recording: bool = False,
+) -> ExternalEnvRunner:
+    """Make the env runner to which external simulators connect.
+
+    Args:
+        config: configuration of the run, with `env.port`.
+        specs: module id -> its specification.
+        identity: names the random streams; the runner of index i listens at `env.port` + i.
+        tasks: name -> content of the tasks that simulators draw for their episodes.
+        journal_dir: folder in which accepted messages are stored; None stores none.
+        is_recording: whether samples hold what recording needs.
+    """
+    num_runners = max(1, config.env_runners.min_env_runners)  # it is fixed
+    acting_parts = {module_id: build_acting_parts(config, spec) for module_id, spec in specs.items()}
+    num_lookback = lookback_of(config, acting_parts)
+    for module_id, parts in acting_parts.items():
+        _place(parts, module_id, identity, num_runners)
+    versions = Versions(config.rllink.num_kept_weights, _file_makers(config, specs))
+    intakes = {
+        module_id: ModuleIntake(
+            build_acting_parts(config, spec), build_acting_parts(config, spec), versions, num_lookback
+        )
+        for module_id, spec in specs.items()
+    }
+    agents = _agents(config, specs, acting_parts)
+    judges = ClientJudges(config)
+    service = Service(
+        config.rllink,
+        _description(config, acting_parts, num_runners),
+        agents,
+        versions,
+        {module_id: ModuleInference(parts, num_lookback) for module_id, parts in acting_parts.items()},
+        _journal(config, identity, journal_dir),
+        tasks,
+        judges.bound,
+    )
+    env_episodes = SampledEnvEpisodes({agent: spaces.module_id for agent, spaces in agents.items()})
+    listeners = _listeners(config, specs, identity, service, is_recording)
+    server = _serve(config, service, identity.index)  # last, as it listens until a runner closes it
+    return ExternalEnvRunner(server, acting_parts, intakes, env_episodes, judges, listeners)
+
+
+def _place(parts: ActingParts, module_id: str, identity: RunnerIdentity, num_runners: int) -> None:
+    """Give the pipelines their random streams, and set the number of the env runner."""
+    pipelines = parts.env_to_module, parts.module_to_env
+    identity.give_streams(pipelines, module_id)
+    for pipeline in pipelines:
+        pipeline.use_env_runner(identity.index, num_runners)
+    if parts.spec.agents is not None:
+        parts.module_to_env.remove("ModuleToAgentUnmapping")
+
+
+def _file_makers(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> dict[str, dict[str, FileMaker]]:
+    return {
+        "onnx": {module_id: OnnxFile(config, spec) for module_id, spec in specs.items()},
+        "safetensors": {module_id: SafetensorsFile(config, spec) for module_id, spec in specs.items()},
+    }
+
+
+def _journal(config: ExperimentConfig, identity: RunnerIdentity, folder: Path | None) -> AnyJournal:
+    if folder is None:
+        return NoJournal()
+    name = f"{identity.index}.{identity.generation}"
+    return Journal(folder, name, config.checkpoint.keep_last, config.rllink.skip_journal_records)
+
+
+def _listeners(
+    config: ExperimentConfig,
+    specs: Mapping[str, ModuleSpec],
+    identity: RunnerIdentity,
+    service: Service,
+    is_recording: bool,
+) -> list[SampleListener]:
+    listeners: list[SampleListener] = []
+    if service.tasks:
+        listeners.append(ClientTasks(service.use_tasks))
+    counted = _observation_checks(config, specs, "warn")
+    if counted:
+        listeners.append(OutsideCount(counted))
+    listeners.append(ReceivedCallbacks(build_callbacks(config), identity.index))
+    if is_recording:
+        listeners.append(EnvRecordingNotes() if service.has_agents else RecordingNotes())
+    return listeners
+
+
+def _serve(config: ExperimentConfig, service: Service, index: int) -> Server:
+    assert config.env.port is not None
+    port = config.env.port + index if config.env.port else 0
+    return Server(config.rllink, service, config.env.host, port, f"{index}-{secrets.token_hex(3)}")
+
+
+def _agents(
+    config: ExperimentConfig, specs: Mapping[str, ModuleSpec], acting_parts: Mapping[str, ActingParts]
+) -> dict[str | None, AgentSpaces]:
+    """Return agent id -> its spaces; the key is None in runs with a single agent."""
+    refusing, action_checks = _observation_checks(config, specs, "error"), _action_checks(config, specs)
+    return {
+        agent: _agent_spaces(parts, refusing.get(module_id), action_checks.get(module_id))
+        for module_id, parts in acting_parts.items()
+        for agent in _agents_of(parts)
+    }
+
+
+def _agents_of(parts: ActingParts) -> Sequence[str | None]:
+    return [None] if parts.spec.agents is None else parts.spec.agents
+
+
+def _observation_check(config: ExperimentConfig) -> str:
+    chosen = config.env.validate_observations
+    return "error" if chosen == "auto" else chosen
+
+
+def _action_checks(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> dict[str, ObservationChecks]:
+    """Make the action checks by module id; none if modules may choose actions outside of the space."""
+    if _observation_check(config) != "error" or not (config.env.normalize_actions or config.env.clip_actions):
+        return {}
+    return {
+        module_id: ObservationChecks(widened(spec.action_space), 1, f"module {module_id}", "error")
+        for module_id, spec in specs.items()
+    }
+
+
+def _observation_checks(
+    config: ExperimentConfig, specs: Mapping[str, ModuleSpec], mode: str
+) -> dict[str, ObservationChecks]:
+    """Make the observation checks by module id; none if `env.validate_observations` is another mode."""
+    if _observation_check(config) != mode:
+        return {}
+    return {
+        module_id: ObservationChecks(spec.observation_space, 1, f"module {module_id}", mode)
+        for module_id, spec in specs.items()
+    }
+
+
+def _agent_spaces(
+    parts: ActingParts, bounds: ObservationChecks | None, action_bounds: ObservationChecks | None
+) -> AgentSpaces:
+    spec = parts.spec
+    return AgentSpaces(
+        spec.module_id,
+        SpaceCodec(spec.observation_space),
+        SpaceCodec(spec.action_space),
+        parts.module.action_dist.num_inputs,
+        actions_to_module(parts.module_to_env, spec.module_id),
+        bounds,
+        action_bounds,
+    )
+
+
+def _description(config: ExperimentConfig, parts: Mapping[str, ActingParts], num_runners: int) -> dict[str, Any]:
+    """Return the content of SET_CONFIG."""
+    asked = config.rllink.env_steps_per_sample
+    per_message = max(1, -(-env_steps_per_round(config, num_runners) // (8 * num_runners)))
+    description: dict[str, Any] = {
+        "env_steps_per_sample": per_message if isinstance(asked, str) else asked,
+        "force_on_policy": config.rllink.force_on_policy,
+    }
+    spaces = {
+        agent: {
+            "observation_space": space_to_dict(module_parts.spec.observation_space),
+            "action_space": space_to_dict(module_parts.spec.action_space),
+        }
+        for module_parts in parts.values()
+        for agent in _agents_of(module_parts)
+    }
+    if None in spaces:
+        return description | spaces[None]
+    module_of = {agent: one.spec.module_id for one in parts.values() for agent in _agents_of(one)}
+    agents = {agent: {"module": module_of[agent], **described} for agent, described in spaces.items()}
+    return description | {"agents": agents}

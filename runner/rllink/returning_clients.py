@@ -1,0 +1,84 @@
+"""The clients of a run that is resumed: those with a session can come again, others are gone."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from runner.rllink.journal import AnyJournal, Record
+from runner.rllink.received_episodes import EnvEpisode, OpenEpisode
+from runner.rllink.server import Server
+from runner.rllink.session import ServedClient
+
+_log = logging.getLogger(__name__)
+
+_FIRST_AFTER_RESTART = 10**9
+
+
+class ReturningClients:
+    """Restores the clients from before a restart, their open episodes, and messages that are in no checkpoint.
+
+    Args:
+        server: the server to which they return.
+    """
+
+    def __init__(self, server: Server) -> None:
+        self._server, self._service = server, server.service
+        self._by_name: dict[str, ServedClient] = {}
+        self._gone: set[ServedClient] = set()  # they have no session
+
+    def restore_sessions(self, sessions: Mapping[str, Any]) -> None:
+        """Restore clients that may come again."""
+        for session_id, session in sessions.items():
+            client = self._server.restore_session(session_id, session["client"], int(session["number"]))
+            client.open.num_begun = int(session["num_begun"])
+            client.seq_no = None if session["weights_seq_no"] is None else int(session["weights_seq_no"])
+            self._by_name[session["client"]] = client
+
+    def restore_episodes(self, states: Iterable[Mapping[str, Any]]) -> dict[str, OpenEpisode]:
+        """Restore open episodes, and return them by id."""
+        episodes = [OpenEpisode.from_state(state) for state in states]
+        for episode in episodes:
+            self._client(episode.client).open.restore(episode)
+        return {episode.id: episode for episode in episodes}
+
+    def offer(self, env_episodes: Iterable[EnvEpisode]) -> None:
+        """Let agents begin in these env episodes."""
+        for env in env_episodes:
+            self._client(env.client).open.offer(env)
+
+    def take_again(self, journal: AnyJournal, num_sampled: int) -> None:
+        """Accept the messages after the checkpoint again, of which this many had been sampled before."""
+        records = list(journal.records_from(num_sampled))
+        first = journal.num_records - len(records)  # older ones may be deleted
+        self._service.num_records_sampled = first
+        for number, record in enumerate(records, first):
+            is_skipped = journal.is_skipped(number)
+            if is_skipped:
+                _log.warning("RLlink: a message of %s is left out, as rllink.skip_journal_records says", record.client)
+            self._service.take_again(self._sender(record), record, is_skipped)
+
+    def leave(self) -> None:
+        """Truncate the open episodes of clients that cannot come again."""
+        for client in self._gone:
+            self._service.leave(client)
+
+    def _sender(self, record: Record) -> ServedClient:
+        if record.session is None:
+            client = self._client(record.client)
+            self._gone.add(client)
+            return client
+        client = self._server.restore_session(record.session, record.client, record.request or 0)
+        self._by_name[record.client] = client
+        return client
+
+    def _client(self, name: str) -> ServedClient:
+        """Return a client; one that has no session is made, and its later episodes get ids of their own."""
+        if name not in self._by_name:
+            open_episodes = self._server.new_open_episodes(name)
+            # Other ones than after an earlier restart, at which fewer messages had been sampled.
+            open_episodes.num_begun = _FIRST_AFTER_RESTART * (1 + self._service.num_records_sampled)
+            self._by_name[name] = ServedClient(name, open_episodes)
+            self._gone.add(self._by_name[name])
+        return self._by_name[name]

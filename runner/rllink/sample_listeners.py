@@ -1,0 +1,85 @@
+"""Listeners of the env runner of external simulators: what follows the episodes in its samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from runner.env_runners.fragment_checks import check_fragment
+from runner.env_runners.observation_checks import ObservationChecks
+from runner.env_runners.sample import Sample
+from runner.rllink.env_episodes import NotedEnvEpisodes, task_of
+from runner.rllink.received_episodes import OpenEpisode, SampledChunks
+from runner.rows.finished_episodes import OutsideObservations
+from runner.rows.task_outcomes import TASK_OUTCOMES, TaskOutcome
+
+
+class SampleListener:
+    """Base class of listeners: override the hooks that the listener needs.
+
+    Attributes:
+        name: key of its state in the state of the env runner; empty if it has none.
+    """
+
+    name: ClassVar[str] = ""
+
+    @property
+    def receivers(self) -> Mapping[str, Callable[..., None]]:
+        """Receiver -> the function to call when a part of the run announces something to it."""
+        return {}
+
+    def complete(self, sample: Sample, chunks: Sequence[SampledChunks], noted: NotedEnvEpisodes) -> Sample:
+        """Return the sample with the data that the listener adds.
+
+        Args:
+            sample: the sample.
+            chunks: its chunks, with observations as simulators sent them.
+            noted: what the chunks have changed in env episodes.
+        """
+        return sample
+
+    def get_state(self) -> Any:
+        """Return the state as plain values and arrays."""
+
+    def set_state(self, state: Any, running: Mapping[str, OpenEpisode]) -> None:
+        """Restore a state of `get_state`; `running` are the episodes that continue, by id."""
+
+
+class ClientTasks(SampleListener):
+    """Passes the probabilities of tasks to clients, and adds the outcomes of their episodes.
+
+    Args:
+        use_odds: sends clients the probability of each task.
+    """
+
+    def __init__(self, use_odds: Callable[[Mapping[str, float]], None]) -> None:
+        self._use_odds = use_odds
+
+    @property
+    def receivers(self) -> Mapping[str, Callable[..., None]]:
+        """`tasks`: the probabilities with which clients draw the tasks of new episodes."""
+        return {"tasks": self._use_odds}
+
+    def complete(self, sample: Sample, chunks: Sequence[SampledChunks], noted: NotedEnvEpisodes) -> Sample:
+        """Add the outcomes of env episodes whose clients have said their task."""
+        tasks = [(task_of(agents), sum(episode.return_ for episode in agents)) for agents in noted.whole]
+        outcomes = tuple(TaskOutcome(task, value) for task, value in tasks if task is not None)
+        finished = replace(sample.finished, outcomes={**sample.finished.outcomes, TASK_OUTCOMES: outcomes})
+        return replace(sample, finished=finished)
+
+
+class OutsideCount(SampleListener):
+    """Counts observations outside of their space, for `env.validate_observations=warn`.
+
+    Args:
+        checks: module id -> checks of its observation space.
+    """
+
+    def __init__(self, checks: Mapping[str, ObservationChecks]) -> None:
+        self._checks = checks
+
+    def complete(self, sample: Sample, chunks: Sequence[SampledChunks], noted: NotedEnvEpisodes) -> Sample:
+        """Add the observations of the sample that are outside."""
+        found = [check_fragment(one.block, one.raw_obs, self._checks[one.block.module_id]) for one in chunks]
+        return replace(sample, finished=replace(sample.finished, outside=OutsideObservations.total(found)))
