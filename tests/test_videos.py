@@ -172,7 +172,7 @@ def test_filming_changes_nothing_else() -> None:
         with Trainer.from_experiment("ppo_cartpole", overrides) as trainer:
             trainer.train()
             if trainer.config.evaluation.video:
-                trainer.film([], 1)
+                trainer.evaluator.film(trainer.parts, [], 1)
             trainer.train()
             results.append(trainer.learners.get_weights()["default_policy"])
     assert len(results[0]) > 100
@@ -198,7 +198,7 @@ def test_mistakes_are_told(overrides: list[str], message: str) -> None:
 def test_several_agents_are_filmed(tmp_path: Path) -> None:
     """Both poles, one above the other, a picture for each observation of the longer episode."""
     with Trainer.from_experiment("ppo_multi_agent_cartpole", ["tracking=none"]) as trainer:
-        episodes = trainer.film([tmp_path / "episode.mp4"], 1)
+        episodes = trainer.evaluator.film(trainer.parts, [tmp_path / "episode.mp4"], 1)
     shown = decoded(tmp_path / "episode.mp4")
     assert len(shown) == episodes.lengths[0] + 1
     assert shown[0].shape == (800, 600, 3)
@@ -217,7 +217,7 @@ def test_what_cannot_be_filmed_is_told_before_training() -> None:
 )
 def test_bundled_environments_are_filmed(experiment: str, tmp_path: Path) -> None:
     with Trainer.from_experiment(experiment, ["tracking=none"]) as trainer:
-        episodes = trainer.film([tmp_path / "episode.mp4"], 1)
+        episodes = trainer.evaluator.film(trainer.parts, [tmp_path / "episode.mp4"], 1)
     shown = decoded(tmp_path / "episode.mp4")
     assert len(shown) == episodes.lengths[0] + 1
     assert (shown[0] != shown[-1]).any()

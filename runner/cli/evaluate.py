@@ -195,9 +195,11 @@ def _evaluate(stored: StoredRun) -> Result:
     with policy_of(stored) as trainer:
         evaluated = trainer.evaluate()
         result = _without(_IN_ENVIRONMENT, evaluated) | _without(_OF_LEAGUE, evaluated)
-        if trainer.has_held_out_data:
+        if trainer.evaluator.held_out is not None:
             num_env_steps = int(stored.manifest["result"]["num_env_steps_sampled_lifetime"])
-            result |= _without(PREFIX.removesuffix(_OFFLINE), trainer.evaluate_offline(num_env_steps))
+            result |= _without(
+                PREFIX.removesuffix(_OFFLINE), trainer.evaluator.evaluate_offline(trainer.parts, num_env_steps)
+            )
     return result | {"seconds": round(time.perf_counter() - started, 3)}
 
 

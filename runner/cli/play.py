@@ -102,7 +102,8 @@ def _play_run(argv: Sequence[str], output: Path | None, num_episodes: int) -> li
 
     stored = open_run(argv, _FIXED, ACTING)
     with policy_of(stored) as trainer:
-        returns: list[float] = trainer.film([] if output is None else [output], num_episodes).returns.tolist()
+        paths = [] if output is None else [output]
+        returns: list[float] = trainer.evaluator.film(trainer.parts, paths, num_episodes).returns.tolist()
     return returns
 
 

@@ -1,58 +1,212 @@
-"""Construction of the parts of a run."""
+"""Construction of a run: its parts, in the order that they depend on each other, and its plan."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+import torch
+
 from runner.callbacks import Callbacks
+from runner.config.callbacks import with_evaluation
+from runner.config.info_metrics import read_info_metrics
+from runner.config.metrics import check_metric_names
+from runner.config.offline import OfflineConfig
 from runner.config.operators import ENV_RUNNERS, RECORDED_DATA
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
-from runner.experiment.env_runner_builder import TRAINING
+from runner.env_runners.env_runner_group import EnvRunnerGroup
+from runner.experiment.env_runner_builder import EVALUATION, TRAINING
 from runner.experiment.env_runner_group_builder import build_env_runner_group
+from runner.experiment.evaluation_schedule import EvaluationSchedule
+from runner.experiment.evaluator import Evaluator
 from runner.experiment.features import features_of
-from runner.experiment.learner_builder import adapting_losses, build_learner_group
-from runner.experiment.recorded_data_builder import build_recorded_data
+from runner.experiment.learner_builder import adapting_losses, build_learner_group, check_local_gpus
+from runner.experiment.loaded_modules import LoadedModule, load_modules, shared_states
+from runner.experiment.notes import Notes
+from runner.experiment.ray_resources import is_held_out_read_by_ray, ray_cluster
+from runner.experiment.recorded_data_builder import build_held_out_evaluation, build_recorded_data, check_recorded_data
+from runner.experiment.recorded_replay import RecordedReplay, open_recorded_replay
 from runner.experiment.replay_builder import build_replay_buffers
-from runner.module_parts import ModuleParts
+from runner.experiment.replay_memory import BufferMemory, measure_replay
+from runner.module_parts import ModuleParts, build_parts, encoding_doubts, reported_metrics
+from runner.pipelines.connector import DEFAULT_MODULE_ID
 from runner.pipelines.raw_observations import Standardisation
-from runner.plans import PlanContext, RunMetrics
+from runner.plans import PlanContext, RunMetrics, make_plan
+from runner.plans.plan import Plan
 from runner.plans.run_parts import RunParts
 from runner.replay.replay_part import ReplayPart
 
 if TYPE_CHECKING:
+    from runner.experiment.recorded_data_builder import HeldOut
     from runner.offline.reading.recorded_source import RecordedSource
+    from runner.tracking.run_info import Context
 
 
-def build_run_parts(
+@dataclass(frozen=True)
+class BuiltRun:
+    """A run that is ready to train; see also the attributes of `Trainer`.
+
+    Attributes:
+        evaluations: evaluations of the run, one of its parts.
+        recorder: finishes the files of recorded episodes, or None if none are recorded.
+        inputs: arguments of `recorded_data_set` for each source of recorded data.
+        resources: closes the parts, and leaves the Ray cluster.
+    """
+
+    module_parts: Mapping[str, ModuleParts]
+    loaded_modules: Sequence[LoadedModule]
+    replay_memory: Sequence[BufferMemory]
+    evaluations: EvaluationSchedule
+    parts: RunParts
+    plan: Plan
+    addresses: Sequence[str]
+    recorder: EnvRunnerGroup | Evaluator | None
+    inputs: Sequence[tuple[RecordedSource | None, OfflineConfig, Context]]
+    resources: ExitStack
+
+
+def build_run(
+    config: ExperimentConfig,
+    callbacks: Callbacks,
+    notes: Notes,
+    role: str = TRAINING,
+    loads_modules: bool = True,
+    run_dir: Path | None = None,
+) -> BuiltRun:
+    """Check the configuration against environments, data and cluster, then build the run.
+
+    The arguments are those of `Trainer`, with its callbacks and notes.
+
+    Raises:
+        ConfigError: a part cannot be built, or replay buffers take more memory than there is.
+    """
+    torch.set_num_threads(config.learners.torch_num_threads)
+    check_local_gpus(config)
+    module_parts = build_parts(config)
+    loaded = load_modules(config, module_parts) if loads_modules else []
+    metrics = _build_metrics(config, module_parts, notes)
+    replay_memory: Sequence[BufferMemory] = []
+    if role == TRAINING:
+        for doubt in encoding_doubts(module_parts):
+            notes.warn(doubt)
+        check_metrics(config, module_parts, callbacks)
+        replay_memory = measure_replay(config, module_parts)
+    recorded = check_recorded_data(config, module_parts) if RECORDED_DATA in needs_of(config) else {}
+    replay = open_recorded_replay(config, module_parts)
+    reads_by_ray = is_held_out_read_by_ray(config)  # other mistakes are reported before Ray starts
+    held_out = None if reads_by_ray else build_held_out_evaluation(config, module_parts)
+    _check_other_processes(config, module_parts)
+    if RECORDED_DATA in needs_of(config):
+        notes.inform(_text_of_reading(config, recorded))
+    recording_role = None if config.offline.output is None else role
+    with ExitStack() as resources:
+        resources.enter_context(ray_cluster(config, notes.inform))
+        if reads_by_ray:
+            held_out = build_held_out_evaluation(config, module_parts)
+        evaluator = Evaluator(config, module_parts, held_out, recording_role == EVALUATION, notes.warn)
+        evaluations = EvaluationSchedule(config.evaluation, evaluator)
+        parts = _build_run_parts(
+            config, module_parts, metrics, callbacks, evaluations, recording_role == TRAINING, run_dir, recorded
+        )
+        resources.callback(parts.close)
+        addresses = [] if parts.env_runners is None else parts.env_runners.addresses()
+        if config.evaluation.video:  # what cannot be filmed is reported before anything is trained
+            evaluator.make_filmer()
+        return BuiltRun(
+            module_parts=module_parts,
+            loaded_modules=loaded,
+            replay_memory=replay_memory,
+            evaluations=evaluations,
+            parts=parts,
+            addresses=addresses,
+            plan=_begin(config, module_parts, parts, replay, loaded),
+            recorder={None: None, TRAINING: parts.env_runners, EVALUATION: evaluator}[recording_role],
+            inputs=list(_inputs(config, parts, replay, held_out)),
+            resources=resources.pop_all(),
+        )
+
+
+def _begin(
+    config: ExperimentConfig,
+    module_parts: Mapping[str, ModuleParts],
+    parts: RunParts,
+    replay: RecordedReplay | None,
+    loaded: Sequence[LoadedModule],
+) -> Plan:
+    """Make the plan of a run whose parts hold recorded steps, and know the policy."""
+    pipelines = {module_id: of_module.env_to_module for module_id, of_module in module_parts.items()}
+    context = PlanContext(config, parts, adapting_losses(config, module_parts), Standardisation(pipelines))
+    if replay is not None:
+        replay.fill(context.replay_buffers, module_parts[DEFAULT_MODULE_ID])
+    parts.broadcast_policy(shared_states(loaded) if loaded else {})
+    parts.begin()
+    return make_plan(context)
+
+
+def _build_metrics(config: ExperimentConfig, module_parts: Mapping[str, ModuleParts], notes: Notes) -> RunMetrics:
+    of_infos = read_info_metrics(config, _agents_of(module_parts))
+    smoothing = config.env_runners.metrics_num_episodes_for_smoothing
+    return RunMetrics(smoothing, ENV_RUNNERS in needs_of(config), notes.warn, of_infos, config.env.name)
+
+
+def check_metrics(config: ExperimentConfig, module_parts: Mapping[str, ModuleParts], callbacks: Callbacks) -> None:
+    """Check the metrics that `stop`, the checkpoint rule and sweeps name; see `check_metric_names`."""
+    of_connectors = reported_metrics(config, module_parts)
+    of_callbacks = with_evaluation(callbacks.reported_metrics, config)
+    check_metric_names(config, _agents_of(module_parts), of_connectors, of_callbacks)
+
+
+def _agents_of(module_parts: Mapping[str, ModuleParts]) -> dict[str, tuple[str, ...]]:
+    return {id_: of_module.spec.agents for id_, of_module in module_parts.items() if of_module.spec.agents}
+
+
+def _check_other_processes(config: ExperimentConfig, module_parts: Mapping[str, ModuleParts]) -> None:
+    for feature in features_of(config):
+        feature.check({module_id: of_module.spec for module_id, of_module in module_parts.items()})
+    if config.offline.is_written_by_ray:
+        from runner.offline.writing.output_formats import check_output_options
+
+        check_output_options(config.offline)
+
+
+def _text_of_reading(config: ExperimentConfig, recorded: Mapping[str, RecordedSource]) -> str:
+    from runner.offline.reading.source import start_text  # imports the libraries of recorded data
+
+    return start_text(config, next(iter(recorded.values()), None))
+
+
+def _inputs(
+    config: ExperimentConfig, parts: RunParts, replay: RecordedReplay | None, held_out: HeldOut | None
+) -> Iterator[tuple[RecordedSource | None, OfflineConfig, Context]]:
+    if parts.recorded_data is not None:
+        yield parts.recorded_data.source, config.offline, "training"
+    if replay is not None:
+        yield replay.source, config.offline, "training"
+    if held_out is not None:
+        yield held_out.source, held_out.source.config, "evaluation"
+
+
+def _build_run_parts(
     config: ExperimentConfig,
     module_parts: Mapping[str, ModuleParts],
     metrics: RunMetrics,
     callbacks: Callbacks,
-    is_recording: bool = False,
-    run_dir: Path | None = None,
-    recorded: Mapping[str, RecordedSource] = MappingProxyType({}),
+    evaluations: EvaluationSchedule,
+    is_recording: bool,
+    run_dir: Path | None,
+    recorded: Mapping[str, RecordedSource],
 ) -> RunParts:
-    """Make the parts that the plan of an experiment needs.
-
-    Args:
-        config: configuration of the run.
-        module_parts: module id -> parts of the module.
-        metrics: counters of the run.
-        callbacks: callbacks of the driver.
-        is_recording: whether sampled episodes are recorded.
-        run_dir: folder that env runners write to, or None if they write nothing.
-        recorded: module id -> recorded data that `check_recorded_data` has opened.
-
-    Raises:
-        ConfigError: a part cannot be made.
-    """
+    """Make the parts that the plan of an experiment needs; if one cannot be made, close the others."""
     needs = needs_of(config)
     with ExitStack() as made:
+        made.callback(evaluations.close)
+        takes_all_room = RECORDED_DATA in needs or config.env_runners.is_elastic  # Ray Data, or elastic env runners
+        if takes_all_room and config.evaluation.evaluation_interval and config.evaluation.evaluation_num_env_runners:
+            evaluations.evaluator.build_env_runners()
         learners = build_learner_group(config, module_parts)
         made.callback(learners.close)
         env_runners = recorded_data = None
@@ -70,7 +224,7 @@ def build_run_parts(
             env_runners,
             recorded_data,
             _replay_parts(config, module_parts),
-            features,
+            [*features, evaluations],
         )
         made.pop_all()  # nothing failed
     return parts
@@ -81,9 +235,3 @@ def _replay_parts(config: ExperimentConfig, module_parts: Mapping[str, ModulePar
     saves_experiences = config.checkpoint.save_replay_buffers == "full"
     settings = config.algorithm.replay_buffers
     return [ReplayPart(name, buffer, settings[name], saves_experiences) for name, buffer in buffers.items()]
-
-
-def build_context(config: ExperimentConfig, module_parts: Mapping[str, ModuleParts], parts: RunParts) -> PlanContext:
-    """Make the context of a plan that works with these parts."""
-    pipelines = {module_id: of_module.env_to_module for module_id, of_module in module_parts.items()}
-    return PlanContext(config, parts, adapting_losses(config, module_parts), Standardisation(pipelines))

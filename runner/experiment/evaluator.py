@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.closing import close_each
 from runner.config.blocks import ENV_STEPS
-from runner.config.info_metrics import InfoMetric
 from runner.config.schemas import ExperimentConfig
 from runner.env_runners.env_runner_group import EnvRunnerGroup
 from runner.env_runners.evaluation_watch import reporting
@@ -20,7 +18,6 @@ from runner.env_runners.sample import Weights
 from runner.experiment.env_runner_builder import EVALUATION
 from runner.experiment.env_runner_group_builder import build_env_runner_group
 from runner.experiment.filming import Filmer
-from runner.experiment.missing_infos import MissingInfos
 from runner.interrupts import Interrupted
 from runner.module_parts import ModuleParts
 from runner.pipelines.custom_metrics import merged_metrics
@@ -62,8 +59,6 @@ class Evaluator:
         module_parts: parts of its modules.
         held_out: evaluates on recorded data; None: there are none.
         is_recording: whether evaluated episodes are recorded.
-        of_infos: metrics out of infos.
-        missing_infos: tells which of them no episode has.
         warn: shows a line.
 
     Attributes:
@@ -77,15 +72,12 @@ class Evaluator:
         module_parts: Mapping[str, ModuleParts],
         held_out: HeldOut | None,
         is_recording: bool,
-        of_infos: Sequence[InfoMetric],
-        missing_infos: MissingInfos,
         warn: Callable[[str], None],
     ) -> None:
         self.env_runners: EnvRunnerGroup | None = None
         self.held_out = held_out
         self._config, self._module_parts = _with_limited_episodes(config), module_parts
         self._is_recording = is_recording
-        self._of_infos, self._missing_infos = of_infos, missing_infos
         self._warn = warn
         self._has_warned_of_no_end = self._has_reported = False
         self._filmer: Filmer | None = None
@@ -109,8 +101,8 @@ class Evaluator:
             num_episodes: None: the configured duration, in episodes or env steps.
             wait: collects an evaluation that was submitted before; None: one is submitted.
         """
-        with parts.metrics.clocked() as clock, reporting(self._report_once), self._abandoned_if_interrupted():
-            episodes = self._run(parts, num_episodes) if wait is None else wait()
+        with parts.metrics.clocked() as clock, reporting(self._report_once):
+            episodes = self._run(parts, num_episodes, wait)
         settings = self._config.evaluation
         num_env_steps = int(episodes.lengths.sum())
         if num_episodes is None and settings.evaluation_duration_unit == ENV_STEPS:
@@ -125,8 +117,8 @@ class Evaluator:
             episodes.outside.count,
         )
         parts.metrics.warn_of(episodes.outside)
-        self._missing_infos.warn_once(episodes.infos, episodes.info_keys)
-        result |= reduced_infos("evaluation/env_runners", self._of_infos, episodes.infos)
+        parts.metrics.missing_infos.warn_once(episodes.infos, episodes.info_keys)
+        result |= reduced_infos("evaluation/env_runners", parts.metrics.of_infos, episodes.infos)
         result |= {f"evaluation/{name}": reduced.result for name, reduced in merged_metrics(episodes.reported).items()}
         result |= mean_returns_by_id("evaluation/env_runners", dict(returns_by_kind(episodes)))
         result |= parts.evaluation_metrics(episodes.outcomes)
@@ -134,14 +126,18 @@ class Evaluator:
         parts.callbacks.call("on_evaluate_end", result=result)
         return result
 
-    def _run(self, parts: RunParts, num_episodes: int | None) -> FinishedEpisodes:
-        """Run an evaluation now; after an interrupt, callbacks have the state that they had before."""
+    def _run(
+        self, parts: RunParts, num_episodes: int | None, wait: Callable[[], FinishedEpisodes] | None
+    ) -> FinishedEpisodes:
+        """Run an evaluation now, or wait for one; if it is interrupted, callbacks have their earlier state."""
         callbacks = parts.callbacks
-        before = copy.deepcopy(callbacks.get_state()) if callbacks.hears("on_evaluate_start") else []
+        starts = wait is None and callbacks.hears("on_evaluate_start")
+        before = copy.deepcopy(callbacks.get_state()) if starts else []
         try:
-            return self.submit(parts, num_episodes)()
+            return (wait or self.submit(parts, num_episodes))()
         except Interrupted:
             callbacks.set_state(before)
+            self.abandon()
             raise
 
     def _report_once(self, text: str) -> None:
@@ -182,7 +178,12 @@ class Evaluator:
         self._warn(f"{self._config.evaluation.no_end_text}: {hint}")
 
     def evaluate_offline(self, parts: RunParts, num_env_steps: int | None = None) -> Result:
-        """Evaluate the policy on held-out recorded data; see `Trainer.evaluate_offline`."""
+        """Evaluate the policy on held-out recorded data (`evaluation.offline_evaluation_...`), and return metrics.
+
+        Args:
+            parts: parts of the run, which hold the policy.
+            num_env_steps: env steps for schedules of the loss; None: all env steps sampled so far.
+        """
         if self.held_out is None:
             raise ValueError("there are no held-out data: evaluation.offline_evaluation_input_ is null")
         metrics = parts.metrics
@@ -194,7 +195,17 @@ class Evaluator:
         return result | {"timers/offline_evaluation": clock.seconds, "time_total_s": metrics.time_total_s}
 
     def film(self, parts: RunParts, paths: Sequence[Path], num_episodes: int) -> FinishedEpisodes:
-        """Film whole episodes of the policy; see `Trainer.film`."""
+        """Film whole episodes of the policy as it is.
+
+        Args:
+            parts: parts of the run, which hold the policy.
+            paths: paths of the files, .mp4 or .gif, which all show the same episodes; without any a window shows them.
+            num_episodes: number of episodes in each file.
+
+        Raises:
+            ConfigError: the environment cannot be filmed.
+            UserError: a file cannot be written.
+        """
         filmer, metrics = self.make_filmer(is_window=not paths), parts.metrics
         weights, num_sampled = parts.get_weights(), metrics.num_env_steps_sampled_lifetime
         with metrics.clocked(), reporting(self._report_once):
@@ -214,14 +225,6 @@ class Evaluator:
     def finish_recording(self) -> Recorded | None:
         """Finish the files of recorded episodes; None if there are none."""
         return None if self.env_runners is None else self.env_runners.finish_recording()
-
-    @contextmanager
-    def _abandoned_if_interrupted(self) -> Iterator[None]:
-        try:
-            yield
-        except Interrupted:
-            self.abandon()
-            raise
 
     def abandon(self) -> None:
         """Close the env runners without waiting for them; the next evaluation builds new ones."""

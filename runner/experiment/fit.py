@@ -47,7 +47,7 @@ def fit(trainer: Trainer, run_dir: str | Path | None = None) -> RunRecord:
         RunRecords(
             config, provenance.composed, folder, trainer.last_result, checkpoint, start_time_s, is_trusted
         ) as records,
-        trainer.noting(records.note),
+        trainer.notes.shown_by(records.note),
     ):
         Run(config, trainer, records).train_until_stopped()
     checkpoints = list_checkpoints(folder.path / "checkpoints")

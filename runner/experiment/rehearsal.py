@@ -10,14 +10,13 @@ from typing import Any, TypeVar
 import torch
 
 from runner.callbacks import Callbacks, build_callbacks
-from runner.config.callbacks import with_evaluation
 from runner.config.errors import ConfigError, Problem, RunFailure, RunnerError
-from runner.config.metrics import check_metric_names
 from runner.config.operators import ENV_RUNNERS, LEARNERS, REPLAY_BUFFERS
 from runner.config.plans import needs_of
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import problem_of
 from runner.episodes.columns import ColumnBlock, Rollout, block_from_episodes
+from runner.experiment.build import check_metrics
 from runner.experiment.checkpointing import Stateful, check_storable, store_and_restore
 from runner.experiment.env_runner_builder import EVALUATION
 from runner.experiment.features import features_of
@@ -37,7 +36,6 @@ from runner.module_parts import (
     join_modules,
     learner_device,
     make_module_specs,
-    reported_metrics,
 )
 from runner.pipelines.recorded_episodes import with_held_observations
 
@@ -105,13 +103,8 @@ class _Rehearsal:
         parts = joined
         self._made += [config.env.name, *_described(parts)]
         self._warnings += encoding_doubts(parts)
-        agents = {
-            module_id: module_parts.spec.agents for module_id, module_parts in parts.items() if module_parts.spec.agents
-        }
         callbacks = self._try("callbacks", lambda: build_callbacks(self._given)) or Callbacks()
-        reported = reported_metrics(config, parts)
-        of_callbacks = with_evaluation(callbacks.reported_metrics, config)
-        self._try("the metrics", lambda: check_metric_names(config, agents, reported, of_callbacks))
+        self._try("the metrics", lambda: check_metrics(config, parts, callbacks))
         self._try("module.load_state_path", lambda: load_modules(config, parts))
         if len(callbacks):
             self._store("callbacks", callbacks)

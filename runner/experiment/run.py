@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runner.config.errors import Problem, RunFailure, RunnerError
-from runner.config.offline_evaluation import NUM_EPISODES
 from runner.config.schemas import ExperimentConfig
 from runner.config.user_code import problem_of
 from runner.experiment.checkpointing import check_storable
@@ -20,7 +19,6 @@ from runner.interrupts import Interrupted, reason_to_end
 from runner.locks import FolderLost
 from runner.plans import Result
 from runner.rllink.announcement import external_text
-from runner.tracking.headline import EVALUATION_RETURN
 
 if TYPE_CHECKING:
     from runner.experiment.trainer import Trainer
@@ -76,12 +74,8 @@ class Run:
     def record(self, result: Result) -> None:
         """Record an iteration; if it meets a stop criterion, with the final evaluations."""
         records, trainer = self._records, self._trainer
-        with trainer.kept_if_interrupted(result):
-            if self._stop_reason(result) and self._evaluates and EVALUATION_RETURN not in result:
-                result |= trainer.evaluate()
-            if self._stop_reason(result) and trainer.has_held_out_data and NUM_EPISODES not in result:
-                result |= trainer.evaluate_offline()
-        trainer.add_reported(result)
+        if self._stop_reason(result):
+            trainer.evaluate_at_end(result)
         records.add(result)
         records.write_files(trainer.parts)
         if self._is_checkpoint_due():
@@ -96,7 +90,7 @@ class Run:
         iteration = self._trainer.training_iteration
         if self._trainer.is_evaluation_due:
             return f"in the evaluation of iteration {iteration}"
-        if self._trainer.is_partial_iteration:
+        if self._trainer.parts.metrics.is_partial_iteration:
             return f"within iteration {iteration + 1}"
         return f"after iteration {iteration}"
 
@@ -149,10 +143,6 @@ class Run:
     def _is_filmed(self, result: Mapping[str, Any]) -> bool:
         evaluation, iteration = self._config.evaluation, self._trainer.training_iteration
         return evaluation.is_filmed(iteration) or (bool(evaluation.video) and self._stop_reason(result) is not None)
-
-    @property
-    def _evaluates(self) -> bool:
-        return self._config.evaluation.evaluation_interval is not None
 
     def _stop_reason(self, result: Mapping[str, Any]) -> str | None:
         """Return the first stop criterion that a result meets; None while the run goes on."""

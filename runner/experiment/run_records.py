@@ -275,7 +275,7 @@ class RunRecords:
         """
         iteration = trainer.training_iteration
         has_one = self._checkpoint is not None and self._checkpoint.name == f"iteration_{iteration:06d}"
-        if not trainer.is_partial_iteration and (iteration == 0 or has_one):
+        if not trainer.parts.metrics.is_partial_iteration and (iteration == 0 or has_one):
             return
         manifest = {
             "config": dict(self._composed.unresolved),
@@ -296,7 +296,7 @@ class RunRecords:
         paths = [stem.with_suffix(suffix) for suffix in SUFFIXES]
         try:
             with self._folder.writing():
-                trainer.film(paths, self._config.evaluation.num_filmed_episodes)
+                trainer.evaluator.film(trainer.parts, paths, self._config.evaluation.num_filmed_episodes)
         except FolderLost:
             raise
         except RunnerError as error:

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, ClassVar, Final, Self
 
 from runner.config.declared_metrics import Reports
-from runner.config.errors import Problem
+from runner.config.errors import Problem, RunFailure
 from runner.config.first_call import Contract, FirstCall
 from runner.config.operators import OPERATORS
 from runner.config.plans import read_options
@@ -25,14 +25,18 @@ from runner.plans.items import Item
 from runner.state import DeclaredState
 
 _OPERATORS = "runner.plans.operators."
+_ENDED = Problem("the plan has ended: it gives no more items", "algorithm.plan")
 Pending = Mapping[str, Sequence[Any]]
 
 
 WORKED: Final = object()  # returned by a step that did something and has no item yet
 
 
-class PlanEnded(Exception):
+class PlanEnded(RunFailure):
     """A source has no more items."""
+
+    def __init__(self, problem: Problem = _ENDED) -> None:
+        super().__init__(problem)
 
 
 class Node:

@@ -20,7 +20,7 @@ class Plan:
     """
 
     def __init__(self, root: Node, context: PlanContext) -> None:
-        self.root, self._context = root, context
+        self.root, self.context = root, context
 
     def __next__(self) -> Any:
         return next(self.root)
@@ -31,19 +31,19 @@ class Plan:
     @property
     def settings(self) -> dict[str, Any]:
         """What the state depends on."""
-        return {"plan": self._context.config.algorithm.plan, "operators": list(self._context.operators)}
+        return {"plan": self.context.config.algorithm.plan, "operators": list(self.context.operators)}
 
     @property
     def can_be_saved(self) -> bool:
         """Whether a checkpoint can hold all items that wait now."""
-        queues = [queue.items for queue in self._context.queues.values()]
+        queues = [queue.items for queue in self.context.queues.values()]
         return all(can_be_saved(item) for items in (*self.root.pending().values(), *queues) for item in items)
 
     def get_state(self) -> dict[str, Any]:
         """Return the states of operators, and all items that wait; first waits for calls of env runners."""
-        operators = {key: operator.get_state() for key, operator in self._context.operators.items()}
+        operators = {key: operator.get_state() for key, operator in self.context.operators.items()}
         pending = {name: [item_to_state(item) for item in items] for name, items in self.root.pending().items()}
-        queues = {name: [item_to_state(item) for item in queue.items] for name, queue in self._context.queues.items()}
+        queues = {name: [item_to_state(item) for item in queue.items] for name, queue in self.context.queues.items()}
         return {
             "operators": {key: state for key, state in operators.items() if state},
             "pending": pending,
@@ -57,7 +57,7 @@ class Plan:
             state: state of the same plan.
             reset: names of parts that were reset; operators that need such env runners or recorded data start afresh.
         """
-        context = self._context
+        context = self.context
         for key, of_operator in state["operators"].items():
             operator = context.operators[key]
             if not set(operator.needed) & set(reset):

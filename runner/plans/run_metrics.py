@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.declared_metrics import Reports
-from runner.config.errors import Problem
 from runner.config.info_metrics import PREFIX, InfoMetric
 from runner.config.metrics import IDLE_S, LEARNER_IDLE_S, WEIGHTS_LAG_MAX, WEIGHTS_LAG_MEAN
 from runner.parts import Part
 from runner.pipelines.custom_metrics import CustomMetrics, ReducedMetrics, ReducedValue, merge_metrics, reduce_numbers
 from runner.plans.items import Item, TrainResult
+from runner.plans.missing_infos import MissingInfos
 from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 
 _NUM_GRADIENT_STEPS = "num_minibatch_updates"
@@ -41,10 +41,13 @@ class RunMetrics(Part):
     Args:
         smoothing: finished episodes in the running means.
         samples_episodes: whether the run samples episodes; from recorded data no returns are reported.
-        warn: called once, with the first observation outside of its space.
+        warn: shows a line, for example about the first observation outside of its space.
         of_infos: metrics out of infos.
+        env_name: name of the environment, for these lines.
 
     Attributes:
+        of_infos: metrics out of infos.
+        missing_infos: warns of metrics out of infos that no finished episode has a number for.
         infos: metric out of infos -> numbers of the newest finished episodes.
         info_keys: keys that the newest infos had where a metric found no number.
         counts_recorded: whether recorded env steps that are read count as sampled, since the plan samples none.
@@ -65,16 +68,17 @@ class RunMetrics(Part):
         self,
         smoothing: int,
         samples_episodes: bool = True,
-        warn: Callable[[Problem], None] = lambda problem: None,
+        warn: Callable[[str], None] = lambda text: None,
         of_infos: Sequence[InfoMetric] = (),
+        env_name: str = "",
     ) -> None:
         self._samples_episodes = samples_episodes
-        self._warn = warn
+        self._warn, self._env_name = warn, env_name
         self._has_warned = False
         self._returns: deque[float] = deque(maxlen=smoothing)
         self._lengths: deque[int] = deque(maxlen=smoothing)
         self._returns_by_id: dict[str, dict[str, deque[float]]] = {"agent": {}, "module": {}}
-        self._of_infos = of_infos
+        self.of_infos, self.missing_infos = of_infos, MissingInfos(of_infos, warn)
         self.info_keys: tuple[str, ...] = ()
         self.infos: dict[str, deque[float]] = {metric.name: deque(maxlen=smoothing) for metric in of_infos}
         self._smoothing = smoothing
@@ -198,13 +202,19 @@ class RunMetrics(Part):
         """Warn of the first observation outside of its space, once a run."""
         if outside.first is not None and not self._has_warned:
             self._has_warned = True
-            self._warn(outside.first)
+            problem = outside.first
+            self._warn(
+                f"{self._env_name}: {problem.what}: {problem.got}, expected {problem.expected} ({problem.where}); "
+                "env.validate_observations=warn goes on, num_observations_outside_space counts such observations"
+            )
 
     def finish_iteration(self, more: Mapping[str, float | int | None] = MappingProxyType({})) -> Result:
         """End this iteration and return its result, with the metrics of `more`."""
         seconds = time.perf_counter() - self._started
         self.training_iteration += 1
         self.time_total_s += seconds
+        if self.num_episodes_lifetime:
+            self.missing_infos.warn_once(self.infos, self.info_keys)
         result: Result = {
             "training_iteration": self.training_iteration,
             "num_env_steps_sampled": self.num_env_steps_sampled,
@@ -226,7 +236,7 @@ class RunMetrics(Part):
                 self.num_env_steps_sampled,
                 self._num_outside,
             )
-            result |= reduced_infos("env_runners", self._of_infos, self.infos)
+            result |= reduced_infos("env_runners", self.of_infos, self.infos)
         result |= mean_returns_by_id("env_runners", self._returns_by_id)
         if self.reports_lag:
             result |= _lag_metrics(self._lags or self._lags_when_taken)

@@ -312,7 +312,7 @@ def _actors_of(trainer: Trainer) -> Mapping[str, Callable[[Callable[[Any], Any]]
     """Return what calls a function in the processes of a role, by role; a process-local role gives no answers."""
     actors: dict[str, Callable[[Callable[[Any], Any]], list[Any]]] = {}
     groups = [] if trainer.parts.env_runners is None else [trainer.parts.env_runners]
-    for group in (*groups, trainer.evaluation_runners):
+    for group in (*groups, trainer.evaluator.env_runners):
         if group is not None:
             actors[group.actors.role] = group.actors.call_processes
     if isinstance(trainer.learners, RemoteLearnerGroup):

@@ -97,7 +97,8 @@ def test_example_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     def trainer_with(decay: float) -> tuple[Trainer, Any]:
         part = names["WeightAverage"](decay)
         assert isinstance(part, Part)
-        monkeypatch.setattr(build, "features_of", lambda config: [SimpleNamespace(make_part=lambda parts: part)])
+        feature = SimpleNamespace(check=lambda specs: None, make_part=lambda parts: part)
+        monkeypatch.setattr(build, "features_of", lambda config: [feature])
         return Trainer.from_experiment("ppo_cartpole", SMALL), part
 
     trainer, part = trainer_with(0.9)

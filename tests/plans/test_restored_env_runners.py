@@ -94,8 +94,8 @@ def test_a_lost_evaluation_runner_changes_no_number() -> None:
         with Trainer.from_experiment("impala_cartpole", settings) as trainer:
             found.append([without_times(trainer.train())])
             if is_killed:
-                assert trainer.evaluation_runners is not None
-                kill(trainer.evaluation_runners.actors.callers[0])
+                assert trainer.evaluator.env_runners is not None
+                kill(trainer.evaluator.env_runners.actors.callers[0])
             found[-1] += [without_times(trainer.train()) for _ in range(2)]
     assert found[0] == found[1]
 

@@ -96,8 +96,7 @@ def test_a_buffer_with_other_arguments_begins_empty_and_says_so() -> None:
             before: Any = trainer.train()
         state = trainer.get_state()
     warnings: list[str] = []
-    with trainer_of(*settings, "algorithm.gamma=0.9") as trainer:
-        trainer._warn = warnings.append
+    with trainer_of(*settings, "algorithm.gamma=0.9") as trainer, trainer.notes.shown_by(warnings.append):
         trainer.set_state(state)
         after: Any = trainer.train()
     assert len(warnings) == 1

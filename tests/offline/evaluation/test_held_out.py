@@ -122,7 +122,7 @@ def test_a_run_reports_what_a_direct_call_says(run_main: Run, tmp_path: Path) ->
             1000,
             held_out_of(*PPO, *held_out)._fitted_q,
         )
-        again = without_times(trainer.evaluate_offline())
+        again = without_times(trainer.evaluator.evaluate_offline(trainer.parts))
     result = lines[-1]
     for name, one in estimates.items():
         prefix = f"evaluation/offline/{name}"

@@ -36,7 +36,7 @@ def test_estimates_are_those_of_each_agents_own_ratios() -> None:
     types = f"{KEY}type=[is,wis]"
     with Trainer.from_experiment("ppo_multi_agent_cartpole", [*HELD_OUT, types]) as trainer:
         trainer.train()
-        metrics = trainer.evaluate_offline()
+        metrics = trainer.evaluator.evaluate_offline(trainer.parts)
         gamma = trainer.config.algorithm.gamma
         for agent, module_id in (("agent_0", "p0"), ("agent_1", "p1")):
             pairs = np.array(list(weighted_returns(trainer, agent, module_id, gamma)))

@@ -1,0 +1,37 @@
+"""Lines for the user while a trainer is built and works."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+_log = logging.getLogger(__name__)
+
+
+class Notes:
+    """Shows lines with a function; without one they are logged.
+
+    Args:
+        show: prints a line, or None.
+    """
+
+    def __init__(self, show: Callable[[str], None] | None = None) -> None:
+        self._show = show
+
+    def warn(self, text: str) -> None:
+        """Show a line that is logged as a warning."""
+        (self._show or _log.warning)(text)
+
+    def inform(self, text: str) -> None:
+        """Show a line that is logged as information, for example while the run waits."""
+        (self._show or _log.info)(text)
+
+    @contextmanager
+    def shown_by(self, show: Callable[[str], None]) -> Iterator[None]:
+        """Show lines with another function within."""
+        before, self._show = self._show, show
+        try:
+            yield
+        finally:
+            self._show = before
