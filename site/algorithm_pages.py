@@ -40,7 +40,7 @@ class PlanOfAlgorithm(SphinxDirective):
         self.env.note_reread()
         composed = compose_experiment([f"algorithm={self.arguments[0]}"])
         if composed.problems:
-            raise self.error(f"{composed.problems[0].what}; allowed: {composed.problems[0].allowed}")
+            raise self.error(f"{composed.problems[0].what}; expected: {composed.problems[0].expected}")
         tree = draw_plan(read_plan(composed.values["algorithm"]["plan"]))
         return [nodes.literal_block(tree, tree, language="text")]
 
