@@ -58,11 +58,11 @@ documented: setup
 learning: setup
 	$(BIN)/python -m pytest -m learning
 
-# Its results as a table with intervals, in docs/learning.md.
+# Its results as a table with intervals, in benchmarks/results/learning.md.
 learning-table: .peers/rliable/.installed
-	.peers/rliable/bin/python -W ignore benchmarks/learning_table.py --page docs/learning.md
+	.peers/rliable/bin/python -W ignore benchmarks/learning_table.py --page benchmarks/results/learning.md
 
-# Experiments over their seeds, hours: docs/zoo.md, and policies for `play zoo:NAME`. Ended, it goes on. ZOO="--experiments ppo_acrobot": some.
+# Experiments over their seeds, hours: docs/results.md, and policies for `play zoo:NAME`. Ended, it goes on. ZOO="--experiments ppo_acrobot": some.
 ZOO ?=
 
 zoo: setup .peers/rliable/.installed
@@ -76,7 +76,7 @@ learning-curves: setup
 # Fault injection, one scenario after the other: two hours on two cores. The table of outcomes goes to the docs.
 # CHAOS_SEED=... kills at the same moments again.
 chaos: setup
-	CHAOS_TABLE=docs/reliability.md $(BIN)/python -m pytest tests/chaos
+	CHAOS_TABLE=docs/explanation/reproducibility.md $(BIN)/python -m pytest tests/chaos
 	$(BIN)/python -m pytest -m chaos tests/rllink/test_recording.py tests/system/test_lost_learners.py
 
 # sdists and wheels of runner and of the simulators' client, in dist/.

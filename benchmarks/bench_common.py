@@ -16,7 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS_DIR = ROOT / "benchmarks" / "peers"
-RESULTS_DIR = ROOT / "benchmarks" / "results"
+RESULTS_DIR = ROOT / "benchmarks" / "runs"
 OURS = "ours"
 OURS_COMPILED = "ours-compiled"
 COMPILED = ("--learner", "compiled")  # flags of our own peers

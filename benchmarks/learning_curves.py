@@ -61,7 +61,7 @@ def chart_of(experiment: str, curves: Sequence[Curve]) -> alt.LayerChart:
 def main() -> None:
     """Draw a picture for each experiment."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--curves", type=Path, default=Path("docs/learning/curves"))
+    parser.add_argument("--curves", type=Path, default=Path("benchmarks/results/learning/curves"))
     parser.add_argument("--pictures", type=Path, default=Path("docs/pictures/learning"))
     arguments = parser.parse_args()
     arguments.pictures.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""The table of learning runs in docs/learning.md, from the lines that `make learning` leaves; `make learning-table`.
+"""Write the table of benchmarks/results/learning.md from the lines of `make learning`; `make learning-table`.
 
 Rows of experiments of which there are no lines stay as they are.
 
@@ -97,7 +97,7 @@ def with_rows(page: str, rows: Sequence[str], head: Sequence[str] = HEAD) -> str
 def main() -> None:
     """Print the table, and put it into the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, default=Path("docs/learning/results.jsonl"))
+    parser.add_argument("--results", type=Path, default=Path("benchmarks/results/learning/results.jsonl"))
     parser.add_argument("--page", type=Path, help="page whose table between the marks is replaced")
     parser.add_argument("--compare", type=Path, nargs=2, help="two files with results instead: who is better")
     arguments = parser.parse_args()

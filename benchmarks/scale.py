@@ -1,7 +1,7 @@
 """What binds first with up to 1,000 env runners and 16 learners: costs measured here, then a simulation of the plan.
 
-`measure` writes docs/scale.jsonl, a line for the machine and one for each cost. `simulate` reads it and prints the
-tables of docs/scale.md; of env steps, networks and GPUs it knows what its flags say.
+`measure` writes benchmarks/results/scale.jsonl, a line for the machine and one for each cost. `simulate` reads it and
+prints the tables of benchmarks/results/scale.md; of env steps, networks and GPUs it knows what its flags say.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Train experiments over their seeds, keep a policy of each, and write docs/zoo.md; `make zoo`.
+"""Train experiments over their seeds, keep a policy of each, and write docs/results.md; `make zoo`.
 
 Each experiment is a sweep over seeds in `outputs/zoo`; one that was ended goes on with what is missing. `train` runs in
 the environment of the product, `page` in one with `rliable`.
@@ -20,7 +20,7 @@ from learning_table import HEAD as TABLE_HEAD
 from learning_table import Interval, Run, read_runs, rliable_interval, with_rows
 from learning_table import row_of as table_row
 
-RESULTS, PAGE, POLICIES = Path("docs/zoo.jsonl"), Path("docs/zoo.md"), Path("zoo")
+RESULTS, PAGE, POLICIES = Path("benchmarks/results/zoo.jsonl"), Path("docs/results.md"), Path("zoo")
 COMMAND = (sys.executable, "-m", "runner")
 LARGEST_POLICY = 1_000_000  # bytes
 STEPS = "num_env_steps_sampled_lifetime"
@@ -46,7 +46,7 @@ EXPERIMENTS = {
     **dict.fromkeys(("dqn_lunarlander", "dqn_stateless_cartpole_lstm", "sac_lunarlander_continuous"), 3),
 }
 # Mean returns that others state, at their number of env steps. Z: RL-Zoo, benchmark.md, one run; C: CleanRL, its docs;
-# R: RLlib, the targets of its examples. docs/zoo.md has the links.
+# R: RLlib, the targets of its examples. docs/results.md has the links.
 OTHERS = {
     "a2c_cartpole": "500 at 500,000 (Z)",
     "dqn_cartpole": "500 at 50,000 (Z); 488.7±16.1 at 500,000 (C); 450 within 200,000 (R)",

@@ -14,20 +14,19 @@ from runner.config import compose_experiment
 from runner.config.paths import conf_dir, list_options
 from runner.config.plans import draw_plan, read_plan
 
-_DOCS = Path(__file__).parents[1] / "docs"
+_ROOT = Path(__file__).parents[1]
 # Pages with tables of results, of which the first one that has a row of an experiment counts.
-_RESULTS = ("zoo.md", "learning.md")
+_RESULTS = ("docs/results.md", "benchmarks/results/learning.md")
 # Columns of these tables that a page of an algorithm shows: of experiments that sample, and that learn from records.
 _SAMPLED = ("experiment", "target", "reached by", "env steps, IQM", "return, IQM")
 _RECORDED = ("experiment", "data", "target", "of ten reach it", "median updates", "median return")
 # Columns -> what is said below their table.
 _SOURCES = {
-    _SAMPLED: "Rows are those of the [zoo](../zoo.md), else those of the [learning results](../learning.md); both say "
-    "how they were measured. IQM is the inter-quartile mean over seeds, in brackets its 95 % interval.",
-    _RECORDED: "Rows are those of the [learning results](../learning.md#from-recorded-data), which say what the data "
-    "are.",
+    _SAMPLED: "[Results](../results.md) describes the protocol. IQM is the inter-quartile mean over seeds, with its "
+    "95 % interval in brackets.",
+    _RECORDED: "[Results](../results.md) describes the protocol and the data.",
 }
-_YAML = "../../conf/experiment"  # from docs/algorithms
+_YAML = "../../conf/experiment"  # from docs/reference
 Row = Mapping[str, str]  # column -> cell
 
 
@@ -86,7 +85,7 @@ def _rows_with(columns: tuple[str, ...]) -> list[Row]:
     found: dict[str, list[Row]] = {}
     for page in _RESULTS:
         on_page: dict[str, list[Row]] = {}
-        for row in _rows_of((_DOCS / page).read_text(encoding="utf-8")):
+        for row in _rows_of((_ROOT / page).read_text(encoding="utf-8")):
             if all(column in row for column in columns):
                 on_page.setdefault(row["experiment"], []).append(row)
         found = on_page | found

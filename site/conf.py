@@ -14,7 +14,7 @@ extensions = [
     "sphinx.ext.napoleon",
     "sphinx_copybutton",
 ]
-exclude_patterns = ["learning"]
+suppress_warnings = ["toc.not_included"]  # decision records: linked, and not in the navigation
 highlight_language = "text"
 copybutton_prompt_text = "$ "
 myst_heading_anchors = 4

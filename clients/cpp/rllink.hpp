@@ -1,4 +1,4 @@
-// RLlink 1 client (docs/rllink-spec.md) in one header: C++17, POSIX sockets, nothing else.
+// RLlink 1 client (docs/reference/rllink.md) in one header: C++17, POSIX sockets, nothing else.
 //
 //     rllink::Options options;
 //     options.port = 5556;

@@ -1,4 +1,4 @@
-// RLlink 1 client (docs/rllink-spec.md) for Node 18 or newer and for browsers; JSON, no dependencies.
+// RLlink 1 client (docs/reference/rllink.md) for Node 18 or newer and for browsers; JSON, no dependencies.
 //
 //     const client = await Client.connect({ host: "127.0.0.1", port: 5556 });             // TCP, in Node
 //     const client = await Client.connect({ url: "ws://127.0.0.1:5580/" });   // WebSocket, through bridge.mjs

@@ -1,6 +1,6 @@
 """Trust in the configuration of a checkpoint: without it commands do nothing beyond computing.
 
-`docs/trust.md` has the rule. A configuration is trusted if this installation has signed it, or if a person
+`docs/explanation/trust.md` has the rule. A configuration is trusted if this installation has signed it, or if a person
 passes `--trust` after reading its demands.
 """
 
@@ -47,7 +47,7 @@ class UntrustedError(UserError):
         listed = [
             f"   {requirement.verb:<13} {requirement.key:<{width}}  {requirement.value}" for requirement in requirements
         ]
-        fix = f"   fix           override these keys, or trust the checkpoint: {TRUST} (see docs/trust.md)"
+        fix = f"   fix           override these keys, or trust the checkpoint: {TRUST} (see docs/explanation/trust.md)"
         super().__init__("\n".join([*head, *listed, fix]))
 
 

@@ -73,7 +73,7 @@ options
   --budget 1h30m     end after this time, with a checkpoint; a number without a unit means seconds
   --junit FILE       write a JUnit report
   --format github    validate: problems as annotations of GitHub Actions
-  --trust            resume, evaluate, ...: follow files of somebody else; docs/trust.md says what these may do
+  --trust            resume, evaluate, ...: trust files from another source; see docs/explanation/trust.md
   --version, --help
 
 overrides

@@ -29,7 +29,7 @@ def main(argv: Sequence[str]) -> int:
     from runner.rllink.check import CannotCheck, check_server
 
     is_read_only = "--read-only" in options
-    print(f"checking {words[1]} against docs/rllink-spec.md", flush=True)
+    print(f"checking {words[1]} against docs/reference/rllink.md", flush=True)
     if is_read_only:
         print("read only: rules that need accepted episodes are left out")
     else:

@@ -84,7 +84,7 @@ class AlgorithmConfig:
     loss: str = option("runner.learners.ppo.PPOLoss", "dotted path of the loss class")
     plan: list[Any] = option(
         ["ParallelRollouts", "ConcatBatches", "TrainOneStep"],
-        "the training loop: operators in the order of their items (docs/plans.md), or {_target_: your own function}",
+        "training loop: operators in the order of their items (docs/guides/training_loop.md), or {_target_: function}",
     )
     replay_buffers: dict[str, Any] = option(
         {}, "name -> {_target_: class of a replay buffer, its arguments}; the plan stores to them and replays them"

@@ -59,7 +59,7 @@ class EnvConfig:
     )
     host: str = option("127.0.0.1", "address to listen at; 0.0.0.0 for all of this machine")
     observation_space: dict[str, Any] | None = option(
-        None, "space of simulators' observations, as in docs/rllink-spec.md; null: as in env or _target_"
+        None, "space of simulators' observations, as in docs/reference/rllink.md; null: as in env or _target_"
     )
     action_space: dict[str, Any] | None = option(None, "space of simulators' actions; null: as in env or _target_")
     agents: dict[str, dict[str, Any]] | None = option(

@@ -1,7 +1,7 @@
 """Demands of a stored configuration beyond computing: to import, contact, read, write, resolve, or give options to Ray.
 
-A configuration of somebody else gets none of this unless it is trusted; `docs/trust.md` has the rule. This module
-imports only gymnasium, which knows its environments.
+A configuration that somebody else wrote gets none of this unless it is trusted: see `docs/explanation/trust.md`. This
+module imports only gymnasium.
 """
 
 from __future__ import annotations

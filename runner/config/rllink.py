@@ -16,7 +16,7 @@ _RECORDS = re.compile(r"(\d+\.\d+):(\d+)-(\d+)", re.ASCII)
 
 @dataclass(frozen=True)
 class RLlinkConfig:
-    """Rules and limits of clients, used where `env.port` is set (docs/external-simulators.md)."""
+    """Rules and limits of clients, used where `env.port` is set (docs/guides/external_simulators.md)."""
 
     force_on_policy: bool = option(
         True, "episodes of weights that are not the newest are refused; clients wait for the next ones"

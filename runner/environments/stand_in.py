@@ -19,7 +19,7 @@ class StandIn(gym.Env[Any, Any]):
     """Random observations, rewards of 0; an episode is truncated after four steps.
 
     Args:
-        observation_space, action_space: as in docs/rllink-spec.md.
+        observation_space, action_space: as in docs/reference/rllink.md.
     """
 
     def __init__(self, observation_space: SpaceDict, action_space: SpaceDict) -> None:

@@ -1,7 +1,7 @@
 """A loss, its gradient and the clipping as one function that torch compiles.
 
 The plain version is `EagerGradient`. An update of `dqn_cartpole` (`benchmarks/dqn.py`) takes 230 us instead of 580, see
-docs/benchmarks.md.
+benchmarks/results/benchmarks.md.
 
 Dimension letters: P parameters that are learned.
 """

@@ -294,7 +294,7 @@ _SILENT = (
 )
 _MOST_DIGITS = 19
 _HINTS: Mapping[str, str] = {
-    "callbacks": "callbacks have RLlib's hook names, see docs/callbacks.md",
+    "callbacks": "callbacks have RLlib's hook names, see docs/guides/callbacks_and_metrics.md",
     **{key: f"its connectors go into connectors.{name}" for name, key in CONVERTED[ConnectorsConfig].items()},
     CONVERTED[AlgorithmConfig]["loss"]: "a loss of your own goes into algorithm.loss",
     CONVERTED[ModuleConfig]["_target_"]: "a class of your own goes into module._target_, its settings into module",

@@ -99,7 +99,7 @@ def _declared_space(state: Mapping[str, Any] | None, where: str) -> Space:
     try:
         return space_from_dict(state, where)
     except StateError as error:
-        expected = "a space as in docs/rllink-spec.md: {space: box, low: -1, high: 1, shape: [3], dtype: float32}"
+        expected = "a space as in docs/reference/rllink.md: {space: box, low: -1, high: 1, shape: [3], dtype: float32}"
         raise ConfigError([Problem(str(error), where, str(state), expected)]) from error
 
 

@@ -154,7 +154,7 @@ class Connector(DeclaredState):
         problem = Problem(
             f"connector {name} cannot be exported",
             where="connectors",
-            expected=f"a method {name}.to_graph, or a run without the connector: docs/policy-artifact.md",
+            expected=f"a method {name}.to_graph, or a run without the connector: docs/guides/evaluate.md",
         )
         raise ConfigError([problem])
 

@@ -33,7 +33,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Manifest:
-    """The manifest as JSON has it; `docs/policy-artifact.md` describes each key.
+    """The manifest as JSON has it; `docs/guides/evaluate.md` describes each key.
 
     Attributes:
         content: plain values.

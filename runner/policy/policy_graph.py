@@ -295,7 +295,7 @@ class PolicyGraph(nn.Module):
             "the policy cannot be exported",
             where=f"connectors; what was computed last is connector {last} or module {type(self.module).__name__}",
             got=f"{type(error).__name__}: {lines[0][:300]}",
-            expected="torch operations on tensors of any number of rows, see docs/policy-artifact.md",
+            expected="torch operations on tensors of any number of rows, see docs/guides/evaluate.md",
         )
         return ConfigError([problem])
 

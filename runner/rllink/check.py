@@ -1,4 +1,4 @@
-"""The conformance checker: it tests any RLlink server against each rule of docs/rllink-spec.md, from outside.
+"""The conformance checker: it tests any RLlink server against each rule of docs/reference/rllink.md, from outside.
 
 `check_server` yields one result a rule, and `python -m runner rllink check` prints them. The rules stand in
 `check_rules.py` and `check_extensions.py`.

@@ -1,4 +1,4 @@
-"""The rules of the extensions (docs/rllink-spec.md, section 8), checked if the server grants them."""
+"""The rules of the extensions (docs/reference/rllink.md, section 8), checked if the server grants them."""
 
 from __future__ import annotations
 

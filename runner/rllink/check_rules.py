@@ -1,4 +1,4 @@
-"""The rules of the base protocol and its error codes (docs/rllink-spec.md, sections 1 to 7)."""
+"""The rules of the base protocol and its error codes (docs/reference/rllink.md, sections 1 to 7)."""
 
 from __future__ import annotations
 

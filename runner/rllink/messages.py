@@ -1,6 +1,6 @@
 """The messages of clients as typed structures, and the observations and actions of agents in them.
 
-Specification: docs/rllink-spec.md. Mistakes in a body become a `MessageError` with the path of what is wrong.
+Specification: docs/reference/rllink.md. Mistakes in a body become a `MessageError` with the path of what is wrong.
 """
 
 from __future__ import annotations

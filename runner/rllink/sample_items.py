@@ -1,6 +1,6 @@
 """Sample items, good and bad, of a space as `SET_CONFIG` describes it; imports nothing but numpy.
 
-Specification: docs/rllink-spec.md, sections 4 and 6.
+Specification: docs/reference/rllink.md, sections 4 and 6.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Contracts of the parts of a run: checks of connectors, modules, losses, environments, readers, operators and
 callbacks.
 
-The checks of our own parts are these ones, so that a part of your own keeps to the same rules: docs/contracts.md.
+runner tests its own components with the same checks. See docs/guides/test_components.md.
 """
 
 from __future__ import annotations

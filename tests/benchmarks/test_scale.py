@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import ROOT
 
-# docs/benchmarks.md, Asynchronous sampling: env steps/s of one env runner, and shares of so many of 4, 8, 16.
+# benchmarks/results/benchmarks.md, "Asynchronous sampling": env steps/s of one env runner, and the shares of 4, 8, 16.
 ONE = 191.0
 MEASURED = {
     (0.0, "rounds"): (0.99, 0.97, 0.95),

@@ -197,7 +197,7 @@ PLANS = {
 # Experiment that learns from recorded data -> overrides, and the experiment that records them.
 RECORDED = {
     "bc_cartpole": (_RECORDED, "ppo_cartpole"),
-    # Which batches are made with newer parameters is a matter of time, see docs/offline.md.
+    # Which batches are made with newer parameters is a matter of time, see docs/guides/offline.md.
     "marwil_cartpole": ((*_RECORDED, "offline.prelearner_module_synch_period=1000"), "ppo_cartpole"),
     "iql_pendulum": (_RECORDED, "ppo_pendulum"),
     "sac_rlpd_pendulum": (_CONTINUOUS_REPLAY, "ppo_pendulum"),

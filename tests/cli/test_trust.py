@@ -90,7 +90,7 @@ def test_nothing_strange_is_imported(run_main: Run, run_dir: Path, strange_modul
     assert outcome.err.startswith("this checkpoint comes from elsewhere and asks for")
     assert "origin     not signed" in outcome.err
     assert all(f"imports    {key}" in outcome.err for key in STRANGE)
-    assert "--trust, see docs/trust.md" in outcome.err
+    assert "--trust, see docs/explanation/trust.md" in outcome.err
     assert not list(strange_modules.glob("*.imported"))
     assert checkpoints_of(run_dir) == before
     assert not (strange_modules / "new").exists()

@@ -944,7 +944,7 @@ def test_drawings(assert_golden: AssertGolden, run_main: Callable[..., Outcome])
 
 
 def test_every_operator_and_option_is_documented() -> None:
-    text = (ROOT / "docs" / "plans.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs/guides/training_loop.md").read_text(encoding="utf-8")
     for name, schema in OPERATORS.items():
         assert f"`{name}`" in text
         for field in fields(schema):

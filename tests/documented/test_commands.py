@@ -67,11 +67,11 @@ NOT_RUN = {
 # Blocks of which nothing is compared with what a command prints: a page, how a line of the block begins, and why.
 TWO_TERMINALS = "a server and a client print it side by side; tests/rllink/test_runs.py runs both"
 NOT_COMPARED = {
-    ("docs/ci.md", "assert iqm("): "a sweep of ten runs; tests/cli/test_trained.py compares these lines",
-    ("docs/cluster.md", "run=$!"): "a script, which prints nothing",
-    ("docs/external-simulators.md", "  RLlink       listens at"): TWO_TERMINALS,
-    ("docs/external-simulators.md", "the run is over"): TWO_TERMINALS,
-    ("docs/external-simulators.md", "recorded 500 episodes"): "tests/rllink/test_recording.py has simulators",
+    ("docs/guides/sweeps.md", "assert iqm("): "a sweep of ten runs; tests/cli/test_trained.py compares these lines",
+    ("docs/guides/cluster.md", "run=$!"): "a script, which prints nothing",
+    ("docs/guides/external_simulators.md", "  RLlink       listens at"): TWO_TERMINALS,
+    ("docs/guides/external_simulators.md", "the run is over"): TWO_TERMINALS,
+    ("docs/guides/external_simulators.md", "recorded 500 episodes"): "tests/rllink/test_recording.py has simulators",
 }
 ZOO = (
     "LunarLander-v3:\n  n_envs: 2\n  n_timesteps: !!float 1e5\n  policy: 'MlpPolicy'\n  n_steps: 64\n  batch_size: 64\n"

@@ -1,4 +1,4 @@
-"""Links of docs pages lead somewhere; docs/concepts.md names code that exists, and its example of a part works."""
+"""Links of docs pages lead to existing targets; the code that docs/explanation/concepts.md names exists."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.conftest import ROOT
 from tests.structure.measures import calls_from_the_loop_to_the_loss
 
 PAGES = sorted(str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-CONCEPTS = ROOT / "docs" / "concepts.md"
+CONCEPTS = ROOT / "docs/explanation/concepts.md"
 LINK = re.compile(r"\[([^\[\]]*)\]\(([^()\s]+)\)")
 SMALL = (
     "env_runners.num_envs_per_env_runner=2",

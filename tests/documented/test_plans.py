@@ -1,4 +1,4 @@
-"""The operators and plans that docs/plans.md shows in Python work."""
+"""The operators and plans that docs/guides/training_loop.md shows in Python work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from runner.experiment.trainer import Trainer
 from runner.testing import check_operator
 from tests.conftest import ROOT
 
-PAGE = (ROOT / "docs" / "plans.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/guides/training_loop.md").read_text(encoding="utf-8")
 SMALL = (
     "env_runners.num_env_runners=0",
     "env_runners.num_envs_per_env_runner=2",

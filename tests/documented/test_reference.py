@@ -21,14 +21,14 @@ BASES = {
     "runner.config.algorithms.TargetNetworksConfig",
     *(f"runner.config.operators.{name}Config" for name in ("AsyncRequests", "Branches", "Buffer", "Operator")),
 }
-# Package -> the pages that have its names.
+# Package -> the page that has its names.
 PAGES = {
-    "runner.callbacks": ["callbacks"],
-    "runner.environments": ["environments"],
-    "runner.modules": ["modules"],
-    "runner.pipelines": ["connectors"],
-    "runner.plans": ["plans", "operators"],
-    "runner.replay": ["replay"],
+    "runner.callbacks": "components",
+    "runner.environments": "environments",
+    "runner.modules": "components",
+    "runner.pipelines": "components",
+    "runner.plans": "components",
+    "runner.replay": "components",
 }
 # What runs make, and users do not.
 OF_RUNS = {"runner.callbacks": {"Callbacks", "build_callbacks"}}
@@ -52,7 +52,7 @@ def blocks() -> set[str]:
 
 
 def test_every_block_is_in_the_reference() -> None:
-    shown = directives(page("configuration") + page("operators"), r"^```\{configuration\}")
+    shown = directives(page("configuration") + page("components"), r"^```\{configuration\}")
     assert len(shown) == len(set(shown))
     of_operators = {path for path in shown if path.startswith("runner.config.operators.")}
     assert set(shown) | BASES == blocks() | of_operators | BASES
@@ -61,7 +61,7 @@ def test_every_block_is_in_the_reference() -> None:
 
 @pytest.mark.parametrize("package", PAGES)
 def test_every_public_name_is_in_the_reference(package: str) -> None:
-    text = "".join(map(page, PAGES[package]))
+    text = page(PAGES[package])
     paths = directives(text, r"^\.\. (?:auto\w+|py:data)::") + directives(text, r"^```\{configuration\}")
     shown = {path.rpartition(".")[2] for path in paths}
     shown |= {name.removesuffix("Config") for name in shown}

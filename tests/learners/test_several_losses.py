@@ -223,7 +223,7 @@ def test_check_loss_accepts(loss: type[Loss]) -> None:
 
 
 def test_the_documented_example(monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (ROOT / "docs" / "own" / "algorithm.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/tutorials/custom_algorithm.md").read_text(encoding="utf-8")
     (code,) = (block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "parameter_groups" in block)
     example: Any = ModuleType("example")
     monkeypatch.setitem(sys.modules, "example", example)  # where dataclasses look for what their fields name

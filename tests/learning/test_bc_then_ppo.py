@@ -1,4 +1,4 @@
-"""`docs/bc_then_ppo.md`: its commands do what it says, for every seed."""
+"""`docs/tutorials/recorded_data.md`: its commands do what it says, for every seed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulators that connect: what each external experiment promises, with two clients; recorded in docs/learning.md."""
+"""External simulators reach the returns that each experiment promises, with two clients."""
 
 from __future__ import annotations
 

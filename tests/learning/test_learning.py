@@ -1,7 +1,8 @@
 """The experiments under conf/ learn what they promise, for every seed. `make learning` runs the slow ones.
 
-Each slow one leaves a line in `docs/learning/results.jsonl` (experiment, seed, env steps, seconds, return, target) and
-its curve in `docs/learning/curves`, a line of env steps and return for each iteration: commit them with the table.
+Each slow run appends a line to `benchmarks/results/learning/results.jsonl` (experiment, seed, env steps, seconds,
+return, target) and writes its curve to `benchmarks/results/learning/curves` (env steps and return of each iteration).
+Commit them with the table.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from tests.conftest import ROOT, marked_but
 
 RETURN, STEPS = "env_runners/episode_return_mean", "num_env_steps_sampled_lifetime"
 EVALUATION = "evaluation/env_runners/episode_return_mean"
-RESULTS = ROOT / "docs" / "learning" / "results.jsonl"
+RESULTS = ROOT / "benchmarks/results/learning/results.jsonl"
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,7 @@ TEN_SEEDS = (
     *("mappo_investment_game", "mappo_speaker_listener", "qmix_two_step_game"),
     "ppo_curriculum_goal_maze",
 )
-# These reach their returns on some seeds only: docs/learning.md.
+# These reach their returns on some seeds only: benchmarks/results/learning.md.
 SOME_SEEDS = ("dqn_stateless_cartpole_lstm",)
 SLOW_SEEDS = {**dict.fromkeys(TEN_SEEDS, 10), "ppo_speaker_listener": 1}
 IN_CI = {"ppo_cartpole": 1, "ppo_catch": 1, "ppo_masked_cartpole": 1, "ppo_multi_agent_cartpole": 1}

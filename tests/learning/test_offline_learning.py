@@ -1,7 +1,7 @@
 """The experiments that learn from recorded data reach what they promise, for every seed: record, then learn.
 
 Each run leaves a line in `benchmarks/results/offline_learning.jsonl`: experiment, data, seed, updates, seconds, return.
-The first seeds go on for a curve in `docs/learning/curves`, of rows that were learned from and return.
+The first seeds go on for a curve in `benchmarks/results/learning/curves`, of rows that were learned from and return.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RETURN, ITERATION = "evaluation/env_runners/episode_return_mean", "training_iter
 RLLIB_EPISODES = ROOT / "tests" / "data" / "rllib_cartpole_episodes"
 RESULTS = ROOT / "benchmarks" / "results" / "offline_learning.jsonl"
 NUM_SEEDS = 10
-CURVES = ROOT / "docs" / "learning" / "curves"
+CURVES = ROOT / "benchmarks/results/learning/curves"
 SEEDS_OF_CURVES, POINTS_OF_A_CURVE = range(3), 6
 
 # Experiment -> the return that it promises; a test holds it equal to its `stop` block.

@@ -67,7 +67,7 @@ def _parse(arguments: Sequence[str], num_mutants: int) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__.splitlines()[0])
     parser.add_argument("numbers", metavar="NUMBER", type=int, nargs="*", help="mutations of the table; none: all")
     parser.add_argument("--processes", type=int, default=2, help="copies of the tree that are tested at a time")
-    parser.add_argument("--markdown", action="store_true", help="print the table of docs/testing.md and end")
+    parser.add_argument("--markdown", action="store_true", help="print the table of tests/README.md and end")
     options = parser.parse_args(arguments)
     if unknown := [number for number in options.numbers if not 1 <= number <= num_mutants]:
         parser.error(f"there is no mutation {unknown[0]}; expected: 1 to {num_mutants}")

@@ -60,7 +60,7 @@ def read_mutants(path: Path = TABLE) -> list[Mutant]:
 
 
 def markdown(mutants: Sequence[Mutant]) -> str:
-    """Return the table of `docs/testing.md`."""
+    """Return the table of `tests/README.md`."""
     lines = ["| | mutation | killed by |", "| --- | --- | --- |"]
     lines += [
         f"| {one.number} | `{one.path}`: {one.says} | {', '.join(f'`{test}`' for test in one.killed_by)} |"

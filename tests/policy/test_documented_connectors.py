@@ -1,4 +1,4 @@
-"""The connectors in docs/policy-artifact.md run, and their graphs do what they do; so do all of ours have one."""
+"""The connectors in docs/guides/evaluate.md run, and their graphs do what they do; so do all of ours have one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.policy.stored_policy import largest_difference
 from runner.rllink.client.local_policy import LocalPolicy
 from tests.policy.policies import make_parts, random_weights, seen_state
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "policy-artifact.md"
+DOCUMENT = Path(__file__).parents[2] / "docs/guides/evaluate.md"
 VECTOR = spaces.Box(-5.0, 5.0, (4,), np.float32)
 BLOCKS = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), flags=re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""Faults of clients: in none of them does the server stop serving others, hang, or grow (docs/rllink-faults.md)."""
+"""Faults of clients: in none of them does the server stop serving others, hang, or grow (tests/rllink/README.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The examples of docs/contracts.md and of the pages on parts of one's own run, and its error is what is raised."""
+"""The examples of docs/guides/test_components.md run, and raise the errors that the page shows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from runner.testing import BrokenContract, check_connector
 from tests.conftest import ROOT
 from tests.offline.formats.recordings import make_table
 
-PAGE = (ROOT / "docs" / "contracts.md").read_text()
+PAGE = (ROOT / "docs/guides/test_components.md").read_text()
 EXAMPLES = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -29,10 +29,20 @@ def test_example(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     exec(compile(example, "contracts.md", "exec"), {"__name__": "example"})
 
 
-@pytest.mark.parametrize("page", ["algorithm", "callback", "module", "connector"])
-def test_parts_of_ones_own_keep_the_contracts(page: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each page has the folders of its examples, with a check of each; all code that it shows is run."""
-    text = (ROOT / "docs" / "own" / f"{page}.md").read_text()
+@pytest.mark.parametrize(
+    ("page", "section"),
+    [
+        ("tutorials/custom_algorithm", ""),
+        ("guides/callbacks_and_metrics", "Write a custom callback"),
+        ("guides/connectors_and_networks", "Write a custom module"),
+        ("guides/connectors_and_networks", "Write a custom connector"),
+    ],
+)
+def test_custom_components_keep_the_contracts(page: str, section: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each section names the folders of its examples, with a check of each; all code that it shows is run."""
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    if section:
+        text = re.split(r"^## ", text.partition(f"\n## {section}\n")[2], flags=re.MULTILINE)[0]
     folders = list(dict.fromkeys(re.findall(r"^cd (examples/\w+)$", text, re.M)))
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     assert sum("runner.testing" in block for block in blocks) == len(folders) > 0

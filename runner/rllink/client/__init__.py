@@ -1,7 +1,7 @@
 """RLlink for simulators: their episodes go to a training run over TCP, and its policy or its actions come back.
 
 Needs numpy and, to choose actions itself, onnxruntime. It imports no other part of `runner`: the same files are the
-distribution rllink-client (clients/python) under the name `rllink_client`. Protocol: docs/rllink-spec.md.
+distribution rllink-client (clients/python) under the name `rllink_client`. Protocol: docs/reference/rllink.md.
 
     with Client("127.0.0.1", 5556) as client:
         sampler = client.sampler()
