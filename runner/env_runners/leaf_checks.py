@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.config.errors import Problem, RunFailure
+from runner.episodes.spaces import Path
 
 Array = npt.NDArray[Any]
 Limits = tuple[Array, Array]
-Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +10,10 @@ import numpy as np
 from numpy import ndarray
 
 from runner.config.errors import ConfigError, Problem
-from runner.env_runners.leaf_checks import LeafChecks, Misfit, Path, keys
+from runner.env_runners.leaf_checks import LeafChecks, Misfit, keys
 from runner.episodes import nested
 from runner.episodes.columns import Column
+from runner.episodes.spaces import Path, leaf_spaces
 
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 
@@ -68,18 +68,6 @@ class ObservationChecks:
             return None
         first = next((misfit for misfit in found if misfit.is_error), found[0])
         return replace(first, rows=np.unique(np.concatenate([misfit.rows for misfit in found])))
-
-
-def leaf_spaces(space: gym.Space[Any], path: Path = ()) -> Iterator[tuple[Path, gym.Space[Any]]]:
-    """Yield the parts of nested Dict and Tuple spaces, with the keys that lead to them."""
-    if isinstance(space, gym.spaces.Dict):
-        for key, part in space.spaces.items():
-            yield from leaf_spaces(part, (*path, key))
-    elif isinstance(space, gym.spaces.Tuple):
-        for index, part in enumerate(space.spaces):
-            yield from leaf_spaces(part, (*path, index))
-    else:
-        yield path, space
 
 
 def _leaf(tree: Any, path: Path) -> Any:

@@ -9,7 +9,7 @@ import gymnasium as gym
 import numpy as np
 
 from runner.env_runners.multi_agent_env import AgentDict, MultiAgentEnv, StepDicts
-from runner.episodes.spaces import space_from_dict
+from runner.episodes.spaces import map_leaf_spaces, space_from_dict
 
 _EPISODE_LEN = 4
 SpaceDict = Mapping[str, Any]
@@ -70,10 +70,10 @@ class MultiAgentStandIn(MultiAgentEnv):
 
 def item_of(space: gym.Space[Any]) -> Any:
     """Return a random item; flags are set, so that an action mask among them allows all actions."""
-    if isinstance(space, gym.spaces.Dict):
-        return {key: item_of(part) for key, part in space.spaces.items()}
-    if isinstance(space, gym.spaces.Tuple):
-        return tuple(map(item_of, space.spaces))
+    return map_leaf_spaces(_leaf_of, space)
+
+
+def _leaf_of(space: gym.Space[Any]) -> Any:
     if isinstance(space, gym.spaces.MultiBinary) or _holds_flags(space):
         return np.ones(space.shape, space.dtype)
     return space.sample()

@@ -1,4 +1,4 @@
-"""Gymnasium spaces as JSON-able dicts, and what episodes read off a space (blank items, one-hot encoding).
+"""Gymnasium spaces as JSON-able dicts, the leaves of nested spaces, and items of a space: blank and one-hot encoded.
 
 Gymnasium is imported inside the functions only: without a space nobody needs it.
 """
@@ -6,7 +6,7 @@ Gymnasium is imported inside the functions only: without a space nobody needs it
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +15,9 @@ from runner.episodes.nested import Array, StateError, read_key
 
 if TYPE_CHECKING:
     from gymnasium import Space
+
+# Keys and indices that lead to a leaf of a nested space.
+Path = tuple[Any, ...]
 
 _MAX_DEPTH = 32
 _MAX_BOX_SIZE = 2**24
@@ -195,18 +198,73 @@ _READERS: dict[str, Callable[[dict[str, Any], str, int], Space[Any]]] = {
     "tuple": _read_tuple,
 }
 
+# --- leaves of nested spaces ----------------------------------------------------------------------
+
+
+def leaf_spaces(space: Space[Any], path: Path = ()) -> Iterator[tuple[Path, Space[Any]]]:
+    """Yield the leaves of a space and their places, in the order of its keys; `((), space)` if it is not nested."""
+    from gymnasium import spaces as gs
+
+    if isinstance(space, gs.Dict):
+        for key, part in space.spaces.items():
+            yield from leaf_spaces(part, (*path, key))
+    elif isinstance(space, gs.Tuple):
+        for index, part in enumerate(space.spaces):
+            yield from leaf_spaces(part, (*path, index))
+    else:
+        yield path, space
+
+
+def map_leaf_spaces(fn: Callable[[Space[Any]], Any], space: Space[Any]) -> Any:
+    """Return `fn(leaf)` for every leaf of a space, in dicts and tuples like its Dict and Tuple spaces."""
+    from gymnasium import spaces as gs
+
+    if isinstance(space, gs.Dict):
+        return {key: map_leaf_spaces(fn, part) for key, part in space.spaces.items()}
+    if isinstance(space, gs.Tuple):
+        return tuple(map_leaf_spaces(fn, part) for part in space.spaces)
+    return fn(space)
+
+
+def replace_leaf_spaces(
+    fn: Callable[[Space[Any]], Space[Any]], space: Space[Any], left: Collection[str] = ()
+) -> Space[Any]:
+    """Return a space with `fn(leaf)` instead of each leaf.
+
+    Args:
+        fn: returns the new leaf.
+        space: nested or not.
+        left: keys of a Dict space whose parts stay as they are.
+    """
+    from gymnasium import spaces as gs
+
+    if isinstance(space, gs.Dict):
+        parts = space.spaces.items()
+        return gs.Dict([(key, part if key in left else replace_leaf_spaces(fn, part)) for key, part in parts])
+    if isinstance(space, gs.Tuple):
+        return gs.Tuple([replace_leaf_spaces(fn, part) for part in space.spaces])
+    return fn(space)
+
+
+def leaf_at(tree: Any, path: Path) -> Any:
+    """Return the leaf of a nested column or item at a place."""
+    for key in path:
+        tree = tree[key]
+    return tree
+
+
 # --- items of a space -----------------------------------------------------------------------------
 
 
 def blank_item(space: Space[Any]) -> Any:
     """Return an item with the structure, shapes and dtypes of `space`: the first value of Discrete and MultiDiscrete
     leaves, else zeros; text and unknown leaves give None."""
+    return map_leaf_spaces(_blank_leaf, space)
+
+
+def _blank_leaf(space: Space[Any]) -> Any:
     from gymnasium import spaces as gs
 
-    if isinstance(space, gs.Dict):
-        return {key: blank_item(part) for key, part in space.spaces.items()}
-    if isinstance(space, gs.Tuple):
-        return tuple(blank_item(part) for part in space.spaces)
     if space.shape is None or space.dtype is None or space.dtype.kind not in "biufc":
         return None
     if isinstance(space, gs.Discrete):

@@ -5,12 +5,14 @@ Letters: B any number of leading dimensions, also (S, L); K and M the widths of 
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+T = TypeVar("T", bound="Tables")
 
 # The logit of a forbidden action. Its probability is exactly 0 in float32, and entropy and KL stay finite.
 MASKED_LOGIT = -1e9
@@ -74,6 +76,27 @@ def first_false(is_possible: npt.NDArray[np.bool_]) -> int | None:
     if is_possible.all():
         return None
     return int(is_possible.reshape(len(is_possible), -1).all(-1).argmin())
+
+
+class Tables(Protocol):
+    """Constant tensors of a distribution."""
+
+    def to(self, device: torch.device) -> Self:
+        """Return the tables on a device."""
+
+
+def tables_on(tables: dict[torch.device, T], device: torch.device) -> T:
+    """Return the tables on a device; they are copied from the CPU's at the first call.
+
+    Args:
+        tables: device -> the tables on it.
+        device: of the inputs.
+    """
+    found = tables.get(device)
+    if found is None:
+        with torch.inference_mode(False):  # tensors made in inference mode cannot be used for gradients
+            found = tables[device] = tables[torch.device("cpu")].to(device)
+    return found
 
 
 def torch_dtype(dtype: np.dtype[Any] | None, default: torch.dtype) -> torch.dtype:

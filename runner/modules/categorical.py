@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runner.modules.action_distribution import first_false, forbid
+from runner.modules.action_distribution import first_false, forbid, tables_on
 
 
 class Bernoulli:
@@ -174,12 +174,12 @@ class MultiCategorical:
 
     def mode(self, dist_inputs: Tensor) -> Tensor:
         """Return (B, *shape) integers."""
-        chosen = self._padded(dist_inputs).argmax(-1) + self._tables_on(dist_inputs.device).starts
+        chosen = self._padded(dist_inputs).argmax(-1) + tables_on(self._tables, dist_inputs.device).starts
         return chosen.to(self._dtype).reshape(*dist_inputs.shape[:-1], *self._shape)
 
     def log_prob(self, dist_inputs: Tensor, actions: Tensor) -> Tensor:
         """Return (B,) log probabilities of (B, *shape) actions."""
-        starts = self._tables_on(dist_inputs.device).starts
+        starts = tables_on(self._tables, dist_inputs.device).starts
         chosen = actions.reshape(*dist_inputs.shape[:-1], len(self.sizes)).long() - starts  # (B, D)
         return self._log_probs(dist_inputs).gather(-1, chosen.unsqueeze(-1)).squeeze(-1).sum(-1)
 
@@ -210,16 +210,9 @@ class MultiCategorical:
         """Reshape (B, sum(sizes)) -> (B, D, max(sizes))."""
         if self._is_even:
             return torch.unflatten(logits, -1, (len(self.sizes), -1))
-        tables = self._tables_on(logits.device)
+        tables = tables_on(self._tables, logits.device)
         padded = torch.unflatten(logits.index_select(-1, tables.columns), -1, tables.is_padding.shape)
         return padded.masked_fill(tables.is_padding, _PADDING_LOGIT)
-
-    def _tables_on(self, device: torch.device) -> _Tables:
-        tables = self._tables.get(device)
-        if tables is None:
-            with torch.inference_mode(False):  # tensors made in inference mode cannot be used for gradients
-                tables = self._tables[device] = self._tables[torch.device("cpu")].to(device)
-        return tables
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from runner.modules.action_distribution import torch_dtype
+from runner.modules.action_distribution import tables_on, torch_dtype
 
 _LOG_2PI = math.log(2 * math.pi)
 
@@ -152,14 +152,14 @@ class SquashedGaussian:
     def log_prob(self, dist_inputs: Tensor, actions: Tensor) -> Tensor:
         """Return (B,) log densities of (B, *shape) actions; one at a bound counts as just within."""
         flat = actions.reshape(*dist_inputs.shape[:-1], -1).to(dist_inputs.dtype)
-        tables = self._tables_on(flat.device)
+        tables = tables_on(self._tables, flat.device)
         x = ((flat - tables.center) / tables.scale).clamp(-_LARGEST_TANH, _LARGEST_TANH).atanh()
         return self._normal.log_prob(dist_inputs, x) - self._log_slopes(x).sum(-1)
 
     def entropy(self, dist_inputs: Tensor) -> Tensor:
         """Return (B,) nats: H(x) + E[log da/dx], the mean by Gauss-Hermite quadrature."""
         mean, log_std = dist_inputs.unsqueeze(-1).chunk(2, -2)  # (B, A, 1)
-        tables = self._tables_on(mean.device)
+        tables = tables_on(self._tables, mean.device)
         log_slopes = _log_tanh_slope(mean + log_std.exp() * tables.nodes) @ tables.weights + tables.log_scale  # (B, A)
         return self._normal.entropy(dist_inputs) + log_slopes.sum(-1)
 
@@ -186,11 +186,11 @@ class SquashedGaussian:
     def at_shares(self, shares: Tensor) -> Tensor:
         """Return the actions (..., *shape) at these shares (..., A) of the way between the bounds; of uniform shares
         they have the density `exp(-log_volume)`."""
-        tables = self._tables_on(shares.device)
+        tables = tables_on(self._tables, shares.device)
         return self._shaped(tables.center + (2.0 * shares - 1.0) * tables.scale)
 
     def _squashed(self, x: Tensor) -> Tensor:
-        tables = self._tables_on(x.device)
+        tables = tables_on(self._tables, x.device)
         return self._shaped(tables.center + tables.scale * x.tanh())
 
     def _shaped(self, flat: Tensor) -> Tensor:
@@ -202,14 +202,7 @@ class SquashedGaussian:
 
     def _log_slopes(self, x: Tensor) -> Tensor:
         """Return (B, A) log da/dx."""
-        return _log_tanh_slope(x) + self._tables_on(x.device).log_scale
-
-    def _tables_on(self, device: torch.device) -> _Tables:
-        tables = self._tables.get(device)
-        if tables is None:
-            with torch.inference_mode(False):  # tensors made in inference mode cannot be used for gradients
-                tables = self._tables[device] = self._tables[torch.device("cpu")].to(device)
-        return tables
+        return _log_tanh_slope(x) + tables_on(self._tables, x.device).log_scale
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import gymnasium as gym
 import numpy as np
 
 from runner.config.schemas import ModuleConfig
+from runner.episodes.spaces import leaf_spaces
 
 # Names of the axes: frames, height, width, channels. Frames become channels.
 HW, HWC, CHW, THWC, TCHW = "HW", "HWC", "CHW", "THWC", "TCHW"
@@ -101,16 +102,11 @@ def image_doubt(space: gym.Space[Any], config: ModuleConfig) -> str | None:
     return None
 
 
-def image_doubts(space: gym.Space[Any], config: ModuleConfig, path: str = "observations") -> Iterator[str]:
+def image_doubts(space: gym.Space[Any], config: ModuleConfig) -> Iterator[str]:
     """Yield `image_doubt` of each leaf of a space, after the leaf's place."""
-    if isinstance(space, gym.spaces.Dict):
-        for key, part in space.spaces.items():
-            yield from image_doubts(part, config, f"{path}[{key!r}]")
-    elif isinstance(space, gym.spaces.Tuple):
-        for index, part in enumerate(space.spaces):
-            yield from image_doubts(part, config, f"{path}[{index}]")
-    elif (doubt := image_doubt(space, config)) is not None:
-        yield f"{path}: {doubt}"
+    for path, leaf in leaf_spaces(space):
+        if (doubt := image_doubt(leaf, config)) is not None:
+            yield f"observations{''.join(f'[{key!r}]' for key in path)}: {doubt}"
 
 
 def clear_axes(space: gym.Space[Any]) -> str | None:

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
+from runner.episodes.spaces import Path, leaf_at, leaf_spaces
 from runner.modules.images import ImageFormat, image_doubts, image_format
 from runner.modules.layers import ACTIVATIONS, MLP, LayerOptions, initializer
 
@@ -98,8 +99,6 @@ def _bias_of(layer: nn.Conv2d) -> Tensor:
 
 
 Space = gym.Space[Any]
-# Keys and indices that lead to a leaf of a nested space.
-Path = tuple[Any, ...]
 
 _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
 
@@ -143,7 +142,7 @@ class ObservationEncoder(MLP):
         return MLP.forward(self, obs)
 
     def _features(self, obs: Any) -> Tensor:
-        parts = [encode(_leaf_at(obs, path)) for path, encode in self._encoders]
+        parts = [encode(leaf_at(obs, path)) for path, encode in self._encoders]
         return parts[0] if len(parts) == 1 else torch.cat(parts, -1)
 
 
@@ -208,26 +207,15 @@ def _leaf_encoder(space: Space, config: ModuleConfig) -> _LeafEncoder:
     return _Flatten(tuple(space.shape))
 
 
-def _encodable_leaves(space: Space, path: Path = ()) -> Iterator[tuple[Path, Space]]:
+def _encodable_leaves(space: Space) -> Iterator[tuple[Path, Space]]:
     """Yield the leaves of a space and their places, in the order of its keys; leaves without numbers are left out."""
     spaces = gym.spaces
-    if isinstance(space, spaces.Dict):
-        for key, part in space.spaces.items():
-            yield from _encodable_leaves(part, (*path, key))
-    elif isinstance(space, spaces.Tuple):
-        for index, part in enumerate(space.spaces):
-            yield from _encodable_leaves(part, (*path, index))
-    elif not isinstance(space, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
-        where = "observations" + "".join(f"[{key!r}]" for key in path)
-        raise TypeError(f"cannot encode {where}: got {space}; expected: {_SUPPORTED}")
-    elif math.prod(space.shape or ()) > 0:
-        yield path, space
-
-
-def _leaf_at(obs: Any, path: Path) -> Any:
-    for key in path:
-        obs = obs[key]
-    return obs
+    for path, leaf in leaf_spaces(space):
+        if not isinstance(leaf, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
+            where = "observations" + "".join(f"[{key!r}]" for key in path)
+            raise TypeError(f"cannot encode {where}: got {leaf}; expected: {_SUPPORTED}")
+        if math.prod(leaf.shape or ()) > 0:
+            yield path, leaf
 
 
 def _check_filters_are_used(space: Space, leaves: list[Space], config: ModuleConfig) -> None:

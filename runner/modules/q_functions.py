@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from runner.config.schemas import ModuleConfig
 from runner.episodes import nested
+from runner.episodes.spaces import map_leaf_spaces
 from runner.modules.actor_critic_module import head_options
 from runner.modules.layers import ALL, EnsembleMLP, Members
 from runner.modules.observation_encoder import ObservationEncoder, encoder_options
@@ -135,7 +136,7 @@ class WithQFunctions(nn.Module):
         self.critic = QEnsemble(observation_space, action_space, config, config.num_atoms)
         self.target_critic = target_of(self.critic)
         self._dropout = config.critic_dropout
-        self._bounds = _bounds_of(action_space)
+        self._bounds = map_leaf_spaces(_bounds_of, action_space)
 
     def draw_dropout(
         self, stream: np.random.Generator, num_members: int, num_rows: int
@@ -205,11 +206,7 @@ class _Bounds:
 
 
 def _bounds_of(space: gym.Space[Any]) -> Any:
-    """Return the bounds nested as the space, None for all but Boxes of floats."""
-    if isinstance(space, gym.spaces.Dict):
-        return {key: _bounds_of(part) for key, part in space.items()}
-    if isinstance(space, gym.spaces.Tuple):
-        return tuple(_bounds_of(part) for part in space.spaces)
+    """Return the bounds of a Box of floats; None for all other leaves."""
     if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return _Bounds(space)
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,33 +13,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from runner.episodes.spaces import Path, leaf_at
+
 Space = gym.Space[Any]
-# Keys and indices that lead to a leaf of a nested space.
-Path = tuple[Any, ...]
 Floats = npt.NDArray[np.float32]
 
 _ENCODABLE = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of these"
-
-
-def leaf_spaces(space: Space, path: Path = ()) -> Iterator[tuple[Path, Space]]:
-    """Yield the leaves of a space and their places, in the order of its keys; `((), space)` of one that is not
-    nested."""
-    if isinstance(space, gym.spaces.Dict):
-        for key, part in space.spaces.items():
-            yield from leaf_spaces(part, (*path, key))
-    elif isinstance(space, gym.spaces.Tuple):
-        for index, part in enumerate(space.spaces):
-            yield from leaf_spaces(part, (*path, index))
-    else:
-        yield path, space
-
-
-def leaf_at(column: Any, path: Path) -> npt.NDArray[Any]:
-    """Return the leaf of a nested column at a place."""
-    for key in path:
-        column = column[key]
-    leaf: npt.NDArray[Any] = column
-    return leaf
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from runner.episodes import nested
 from runner.episodes.columns import ColumnBlock
-from runner.episodes.spaces import blank_item
+from runner.episodes.spaces import blank_item, leaf_spaces, map_leaf_spaces, replace_leaf_spaces
 from runner.modules.images import CHW, TCHW, THWC, clear_axes
 from runner.pipelines.connector import ACTIONS, OBS, REWARDS, Batch, Connector
 from runner.pipelines.connector_graph import ConnectorGraph
 from runner.pipelines.connector_graphs import FrameStackGraph, PastGraph
-from runner.pipelines.flat_encoding import FlatEncoding, Floats, Space, leaf_spaces
+from runner.pipelines.flat_encoding import FlatEncoding, Floats, Space
 from runner.pipelines.observation_connector import ObservationConnector, check_keys, observation_rows, step_rows
 from runner.pipelines.requirements import Requirements
 from runner.rows.running_episodes import RunningEpisodes
@@ -65,15 +65,10 @@ class FrameStacking(Connector):
         """
         check_keys(type(self).__name__, "keys_to_leave", self._left, input_observation_space)
         self._space = input_observation_space
-        self._is_first = _stacks_first(input_observation_space)
-        return self._stacked_space(input_observation_space, self._left)
+        self._is_first = map_leaf_spaces(_stacks_first, input_observation_space)
+        return replace_leaf_spaces(self._stacked_space, input_observation_space, self._left)
 
-    def _stacked_space(self, space: Space, left: Collection[str] = ()) -> Space:
-        if isinstance(space, gym.spaces.Dict):
-            parts = space.spaces.items()
-            return gym.spaces.Dict([(key, part if key in left else self._stacked_space(part)) for key, part in parts])
-        if isinstance(space, gym.spaces.Tuple):
-            return gym.spaces.Tuple([self._stacked_space(part) for part in space.spaces])
+    def _stacked_space(self, space: Space) -> Space:
         if not isinstance(space, gym.spaces.Box):
             raise TypeError(f"FrameStacking stacks Box observations, alone or in a Dict or Tuple; here is {space}")
         before, is_first = self._num_frames - 1, _stacks_first(space)
@@ -213,12 +208,8 @@ def _blank_arrays(space: Space) -> Any:
     return nested.map_leaves(np.asarray, blank_item(space))
 
 
-def _stacks_first(space: Space) -> Any:
-    """Return for each leaf of a space whether its first axis holds channels or frames."""
-    if isinstance(space, gym.spaces.Dict):
-        return {key: _stacks_first(part) for key, part in space.spaces.items()}
-    if isinstance(space, gym.spaces.Tuple):
-        return tuple(_stacks_first(part) for part in space.spaces)
+def _stacks_first(space: Space) -> bool:
+    """Return whether the first axis of a leaf holds channels or frames."""
     return clear_axes(space) in (CHW, THWC, TCHW)
 
 

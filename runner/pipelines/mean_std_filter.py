@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from runner.episodes import nested
+from runner.episodes.spaces import map_leaf_spaces, replace_leaf_spaces
 from runner.pipelines.connector import LOSS_MASK, Batch
 from runner.pipelines.connector_graph import ConnectorGraph
 from runner.pipelines.connector_graphs import StandardisationGraph
@@ -139,14 +140,9 @@ class MeanStdFilter(ObservationConnector):
         if self._is_idle:
             return space
         self._merged = self._since_merge = Moments.of_nothing(shape)
-        return self._filtered_space(space, self._left)
+        return replace_leaf_spaces(self._filtered_space, space, self._left)
 
-    def _filtered_space(self, space: Space, left: Collection[str] = ()) -> Space:
-        if isinstance(space, gym.spaces.Dict):
-            parts = space.spaces.items()
-            return gym.spaces.Dict([(key, part if key in left else self._filtered_space(part)) for key, part in parts])
-        if isinstance(space, gym.spaces.Tuple):
-            return gym.spaces.Tuple([self._filtered_space(part) for part in space.spaces])
+    def _filtered_space(self, space: Space) -> Space:
         bound = np.inf if self._clip is None else self._clip
         return gym.spaces.Box(-bound, bound, space.shape, np.float32) if _is_filtered(space) else space
 
@@ -255,7 +251,7 @@ def _places_of(space: Space, start: int, left: Collection[str] = ()) -> tuple[An
         parts: dict[Any, Any] = {}
         for key, part in space.spaces.items():
             if key in left:
-                parts[key] = _nowhere(part)
+                parts[key] = map_leaf_spaces(lambda _: None, part)
             else:
                 parts[key], start = _places_of(part, start)
         return parts, start
@@ -267,13 +263,6 @@ def _places_of(space: Space, start: int, left: Collection[str] = ()) -> tuple[An
         return tuple(places), start
     stop = start + math.prod(space.shape or ()) if _is_filtered(space) else start
     return (slice(start, stop) if stop > start else None), stop
-
-
-def _nowhere(space: Space) -> Any:
-    """Return the structure of a space that passes unchanged."""
-    if isinstance(space, gym.spaces.Dict):
-        return {key: _nowhere(part) for key, part in space.spaces.items()}
-    return tuple(map(_nowhere, space.spaces)) if isinstance(space, gym.spaces.Tuple) else None
 
 
 def _taken(place: slice | None, leaf: npt.NDArray[Any], vectors: npt.NDArray[np.float32]) -> npt.NDArray[Any]:

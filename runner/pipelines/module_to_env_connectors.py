@@ -12,6 +12,7 @@ import torch
 from runner.config.algorithms import Schedule
 from runner.config.schedules import check_schedule, scheduled_value
 from runner.episodes import nested
+from runner.episodes.spaces import map_leaf_spaces, replace_leaf_spaces
 from runner.modules.action_distribution import MASKED_LOGIT
 from runner.modules.rl_module import RLModule
 from runner.pipelines.connector import (
@@ -234,17 +235,13 @@ class NormalizeAndClipActions(ModuleToEnvConnector):
         self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
     ) -> gym.Space[Any]:
         """Remember the bounds; the space stays."""
-        self._scalings = self._scaling_of(input_action_space)
+        self._scalings = map_leaf_spaces(self._scaling_of, input_action_space)
         if not any(nested.leaves(self._scalings)):
             self._scalings = None
         return input_action_space
 
     def _scaling_of(self, space: gym.Space[Any]) -> Any:
-        """Return for each leaf of the space what is done to its actions; None for nothing."""
-        if isinstance(space, gym.spaces.Dict):
-            return {key: self._scaling_of(part) for key, part in space.spaces.items()}
-        if isinstance(space, gym.spaces.Tuple):
-            return tuple(self._scaling_of(part) for part in space.spaces)
+        """Return how the actions of a leaf are scaled; None if they stay."""
         if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
             return None
         if self._normalizes and _is_bounded(space):
@@ -278,12 +275,10 @@ class NormalizeAndClipActions(ModuleToEnvConnector):
 def acting_space(space: gym.Space[Any], normalize_actions: bool) -> gym.Space[Any]:
     """Return the space that a module acts in: the environment's, with bounded Boxes of floats as [-1, 1] if
     normalised."""
-    if not normalize_actions:
-        return space
-    if isinstance(space, gym.spaces.Dict):
-        return gym.spaces.Dict([(key, acting_space(part, True)) for key, part in space.items()])
-    if isinstance(space, gym.spaces.Tuple):
-        return gym.spaces.Tuple([acting_space(part, True) for part in space.spaces])
+    return replace_leaf_spaces(_normalized, space) if normalize_actions else space
+
+
+def _normalized(space: gym.Space[Any]) -> gym.Space[Any]:
     if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating) and _is_bounded(space):
         return gym.spaces.Box(-1.0, 1.0, space.shape, space.dtype.type)
     return space

@@ -10,10 +10,11 @@ import gymnasium as gym
 import numpy as np
 
 from runner.episodes import SingleAgentEpisode, nested
+from runner.episodes.spaces import leaf_spaces
 from runner.pipelines.connector import OBS, Batch
 from runner.pipelines.connector_graph import ConnectorGraph, ObservationGraph
 from runner.pipelines.connector_kinds import EnvToModuleConnector
-from runner.pipelines.flat_encoding import FlatEncoding, Floats, Space, leaf_spaces
+from runner.pipelines.flat_encoding import FlatEncoding, Floats, Space
 from runner.pipelines.observation_connector import ObservationConnector, as_arrays, check_keys
 from runner.pipelines.requirements import Requirements
 from runner.rows.running_episodes import RunningEpisodes

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from runner.config.errors import ConfigError, Problem
 from runner.episodes import nested
+from runner.episodes.spaces import leaf_spaces
 from runner.module_parts import ActingParts
 from runner.modules.action_distribution import torch_dtype
 from runner.modules.flat_parameters import FlatParameters
@@ -93,9 +94,7 @@ def leaf_ports(prefix: str, role: str, space: gym.Space[Any]) -> list[Port]:
     Raises:
         ConfigError: a leaf is no array of numbers.
     """
-    return [
-        Port(join(prefix, path), role, _dtype_of(leaf), _shape_of(leaf), path) for path, leaf in space_leaves(space)
-    ]
+    return [Port(join(prefix, path), role, _dtype_of(leaf), _shape_of(leaf), path) for path, leaf in leaf_spaces(space)]
 
 
 def state_ports(prefix: str, initial: Any) -> list[Port]:
@@ -123,13 +122,6 @@ def rebuild(template: Any, leaf: Callable[[tuple[Any, ...]], Any], path: tuple[A
     if isinstance(template, tuple):
         return tuple(rebuild(part, leaf, (*path, index)) for index, part in enumerate(template))
     return leaf(path)
-
-
-def space_leaves(space: gym.Space[Any], path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], gym.Space[Any]]]:
-    """Return the leaves of a space and their places."""
-    from runner.pipelines.flat_encoding import leaf_spaces
-
-    return leaf_spaces(space, path)
 
 
 def _shape_of(space: gym.Space[Any]) -> tuple[int, ...]:

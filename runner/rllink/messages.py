@@ -20,6 +20,7 @@ from runner.config.errors import nearest_match
 from runner.env_runners.observation_checks import ObservationChecks
 from runner.episodes import nested
 from runner.episodes.columns import Column
+from runner.episodes.spaces import replace_leaf_spaces
 from runner.rllink.arrays import Block, SpaceCodec
 
 PROTOCOL_VERSION = 1
@@ -341,10 +342,10 @@ def widened(space: gym.Space[Any]) -> gym.Space[Any]:
 
     A Box of floats with bounds becomes wider by ten times its width on each side.
     """
-    if isinstance(space, gym.spaces.Dict):
-        return gym.spaces.Dict({key: widened(part) for key, part in space.spaces.items()})
-    if isinstance(space, gym.spaces.Tuple):
-        return gym.spaces.Tuple(tuple(widened(part) for part in space.spaces))
+    return replace_leaf_spaces(_widened_leaf, space)
+
+
+def _widened_leaf(space: gym.Space[Any]) -> gym.Space[Any]:
     if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
         return space
     largest = np.finfo(space.dtype).max

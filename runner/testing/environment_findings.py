@@ -14,8 +14,9 @@ from runner.config.errors import Problem, RunFailure
 from runner.config.schemas import ModuleConfig
 from runner.env_runners.env_answers import flag_of
 from runner.env_runners.env_makers import Environment, sub_environments
-from runner.env_runners.observation_checks import ObservationChecks, leaf_spaces, outline
+from runner.env_runners.observation_checks import ObservationChecks, outline
 from runner.episodes import nested
+from runner.episodes.spaces import leaf_spaces
 from runner.modules.images import image_doubts
 
 NUM_REPEATED = 200  # steps that are taken a second time

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from runner.episodes import SingleAgentEpisode, nested
 from runner.episodes.columns import block_from_episodes
+from runner.episodes.spaces import leaf_spaces
 from runner.pipelines import (
     AddObservationsFromEpisodesToBatch,
     AddOneTsToEpisodesAndTruncate,
@@ -25,7 +26,7 @@ from runner.pipelines import (
     WriteObservationsToEpisodes,
 )
 from runner.pipelines.connector import Connector
-from runner.pipelines.flat_encoding import FlatEncoding, leaf_spaces
+from runner.pipelines.flat_encoding import FlatEncoding
 from runner.pipelines.pipeline import LearnerConnectorPipeline, PipelineError
 from runner.rows.episode_list import EpisodeList
 from tests.episodes.test_columns import episode_of

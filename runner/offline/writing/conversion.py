@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from runner.config.errors import ConfigError, Problem, RunFailure
@@ -71,7 +72,7 @@ def convert(
     _check_apart(source.files, prepare_output(config), config.output_run_folders)
     episodes = steps = 0
     writer = EpisodeWriter(config, source.spaces, env_name or source.env_name, "0")
-    try:
+    with _removing_incomplete(writer):
         names: set[str] | None = None
         for block in source.blocks():
             names = set(block.columns) if names is None else names
@@ -81,9 +82,6 @@ def convert(
             if on_progress is not None:
                 on_progress(episodes, steps)
         written = writer.close()
-    except BaseException:
-        writer.discard()
-        raise
     num_files = len(source.files.paths) if source.files is not None else 0
     seconds = time.perf_counter() - started
     report = ConversionReport(
@@ -101,6 +99,16 @@ def convert(
     return report
 
 
+@contextmanager
+def _removing_incomplete(writer: EpisodeWriter) -> Iterator[None]:
+    """Remove the files of a writer if an exception ends the block."""
+    try:
+        yield
+    except BaseException:
+        writer.discard()
+        raise
+
+
 def _convert_env_episodes(
     recorded: RecordedEnvEpisodes, env_name: str | None, on_progress: Callable[[int, int], None] | None
 ) -> ConversionReport:
@@ -110,7 +118,7 @@ def _convert_env_episodes(
     as_rows = config.output_write_episodes and config.output_episode_format == "columns"
     num_rows = episodes = steps = 0
     writer = EpisodeWriter(config, None, env_name or recorded.env_name, "0", agent_spaces=recorded.spaces)
-    try:
+    with _removing_incomplete(writer):
         for part in recorded.episodes(counts):
             num_rows += len(part)
             if as_rows:
@@ -123,9 +131,6 @@ def _convert_env_episodes(
             if on_progress is not None:
                 on_progress(episodes, steps)
         written = writer.close()
-    except BaseException:
-        writer.discard()
-        raise
     num_files, seconds = len(recorded.files.paths), time.perf_counter() - started
     name, row = EnvEpisodeFormat.name, EnvEpisodeFormat.row
     report = ConversionReport(name, row, num_files, num_rows, episodes, steps, written, counts, seconds)
