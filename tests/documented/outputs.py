@@ -1,7 +1,8 @@
-"""What the docs show: the commands of a page, and below each what it prints, but for numbers and paths.
+"""Commands that the docs show and the output below each, compared except for numbers and paths.
 
-An unlabelled code block holds commands, what they print, or both; what stands in a block without commands is printed
-by the block before it, or is a message that a test expects. A block of another language shows neither.
+A `bash` block holds commands; the `text` block after it is their output. An unlabelled block holds commands, output or
+both. Output that does not follow commands is printed by the block before it, or is a message that a test expects.
+Other blocks show neither; a `text` block that follows no commands is a drawing.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from runner.config.errors import Problem
 from tests.conftest import ROOT
 from tests.support.problems import problems_in
 
-SHELL = ("python ", "cd ", "PYTHONPATH=", "make run")
-OTHER_PROGRAMS = ("#", "make ", "pip ", ".venv/", "git ", "docker ")
+SHELL = ("python ", "runner ", "cd ", "PYTHONPATH=", "make run")
+OTHER_PROGRAMS = ("#", "make ", "pip ", ".venv/", "git ", "docker ", "source ", "mlflow ")
 # Alternatives of a documented word, in the order in which they are tried.
 WORDS = (
     r"(?P<path>/\.\.\./\S*)",
@@ -62,8 +63,18 @@ class Block:
 def blocks_of(page: str) -> list[Block]:
     """The blocks of a page, in order."""
     tokens = MarkdownIt().parse((ROOT / page).read_text(encoding="utf-8"))
-    shown = [token for token in tokens if token.type == "fence" and token.info.strip() in ("", "bash", "sh")]
-    return [_read(token.content) for token in shown]
+    blocks: list[Block] = []
+    is_output = False
+    for token in tokens:
+        language = token.info.strip() if token.type == "fence" else None
+        if language in ("", "bash", "sh"):
+            blocks.append(_read(token.content))
+            is_output = bool(blocks[-1].commands)
+        elif language == "text" and is_output:
+            blocks.append(Block(printed=[line.rstrip() for line in token.content.splitlines() if line.strip()]))
+        elif token.type == "heading_open" or language is not None:
+            is_output = False
+    return blocks
 
 
 def is_message(documented: list[str]) -> bool:
@@ -122,7 +133,7 @@ def _read(text: str) -> Block:
     for line in text.replace("\\\n", " ").splitlines():
         line = line.rstrip().removeprefix("$ ")
         if line.startswith(SHELL):
-            block.commands.append(line)
+            block.commands.append(re.sub(r"^runner ", "python -m runner ", line))
         elif line.strip() and not line.startswith(OTHER_PROGRAMS):
             block.printed.append(line)
     return block
