@@ -10,7 +10,7 @@ import numpy as np
 
 from runner.env_runners.listeners import receiver_of
 from runner.env_runners.sample import Sample, Weights
-from runner.episodes.columns import Rollout, concat_blocks
+from runner.episodes.columns import ColumnBlock, Rollout, concat_blocks
 from runner.module_parts import ActingParts
 from runner.modules.flat_parameters import FlatParameters
 from runner.pipelines.pipeline import EnvToModulePipeline, ModuleToEnvPipeline
@@ -111,11 +111,10 @@ class ExternalEnvRunner:
             parts.module_to_env.at_env_steps(num_env_steps_sampled)
 
     def _new_version(self) -> Version | None:
-        """Add a version of the weights; None if they are those of the newest version."""
-        weights = self._weights
-        if not _differ(weights, self._published):
+        """Add a version if the weights have changed; return None if they have not."""
+        if not _differ(self._weights, self._published):
             return None
-        self._published = {module_id: np.array(vector) for module_id, vector in weights.items()}
+        self._published = {module_id: np.array(vector) for module_id, vector in self._weights.items()}
         self._journal.note_weights(self._service.versions.newest_seq_no + 1)
         return self.server.call(self._add_version())
 
@@ -133,7 +132,7 @@ class ExternalEnvRunner:
             add_returns(served.block, served.episodes)
         return [*chunks, *batch.served]
 
-    def _blocks_of(self, chunks: Sequence[SampledChunks]) -> dict[str, Any]:
+    def _blocks_of(self, chunks: Sequence[SampledChunks]) -> dict[str, ColumnBlock]:
         by_module = {
             module_id: [one.block for one in chunks if one.block.module_id == module_id] for module_id in self._intakes
         }

@@ -69,6 +69,16 @@ def test_a_message_that_is_refused_is_not_in_the_journal(serve: Serve, connect: 
     assert served.runner._journal.num_records == 0
 
 
+def test_a_sample_without_weights_keeps_those_of_the_sample_before(serve: Serve) -> None:
+    served = serve(OFF)
+    with Client(*served.address) as client:
+        first = served.sample(5, update=True)
+        client.send_episodes([episode(5)])
+        before = first.result(10).counts["rllink/weights_seq_no"]
+        client.send_episodes([episode(5, 1)])
+        assert served.runner.sample(5).counts["rllink/weights_seq_no"] == before
+
+
 def test_who_waits_for_weights_gets_them_also_if_they_did_not_change(serve: Serve, connect: Connect) -> None:
     served = serve()
     sampling = served.sample(5)
