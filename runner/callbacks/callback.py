@@ -121,7 +121,7 @@ class Callback(DeclaredState):
         """Called after an evaluation with its metrics."""
 
     def on_train_result(self, *, trainer: Any, result: Mapping[str, Any], metrics: Any, **kwargs: Any) -> None:
-        """Called after an iteration with its metrics and those of its evaluation; values reported now join them."""
+        """Called after an iteration with its metrics, including evaluation metrics; values reported here are added."""
 
     def on_env_runners_recreated(self, *, trainer: Any, num_restarts: int, metrics: Any, **kwargs: Any) -> None:
         """Called after an iteration in which env runners were restarted, with the number of restarts."""

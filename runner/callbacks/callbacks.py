@@ -1,4 +1,4 @@
-"""The callbacks of one process as one: each event goes to the callbacks that override its hook."""
+"""Callbacks of one process: calls, for each event, the hook of each callback that overrides it."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from runner.pipelines.pipeline_metrics import joined_reports
 
 
 class Callbacks(Part):
-    """Several callbacks, in order.
+    """Calls the hooks of several callbacks, in order.
 
     Args:
         callbacks: instances.
-        context: arguments that every event has besides its own.
+        context: arguments of all events, in addition to the event's arguments.
 
     Raises:
-        ConfigError: a callback declares metrics that cannot be, or has a hook that no event calls.
+        ConfigError: a callback declares invalid metrics, or has a hook that no event calls.
     """
 
     name = "callbacks"
@@ -69,9 +69,9 @@ class Callbacks(Part):
         """Call the hook of each callback that overrides it.
 
         Args:
-            hook: its name.
-            own: further arguments of each callback, or None for callbacks that are not called.
-            event: arguments of all callbacks.
+            hook: name of the method.
+            own: further arguments for each callback, or None for callbacks to skip.
+            event: arguments for all callbacks.
 
         Raises:
             RunFailure: a callback raised an error.
@@ -79,7 +79,7 @@ class Callbacks(Part):
         for index, method, metrics in self._heard[hook]:
             of_callback = {} if own is None else own[index]
             if of_callback is not None:
-                with _telling(self._callbacks[index], hook):
+                with _failures_reported(self._callbacks[index], hook):
                     method(**self.context, **event, **of_callback, metrics=metrics)
 
     # -- metrics -----------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class Callbacks(Part):
         return {callback_metric(name): meaning_of(self._reports, name) for name in self._reports}
 
     def take_metrics(self) -> ReducedMetrics:
-        """Return metric of the run -> what was reported since the last call, of all that are declared."""
+        """Return metric of the run -> values reported since the last call, for all declared metrics."""
         taken = {callback_metric(name): reduced for name, reduced in self._reduced.items()}
         for name, (reduction, _) in self._reports.items():
             self._reduced[name] = ReducedValue(reduction)
@@ -102,19 +102,19 @@ class Callbacks(Part):
         """Return class and state of each callback."""
         states = []
         for one in self._callbacks:
-            with _telling(one, "get_state"):
+            with _failures_reported(one, "get_state"):
                 states.append({"class": _path(one), "state": one.get_state()})
         return states
 
     def set_state(self, state: Sequence[Mapping[str, Any]]) -> None:
-        """Restore a state of `get_state`; callbacks that it does not have start afresh."""
+        """Restore a state of `get_state`; callbacks missing from the state start afresh."""
         self.restore(state)
 
     def restore(self, state: Sequence[Mapping[str, Any]]) -> list[int | None]:
-        """Restore a state of `get_state`, and return from where each callback was restored.
+        """Restore a state of `get_state`.
 
         Returns:
-            For each callback the place that it had in the state; None: it had none.
+            Index of each callback's state in `state`, or None for callbacks missing from it.
         """
         places: list[int | None] = []
         for one in self._callbacks:
@@ -122,16 +122,16 @@ class Callbacks(Part):
             place = next(free, None)
             places.append(place)
             if place is not None and state[place]["state"]:
-                with _telling(one, "set_state"):
+                with _failures_reported(one, "set_state"):
                     one.set_state(state[place]["state"])
         return places
 
 
 def build_callbacks(config: ExperimentConfig, **context: Any) -> Callbacks:
-    """Make the callbacks of a configuration, whose events all have the arguments `context`.
+    """Make the callbacks of a configuration; all of their events get the arguments `context`.
 
     Raises:
-        ConfigError: a path names no callback, its constructor fails, or the run never calls a hook that it overrides.
+        ConfigError: a path is not a callback, its constructor fails, or the run never calls a hook that it overrides.
     """
     made = []
     for index, block in enumerate(config.callbacks):
@@ -145,21 +145,20 @@ def build_callbacks(config: ExperimentConfig, **context: Any) -> Callbacks:
     callbacks = Callbacks(made, **context)
     is_evaluated = config.evaluation.evaluation_interval is not None
     if ENV_RUNNERS not in needs_of(config) and not is_evaluated:
-        _refuse(callbacks, EPISODE_HOOKS, "recorded data alone, without evaluation")
+        _reject(callbacks, EPISODE_HOOKS, "recorded data alone, without evaluation")
     elif config.env.is_external and not is_evaluated:
-        _refuse(callbacks, set(EPISODE_HOOKS) - set(EXTERNAL_HOOKS), "simulators that connect")
+        _reject(callbacks, set(EPISODE_HOOKS) - set(EXTERNAL_HOOKS), "simulators that connect")
     return callbacks
 
 
-def _refuse(callbacks: Callbacks, hooks: Collection[str], run: str) -> None:
+def _reject(callbacks: Callbacks, hooks: Collection[str], run: str) -> None:
     heard = [hook for hook in HOOKS if hook in hooks and callbacks.hears(hook)]
     if heard:
-        what = "no env runner of this run has the events that callbacks want to hear"
+        what = "the callbacks override hooks that no env runner of this run calls"
         raise ConfigError([Problem(what, "callbacks", f"{', '.join(heard)}, with {run}")])
 
 
 def _faults(callback: Callback, key: str) -> list[Problem]:
-    """Return what is wrong with the class of a callback."""
     name = type(callback).__name__
     problems = []
     for method in dir(type(callback)):
@@ -170,22 +169,22 @@ def _faults(callback: Callback, key: str) -> list[Problem]:
 
 
 def _unbound(callback: Callback, hook: str, key: str) -> Iterator[Problem]:
-    """Yield why a hook cannot take the arguments of its event, and ones that later versions may add."""
+    """Yield a problem if a hook does not accept its event's arguments and arguments that later versions add."""
     given = inspect.signature(getattr(Callback, hook)).parameters
     names = [name for name in given if name not in ("self", "kwargs")]
     method = getattr(callback, hook)
     try:
         inspect.signature(method).bind(**dict.fromkeys([*names, "a_later_one"]))
-    except (TypeError, ValueError) as error:  # it is no function at all, too
+    except (TypeError, ValueError) as error:  # it may not even be a function
         what = f"{hook} does not take all arguments of its event: {error}"
         where = f"{key}, {place_of(type(callback), hook)}"
         got = str(inspect.signature(method)) if callable(method) else repr(method)
-        yield Problem(what, where, got, f"(self, *, {', '.join(names)}, **kwargs), or some of them")
+        yield Problem(what, where, got, f"(self, *, {', '.join(names)}, **kwargs), or a subset of these arguments")
 
 
 @contextmanager
-def _telling(callback: Callback, method: str) -> Iterator[None]:
-    """Raise an error of the callback's method as a failure of the run, with the last line of its file."""
+def _failures_reported(callback: Callback, method: str) -> Iterator[None]:
+    """Raise an error of the callback's method as a failure of the run that names the last line in its file."""
     try:
         yield
     except RunnerError:

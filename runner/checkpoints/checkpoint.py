@@ -1,7 +1,7 @@
 """One checkpoint: a folder with `manifest.json`, and tensors, plain values and linked segments of each part.
 
-`<part>.safetensors` holds the arrays, `<part>.json` everything else (see `files`); each segment of a part has
-a file of its own, which the next checkpoint of the run links to. The manifest has the digest of every file, a
+`<part>.safetensors` holds the arrays, `<part>.json` everything else (see `files`). Each segment of a part has a
+separate file, to which the next checkpoint of the run links. The manifest contains the digest of every file, a
 signature, and a digest of itself. A folder is either complete or does not exist.
 """
 
@@ -46,15 +46,15 @@ SUFFIX = ".segment"
 
 
 class SegmentWriter:
-    """Puts the segments of a state into a checkpoint that is being written.
+    """Writes the segments of a state into a checkpoint.
 
-    A file of another checkpoint beside it is linked, not read: the new checkpoint is as complete as if all had been
-    written, and stays so when the other one is deleted. Files of other runs are never shared, and where the file system
-    has no links, values are written again.
+    The file of a segment that a previous checkpoint of the run contains is hard-linked, not read. The new checkpoint is
+    complete and stays complete if the other one is deleted. Files of other runs are never shared. If the file system
+    does not support links, values are written again.
 
     Args:
-        folder: hidden, until the checkpoint is complete.
-        place: of the complete checkpoint.
+        folder: hidden folder, until the checkpoint is complete.
+        place: path of the complete checkpoint.
     """
 
     def __init__(self, folder: Path, place: Path) -> None:
@@ -62,7 +62,7 @@ class SegmentWriter:
         self._placed: list[tuple[Segment, SegmentFile]] = []
 
     def put(self, part: str, segment: Segment) -> Reference:
-        """Link or write the file of a segment of a part of the state; return its name and its bytes."""
+        """Link or write the file of a segment of a part of the state; return its name and its size in bytes."""
         name = f"{part}.{len(self._placed):06d}{SUFFIX}"
         file = segment.file
         if self._is_linked(file, name):
@@ -78,31 +78,31 @@ class SegmentWriter:
             return False
         try:
             os.link(file.path, self._folder / name)
-        except OSError:  # no links here, or too many of one file
+        except OSError:  # the file system does not support links, or the file has too many
             return False
         return True
 
     @property
     def digests(self) -> dict[str, str]:
-        """The digest of each file by its name."""
+        """File name -> digest."""
         return {file.path.name: file.digest for _, file in self._placed if file.path is not None}
 
     def settle(self) -> None:
-        """Tell the segments where their files lie, now that the checkpoint is complete."""
+        """Set the final paths of the segments' files, now that the checkpoint is complete."""
         for segment, file in self._placed:
             segment.file.take_over(file)
 
 
 def stored_file(path: Path, num_bytes: int, digest: str) -> SegmentFile:
-    """Describe the file of a segment in a complete checkpoint."""
+    """Return the file of a segment in a complete checkpoint."""
     return SegmentFile(path, num_bytes, digest, partial(_read, path, digest))
 
 
 def stored_segment(folder: Path, digests: Mapping[str, str], reference: Reference) -> Segment:
-    """Return a segment in a complete checkpoint; it is read when its values are asked for.
+    """Return a segment in a complete checkpoint; it is read when its values are used.
 
     Raises:
-        CheckpointError: its file is missing or cut off.
+        CheckpointError: its file is missing or truncated.
     """
     name, num_bytes = str(reference[0]), int(reference[1])
     file = stored_file(folder / name, num_bytes, digests[name])
@@ -137,7 +137,7 @@ def save_checkpoint(folder: Path, state: Mapping[str, Any], manifest: Mapping[st
     """Write a checkpoint; `folder` appears when it is complete.
 
     Args:
-        folder: of the checkpoint; an existing one is replaced.
+        folder: folder of the checkpoint; an existing one is replaced.
         state: part name -> nested dicts and lists of arrays, tensors, segments, numbers, strings, booleans and None.
         manifest: plain values that are stored with the state; its `config` may have keys of any plain type.
 
@@ -188,12 +188,12 @@ def _put_in_place(temporary: Path, folder: Path) -> None:
 
 
 def load_checkpoint(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Load state and manifest of a checkpoint; arrays come back as numpy arrays.
+    """Load state and manifest of a checkpoint; arrays become numpy arrays.
 
-    Segments are read, and compared with their digests, when their values are asked for.
+    Segments are read, and compared with their digests, when their values are used.
 
     Raises:
-        CheckpointError: a file is missing, cut off or altered, or the version is unknown.
+        CheckpointError: a file is missing, truncated or altered, or the version is unknown.
     """
     manifest = read_manifest(folder)
     state = {}
@@ -222,12 +222,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         digest = manifest["digest"]
         version = manifest["schema_version"]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise broken("the checkpoint has no readable manifest", path, f"{type(error).__name__}: {error}") from error
+        raise broken("the checkpoint's manifest cannot be read", path, f"{type(error).__name__}: {error}") from error
     if version != SCHEMA_VERSION:
-        expected = (
-            f"{SCHEMA_VERSION}; read this checkpoint with the version of runner that wrote it, or start a new run"
-        )
-        raise broken("the checkpoint has another schema version", path, str(version), expected)
+        what = "the checkpoint was written with another schema version"
+        fix = "read this checkpoint with the version of runner that wrote it, or start a new run"
+        raise broken(what, path, str(version), str(SCHEMA_VERSION), fix)
     if digest != _manifest_digest(manifest):
         raise broken("the checkpoint was altered", path, f"digest {_manifest_digest(manifest)[:12]}", digest[:12])
     _check_manifest(path, manifest)
@@ -240,7 +239,7 @@ def config_of(manifest: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def origin_of(manifest: Mapping[str, Any]) -> str | None:
-    """Say why the checkpoint of a manifest counts as somebody else's; None if this installation wrote it."""
+    """Return why the checkpoint of a manifest is not trusted, or None if this installation signed it."""
     return foreign_reason({name: value for name, value in manifest.items() if name != "digest"}, KIND)
 
 
@@ -262,5 +261,5 @@ def _find_problems(path: Path, manifest: Mapping[str, Any]) -> Iterator[Problem]
         items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
         odd = [value] if not isinstance(value, kinds) else [one for one in items if not isinstance(one, item_kinds)]
         for one in odd[:1]:
-            what = f"the manifest's {name} is none that runner writes"
+            what = f"the manifest's {name} is not a value that runner writes"
             yield Problem(what, str(path), show_value(one)[:_MOST_LETTERS], expected)

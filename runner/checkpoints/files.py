@@ -1,8 +1,8 @@
-"""Files of checkpoints, written durably and read only if unaltered, and the values of a state in them.
+"""Files of checkpoints, written durably and read only if unaltered, and their encoding of a state.
 
-In the JSON `{"$array": name}` stands for an array, `{"$tuple": [...]}` for a tuple, `{"$segment": [name, bytes]}`
-for a segment, which has a file of its own. `{"$items": [[key, value], ...]}` stands for a dict with keys that are not
-texts, or that begin with `$`.
+In the JSON, `{"$array": name}` represents an array, `{"$tuple": [...]}` a tuple, and `{"$segment": [name, bytes]}` a
+segment, which has a separate file. `{"$items": [[key, value], ...]}` represents a dict with keys that are not strings,
+or that begin with `$`.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from runner.segments import Segment
 
 
 class CheckpointError(RunFailure):
-    """A checkpoint is cut off, altered or of another version."""
+    """A checkpoint is truncated, altered or of another version."""
 
 
 class OddCheckpointError(CheckpointError):
-    """A checkpoint is undamaged, but holds values that runner never writes: somebody forged it."""
+    """An undamaged checkpoint contains values that runner never writes: it was forged."""
 
     exit_code = UserError.exit_code
 
@@ -38,7 +38,7 @@ class UnstorableError(RunFailure, TypeError):
     """A state holds a value or a key of a type that a checkpoint cannot hold.
 
     Args:
-        name: of the value, `part/key/key`.
+        name: name of the value, `part/key/key`.
         kind: its type in words.
     """
 
@@ -57,11 +57,11 @@ def naming_checkpoint(folder: Path) -> Iterator[None]:
         raise CheckpointError(Problem(what, where=str(folder))) from error
 
 
-MISSING, ALTERED = "a file of the checkpoint is missing", "a file of the checkpoint was cut off or altered"
+MISSING, ALTERED = "a file of the checkpoint is missing", "a file of the checkpoint is truncated or altered"
 
 
 def write_file(path: Path, content: bytes) -> str:
-    """Write a file that outlives a loss of power; returns its SHA-256."""
+    """Write a file so that it survives a power failure; return its SHA-256."""
     with path.open("wb") as file:
         file.write(content)
         file.flush()
@@ -70,7 +70,7 @@ def write_file(path: Path, content: bytes) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """Let the names in a folder outlive a loss of power."""
+    """Make the names in a folder survive a power failure."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -82,7 +82,7 @@ def read_file(path: Path, digest: str) -> bytes:
     """Read a file with this SHA-256.
 
     Raises:
-        CheckpointError: it is missing, cut off or altered.
+        CheckpointError: the file is missing, truncated or altered.
     """
     try:
         content = read_regular(path)
@@ -94,13 +94,13 @@ def read_file(path: Path, digest: str) -> bytes:
     return content
 
 
-def broken(what: str, path: Path, got: str, expected: str | None = None) -> CheckpointError:
+def broken(what: str, path: Path, got: str, expected: str | None = None, fix: str | None = None) -> CheckpointError:
     """Make the error about a file or folder of a checkpoint."""
-    return CheckpointError(Problem(what, where=str(path), got=got, expected=expected))
+    return CheckpointError(Problem(what, where=str(path), got=got, expected=expected, fix=fix))
 
 
 Arrays = dict[str, np.ndarray[Any, Any]]
-Reference = list[Any]  # name and bytes of a segment's file
+Reference = list[Any]  # name and size in bytes of a segment's file
 
 _ARRAY, _TUPLE, _SEGMENT, _ITEMS = "$array", "$tuple", "$segment", "$items"
 _VALUES = "values"  # key of a segment's plain values in the header of its file
@@ -184,12 +184,11 @@ def _refuse_segment(segment: Segment) -> Reference:
 
 
 def _move_array(array: np.ndarray[Any, Any], name: str, arrays: Arrays) -> str:
-    """Put a copy of an array into `arrays`; return its name there."""
     if array.dtype.kind not in "biuf":
         raise UnstorableError(name, f"an array of {array.dtype}")
-    while name in arrays:  # {"a/b": ...} beside {"a": {"b": ...}}
+    while name in arrays:  # for example {"a/b": ...} next to {"a": {"b": ...}}
         name += "'"
-    arrays[name] = np.array(array, order="C")  # a copy: tensors may share memory, and safetensors wants C order
+    arrays[name] = np.array(array, order="C")  # a copy: tensors may share memory, and safetensors needs C order
     return name
 
 

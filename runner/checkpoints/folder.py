@@ -1,4 +1,4 @@
-"""The checkpoints of a run: their names, which are kept, where it continues, and which ones new modules begin with."""
+"""The checkpoints of a run: names, retention, the choice when a run resumes, and sources of initial weights."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from runner.segments import find_segments
 
 _log = logging.getLogger(__name__)
 
-# Runs that are named for a folder above them; a sweep's are at outputs/EXPERIMENT/DATE/TIME/NUMBER.
+# A message names runs below a folder; runs of a sweep are in outputs/EXPERIMENT/DATE/TIME/NUMBER.
 _MOST_RUNS, _DEEPEST_RUN, _MOST_FOLDERS = 5, 4, 5000
 
 
 class CheckpointFolder:
-    """`<run dir>/checkpoints/iteration_000010` and so on: the newest `keep_last` and the best `keep_best`.
+    """Manages `<run dir>/checkpoints/iteration_000010` etc.: keeps the newest `keep_last` and the best `keep_best`.
 
     Args:
-        run_dir: of the run.
+        run_dir: folder of the run.
         config: the `checkpoint` block.
-        is_held: whether a checkpoint is being read, and must stay for now.
+        is_held: returns whether a checkpoint is being read, and must not be deleted now.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class CheckpointFolder:
         self._is_held = is_held
 
     def save(self, state: Mapping[str, Any], manifest: Mapping[str, Any], result: Mapping[str, Any]) -> Path:
-        """Write the checkpoint of the iteration that `result` reports; then drop checkpoints that are not kept.
+        """Write the checkpoint of the iteration that `result` reports; then delete checkpoints that are not kept.
 
-        Checkpoints of later iterations are dropped, too: the run has gone back to an older one meanwhile.
+        Checkpoints of later iterations are also deleted: the run has been resumed from an older one.
         """
         folder = self.path / f"iteration_{result['training_iteration']:06d}"
         save_checkpoint(folder, state, {**manifest, "result": dict(result)})
@@ -57,7 +57,7 @@ class CheckpointFolder:
         leftovers = self.path.glob(".iteration_*.tmp")  # of a process that was killed while it wrote
         for folder in leftovers:
             shutil.rmtree(folder, ignore_errors=True)
-        folders = list_checkpoints(self.path)  # none if somebody has moved the run dir meanwhile
+        folders = list_checkpoints(self.path)  # empty if the run dir was moved meanwhile
         for folder in [folder for folder in folders if _iteration(folder) > _iteration(newest)]:
             folders.remove(folder)
             _remove(folder)
@@ -67,19 +67,19 @@ class CheckpointFolder:
                 _remove(folder)
 
     def prune(self) -> None:
-        """Drop checkpoints that are not kept, once nothing holds them."""
+        """Delete checkpoints that are not kept and not being read."""
         folders = list_checkpoints(self.path)
         if folders:
             self._prune(folders[-1])
 
     def best(self, count: int = 1) -> list[Path]:
-        """Return the best checkpoints by `checkpoint.metric`, best first; ones without the metric do not count."""
+        """Return the best checkpoints by `checkpoint.metric`, best first; skip checkpoints without the metric."""
         sign = 1 if self._config.mode == "max" else -1
         scored = []
         for folder in list_checkpoints(self.path):
             try:
                 value = read_manifest(folder)["result"].get(self._config.metric)
-            except CheckpointError as error:  # no reason to end a healthy run; loading it would report it
+            except CheckpointError as error:  # must not end a healthy run; loading the checkpoint reports it
                 _log.warning("%s", error)
                 continue
             if value is not None and not math.isnan(value):
@@ -88,9 +88,10 @@ class CheckpointFolder:
 
 
 def check_intact(checkpoint: Path) -> None:
-    """Raise `CheckpointError` when a checkpoint is cut off or altered; it names the newest older intact one.
+    """Check all files of a checkpoint; the content of segments is checked when they are read.
 
-    The content of segments is checked when they are read.
+    Raises:
+        CheckpointError: the checkpoint is truncated or altered; names the newest older intact one.
     """
     with naming_older(checkpoint):
         load_checkpoint(checkpoint)
@@ -98,7 +99,7 @@ def check_intact(checkpoint: Path) -> None:
 
 @contextmanager
 def naming_older(checkpoint: Path) -> Iterator[None]:
-    """Let a `CheckpointError` about a checkpoint name the newest older intact one."""
+    """Add the newest older intact checkpoint to a `CheckpointError` about a checkpoint."""
     try:
         yield
     except CheckpointError as error:
@@ -138,7 +139,7 @@ def _remove(folder: Path) -> None:
 
 
 def newest_checkpoint(path: Path) -> Path:
-    """Find the checkpoint that a command-line argument means: a checkpoint itself, or the newest of a run.
+    """Find the checkpoint for a command-line argument: a checkpoint, or a run, whose newest checkpoint is used.
 
     Raises:
         UserError: there is no checkpoint, or it may not be read.
@@ -148,19 +149,20 @@ def newest_checkpoint(path: Path) -> Path:
     if is_checkpoint_path(path):
         return path
     if not path.is_dir():
-        raise UserError(f"{path}: no such folder; give the run dir of a run or one of its checkpoints")
+        raise UserError(f"{path}: folder not found; pass the run dir of a run or one of its checkpoints")
     folders = list_checkpoints(path / "checkpoints")
     if not folders:
         below = _runs_below(path)
         if below:
-            what = f"{path} has no checkpoint; runs below it that have one, newest first:"
+            what = f"{path} does not contain a checkpoint; runs with checkpoints below it, newest first:"
             raise UserError("\n".join([what, *(f"   {run}" for run in below)]))
-        raise UserError(f"{path} has no checkpoint; a run writes one every checkpoint.every_iterations and at its end")
+        what = f"{path} does not contain a checkpoint"
+        raise UserError(f"{what}; a run writes one every checkpoint.every_iterations and at its end")
     return folders[-1]
 
 
 def _runs_below(path: Path) -> list[Path]:
-    """Return the newest runs with a checkpoint in the folders below one, newest first; not all of a large tree."""
+    """Return the newest runs with a checkpoint below a folder, newest first; a large tree is searched incompletely."""
     newest: dict[Path, float] = {}
     folders = deque([(path, 0)])
     for _ in range(_MOST_FOLDERS):
@@ -178,12 +180,12 @@ def _runs_below(path: Path) -> list[Path]:
 def _visible_folders(path: Path) -> list[Path]:
     try:
         return [Path(entry) for entry in os.scandir(path) if entry.is_dir() and not entry.name.startswith(".")]
-    except OSError:  # it has gone, or may not be read
+    except OSError:  # it was deleted, or may not be read
         return []
 
 
 def is_checkpoint_path(path: Path) -> bool:
-    """Return whether a command-line argument means a checkpoint, and not a run."""
+    """Return whether a command-line argument is the path of a checkpoint, not of a run."""
     return (path / MANIFEST).exists() or path.name.startswith("iteration_")
 
 
@@ -192,7 +194,7 @@ _FIELD = "load_state_path"
 
 @dataclass(frozen=True)
 class ModuleSource:
-    """A checkpoint, and the digest of its manifest (64 hexadecimal digits), which has the digests of its files."""
+    """A checkpoint, and the digest of its manifest (64 hexadecimal digits), which covers all files."""
 
     checkpoint: Path
     digest: str
@@ -201,15 +203,18 @@ class ModuleSource:
 def module_sources(
     config: ExperimentConfig, where: Callable[[str], str | None] = lambda key: key
 ) -> dict[str, ModuleSource]:
-    """Find the checkpoint of each `load_state_path` of the module blocks, by its path in the configuration.
+    """Find the checkpoint for each `load_state_path` of the module blocks.
 
     Args:
-        config: of a new run; a resumed run has its parameters already.
-        where: dotted key -> the place of its value, for messages.
+        config: configuration of a new run; a resumed run already has its parameters.
+        where: returns the source of the value of a dotted key, for messages.
+
+    Returns:
+        Path in the configuration -> its checkpoint.
 
     Raises:
-        ConfigError: folders have no checkpoint; all of them.
-        CheckpointError: a manifest is cut off or altered.
+        ConfigError: folders do not contain a checkpoint; names all of them.
+        CheckpointError: a manifest is truncated or altered.
     """
     sources: dict[str, ModuleSource] = {}
     problems: list[Problem] = []
@@ -242,7 +247,7 @@ def _absolute(path: str) -> Path:
 
 
 def shared_state_in(state: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return module id -> merged state of connectors that runners share.
+    """Return module id -> merged state of connectors that env runners share.
 
     Raises:
         KeyError: the state has neither env runners nor recorded data.

@@ -1,7 +1,7 @@
-"""Trust in the configuration of a checkpoint: without it commands do nothing beyond computing.
+"""Trust in the configuration of a checkpoint: commands only compute with an untrusted one.
 
-`docs/explanation/trust.md` has the rule. A configuration is trusted if this installation has signed it, or if a person
-passes `--trust` after reading its demands.
+See `docs/explanation/trust.md` for the rule. A configuration is trusted if this installation has signed it, or if the user passes
+`--trust` after reading its requirements.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _OF_LEARNING = (
     *_OF_DATA,
     "experiment",
 )
-# Starts of the dotted keys that a kind of command does not use.
+# Prefixes of the dotted keys that a kind of command does not use.
 TRAINING: tuple[str, ...] = ()
 ACTING = (*_OF_LEARNING, "experiment_name", "offline.input_", "offline.output")
 RECORDING = (*_OF_LEARNING, "experiment_name", "offline.input_")
@@ -37,11 +37,11 @@ EXPORTING = (*_OF_LEARNING, "experiment_name", "offline", "evaluation", "ray", *
 
 
 class UntrustedError(UserError):
-    """A configuration of another origin demands what only a trusted one gets."""
+    """An untrusted configuration needs permissions that only trusted ones get."""
 
     def __init__(self, what: str, where: object, reason: str, requirements: Sequence[TrustRequirement]) -> None:
         self.requirements = tuple(requirements)
-        head = [f"{what} comes from elsewhere and asks for what only a trusted one gets"]
+        head = [f"{what} is not signed with your key and needs permissions that only trusted ones get"]
         head += [f"   where         {where}", f"   origin        {reason}"]
         width = max((len(requirement.key) for requirement in requirements), default=0)
         listed = [
@@ -52,10 +52,10 @@ class UntrustedError(UserError):
 
 
 def find_links(folder: Path) -> list[TrustRequirement]:
-    """The symbolic links in a folder and the folders in it: whoever writes there would write where they lead."""
+    """Return the symbolic links in a folder and its subfolders; writing through them would change other files."""
     paths = [
         Path(place, name) for place, folders, files in os.walk(folder) for name in (*folders, *files)
-    ]  # walks through no link
+    ]  # does not follow links
     return [
         TrustRequirement("follows", str(path.relative_to(folder)), str(path.readlink()))
         for path in (folder, *paths)
@@ -64,7 +64,7 @@ def find_links(folder: Path) -> list[TrustRequirement]:
 
 
 def check_links(run_dir: Path, checkpoint: Path) -> None:
-    """Refuse a run of another origin with symbolic links among its files.
+    """Reject an untrusted run with symbolic links among its files.
 
     Raises:
         UntrustedError: there are links; all of them are listed.
@@ -79,8 +79,8 @@ class StoredValues:
     """The configuration of a checkpoint, safe to resolve.
 
     Attributes:
-        values: unresolved; without resolvers if of another origin.
-        reason: why it counts as somebody else's; None if it is trusted.
+        values: unresolved values; without resolvers if untrusted.
+        reason: why the checkpoint is not trusted, or None if it is.
     """
 
     checkpoint: Path
@@ -91,12 +91,12 @@ class StoredValues:
 
     @classmethod
     def of(cls, checkpoint: Path, manifest: Mapping[str, Any], is_trusted: bool) -> StoredValues:
-        """Take the configuration of a manifest.
+        """Make it from the manifest of a checkpoint.
 
         Args:
-            checkpoint: its folder.
-            manifest: of the checkpoint.
-            is_trusted: a person trusts it, whatever its origin.
+            checkpoint: folder of the checkpoint.
+            manifest: its manifest.
+            is_trusted: whether the user trusts it, whatever its origin.
         """
         reason = None if is_trusted else origin_of(manifest)
         config = config_of(manifest)
@@ -107,11 +107,11 @@ class StoredValues:
         """Compose the configuration with overrides of single keys; their problems are collected, not raised.
 
         Args:
-            overrides: of the person at the command line, trusted.
-            unused: starts of the dotted keys that the command does not use.
+            overrides: trusted overrides from the command line.
+            unused: prefixes of the dotted keys that the command does not use.
 
         Raises:
-            UntrustedError: the configuration is of another origin and asks for more than computing.
+            UntrustedError: the configuration is not trusted and needs to do more than compute.
             CheckpointError: the configuration does not fit this version of runner.
         """
         with naming_checkpoint(self.checkpoint):
@@ -127,13 +127,13 @@ class StoredValues:
         unused: Collection[str] = TRAINING,
         trusted_blocks: Collection[str] = (),
     ) -> None:
-        """Check the demands of a configuration composed of these values; raises `UntrustedError`.
+        """Check the permissions that a composed configuration needs; raises `UntrustedError`.
 
         Args:
-            composed: configuration of which nothing has been imported.
-            overrides: of the composition.
-            unused: starts of the dotted keys that the command does not use.
-            trusted_blocks: blocks that the person at the command line chose.
+            composed: configuration from which nothing has been imported.
+            overrides: overrides of the composition.
+            unused: prefixes of the dotted keys that the command does not use.
+            trusted_blocks: blocks that the user chose on the command line.
         """
         if self.reason is None:
             return

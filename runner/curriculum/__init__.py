@@ -1,4 +1,4 @@
-"""Curricula: an environment's options as tasks, drawn for each episode by what was learned so far."""
+"""Curricula: an environment's options as tasks, drawn for each episode according to the results so far."""
 
 from __future__ import annotations
 

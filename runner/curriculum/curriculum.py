@@ -1,4 +1,4 @@
-"""The curriculum of a run: what episodes say of its tasks, and how likely each task is drawn next."""
+"""The curriculum of a run: outcomes of its tasks, and the probability of drawing each task."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from runner.rows.task_outcomes import TASK_OUTCOMES, TaskOutcome
 
 
 class Curriculum(Part):
-    """Keeps the outcomes of a run's tasks, and tells env runners how likely each is drawn.
+    """Keeps the outcomes of a run's tasks, and sends the probability of each task to env runners.
 
     Args:
-        config: the block.
+        config: the `curriculum` block.
     """
 
     name = TASK_OUTCOMES
@@ -39,7 +39,7 @@ class Curriculum(Part):
         return dict(zip(self._names, odds.tolist(), strict=True))
 
     def add(self, outcomes: Sequence[TaskOutcome]) -> None:
-        """Take in the outcomes of training episodes, and promote the next task once it is time."""
+        """Add the outcomes of training episodes, and promote the next task if its condition holds."""
         progress, smoothing = self._progress, self._config.smoothing
         for task, value in outcomes:
             record = progress.records[task]
@@ -101,7 +101,7 @@ class Curriculum(Part):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`; tasks that it does not know begin anew."""
+        """Restore a state of `get_state`; tasks missing from it start afresh."""
         for name in self._names:
             saved = state["records"].get(name)
             newest: deque[float] = deque(maxlen=self._config.window)

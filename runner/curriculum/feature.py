@@ -1,4 +1,4 @@
-"""What a curriculum adds to a run: its part, and environments that draw tasks."""
+"""The curriculum as a feature: its part, and environments that draw tasks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class CurriculumFeature(Feature):
     title = "the curriculum"
 
     def check(self, specs: Mapping[str, ModuleSpec]) -> None:
-        """Begin an episode of each task, in environments that are made for this alone; of levels, the first and last.
+        """Begin an episode of each task in temporary environments; of levels, only the first and the last.
 
         Raises:
             ConfigError: the environment of a task cannot be made, has other spaces, or cannot be reset with its
@@ -46,11 +46,11 @@ class CurriculumFeature(Feature):
             raise ConfigError(problems)
 
     def make_part(self, module_parts: Mapping[str, ModuleParts]) -> Curriculum:
-        """Make the part that follows how well each task goes."""
+        """Make the part that follows the results of each task."""
         return Curriculum(self.config.curriculum)
 
     def env_maker(self, has_several_agents: bool) -> Callable[[], TaskedEnv | TaskedMultiAgentEnv]:
-        """Return what makes an environment each of whose episodes belongs to a task."""
+        """Return a function that makes an environment whose resets draw tasks."""
         return partial(_make_agents_env if has_several_agents else _make_env, self.config)
 
     def make_listener(self, env: Any) -> TaskedEpisodes:
@@ -73,7 +73,7 @@ def _problems_of_task(name: str, env: Tasked, config: ExperimentConfig) -> list[
         options = show_value(read_tasks(config.curriculum)[name].options)
         what = f"task {name}: reset(options={options}) fails: {problem.what}"
         got = options if num_levels is None else str(num_levels)
-        return [replace(problem, what=what, got=got, expected=f"what reset of {config.env.name} takes")]
+        return [replace(problem, what=what, got=got, expected=f"options that reset of {config.env.name} accepts")]
     return []
 
 
@@ -88,7 +88,7 @@ def _make_agents_env(config: ExperimentConfig) -> TaskedMultiAgentEnv:
 
 def _arguments(config: ExperimentConfig, make: Any) -> tuple[Any, ...]:
     tasks, evaluated = read_tasks(config.curriculum), evaluated_tasks(config.curriculum)
-    # What evaluations draw from; training is told otherwise before its first episode.
+    # Odds of evaluations; training receives other odds before its first episode.
     odds = {name: 1 / len(evaluated) for name in evaluated}
     return partial(_make_with, config.env, make), tasks, odds, config.curriculum.measure
 
@@ -100,6 +100,6 @@ def _make_with(env: EnvConfig, make: Any, env_config: Mapping[str, Any]) -> Any:
 def _make_single(env: EnvConfig) -> gym.Env[Any, Any]:
     made = make_environment(env, 1, "sync")
     if not isinstance(made, gym.Env):
-        what = f"a curriculum resets environments one by one, and {env.name} makes {type(made).__name__}"
+        what = f"a curriculum needs environments that are reset one by one, but {env.name} makes {type(made).__name__}"
         raise ConfigError([Problem(what, "env", env.name, "a gymnasium.Env")])
     return made

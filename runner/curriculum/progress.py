@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 @dataclass
 class TaskRecord:
-    """What the episodes of one task say.
+    """Results of the episodes of one task.
 
     Attributes:
         newest: values of the newest episodes, at most `curriculum.window`.
-        num_episodes: so far.
-        last: number of its last episode among the ones of all tasks, from 1; 0: there was none.
-        best: the largest value; None before the first episode.
+        num_episodes: number of episodes so far.
+        last: number of its last episode, counted over all tasks from 1; 0 before the first episode.
+        best: the largest value, or None before the first episode.
         fast, slow: moving averages of the values.
     """
 
@@ -27,7 +27,7 @@ class TaskRecord:
 
     @property
     def mean(self) -> float | None:
-        """Mean value of the newest episodes; None without any."""
+        """Mean value of the newest episodes, or None before the first episode."""
         return sum(self.newest) / len(self.newest) if self.newest else None
 
 
@@ -37,8 +37,8 @@ class Progress:
 
     Attributes:
         records: task -> its record, from the easiest task to the hardest.
-        promoted: number of the newest task that was promoted.
-        num_episodes: of all tasks.
+        promoted: index of the newest promoted task.
+        num_episodes: number of episodes of all tasks.
     """
 
     records: dict[str, TaskRecord] = field(default_factory=dict)

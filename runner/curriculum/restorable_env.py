@@ -1,4 +1,4 @@
-"""An environment of which a running episode can be brought back."""
+"""An environment whose running episode can be restored."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from runner.episodes import nested
 
 
 class RestorableEnv:
-    """Steps an environment, and brings its episode back: by its own state, else by a replay of the actions so far.
+    """Steps an environment, and restores its episode from its own state or by replaying the actions so far.
 
-    As in `SyncEnvironments`, its own state counts where its wrappers keep no lists or deques; before a replay wrappers
-    get the state that they had when the episode began. An environment with several agents is one layer.
+    As in `SyncEnvironments`, its own state is used if none of its wrappers keeps lists or deques. Before a replay,
+    wrappers get the state that they had when the episode began. An environment with several agents is a single layer.
 
     Args:
         env: a `gymnasium.Env` or a `MultiAgentEnv`.
 
     Attributes:
-        env: the same.
+        env: the environment.
         has_begun: whether it was ever reset.
     """
 
@@ -37,28 +37,28 @@ class RestorableEnv:
         self.has_begun = False
         self._has_several_agents = isinstance(env, MultiAgentEnv)
         self._layers = [env] if self._has_several_agents else layers_of(env)
-        self._tells = all(map(tells_its_state, self._layers[:-1])) and has_own_state(self._layers[-1])
+        self._saves_state = all(map(tells_its_state, self._layers[:-1])) and has_own_state(self._layers[-1])
         self._lasting = [] if self._has_several_agents else lasting_wrappers(env)
         self._at_start: list[dict[str, Any]] = []
         self._actions: list[Any] = []
 
     def reset(self, seed: int | None, options: Mapping[str, Any]) -> Any:
-        """Reset the environment, with options where there are any."""
+        """Reset the environment, with options if there are any."""
         self.has_begun = True
         self._actions = []
-        if not self._tells:
+        if not self._saves_state:
             self._at_start = [state_of(wrapper) for wrapper in self._lasting]
         return self.env.reset(seed=seed, **({"options": copy.deepcopy(dict(options))} if options else {}))
 
     def step(self, action: Any) -> Any:
         """Take a step."""
-        if not self._tells:
+        if not self._saves_state:
             self._actions.append(copy.deepcopy(action))  # the environment may write into its own
         return self.env.step(action)
 
     def get_state(self, is_running: bool) -> dict[str, Any]:
-        """Return what the next step, or where no episode runs the next reset, depends on."""
-        if self._tells:
+        """Return the state that the next step depends on, or the next reset if no episode is running."""
+        if self._saves_state:
             return {"layers": [state_of(layer) for layer in self._layers]}
         if not is_running:
             return {"lasting": [state_of(wrapper) for wrapper in self._lasting]}
@@ -66,10 +66,10 @@ class RestorableEnv:
         return {"lasting": list(self._at_start), "actions": actions}
 
     def set_state(self, state: Mapping[str, Any], begin: Callable[[], Any]) -> None:
-        """Continue from a state of `get_state`.
+        """Restore a state of `get_state`.
 
         Args:
-            state: of an environment like this one.
+            state: state of an environment of the same kind.
             begin: resets as at the beginning of the episode that ran.
         """
         for wrapper, wrapper_state in zip(self._lasting, state.get("lasting", ()), strict=False):

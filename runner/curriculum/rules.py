@@ -33,11 +33,11 @@ def _promote(config: CurriculumConfig, progress: Progress) -> Odds:
 
 
 def _learning_progress(config: CurriculumConfig, progress: Progress) -> Odds:
-    """Draw tasks in proportion to |fast - slow|, of two moving averages of their values.
+    """Draw tasks in proportion to |fast - slow|, the difference of two moving averages of their values.
 
-    Tasks whose values fall count like tasks whose values rise: they are being forgotten (Matiisen et al., 2017,
-    https://arxiv.org/abs/1707.00183). The slow average is one of the fast one (Kanitscheider et al., 2021,
-    https://arxiv.org/abs/2106.14876, who reweigh it further). Tasks without an episode share what they are of all.
+    Tasks whose values fall count like tasks whose values rise, because they are being forgotten (Matiisen et al., 2017,
+    https://arxiv.org/abs/1707.00183). The slow average is an average of the fast one (Kanitscheider et al., 2021,
+    https://arxiv.org/abs/2106.14876, who reweigh it further). K new tasks of N share a probability of K / N.
     """
     records = list(progress.records.values())
     changes = np.array([abs(record.fast - record.slow) for record in records])
@@ -48,12 +48,13 @@ def _learning_progress(config: CurriculumConfig, progress: Progress) -> Odds:
 def _regret(config: CurriculumConfig, progress: Progress) -> Odds:
     """Draw tasks by prioritised level replay (Jiang et al., 2021, https://arxiv.org/abs/2010.03934).
 
-    Tasks are ranked by a score; the probability is a mixture of (1 / rank) ** (1 / temperature) and of the episodes
-    since the task's last one, and tasks without an episode share what they are of all. The score is an estimate of the
-    regret, the largest value that an episode of the task had minus the mean of the newest ones. The paper's is the
-    magnitude of the value loss, for which the learner would have to score each episode; "maximum Monte Carlo" of
-    Jiang et al., 2021b, https://arxiv.org/abs/2110.02439, takes the largest return, too, and subtracts the value
-    function.
+    Tasks are ranked by a score. The probability mixes (1 / rank) ** (1 / temperature) with the number of episodes since
+    the task's last one. K tasks of N without an episode share a probability of K / N.
+
+    The score estimates the regret: the largest value of the task's episodes minus the mean of the newest ones. The
+    paper uses the magnitude of the value loss, for which the learner would have to score each episode. "Maximum Monte
+    Carlo" (Jiang et al., 2021b, https://arxiv.org/abs/2110.02439) also takes the largest return, and subtracts the
+    value function.
     """
     records = list(progress.records.values())
     is_new = np.array([not record.num_episodes for record in records])
@@ -69,7 +70,7 @@ def _regret(config: CurriculumConfig, progress: Progress) -> Odds:
 
 
 def _with_new(odds: Odds, is_new: npt.NDArray[np.bool_]) -> Odds:
-    """Let tasks without an episode share what they are of all, and the others the rest."""
+    """Give K new tasks of N the probability K / N in total, and scale the odds of the others to the rest."""
     share = is_new.mean()
     return share * _shares(is_new.astype(float)) + (1 - share) * _shares(odds * ~is_new) if is_new.any() else odds
 
@@ -79,7 +80,7 @@ def _explored(odds: Odds, config: CurriculumConfig) -> Odds:
 
 
 def _shares(weights: Odds) -> Odds:
-    """Return weights that sum to 1; all alike where there are none."""
+    """Return weights that sum to 1; uniform if all weights are zero."""
     total = weights.sum()
     return weights / total if total > 0 else np.full(len(weights), 1 / len(weights))
 

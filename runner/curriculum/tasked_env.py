@@ -1,4 +1,4 @@
-"""Environments whose episodes are of tasks, which each reset draws."""
+"""Environments whose resets draw a task for each episode."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from runner.curriculum.restorable_env import RestorableEnv
 from runner.env_runners.multi_agent_env import AgentDict, MultiAgentEnv, StepDicts
 from runner.streams import random_stream
 
-# The key of infos that has the name of the task.
+# Key of infos with the name of the task.
 TASK = "task"
-# Makes an environment with these arguments in the place of equal ones of the `env` block.
+# Makes an environment with these arguments, which replace arguments of the `env` block.
 MakeEnv = Callable[[Mapping[str, Any]], Any]
-_NOBODY = ""  # stands for the agent where there is a single one
+_NOBODY = ""  # agent id of single-agent environments
 
 
 class Tasked:
-    """What environments with one and with several agents have in common.
+    """Base class of environments that draw tasks, with one or with several agents.
 
-    Each reset draws a task by a stream of its own seed, so that draws have no further state.
+    Each reset draws a task with a random stream derived from its seed, so draws need no further state.
 
     Args:
         make_env: makes an environment, with its wrappers.
-        tasks: name -> what the task changes.
+        tasks: name -> settings that the task changes.
         odds: task -> probability, until others are set.
-        measure: of the `curriculum` block.
+        measure: the option of the `curriculum` block.
 
     Attributes:
-        odds: task -> probability, of new episodes.
-        task: of the newest episode.
+        odds: task -> probability, for new episodes.
+        task: name of the newest episode's task.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Tasked:
         return made
 
     def begin(self, seed: int | None, name: str) -> Any:
-        """Begin an episode of a task, and return what the reset of its environment does.
+        """Begin an episode of a task, and return the result of resetting its environment.
 
         Raises:
             ConfigError: the environment of the task cannot be made, or has other spaces.
@@ -101,7 +101,7 @@ class Tasked:
         return self.begin(seed, names[int(rng.choice(len(names), p=odds))])
 
     def _measure(self, agent: str, info: Mapping[str, Any]) -> None:
-        """Keep the number that an agent's info has."""
+        """Store the measured number of an agent's info."""
         if self._key is None:
             return
         self._numbers.pop(agent, None)
@@ -111,7 +111,7 @@ class Tasked:
                 number = number.item()
             is_number = isinstance(number, (bool, int, float, np.bool_, np.integer, np.floating))
             if not is_number or not math.isfinite(number):
-                what = f"the info of a step has no number for curriculum.measure: {INFO}{self._key}"
+                what = f"{INFO}{self._key}, which curriculum.measure names, is not a number in the info of a step"
                 raise RunFailure(
                     Problem(what, f"task {self.task}", show_value(number), "a finite number, or true or false")
                 )
@@ -120,21 +120,23 @@ class Tasked:
             self._known = list(map(str, info))
 
     def measured(self, agents: Collection[str] | None = None) -> float | None:
-        """Return the value of the episode that has just ended; None: it is the return.
+        """Return the value of the episode that has just ended, or None if its return is the value.
 
         Args:
-            agents: who counts, of several; None: all.
+            agents: agents that count, or None for all.
 
         Raises:
-            RunFailure: the last step's info has no such number.
+            RunFailure: the last step's info does not contain the measured number.
         """
         if self._key is None:
             return None
         numbers = [number for agent, number in self._numbers.items() if agents is None or agent in agents]
         if not numbers:
-            what = f"the info of an episode's last step has no {self._key}, which curriculum.measure names"
+            what = f"the info of an episode's last step does not contain {self._key}, which curriculum.measure names"
             known = [f"{INFO}{key}" for key in self._known]
-            expected = f"{list_names([EPISODE_RETURN, *known])}; the key of a number that each last info has"
+            expected = (
+                f"{list_names([EPISODE_RETURN, *known])}; the key must be in each last info and have a number as value"
+            )
             nearest = nearest_match(f"{INFO}{self._key}", known)
             where = f"curriculum.measure, task {self.task}"
             raise RunFailure(Problem(what, where, f"{INFO}{self._key}", expected, nearest))
@@ -164,7 +166,7 @@ class Tasked:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state`, in environments that are made anew."""
+        """Restore a state of `get_state` in newly made environments."""
         self.close()
         self._shared, self._of_task = RestorableEnv(self._make_env({})), {}
         options = {name: task.options for name, task in self._tasks.items()}
@@ -199,7 +201,7 @@ class TaskedEnv(Tasked, gym.Env[Any, Any]):
         self.metadata, self.render_mode, self.spec = env.metadata, env.render_mode, env.spec
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """Begin an episode of a drawn task, which has options of its own."""
+        """Begin an episode of a drawn task. Its options are used; `options` is ignored."""
         obs, info = self._begin_drawn(seed)
         return obs, {**info, TASK: self.task}
 
@@ -234,7 +236,7 @@ class TaskedMultiAgentEnv(Tasked, MultiAgentEnv):
         self.observation_spaces, self.action_spaces = env.observation_spaces, env.action_spaces
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[AgentDict, AgentDict]:
-        """Begin an episode of a drawn task, which has options of its own."""
+        """Begin an episode of a drawn task. Its options are used; `options` is ignored."""
         obs, infos = self._begin_drawn(seed)
         return obs, self._with_task(obs, infos)
 
@@ -254,5 +256,5 @@ def _check_spaces(shared: Any, made: Any, name: str, where: str) -> None:
     for attribute in names or ("observation_space", "action_space"):
         expected, got = getattr(shared, attribute), getattr(made, attribute, None)
         if expected != got:
-            what = f"the environment of task {name} has another {attribute} than the env block's"
-            raise ConfigError([Problem(what, where, str(got), f"{expected}, one policy acts in all tasks")])
+            what = f"{attribute} of task {name} differs from the env block's; all tasks need equal spaces"
+            raise ConfigError([Problem(what, where, str(got), str(expected))])

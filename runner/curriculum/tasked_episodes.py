@@ -1,4 +1,4 @@
-"""The tasks of an env runner's episodes: which are drawn, and how episodes ended."""
+"""The tasks of an env runner's episodes, and their outcomes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class TaskedEpisodes(EpisodeListener):
         """
         if not np.count_nonzero(step.is_done):
             return
-        agents_of = {episode.env: episode.returns for episode in step.ended}  # opponents of a league have no returns
+        agents_of = {episode.env: episode.returns for episode in step.ended}  # opponents of a league are excluded
         for n in np.flatnonzero(step.is_done).tolist():
             env = self._envs[n]
             self._ended.append((env.task, env.measured(agents_of.get(n))))

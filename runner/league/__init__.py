@@ -1,4 +1,4 @@
-"""Leagues: opponents of the past, fixed ones and rules to draw them; ratings of all players."""
+"""Leagues: fixed opponents, snapshots of the past, rules that draw them, and ratings of all players."""
 
 from __future__ import annotations
 

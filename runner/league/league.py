@@ -1,4 +1,4 @@
-"""The league of a run: its players, what their games say, and who plays next."""
+"""The league of a run: its players, their games and ratings, and the odds of playing next."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from runner.segments import Segment, SegmentFile
 from runner.tracking.headline import report_command
 from runner.tracking.progress_log import write_atomically
 
-# A module changes: each of its games against a player counts so much less than the next one.
+# Older games of a changing module count less: each new game against a player multiplies them by this factor.
 _DECAY_PER_GAME = 0.99
 _COLUMNS = {WIN: 0, DRAW: 1, LOSS: 2}
 
@@ -44,9 +44,9 @@ class _Player:
     """A policy that never changes.
 
     Attributes:
-        module_id: that it is a snapshot of; None: a fixed player.
-        num_env_steps: that the run had sampled when it was made.
-        policies: module id -> content of the policy file that plays for it; empty: its `_target_` plays for all.
+        module_id: module that it is a snapshot of, or None for a fixed player.
+        num_env_steps: env steps that the run had sampled when the player was made.
+        policies: module id -> content of the policy file that plays for it. If empty, its `_target_` plays for all.
     """
 
     module_id: str | None
@@ -56,11 +56,11 @@ class _Player:
 
     @cached_property
     def digest(self) -> str:
-        """The beginning of the SHA-256 of the contents, in the order of their modules, hexadecimal."""
+        """The first 12 hexadecimal digits of the SHA-256 of the contents, in the order of their modules."""
         return hashlib.sha256(b"".join(self.policies[one] for one in sorted(self.policies))).hexdigest()[:12]
 
     def plays(self, module_id: str) -> bool:
-        """Return whether it can play in the place of a module."""
+        """Return whether the player can replace a module."""
         return not self.policies or module_id in self.policies
 
 
@@ -72,13 +72,13 @@ class Skill(NamedTuple):
 
 
 class League(Part):
-    """Keeps the players of a run and the games of its modules against them, and says who plays next.
+    """Keeps a run's players and their games against its modules, and determines who plays next.
 
     Args:
-        config: the block.
-        policies: module id -> what its snapshots are made with, of modules that learn.
-        fixed: fixed player -> module id -> content of the policy file that plays for it; empty: its `_target_` plays.
-        split_weights: returns the weights of each module by itself, out of the ones of a run.
+        config: the `league` block.
+        policies: module id -> exporter of its snapshots, for modules that learn.
+        fixed: fixed player -> module id -> content of its policy file. If empty, the player's `_target_` plays.
+        split_weights: splits the weights of a run into the weights of each module.
     """
 
     name = LEAGUE
@@ -94,7 +94,7 @@ class League(Part):
         self._policies = dict(policies)
         self._split_weights = split_weights
         self._players = {player_id: _Player(None, 0, policies) for player_id, policies in fixed.items()}
-        # Who plays how often follows from faded games, ratings from each game once, with whoever played it.
+        # Faded games determine how often a player is drawn; ratings count each game once, also among opponents.
         self._faded: dict[str, dict[str, list[float]]] = {module_id: {} for module_id in policies}
         self._games: dict[str, dict[str, list[float]]] = {module_id: {} for module_id in policies}
         self._since_snapshot: dict[str, list[int]] = {module_id: [0, 0] for module_id in policies}  # games, wins
@@ -106,7 +106,7 @@ class League(Part):
     # -- players ---------------------------------------------------------------------------------------------------
 
     def begin(self, run: RunView) -> None:
-        """Take the first parameters of modules that have no snapshot yet as their first snapshots."""
+        """Take the initial parameters of modules without a snapshot as their first snapshots."""
         new = [module_id for module_id in self._policies if not self._snapshots_of(module_id)]
         if new:
             weights = self._split_weights(run.get_weights())
@@ -119,7 +119,7 @@ class League(Part):
         return len(self._players)
 
     def write_files(self, run_dir: Path, is_final: bool) -> None:
-        """Write the standings and the policies of new snapshots to the folder `league`, when there is a new player."""
+        """Write the standings and the policies of new snapshots to the folder `league` if there is a new player."""
         newest = run_dir, self.num_players
         if is_final or newest != self._written:
             self._written = newest
@@ -137,7 +137,7 @@ class League(Part):
         write_atomically(folder / STANDINGS_FILE, json.dumps(self.standings(), indent=1).encode())
 
     def policy_files(self, player_id: str) -> Mapping[str, bytes]:
-        """Return module id -> content of a player's policy file; empty if it is made of a class."""
+        """Return module id -> content of a player's policy file; empty if a class implements the player."""
         return self._players[player_id].policies
 
     def _snapshots_of(self, module_id: str) -> list[str]:
@@ -154,7 +154,7 @@ class League(Part):
     # -- who plays -------------------------------------------------------------------------------------------------
 
     def announce_to(self, env_runners: Announces, is_evaluation: bool) -> None:
-        """Announce who plays in the next episodes."""
+        """Announce the players of the next episodes."""
         named = evaluated_players(self._config) if is_evaluation else self._players
         for player_id in named:
             player = self._players[player_id]
@@ -164,14 +164,14 @@ class League(Part):
         env_runners.announce("lineup", "lineup", self._evaluation_lineup() if is_evaluation else self.lineup())
 
     def lineup(self) -> Lineup:
-        """Return who plays against modules that learn."""
+        """Return the odds of the players that play against learning modules."""
         odds = {
             learning: {other: self._odds(learning, other) for other in self._policies} for learning in self._policies
         }
         return Lineup(odds, self._config.opponents_at_once, self._num_lineups)
 
     def _odds(self, learning: str, other: str) -> dict[str, float]:
-        """Return the probability of each player in the place of module `other`, against module `learning`."""
+        """Return the probability that each player replaces module `other` in a game against module `learning`."""
         snapshots = self._snapshots_of(other)[-(self._config.max_snapshots or 0) :]
         chances = np.array([1.0 - self._score(learning, player_id) for player_id in snapshots])
         hardness = chances**self._config.prioritised_power
@@ -193,7 +193,7 @@ class League(Part):
         return {player_id: chance / total for player_id, chance in odds.items() if chance}
 
     def _score(self, module_id: str, player_id: str) -> float:
-        """Return the mean score of a module against a player; a half before any game."""
+        """Return the mean score of a module against a player, or 0.5 before any game."""
         wins, draws, losses = self._faded[module_id].get(player_id, (0.0, 0.0, 0.0))
         return (wins + draws / 2 + 0.5) / (wins + draws + losses + 1.0)
 
@@ -204,10 +204,10 @@ class League(Part):
             odds[module_id] = {player_id: 1 / len(able) for player_id in able}
         return Lineup(dict.fromkeys(self._policies, odds))
 
-    # -- what games say --------------------------------------------------------------------------------------------
+    # -- results of games ------------------------------------------------------------------------------------------
 
     def add_matches(self, matches: Sequence[Match]) -> None:
-        """Count games of training."""
+        """Count training games."""
         for module_id, player_id, score in matches:
             faded = self._faded[module_id].setdefault(player_id, [0.0, 0.0, 0.0])
             faded[:] = [count * _DECAY_PER_GAME for count in faded]
@@ -224,14 +224,14 @@ class League(Part):
         return self._skills[player_id]
 
     def _rate(self, player_id: str, other: str, score: float) -> None:
-        """Update the beliefs about two players after a game (Weng and Lin, 2011, a closed form near TrueSkill's)."""
+        """Update the beliefs about two players after a game, by a closed form near TrueSkill's (Weng and Lin, 2011)."""
         ratings = [[self._model.rating(*self._skill(one))] for one in (player_id, other)]
         [[first], [second]] = self._model.rate(ratings, ranks=[-score, score - 1.0])
         self._skills[player_id] = Skill(first.mu, first.sigma)
         self._skills[other] = Skill(second.mu, second.sigma)
 
     def elo(self) -> dict[str, Rating]:
-        """Return the Elo ratings of all who have played; the first player, fixed ones first, has 1000 points."""
+        """Return the Elo ratings of all players that have played. The first player, fixed ones first, has 1000."""
         played = {one for against in self._games.values() for one in against}
         players = [one for one in self._players if one in played or any(self._games.get(one, ()))]
         follows: dict[str, str] = {}
@@ -241,7 +241,7 @@ class League(Part):
         return elo_ratings(self._games, [*players, *self._policies], follows)
 
     def end_iteration(self, run: RunView) -> Metrics:
-        """Count the iteration's games and take snapshots that are due; return the standings before them."""
+        """Count the iteration's games and take snapshots that are due; return the earlier standings."""
         matches = [Match(*outcome) for outcome in run.outcomes(self.name)]
         self.add_matches(matches)
         metrics = self._metrics_of(matches)
@@ -264,7 +264,7 @@ class League(Part):
         return num_wins / num_games >= config.snapshot_win_rate
 
     def _metrics_of(self, matches: Sequence[Match]) -> dict[str, float | int | None]:
-        """Return the standing of each module, and its shares of these games."""
+        """Return the standing of each module, and its shares of wins, draws and losses in these games."""
         elo = self.elo()
         metrics: dict[str, float | int | None] = {"league/num_players": self.num_players}
         for module_id in self._policies:
@@ -280,7 +280,7 @@ class League(Part):
         return metrics
 
     def evaluation_metrics(self, outcomes: Sequence[Any]) -> Metrics:
-        """Return the shares of an evaluation's games against each player."""
+        """Return the shares of wins, draws and losses of an evaluation's games against each player."""
         matches = [Match(*outcome) for outcome in outcomes]
         metrics: dict[str, float | None] = {}
         for player_id in evaluated_players(self._config):
@@ -288,10 +288,10 @@ class League(Part):
             metrics |= {f"evaluation/league/{player_id}/{name}": share for name, share in shares.items()}
         return metrics
 
-    # -- what is shown ---------------------------------------------------------------------------------------------
+    # -- display ---------------------------------------------------------------------------------------------------
 
     def standings(self) -> list[dict[str, Any]]:
-        """Return a row for each player and module, the best by Elo first."""
+        """Return one row for each player and module, sorted by Elo in descending order."""
         elo = self.elo()
         rows = [
             {
@@ -309,7 +309,7 @@ class League(Part):
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return players, games and ratings; files of players are written once."""
+        """Return players, games and ratings; policy files are written only once."""
         return {
             "players": {
                 player_id: {
@@ -329,7 +329,7 @@ class League(Part):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `get_state`.
+        """Restore a state of `get_state`.
 
         Raises:
             ConfigError: a policy file of a fixed player has changed.
@@ -337,9 +337,9 @@ class League(Part):
         for player_id, digest in state["fixed"].items():
             now = self._players[player_id].digest if player_id in self._config.fixed else digest
             if now != digest:
-                what = "the policy file of a fixed player is another one than before"
-                expected = "the same file, or the new one under another name"
-                raise ConfigError([Problem(what, f"league.fixed.{player_id}", f"digest {now}", expected)])
+                what = f"the policy file of the fixed player {player_id} has changed since the checkpoint"
+                fix = "restore the earlier file, or add the new one under another name"
+                raise ConfigError([Problem(what, f"league.fixed.{player_id}", f"digest {now}", fix=fix)])
         fixed = {player_id: player for player_id, player in self._players.items() if player.module_id is None}
         snapshots = {
             player_id: _Player(
@@ -359,7 +359,7 @@ class League(Part):
 
 
 def shares_of(scores: Sequence[float]) -> dict[str, float | None]:
-    """Return the shares of games that were won, drawn and lost; None without games."""
+    """Return the shares of won, drawn and lost games, or None for each if there were no games."""
     named = {"win_rate": WIN, "draw_rate": DRAW, "loss_rate": LOSS}
     return {name: scores.count(score) / len(scores) if scores else None for name, score in named.items()}
 

@@ -1,4 +1,4 @@
-"""The matches that the episodes of an env runner consist of."""
+"""The matches in the episodes of an env runner."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class MatchListener(EpisodeListener):
 
     @property
     def receivers(self) -> Mapping[str, Callable[..., None]]:
-        """`player`: id and policy files of a player; `lineup`: who plays in new episodes."""
+        """`player` receives id and policy files of a player; `lineup` receives the odds of players in new episodes."""
         return {"player": self._envs.add_player, "lineup": self._envs.use_lineup}
 
     def begin(self) -> None:

@@ -1,4 +1,4 @@
-"""Environments in which players of a league act for some of the agents, and who may play in new episodes."""
+"""Environments in which players of a league act for some of the agents."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from runner.league.players import Player, Seat
 from runner.rows.matches import DRAW, LOSS, WIN, Match
 from runner.streams import random_stream, restore_stream, stream_state
 
-# In the place of a player: the module of a seat plays there itself, and learns from it.
+# Instead of a player id: the module of a seat plays there itself, and learns from it.
 ITSELF = ""
 
 
 @dataclass(frozen=True)
 class Lineup:
-    """What env runners draw the players of each new episode from.
+    """Odds from which env runners draw the players of each new episode.
 
-    One team, drawn uniformly, plays with its own modules and learns. Every other team is played by one opponent.
+    One team, drawn uniformly, plays with its modules and learns. Every other team is played by one opponent.
 
     Attributes:
-        odds: module id of the team that learns -> module id of the other team -> player id -> probability; without an
-            entry the other team plays itself, too.
-        num_at_once: opponents that an env runner draws from its odds for all episodes that it begins with this lineup,
-            which then draw from these uniformly; None: each episode draws from the odds.
-        number: of this lineup; env runners deal anew for each.
+        odds: module id of the team that learns -> module id of the other team -> player id -> probability. Without an
+            entry the other team also plays with its modules.
+        num_at_once: number of opponents that an env runner draws once from its odds for this lineup. Episodes then draw
+            uniformly from these opponents. None: each episode draws from the odds.
+        number: number of this lineup; env runners draw new opponents for each lineup.
     """
 
     odds: Mapping[str, Mapping[str, Mapping[str, float]]] = field(default_factory=dict)
@@ -39,8 +39,8 @@ class Lineup:
     number: int = 0
 
 
-_SAME = 1e-9  # returns are sums, in any order
-# (player id, content of its policy file or None, id of the module in whose place it plays) -> the player.
+_SAME = 1e-9  # returns are sums in any order, so they differ by rounding
+# (player id, content of its policy file or None, id of the module that it replaces) -> the player.
 MakePlayer = Callable[[str, bytes | None, str], Player]
 
 
@@ -50,7 +50,7 @@ class Team:
 
     Attributes:
         agents: their ids.
-        module_id: of the first one's module, which the league knows the team by.
+        module_id: module of the first agent, which identifies the team in the league.
     """
 
     agents: tuple[str, ...]
@@ -59,14 +59,14 @@ class Team:
 
 @dataclass
 class _Seating:
-    """Who plays in one sub-environment.
+    """Players of one sub-environment.
 
     Attributes:
-        learning_team: place of the team that learns.
-        players: place of a team -> the player that acts for it.
-        seats: agent id -> its seat, of agents that players act for.
+        learning_team: index of the team that learns.
+        players: index of a team -> the player that acts for it.
+        seats: agent id -> its seat, for agents that players act for.
         running: agents that were observed and have not ended.
-        returns: undiscounted, of each team.
+        returns: undiscounted return of each team.
     """
 
     learning_team: int = 0
@@ -77,10 +77,10 @@ class _Seating:
 
 
 class OpponentEnvironments(MultiAgentEnvironments):
-    """N sub-environments with several agents, of which the env runner sees only the ones that learn.
+    """N sub-environments with several agents, of which the env runner sees only the learning agents.
 
-    For each episode one team is drawn that learns, and for each other team an opponent, by the stream of these
-    environments. What opponents see and do stays here: to the env runner their agents are not there.
+    For each episode the random stream of these environments draws one team that learns, and an opponent for each other
+    team. The env runner does not see the opponents' agents, observations and actions.
 
     Args:
         make_env, num_envs, seed, max_replayed_steps: see `MultiAgentEnvironments`.
@@ -88,7 +88,7 @@ class OpponentEnvironments(MultiAgentEnvironments):
         make_player: makes an opponent when it plays for the first time.
 
     Attributes:
-        lineup: what new episodes are drawn from.
+        lineup: odds of the players in new episodes.
     """
 
     def __init__(
@@ -111,22 +111,22 @@ class OpponentEnvironments(MultiAgentEnvironments):
         self.lineup = Lineup()
 
     def add_player(self, player_id: str, policies: Mapping[str, bytes]) -> None:
-        """Take a player's policy file for each module, in the place of earlier ones; drawn players are loaded."""
+        """Replace a player's policy files, one for each module, and load them if the player is drawn or at play."""
         self._policies[player_id] = policies
         self._players = {key: player for key, player in self._players.items() if key[0] != player_id}
 
     # -- stepping --------------------------------------------------------------------------------------------------
 
     def reset(self, seed_name: tuple[int | str, ...]) -> list[EnvStep]:
-        """Reset all; see `MultiAgentEnvironments`. Draws begin anew, too."""
+        """Reset all sub-environments and the random stream; see `MultiAgentEnvironments`."""
         role, *index = seed_name
         self._rng = random_stream(self._seed, f"{role}/league", *(int(i) for i in index))
         self._dealt = {}
         return [self._without_opponents(n, step) for n, step in enumerate(super().reset(seed_name))]
 
     def step(self, actions: Sequence[AgentDict]) -> list[EnvStep]:
-        """Let opponents act, and step each sub-environment with all actions, or reset it where its episode is over."""
-        self._let_opponents_act(actions)
+        """Step each sub-environment with all actions including the opponents', or reset it if its episode is over."""
+        self._act_for_opponents(actions)
         return [self._without_opponents(n, step) for n, step in enumerate(super().step(actions))]
 
     def use_lineup(self, lineup: Lineup) -> None:
@@ -136,7 +136,7 @@ class OpponentEnvironments(MultiAgentEnvironments):
         drawn |= {player_id for seating in self._seatings for player_id in seating.players.values()}
         self._players = {key: player for key, player in self._players.items() if key[0] in drawn}
 
-    def _let_opponents_act(self, actions: Sequence[AgentDict]) -> None:
+    def _act_for_opponents(self, actions: Sequence[AgentDict]) -> None:
         """Write the actions of opponents into the dict of their sub-environment, in one pass for each player."""
         acting: dict[tuple[str, str], list[tuple[int, Seat]]] = {}
         for n, seating in enumerate(self._seatings):
@@ -156,7 +156,7 @@ class OpponentEnvironments(MultiAgentEnvironments):
         try:
             return player.act(nested.stack([seat.obs for seat in seats]), seats, self._rng)
         except (ValueError, TypeError, KeyError) as error:  # a policy of another game, for example
-            what = f"player {player_id} of the league cannot act in the place of {module_id}: {error}"
+            what = f"player {player_id} of the league cannot replace {module_id}: {error}"
             raise RunFailure(Problem(what, f"league.fixed.{player_id}")) from error
 
     def _player(self, player_id: str, module_id: str) -> Player:
@@ -171,7 +171,7 @@ class OpponentEnvironments(MultiAgentEnvironments):
         return self._players[key]
 
     def _without_opponents(self, n: int, step: EnvStep) -> EnvStep:
-        """Keep what opponents are told, and return what is left."""
+        """Store the opponents' observations and rewards, and return the step without them."""
         if step.is_reset:
             self._seatings[n] = self._drawn_seating()
         seating = self._seatings[n]
@@ -192,7 +192,7 @@ class OpponentEnvironments(MultiAgentEnvironments):
             seating.seats[agent].obs = None
         seating.running -= ended
         if ALL_AGENTS not in terminateds and ALL_AGENTS not in truncateds and not step.is_reset:
-            # Whoever sees some of the agents cannot know whether the last one has ended.
+            # An observer of only some agents cannot know whether the last one has ended.
             (truncateds if any(truncateds.values()) else terminateds)[ALL_AGENTS] = not seating.running
         return EnvStep(
             step.is_reset,
@@ -213,7 +213,7 @@ class OpponentEnvironments(MultiAgentEnvironments):
         return seating
 
     def _drawn(self, learning: str, other: str, odds: Mapping[str, float]) -> str:
-        """Draw a player from the odds, or from the ones that were dealt for this lineup."""
+        """Draw a player from the odds, or from the opponents that were drawn for this lineup."""
         lineup = self.lineup
         if lineup.num_at_once is None:
             return list(odds)[int(self._rng.choice(len(odds), p=list(odds.values())))]
@@ -227,7 +227,7 @@ class OpponentEnvironments(MultiAgentEnvironments):
         return self._dealt[key][int(self._rng.integers(lineup.num_at_once))]
 
     def matches_of(self, n: int) -> tuple[Match, ...]:
-        """Return the matches that an episode which has just ended consisted of."""
+        """Return the matches in an episode that has just ended."""
         seating = self._seatings[n]
         module_id = self._teams[seating.learning_team].module_id
         own = seating.returns[seating.learning_team] if seating.returns else 0.0
@@ -253,7 +253,7 @@ class OpponentEnvironments(MultiAgentEnvironments):
         return {**super().get_state(), "seatings": seatings, "draws": stream_state(self._rng)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `get_state`."""
+        """Restore a state of `get_state`."""
         super().set_state(state)
         role, *index = self._seed_name
         self._rng = random_stream(self._seed, f"{role}/league", *(int(i) for i in index))

@@ -1,6 +1,6 @@
-"""Players: opponents that act on env runners without learning, and whether a policy file can be one.
+"""Players: opponents that act on env runners without learning; and the check whether a policy file fits.
 
-B stands for the seats of a player that act in a vector step.
+B is the number of seats for which a player acts in a vector step.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from runner.rllink.client.local_policy import LocalPolicy
 
 @dataclass
 class Seat:
-    """An agent of a running episode that a player acts for.
+    """An agent of a running episode for which a player acts.
 
     Attributes:
-        agent_id: of the agent.
-        obs: its observation, which awaits an action; None: it waits.
-        reward: sum of its rewards since it acted last.
-        memory: what the player keeps for this seat from one step of the episode to the next, as plain values and
-            arrays; empty at the episode's start.
+        agent_id: id of the agent.
+        obs: observation that awaits an action, or None if the agent does not act now.
+        reward: sum of the agent's rewards since its last action.
+        memory: values that the player keeps for this seat between the steps of an episode: plain values and arrays.
+            Empty at the start of the episode.
     """
 
     agent_id: str
@@ -37,28 +37,28 @@ class Seat:
 
 
 class Player:
-    """Chooses actions from observations as the environment returns them. Subclass it and name it in `league.fixed`.
+    """Base class of players: chooses actions from the observations that the environment returns.
 
-    The first argument of `__init__` is the action space of the agents that it plays.
+    To use a subclass, name it in `league.fixed`. The first argument of `__init__` is the action space of its agents.
     """
 
     def act(self, obs: Any, seats: Sequence[Seat], rng: np.random.Generator) -> Any:
-        """Return the actions (B, ...) for observations (B, ...), nested as the spaces are.
+        """Return the actions (B, ...) for observations (B, ...), nested like the spaces.
 
         Args:
-            obs: stacked.
-            seats: of the rows; what is written to their `memory` is there in the next step of the episode.
+            obs: stacked observations.
+            seats: seat of each row; values in their `memory` are kept until the next step of the episode.
             rng: the only source of random numbers, so that a run can be repeated.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no act")
+        raise NotImplementedError(f"{type(self).__name__} does not define act")
 
 
 class RandomPlayer(Player):
-    """Draws actions uniformly; in `Discrete` spaces among the ones that a mask allows.
+    """Draws actions uniformly; in `Discrete` spaces among the actions that a mask allows.
 
     Args:
-        action_space: of the agents.
-        mask_key: of the mask (B, K) in observations that are a dict; used where it is there.
+        action_space: space of the agents' actions.
+        mask_key: key of the mask (B, K) in dict observations; ignored if the key is missing.
     """
 
     def __init__(self, action_space: gym.Space[Any], mask_key: str = "action_mask") -> None:
@@ -75,19 +75,19 @@ class RandomPlayer(Player):
 
 
 class PolicyPlayer(Player):
-    """Acts with a policy file, as `export` writes it and snapshots are.
+    """Acts with a policy file, such as `export` writes or a snapshot.
 
     Args:
-        content: of the file.
-        explore: sample actions; false: the most likely ones.
+        content: content of the policy file.
+        explore: whether to sample actions instead of taking the most likely ones.
 
     Raises:
-        PolicyFileError: it is no such file.
+        PolicyFileError: the content is not a policy file.
     """
 
     @property
     def manifest(self) -> Mapping[str, Any]:
-        """What the file says of itself, its spaces too."""
+        """The manifest of the policy file, including its spaces."""
         return self._policy.manifest
 
     def __init__(self, content: bytes, explore: bool) -> None:
@@ -109,10 +109,10 @@ class PolicyPlayer(Player):
 
 
 class PerfectTicTacToePlayer(Player):
-    """Plays tic-tac-toe by minimax, and draws among the moves that are best.
+    """Plays tic-tac-toe by minimax, and draws among the best moves.
 
     Args:
-        action_space: of the agents.
+        action_space: space of the agents' actions.
     """
 
     def __init__(self, action_space: gym.Space[Any]) -> None:
@@ -128,7 +128,7 @@ class OneMoveAheadConnectFourPlayer(Player):
     """Plays PettingZoo's connect four: wins if it can, else prevents the other's win, else moves at random.
 
     Args:
-        action_space: of the agents.
+        action_space: space of the agents' actions.
     """
 
     def __init__(self, action_space: gym.Space[Any]) -> None:
@@ -140,7 +140,7 @@ class OneMoveAheadConnectFourPlayer(Player):
 
 
 def _next_column(board: npt.NDArray[Any], open_columns: npt.NDArray[Any], rng: np.random.Generator) -> int:
-    """Return a column for whom the first plane (6, 7) of the board (6, 7, 2) belongs to; row 5 is the lowest."""
+    """Return a column for the player who owns the first plane (6, 7) of the board (6, 7, 2); row 5 is the lowest."""
     for plane in (0, 1):
         for column in open_columns:
             row = int(np.flatnonzero(~board[:, column].any(1))[-1])
@@ -166,9 +166,9 @@ Space = gym.Space[Any]
 
 
 def find_misfits(policy: Space, agents: Space, is_of_actions: bool, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield the parts in which a policy's space differs from its agents' space: path, the policy's, the agents'.
+    """Yield the differences between a policy's space and its agents' space: path, the policy's, the agents'.
 
-    Bounds and widths of numbers matter for actions alone: observations may leave their bounds, and are cast.
+    Bounds and widths of numbers matter only for actions: observations may leave their bounds, and are cast.
     """
     parts, others = _parts(policy), _parts(agents)
     if parts and type(policy) is type(agents) and parts.keys() == others.keys():

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# A lead of 400 points means ten times as many wins as losses.
+# A lead of 400 points means ten times more wins than losses.
 POINTS_PER_NAT = 400 / np.log(10)
 BASE = 1000.0
-# Of differences between players before any game: nobody who has won all of three games is infinitely strong.
+# Prior of the differences between players; without it, a player who won all of three games would be infinitely strong.
 _PRIOR_DEVIATION = 400.0 / POINTS_PER_NAT
-_STEP_DEVIATION = 200.0 / POINTS_PER_NAT  # of what a module learns between two snapshots
+_STEP_DEVIATION = 200.0 / POINTS_PER_NAT  # prior of the progress of a module between two snapshots
 _QUANTILE = 1.959963984540054  # of a normal distribution, for 95 %
 _MOST_STEPS, _TOLERANCE = 100, 1e-9
 
@@ -35,17 +35,17 @@ class Rating:
 def elo_ratings(
     games: Games, players: Sequence[str], follows: Mapping[str, str] = MappingProxyType({})
 ) -> dict[str, Rating]:
-    """Fit Elo's model to all games at once: a beats b with probability 1 / (1 + 10^((R_b - R_a) / 400)).
+    """Fit Elo's model to all games together: a beats b with probability 1 / (1 + 10^((R_b - R_a) / 400)).
 
-    The ratings are the most likely ones (Bradley and Terry, 1952, https://doi.org/10.2307/2334029; a draw is half a win
-    for each) under a normal prior: of 200 points around the snapshot before, as Coulom's whole-history rating has it
-    (2008, https://doi.org/10.1007/978-3-540-87608-3_11), and of 400 points around 1000 without one. Intervals are from
-    the curvature of the posterior. The first player is the anchor: it has 1000 points, and no interval.
+    The ratings maximise the posterior of Bradley and Terry's model (1952, https://doi.org/10.2307/2334029); a draw
+    counts as half a win for each. The prior is normal. Its deviation is 200 points around the previous snapshot
+    (Coulom, 2008, https://doi.org/10.1007/978-3-540-87608-3_11), and 400 points around 1000 for the first one.
+    Intervals come from the curvature of the posterior. The first player is the anchor with 1000 points and no interval.
 
     Args:
         games: each pair in one direction or both, each game once.
-        players: all of them.
-        follows: player -> the one that it was before.
+        players: ids of all players.
+        follows: player -> its previous snapshot.
     """
     place = {player: number for number, player in enumerate(players)}
     scores = np.zeros((len(players), len(players)))  # of the row's player against the column's
@@ -93,7 +93,7 @@ _MOST_SNAPSHOTS = 8
 
 
 def standings_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table of the rows of `League.standings`; of many snapshots the best, and how many more there are."""
+    """Return a table of the rows of `League.standings`; of many snapshots only the best, and the number of others."""
     titles = ("player", "elo", "95 %", "skill", "env steps")
     is_snapshot = [not row["is_fixed"] and row["env_steps"] is not None for row in rows]
     best = [place for place, one in enumerate(is_snapshot) if one][:_MOST_SNAPSHOTS]

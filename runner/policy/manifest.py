@@ -1,4 +1,4 @@
-"""What a policy file says of itself: spaces, inputs and outputs, distribution, scaling of actions, statistics."""
+"""Manifest of a policy file: spaces, inputs and outputs, distribution, scaling of actions, statistics."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from runner.policy.policy_graph import PolicyGraph, plain_array
 
 FORMAT_VERSION = 1
 METADATA_KEY = "runner_manifest"
-# Larger statistics are in the file's tensors only.
+# Larger statistics are stored only as tensors.
 _MOST_STATISTICS = 4096
 _PACKAGES = ("runner", "torch", "onnx")
 
@@ -33,7 +33,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Manifest:
-    """The manifest as JSON has it; `docs/guides/evaluate.md` describes each key.
+    """The manifest as a JSON object; `docs/guides/evaluate.md` describes each key.
 
     Attributes:
         content: plain values.
@@ -66,7 +66,7 @@ class Manifest:
         )
 
     def updated(self, weights_seq_no: int | None, statistics: Mapping[str, npt.NDArray[Any]]) -> Manifest:
-        """Return the manifest of other parameters. `statistics`: name of a tensor -> values of connectors."""
+        """Return the manifest for other parameters. `statistics`: name of a tensor -> values of connectors."""
         values = {
             name: plain_array(value) if value.size <= _MOST_STATISTICS else None for name, value in statistics.items()
         }
@@ -88,7 +88,7 @@ class Manifest:
 def describe_distribution(dist: ActionDistribution, space: gym.Space[Any], start: int = 0) -> Json:
     """Return how to sample actions of `space` from columns `start`, ... of `action_dist_inputs`.
 
-    A distribution of your own is `custom`: the greedy actions of the graph can be used, and nothing be sampled.
+    A user-defined distribution is `custom`: users of the file can take greedy actions, but cannot sample.
     """
     columns = {"slice": [start, start + dist.num_inputs]}
     if isinstance(dist, SquashedGaussian) and isinstance(space, gym.spaces.Box):
@@ -125,16 +125,16 @@ def _shape_and_dtype(space: gym.Space[Any]) -> Json:
 
 
 def _choices(space: gym.Space[Any]) -> tuple[list[int], list[int]]:
-    """Return number and first of the values of each component of a MultiDiscrete or an integer Box."""
+    """Return number and smallest value of each component of a MultiDiscrete or an integer Box."""
     if isinstance(space, gym.spaces.MultiDiscrete):
         return space.nvec.reshape(-1).tolist(), space.start.reshape(-1).tolist()
-    assert isinstance(space, gym.spaces.Box)  # as `distribution_for` has found
+    assert isinstance(space, gym.spaces.Box)  # checked by `distribution_for`
     lows, highs = ([int(bound) for bound in side.reshape(-1)] for side in (space.low, space.high))
     return [high - low + 1 for low, high in zip(lows, highs, strict=True)], lows
 
 
 def describe_scaling(parts: ActingParts, action_space: gym.Space[Any]) -> Json | None:
-    """Return how the module's actions become the environment's; None where custom connectors do it."""
+    """Return the map from the module's actions to the environment's, or None if custom connectors compute it."""
     graphs = [graph for graph in (connector.to_graph() for connector in parts.module_to_env) if graph is not None]
     known = (GreedyActionsGraph, RemoveTimeGraph, ScalingGraph)
     if not all(type(graph) in known for graph in graphs):

@@ -1,4 +1,4 @@
-"""A policy's graph, traced by torch: as ONNX bytes whose variables can be replaced, and as a `.pt2` program."""
+"""A policy's graph, traced by torch: as ONNX bytes with replaceable variables, and as a `.pt2` program."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class _WithVariables(nn.Module):
 
     def __init__(self, graph: PolicyGraph) -> None:
         super().__init__()
-        self._graph = (graph,)  # in a tuple, which nn.Module does not look into
+        self._graph = (graph,)  # a tuple, so that nn.Module does not register it
 
     def forward(self, variables: dict[str, Tensor], inputs: dict[str, Tensor]) -> tuple[Tensor, ...]:
         (graph,) = self._graph
@@ -36,10 +36,10 @@ class _WithVariables(nn.Module):
 
 
 def trace_onnx(graph: PolicyGraph) -> onnx.ModelProto:
-    """Return the ONNX model of a graph; initializers are the variables that it uses, under their names.
+    """Return the ONNX model of a graph; its initializers are the variables that it uses, under their names.
 
     Raises:
-        ConfigError: torch cannot trace or export it; names the connector.
+        ConfigError: torch cannot trace or export the graph; names the connector.
     """
     variables = {name: variable.detach().clone() for name, variable in graph.variables()}
     inputs = graph.example_inputs()
@@ -64,7 +64,7 @@ def trace_onnx(graph: PolicyGraph) -> onnx.ModelProto:
 
 
 def _with_initializers(model: onnx.ModelProto, variables: dict[str, Tensor], graph: PolicyGraph) -> onnx.ModelProto:
-    """Return the model with its variables as initializers, and without the exporter's notes on this machine's files."""
+    """Return the model with its variables as initializers, and without metadata about this machine's files."""
     names = [one.name for one in model.graph.input]
     expected = [*variables, *(port.name for port in graph.inputs)]
     outputs = [one.name for one in model.graph.output]
@@ -96,10 +96,10 @@ def _with_initializers(model: onnx.ModelProto, variables: dict[str, Tensor], gra
 
 
 def save_pt2(graph: PolicyGraph, manifest_json: str) -> bytes:
-    """Return the graph with its present variables as a torch program: `torch.export.load(...).module()({"obs": ...})`.
+    """Return the graph with its variables as a torch program: `torch.export.load(...).module()({"obs": ...})`.
 
     Raises:
-        ConfigError: torch cannot trace it; names the connector.
+        ConfigError: torch cannot trace the graph; names the connector.
     """
     inputs = graph.example_inputs()
     batch = torch.export.Dim("batch")
@@ -118,7 +118,7 @@ def save_pt2(graph: PolicyGraph, manifest_json: str) -> bytes:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence what the exporters tell their developers."""
+    """Silence the developer messages of exporters."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "torch.export", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     with warnings.catch_warnings():
@@ -136,8 +136,8 @@ class OnnxPolicy:
     """The ONNX model of one module with the connectors around it, as a template for any parameters.
 
     Attributes:
-        manifest: of the parameters that were put in last; in the file, too.
-        graph: what was exported.
+        manifest: manifest of the newest parameters; also stored in the file.
+        graph: the exported graph.
     """
 
     def __init__(self, graph: PolicyGraph, template: onnx.ModelProto, manifest: Manifest) -> None:
@@ -173,13 +173,13 @@ class OnnxPolicy:
         """Return the ONNX file with these parameters; takes about a millisecond.
 
         Args:
-            weights: (P,) as `FlatParameters.to_numpy` gives them.
-            shared_state: connector name -> state, as env runners share them for this module; connectors that have none
-                here keep the statistics that they had when the policy was exported.
-            weights_seq_no: for the manifest.
+            weights: parameters (P,) from `FlatParameters.to_numpy`.
+            shared_state: connector name -> state, as env runners share them for this module. Connectors missing from it
+                keep the statistics from the time of the export.
+            weights_seq_no: number of the weights, for the manifest.
 
         Raises:
-            ValueError: another number of parameters, or statistics of another shape.
+            ValueError: the number of parameters or a shape of statistics differs.
         """
         if weights.shape != (self._num_parameters,):
             raise ValueError(f"weights have {weights.size} values, this module has {self._num_parameters}")

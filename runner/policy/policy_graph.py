@@ -35,13 +35,13 @@ class Port:
     """An input or output of the graph, a tensor (B, *shape).
 
     Attributes:
-        name: in the graph.
+        name: name in the graph.
         role: one of `ROLES`.
         dtype: numpy's name.
-        shape: without the batch axis.
+        shape: shape without the batch axis.
         path: keys and indices that lead to it in the nested observation, action or state.
-        initial: of a state: its value at an episode's start.
-        next_from: of a state input: the output that it is in the next step.
+        initial: initial value of a state in an episode.
+        next_from: for a state input, the output that becomes this input in the next step.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Port:
     next_from: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the port as JSON has it."""
+        """Return the port as JSON values."""
         content: dict[str, Any] = {
             "name": self.name,
             "role": self.role,
@@ -74,7 +74,7 @@ class Port:
 
 
 def plain_array(array: npt.NDArray[Any]) -> Any:
-    """Return nested lists, or one number where all are equal; infinities as "inf" and "-inf"."""
+    """Return nested lists, or one number if all are equal; infinities as "inf" and "-inf"."""
     if array.size and (array == array.flat[0]).all():
         return _plain_number(array.flat[0].item())
     return _plain(array.tolist())
@@ -92,7 +92,7 @@ def leaf_ports(prefix: str, role: str, space: gym.Space[Any]) -> list[Port]:
     """Return a port for each leaf of a space, named `prefix/key/...`.
 
     Raises:
-        ConfigError: a leaf is no array of numbers.
+        ConfigError: a leaf is not an array of numbers.
     """
     return [Port(join(prefix, path), role, _dtype_of(leaf), _shape_of(leaf), path) for path, leaf in leaf_spaces(space)]
 
@@ -112,7 +112,7 @@ def join(prefix: str, path: Sequence[Any]) -> str:
 
 
 def rebuild(template: Any, leaf: Callable[[tuple[Any, ...]], Any], path: tuple[Any, ...] = ()) -> Any:
-    """Return a structure like a space's or a nested value's, with `leaf(path)` in its leaves."""
+    """Return a structure like a space's or a nested value's, with `leaf(path)` as its leaves."""
     if isinstance(template, gym.spaces.Dict):
         template = dict(template.spaces)
     elif isinstance(template, gym.spaces.Tuple):
@@ -131,45 +131,44 @@ def _shape_of(space: gym.Space[Any]) -> tuple[int, ...]:
 def _dtype_of(space: gym.Space[Any]) -> str:
     dtype = space.dtype
     if space.shape is None or dtype is None or np.dtype(dtype).kind not in "biuf":
-        problem = Problem("the policy cannot be exported: this space has no numbers", "env", str(space))
+        problem = Problem("the policy cannot be exported: this space does not consist of numbers", "env", str(space))
         raise ConfigError([problem])
     return str(np.dtype(dtype))
 
 
 def checked_names(ports: Sequence[Port]) -> tuple[Port, ...]:
-    """Return the ports, whose names must differ.
+    """Return the ports after checking that their names differ.
 
     Raises:
-        ConfigError: two keys of the environment's spaces give one name.
+        ConfigError: two keys of the environment's spaces result in the same name.
     """
     names = [port.name for port in ports]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        what = "the policy cannot be exported: two of its inputs or outputs would have one name"
+        what = "the policy cannot be exported: two of its inputs or outputs would have the same name"
         raise ConfigError([Problem(what, "env", ", ".join(twice), "keys of spaces without /")])
     return tuple(ports)
 
 
 def dtype_in_graph(port: Port) -> torch.dtype:
-    """Return the port's dtype; int64 where torch has none like it."""
+    """Return the port's dtype, or int64 if torch does not have it."""
     return torch_dtype(np.dtype(port.dtype), torch.int64)
 
 
 _STATE_IN, _STATE_OUT = "state_in", "state_out"
-_NUM_EXAMPLE_ROWS = 3  # neither 0 nor 1, which torch.export would take for constants
+_NUM_EXAMPLE_ROWS = 3  # neither 0 nor 1, which torch.export would treat as constants
 
 
 class PolicyGraph(nn.Module):
-    """One module of a run with the connectors around it, on copies of all of them, on the CPU.
+    """One module of a run with the connectors around it, as copies on the CPU.
 
-    Its variables are the module's parameters and float buffers, and the statistics of connectors: what training
-    changes.
+    Its variables are the module's parameters and float buffers, and the statistics of connectors.
 
     Args:
-        parts: of the module.
+        parts: the parts of the module.
 
     Attributes:
-        inputs, outputs: of the graph, in order.
+        inputs, outputs: ports of the graph, in order.
 
     Raises:
         ConfigError: a connector cannot be exported; names it.
@@ -177,7 +176,7 @@ class PolicyGraph(nn.Module):
 
     def __init__(self, parts: ActingParts) -> None:
         super().__init__()
-        self._parts = (parts,)  # in a tuple, which nn.Module does not look into
+        self._parts = (parts,)  # a tuple, so that nn.Module does not register it
         self.env_to_module: PipelineGraph = parts.env_to_module.to_graph()
         self.module: RLModule = copy.deepcopy(parts.module).cpu().eval()
         self.module_to_env: PipelineGraph = parts.module_to_env.to_graph()
@@ -191,7 +190,7 @@ class PolicyGraph(nn.Module):
             example = self(self.example_inputs())
         self.outputs = checked_names(self._find_outputs(example))
 
-    # -- what goes in and out ----------------------------------------------------------------------------------------
+    # -- inputs and outputs ------------------------------------------------------------------------------------------
 
     def _find_inputs(self) -> list[Port]:
         (parts,) = self._parts
@@ -216,7 +215,7 @@ class PolicyGraph(nn.Module):
         ]
         missing = [port.name for port in (*actions, *states) if port.name not in example]
         if missing:
-            what = "the policy cannot be exported: its connectors do not give all of its outputs"
+            what = "the policy cannot be exported: its connectors do not return all of its outputs"
             raise ConfigError([Problem(what, "connectors", ", ".join(missing))])
         return [*actions, inputs, *states]
 
@@ -227,14 +226,14 @@ class PolicyGraph(nn.Module):
         """Return inputs of a few rows, for tracing."""
         return {port.name: port.blank(_NUM_EXAMPLE_ROWS) for port in self.inputs}
 
-    # -- what it computes --------------------------------------------------------------------------------------------
+    # -- computation -------------------------------------------------------------------------------------------------
 
     def forward(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """Return outputs by name from inputs by name, (B, ...) each."""
         return self.compute(inputs, dict(self.variables()))
 
     def compute(self, inputs: Mapping[str, Tensor], variables: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Compute `forward` with other tensors in the place of the variables."""
+        """Compute `forward` with other tensors instead of the variables."""
         with _Substituted({id(original): variables[name] for name, original in self._originals.items()}):
             return self._compute(inputs)
 
@@ -271,7 +270,7 @@ class PolicyGraph(nn.Module):
 
     @contextmanager
     def _naming_connectors(self) -> Iterator[None]:
-        """Name in errors of the graph the connector in which they happened."""
+        """Add the connector in which an error of the graph occurred to its message."""
         try:
             yield
         except ConfigError:
@@ -285,16 +284,16 @@ class PolicyGraph(nn.Module):
         lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
         problem = Problem(
             "the policy cannot be exported",
-            where=f"connectors; what was computed last is connector {last} or module {type(self.module).__name__}",
+            where=f"connectors; the last one entered is {last}, the module is {type(self.module).__name__}",
             got=f"{type(error).__name__}: {lines[0][:300]}",
-            expected="torch operations on tensors of any number of rows, see docs/guides/evaluate.md",
+            fix="use torch operations on tensors with any number of rows, see docs/guides/evaluate.md",
         )
         return ConfigError([problem])
 
-    # -- what training changes ---------------------------------------------------------------------------------------
+    # -- trained values ----------------------------------------------------------------------------------------------
 
     def variables(self) -> Iterator[tuple[str, Tensor]]:
-        """Name -> tensor, of all that training changes."""
+        """Yield name and tensor of each variable that training changes."""
         for name, parameter in self.module.named_parameters():
             yield f"module.{name}", parameter
         for name, buffer in self.module.named_buffers():
@@ -310,7 +309,7 @@ class PolicyGraph(nn.Module):
             yield role, getattr(self, role), getattr(parts, role).get_state()
 
     def places(self) -> dict[str, slice]:
-        """Name of a parameter -> where it lies in the vector of `FlatParameters`."""
+        """Name of a parameter -> its slice of the vector of `FlatParameters`."""
         return {
             name: slice(int(tensor.storage_offset()), int(tensor.storage_offset()) + tensor.numel())
             for name, tensor in self.variables()
@@ -318,7 +317,7 @@ class PolicyGraph(nn.Module):
         }
 
     def statistics(self, shared_state: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-        """Name of a variable -> its value in a state of the connectors; what the state does not have stays away."""
+        """Name of a variable -> its value in a state of the connectors; missing variables are skipped."""
         return {
             f"env_to_module.{name}": np.asarray(value)
             for name, value in self.env_to_module.statistics(shared_state).items()
@@ -326,10 +325,10 @@ class PolicyGraph(nn.Module):
 
     @torch.no_grad()
     def load(self, weights: npt.NDArray[np.float32], shared_state: Mapping[str, Any]) -> None:
-        """Take over (P,) parameters and the state of connectors.
+        """Load parameters (P,) and the state of connectors.
 
         Raises:
-            ValueError: another number of parameters.
+            ValueError: the number of parameters differs.
         """
         self._weights.load(weights)
         variables = dict(self.variables())
@@ -338,9 +337,9 @@ class PolicyGraph(nn.Module):
 
 
 class _Substituted(TorchFunctionMode):
-    """Gives torch functions other tensors in the place of the ones they are called with, by identity.
+    """Replaces tensors in calls of torch functions by other tensors, by identity.
 
-    Modules may keep references to their parameters wherever they like: `functional_call` would not find them.
+    Modules may keep references to their parameters anywhere, where `functional_call` would not find them.
     """
 
     def __init__(self, by_id: Mapping[int, Tensor]) -> None:

@@ -1,4 +1,4 @@
-"""The policy of a checkpoint, ready to be exported, and the same policy as env runners run it, for comparison."""
+"""The policy of a checkpoint, ready for export, and the policy as env runners run it, for comparison."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ _HUGE = 1e6
 
 
 class ReferencePolicy:
-    """Acts greedily for B episodes at once, on copies of the parts.
+    """Acts greedily in B episodes together, with copies of the parts.
 
     Args:
-        parts: of the module.
-        weights: (P,) parameters.
+        parts: the parts of the module.
+        weights: parameters (P,).
         shared_state: connector name -> state.
         num_rows: B.
     """
@@ -62,12 +62,11 @@ class ReferencePolicy:
 
     @torch.no_grad()
     def act(self, obs: Any, rewards: npt.NDArray[np.float32]) -> dict[str, Any]:
-        """Return columns after the module-to-env connectors: `action_dist_inputs`, `actions`, `actions_for_env` and
-        more.
+        """Return columns after the module-to-env connectors: `action_dist_inputs`, `actions`, `actions_for_env` etc.
 
         Args:
-            obs: (B, ...) the observations now.
-            rewards: (B,) for the actions before; not read in the first step.
+            obs: current observations (B, ...).
+            rewards: rewards (B,) of the previous actions; ignored in the first step.
         """
         if self._is_first:
             self._episodes.add_reset(obs, {})
@@ -81,17 +80,17 @@ class ReferencePolicy:
         for connector in self._module_to_env:
             if not isinstance(connector, ModuleToAgentUnmapping):
                 outputs = connector(rl_module=self._module, batch=outputs, episodes=self._episodes, explore=False)
-                # A connector that explores by itself takes it away, and a file gives it.
+                # A connector that explores removes this column, but a file returns it.
                 acted_on = outputs.get(ACTION_DIST_INPUTS, acted_on)
         self._outputs = {name: column for name, column in outputs.items() if name != ACTIONS_FOR_ENV}
         return {ACTION_DIST_INPUTS: acted_on, **outputs}
 
 
 class ProgramPolicy(LocalPolicy):
-    """A `.pt2` file that acts as an ONNX file does.
+    """A `.pt2` file that acts like an ONNX file.
 
     Args:
-        content: of the file.
+        content: content of the file.
     """
 
     def __init__(self, content: bytes) -> None:
@@ -106,12 +105,12 @@ class ProgramPolicy(LocalPolicy):
 
 
 def random_observations(space: gym.Space[Any], num_rows: int) -> Any:
-    """Return (num_rows, ...) samples of a space, of its dtypes and not too large; seed the space before."""
+    """Return samples (num_rows, ...) of a space with its dtypes and moderate values; seed the space before."""
     return nested.map_leaves(_moderate, nested.stack([space.sample() for _ in range(num_rows)]))
 
 
 def _moderate(leaf: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return items by their logarithms where bounds such as 3e38, which mean that there are none, made them huge."""
+    """Return the logarithms of values that are huge because of bounds such as 3e38, which mean unbounded."""
     is_huge = leaf.dtype.kind == "f" and np.abs(leaf).max(initial=0.0) > _HUGE
     return np.sign(leaf) * np.log1p(np.abs(leaf)) if is_huge else leaf
 
@@ -124,16 +123,16 @@ def largest_difference(
     num_rows: int = 64,
     num_steps: int = 4,
 ) -> float:
-    """Return how far a file's outputs are from the policy's on random observations, over a few steps of B episodes.
+    """Return the largest difference between a file's and the policy's outputs in B episodes of random observations.
 
     Args:
         policy: the file with these parameters.
-        parts, weights, shared_state: of the policy.
+        parts, weights, shared_state: parts and state of the policy.
         num_rows: B.
-        num_steps: of each episode.
+        num_steps: length of each episode.
 
     Returns:
-        The largest difference of `action_dist_inputs` and `actions`, relative to values beyond 1.
+        The largest difference of `action_dist_inputs` and `actions`, relative for values beyond 1.
     """
     reference = ReferencePolicy(parts, weights, shared_state, num_rows)
     space = copy.deepcopy(parts.spec.observation_space)
@@ -167,8 +166,8 @@ class StoredPolicy:
     """A module of a checkpoint.
 
     Attributes:
-        parts: with the checkpoint's parameters.
-        weights: (P,) these parameters.
+        parts: parts with the checkpoint's parameters.
+        weights: these parameters (P,).
         shared_state: connector name -> state.
     """
 
@@ -182,12 +181,12 @@ class StoredPolicy:
         """Read a checkpoint.
 
         Args:
-            checkpoint: its folder.
-            config: of the run.
-            module_id: which module; None: the only one.
+            checkpoint: folder of the checkpoint.
+            config: configuration of the run.
+            module_id: id of the module, or None for the only one.
 
         Raises:
-            ConfigError: there is no such module, or there are several, or it acts only together with others; or the
+            ConfigError: the module does not exist, is one of several, or acts only together with others; or the
                 checkpoint's parameters belong to another network.
             CheckpointError: the checkpoint is truncated or altered.
         """
@@ -204,13 +203,13 @@ class StoredPolicy:
         return cls(config, parts, FlatParameters(parts.module).to_numpy(), shared_state)
 
     def to_onnx(self) -> ExportedPolicy:
-        """Export as ONNX; raises as `checked` does, and ConfigError for what cannot be exported."""
+        """Export as ONNX; raises the errors of `checked`, and ConfigError if the policy cannot be exported."""
         policy = OnnxPolicy.of_parts(self.parts, self.config)
         content = policy.to_bytes(self.weights, self.shared_state)
         return self._checked(content, policy.manifest, LocalPolicy(content))
 
     def to_pt2(self) -> ExportedPolicy:
-        """Export as a torch program; raises as `to_onnx` does."""
+        """Export as a torch program; raises the errors of `to_onnx`."""
         graph = PolicyGraph(self.parts)
         graph.load(self.weights, self.shared_state)
         manifest = Manifest.of(graph, self.parts, self.config).updated(None, graph.statistics(self.shared_state))
@@ -223,7 +222,7 @@ class StoredPolicy:
         )
         if not difference <= _LARGEST_DIFFERENCE:
             problem = Problem(
-                "the exported policy does not do what the module does: a connector's to_graph differs from the "
+                "the exported policy and the module act differently: a connector's to_graph differs from the "
                 "connector, or the module draws random numbers",
                 got=f"a difference of {difference:g} on random observations",
                 expected=f"at most {_LARGEST_DIFFERENCE:g}",
@@ -238,7 +237,7 @@ class ExportedPolicy:
 
     Attributes:
         content: of the file.
-        difference: the largest one on `num_compared` random observations, see `largest_difference`.
+        difference: largest difference on `num_compared` random observations, see `largest_difference`.
     """
 
     content: bytes
@@ -251,9 +250,10 @@ def _chosen(module_id: str | None, known: list[str]) -> str:
     if module_id is None and len(known) == 1:
         return known[0]
     if module_id is None:
-        problem = Problem("the run has several modules", "--module", None, f"--module {'|'.join(known)}")
+        fix = f"choose one with --module {'|'.join(known)}"
+        problem = Problem("the run has several modules", "--module", fix=fix)
         raise ConfigError([problem])
     if module_id not in known:
-        what = f"the run has no module {module_id}"
+        what = f"the run does not have a module {module_id}"
         raise ConfigError([Problem(what, "--module", module_id, ", ".join(known), nearest_match(module_id, known))])
     return module_id

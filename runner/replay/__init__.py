@@ -1,4 +1,4 @@
-"""Buffers of experiences that train batches are sampled from."""
+"""Replay buffers, from which train batches are sampled."""
 
 from runner.replay.episode_replay_buffer import EpisodeReplayBuffer
 from runner.replay.hindsight_replay_buffer import HindsightReplayBuffer

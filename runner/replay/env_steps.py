@@ -1,4 +1,4 @@
-"""Which rows of the rings of all modules were taken at the same env step, for replay in step.
+"""Index of the rows of all modules by env step, for replay in lockstep.
 
 Dimension letters: C capacity, K env steps, A agents of a module, B rows, R env steps of a block's agents.
 """
@@ -17,7 +17,7 @@ from runner.episodes.columns import Agents, ColumnBlock
 from runner.replay.row_ring import RowRing, Rows
 
 _NONE = -1
-_TIME_BITS = 32  # a key is the number of an env episode, and behind it the time step within it
+_TIME_BITS = 32  # a key is the number of an env episode, followed by the time step within it
 _WINDOW = 256
 
 
@@ -26,7 +26,9 @@ class DrawnRows:
     """The rows of a module at drawn env steps.
 
     Attributes:
-        rows: (B,) of its ring. draw: (B,) number of the draw, 0 to K - 1. agent: (B,) number of the agent.
+        rows: rows (B,) of its ring.
+        draw: index (B,) of the draw, 0 to K - 1.
+        agent: index (B,) of the agent.
     """
 
     rows: Rows
@@ -35,15 +37,15 @@ class DrawnRows:
 
 
 class _Table:
-    """The rows of one module: (C, A), by the place of the env step and the number of the agent."""
+    """The rows of one module: (C, A), by the place of the env step and the index of the agent."""
 
     def __init__(self, capacity: int) -> None:
         self.agents: list[str] = []
         self.rows = np.full((capacity, 0), _NONE, np.int64)
-        self.env_t = np.zeros(capacity, np.int32)  # of each place of the ring
+        self.env_t = np.zeros(capacity, np.int32)  # time step of each place of the ring
 
     def numbers_of(self, agent_ids: list[str]) -> Rows:
-        """Return the numbers of agents; new ones get a column."""
+        """Return the indices of agents; new agents get a column."""
         new = [agent for agent in dict.fromkeys(agent_ids) if agent not in self.agents]
         self.agents += new
         self.rows = np.concatenate((self.rows, np.full((len(self.rows), len(new)), _NONE, np.int64)), 1)
@@ -51,37 +53,37 @@ class _Table:
 
 
 class EnvSteps:
-    """The newest C env steps, and for each of them the row of every agent that acted.
+    """The newest C env steps, with the row of every agent that acted in each.
 
     Args:
-        rings: module id -> its ring, of C rows; filled by the buffer before `add`.
+        rings: module id -> its ring of C rows; the buffer fills it before `add`.
         capacity: C.
     """
 
     def __init__(self, rings: Mapping[str, RowRing], capacity: int) -> None:
         self._rings, self.capacity = rings, capacity
         self._num_written = 0
-        self._first = 0  # no env step before it has all its rows
+        self._first = 0  # first env step with all of its rows
         self._keys = np.zeros(capacity, np.int64)
         self._tables: dict[str, _Table] = {}
-        # Id -> number, newest time step, and how many env steps were written before its first.
+        # Id -> number, newest time step, and number of env steps written before its first one.
         self._episodes: dict[str, tuple[int, int, int]] = {}
         self._num_episodes = 0
         self._most_episodes = 64
 
     def __len__(self) -> int:
-        """Return how many env steps are held, all rows of which are."""
+        """Return the number of env steps with all of their rows."""
         self._skip_cut()
         return self._num_written - self._first
 
     @property
     def num_bytes(self) -> int:
-        """The memory of the arrays."""
+        """The memory of the arrays in bytes."""
         return self._keys.nbytes + sum(table.rows.nbytes + table.env_t.nbytes for table in self._tables.values())
 
     @staticmethod
     def step_bytes(block: ColumnBlock) -> int:
-        """Return what an env step of the module takes whose steps these are, with its key."""
+        """Return the bytes that an env step of the block's module takes, including its key."""
         return 8 + 8 * len(set(_agents_of(block).agent_ids)) + 4
 
     def _held(self) -> Rows:
@@ -90,14 +92,14 @@ class EnvSteps:
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def add(self, blocks: Mapping[str, ColumnBlock], rows: Mapping[str, Rows]) -> None:
-        """Note the env steps of blocks.
+        """Add the env steps of blocks.
 
         Args:
             blocks: module id -> block.
-            rows: module id -> (R,) where the ring wrote its env steps.
+            rows: module id -> rows (R,) to which the ring wrote its env steps.
 
         Raises:
-            RunFailure: a block does not say whose steps it has.
+            RunFailure: a block does not name the agents of its steps.
         """
         ids = dict.fromkeys(id_ for block in blocks.values() for id_ in _agents_of(block).multi_agent_episode_ids)
         for id_ in ids:
@@ -118,17 +120,17 @@ class EnvSteps:
             self._forget_episodes()
 
     def _keys_of(self, block: ColumnBlock) -> Rows:
-        """Return (R,) keys of the env steps that a block's agents acted at."""
+        """Return the keys (R,) of the env steps at which a block's agents acted."""
         agents = _agents_of(block)
         numbers = np.array([self._episodes[id_][0] for id_ in agents.multi_agent_episode_ids], np.int64)
         keys: Rows = np.repeat(numbers << _TIME_BITS, block.lengths) + agents.env_t[_step_rows(block)]
         return keys
 
     def _steps_of(self, keys: Rows, ids: Iterable[str]) -> Rows:
-        """Return the numbers of env steps of these episodes, sorted by key; new ones get theirs, -1: not held."""
+        """Return the numbers of env steps of these episodes, sorted by key, and -1 for steps that are not held."""
         newest = {number: t for number, t, _ in (self._episodes[id_] for id_ in ids)}
         numbers, times = keys >> _TIME_BITS, keys & ((1 << _TIME_BITS) - 1)
-        # An agent that waited for its result when a fragment was cut comes with the next one.
+        # An agent whose result was pending when a fragment was cut comes with the next fragment.
         is_late = times <= np.array([newest[number] for number in numbers.tolist()], np.int64)
         steps = np.full(len(keys), _NONE, np.int64)
         oldest = max(0, self._num_written - self.capacity)
@@ -136,10 +138,10 @@ class EnvSteps:
             held = self._held()
             known = held[np.isin(self._keys[held % self.capacity], keys[is_late])]
             steps[np.searchsorted(keys, self._keys[known % self.capacity])] = known
-            # The only agent that acted at an env step may come late, too; of an episode that has lost env steps nobody
-            # knows whether it was the only one.
-            whole = [number for number, _, first in self._episodes.values() if first >= oldest]
-            is_late &= (steps != _NONE) | ~np.isin(numbers, whole)
+            # The only agent that acted at an env step may also come late. In an episode whose env steps were dropped,
+            # it is unknown whether it was the only one.
+            complete = [number for number, _, first in self._episodes.values() if first >= oldest]
+            is_late &= (steps != _NONE) | ~np.isin(numbers, complete)
         new = np.flatnonzero(~is_late)
         steps[new] = self._num_written + np.arange(len(new))
         self._num_written += len(new)
@@ -163,7 +165,7 @@ class EnvSteps:
         table.env_t[ring.place(ring.successors(rows))] = env_t[step_rows[held] + 1]
 
     def _forget_episodes(self) -> None:
-        """Forget env episodes of which no step is held; some will never go on."""
+        """Forget env episodes without a held step; some of them will never continue."""
         held = set((self._keys[self._held() % self.capacity] >> _TIME_BITS).tolist())
         self._episodes = {id_: one for id_, one in self._episodes.items() if one[0] in held}
         self._most_episodes = 64 + 2 * len(self._episodes)
@@ -171,26 +173,26 @@ class EnvSteps:
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def draw(self, num: int, stream: np.random.Generator) -> Rows:
-        """Draw env steps (K,), uniformly and with replacement, every row of which is held with what is before it.
+        """Draw env steps (K,), uniformly and with replacement, from steps whose rows and lookback are all held.
 
         Raises:
-            RunFailure: no env step is held whole.
+            RunFailure: there is no such env step.
         """
         if len(self) == 0:
-            what = "the replay buffer holds no env step with the rows of all agents"
-            raise RunFailure(Problem(what, "algorithm.replay_buffers", expected="a larger capacity"))
+            what = "the replay buffer does not hold an env step with the rows of all agents"
+            raise RunFailure(Problem(what, "algorithm.replay_buffers", fix="set a larger capacity"))
         steps = np.empty(0, np.int64)
         while len(steps) < num:
             drawn = stream.integers(self._first, self._num_written, num - len(steps))
             drawn = drawn[self._are_whole(drawn)]
             if len(steps) == len(drawn) == 0 and not self._are_whole(np.arange(self._first, self._num_written)).any():
-                what = "no env step in the replay buffer has the rows of all agents with the steps before them"
-                raise RunFailure(Problem(what, "algorithm.replay_buffers", expected="a larger capacity"))
+                what = "the replay buffer does not hold an env step with the rows of all agents and their lookback"
+                raise RunFailure(Problem(what, "algorithm.replay_buffers", fix="set a larger capacity"))
             steps = np.concatenate((steps, drawn))
         return steps
 
     def _skip_cut(self) -> None:
-        """Leave out the oldest env steps that have lost a row."""
+        """Drop the oldest env steps some of whose rows were overwritten."""
         self._first = max(self._first, self._num_written - self.capacity)
         while self._first < self._num_written:
             window = np.arange(self._first, min(self._first + _WINDOW, self._num_written))
@@ -212,15 +214,15 @@ class EnvSteps:
         return are_whole
 
     def rows_of(self, module_id: str, steps: Rows) -> DrawnRows:
-        """Return the rows of a module at drawn env steps (K,), one after the other."""
+        """Return the rows of a module at drawn env steps (K,), in order."""
         rows = self._tables[module_id].rows[steps % self.capacity]
         draw, agent = np.nonzero(rows != _NONE)
         return DrawnRows(rows[draw, agent], draw, agent)
 
     def agents_of(self, module_id: str, found: DrawnRows, last: Rows) -> Agents:
-        """Return whose the chunks are that begin with these rows and whose last observations are in rows `last`.
+        """Return the agents of chunks that begin with these rows and whose last observations are in rows `last`.
 
-        Each draw is an env episode by itself, so that connectors find the agents of the same one.
+        Each draw counts as a separate env episode, so that connectors can match the agents of one draw.
         """
         table, ring = self._tables[module_id], self._rings[module_id]
         both = np.stack((found.rows, last), 1).reshape(-1)
@@ -233,7 +235,7 @@ class EnvSteps:
     # -- state -------------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return what is held, as plain values and arrays."""
+        """Return the index as plain values and arrays."""
         places = self._held() % self.capacity
         return {
             "num_written": self._num_written,
@@ -248,7 +250,7 @@ class EnvSteps:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `get_state`."""
+        """Restore a state of `get_state`."""
         self._num_written, self._num_episodes = int(state["num_written"]), int(state["num_episodes"])
         self._most_episodes = int(state["most_episodes"])
         places = self._held() % self.capacity
@@ -261,14 +263,14 @@ class EnvSteps:
 
 
 def _step_rows(block: ColumnBlock) -> Rows:
-    """Return (R,) rows of the `obs` column that steps were taken on."""
+    """Return the rows (R,) of the `obs` column on which steps were taken."""
     rows: Rows = np.arange(block.num_rows) + np.repeat(np.arange(len(block)), block.lengths)
     return rows
 
 
 def _agents_of(block: ColumnBlock) -> Agents:
     if block.agents is None:
-        what = f"the experiences of module {block.module_id} do not say whose they are"
-        expected = "replay_mode: independent, for a single agent"
-        raise RunFailure(Problem(what, "algorithm.replay_buffers", "replay_mode lockstep", expected))
+        what = f"the experiences of module {block.module_id} do not name their agents"
+        fix = "set replay_mode: independent, for a single agent"
+        raise RunFailure(Problem(what, "algorithm.replay_buffers", "replay_mode lockstep", fix=fix))
     return block.agents

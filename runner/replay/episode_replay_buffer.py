@@ -1,4 +1,4 @@
-"""A buffer of recorded episodes, sampled as fragments that know where they are from."""
+"""A buffer of recorded episodes, sampled as fragments that know their episodes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 from runner.episodes.columns import ColumnBlock, InfoRows, Rollout
 from runner.replay.replay_buffer import REPLAYED, ReplayBuffer
 
-# Columns of the ring: number of the chunk that a step is of, and its place in the chunk.
+# Columns of the ring: number of a step's chunk, and index of the step in the chunk.
 _CHUNK, _STEP = "$chunk", "$step"
 
 
 @dataclass(frozen=True)
 class _Origin:
-    """Where the steps of a chunk are from; `end` is the row after its last observation."""
+    """The origin of a chunk's steps; `end` is the row after its last observation."""
 
     block: ColumnBlock
     index: int
@@ -25,15 +25,15 @@ class _Origin:
 
 
 class EpisodeReplayBuffer:
-    """The newest env steps of episodes; sampled are fragments, uniformly over their first steps.
+    """Keeps the newest env steps of episodes, and samples fragments uniformly by their first steps.
 
-    A `ReplayBuffer` whose samples have the ids, time steps and infos of their episodes, which connectors of learner
-    pipelines may read. Chunks are not joined with earlier ones of the same episode. Subclass it to sample otherwise
+    Unlike samples of `ReplayBuffer`, fragments have the ids, time steps and infos of their episodes, which learner
+    connectors may read. Chunks of the same episode are not joined. To sample differently, write a subclass
     (`offline.prelearner_buffer_class`).
 
     Args:
-        capacity: env steps that are kept; the last observation of a chunk takes the place of one.
-        batch_length_T: env steps of a fragment; one that reaches its chunk's end is shorter.
+        capacity: maximum number of env steps; the last observation of a chunk counts as one.
+        batch_length_T: env steps of a fragment; fewer at the end of a chunk.
 
     Raises:
         ValueError: a capacity below 2, or a length below 1.
@@ -42,7 +42,7 @@ class EpisodeReplayBuffer:
     def __init__(self, capacity: int = 10_000, batch_length_T: int = 1) -> None:  # noqa: N803 - RLlib's name
         self._replay = ReplayBuffer(capacity, batch_length_T)
         self.capacity, self.fragment_length = capacity, batch_length_T
-        self._origins: dict[int, _Origin] = {}  # of the chunks with rows in the ring, by number, oldest first
+        self._origins: dict[int, _Origin] = {}  # origins of the chunks with rows in the ring, by number, oldest first
         self._num_chunks = self._num_rows = 0
 
     @property
@@ -69,18 +69,18 @@ class EpisodeReplayBuffer:
         self._forget_chunks()
 
     def _forget_chunks(self) -> None:
-        """Forget the chunks of which no row is held any more."""
+        """Forget the chunks whose rows have all left the ring."""
         oldest = self._num_rows - self.capacity
         gone = [number for number, origin in self._origins.items() if origin.end <= oldest]
         for number in gone:
             del self._origins[number]
 
     def sample(self, num_env_steps: int, stream: np.random.Generator) -> ColumnBlock:
-        """Fragments with exactly so many env steps in all, with replacement.
+        """Sample fragments with replacement.
 
         Args:
-            num_env_steps: the last fragment is cut so that it fits.
-            stream: of random numbers.
+            num_env_steps: exact number of env steps in all; the last fragment is shortened to fit.
+            stream: source of random numbers.
 
         Raises:
             ValueError: the buffer is empty.
@@ -101,7 +101,7 @@ class EpisodeReplayBuffer:
 
 
 class _InfosOfFragments(InfoRows):
-    """Infos of fragments, asked of the blocks that they are from."""
+    """Infos of fragments, read from the blocks of their origin."""
 
     def __init__(self, origins: Sequence[_Origin], starts: Sequence[int]) -> None:
         self._origins, self._starts = origins, starts

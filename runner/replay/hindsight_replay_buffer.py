@@ -20,22 +20,22 @@ STRATEGIES = ("future", "final", "episode")
 
 
 class HindsightReplayBuffer(ReplayBuffer):
-    """Gives most sampled steps a goal that was achieved in their episode (Andrychowicz et al., 2017).
+    """Replaces the goals of most sampled steps by goals achieved in their episode (Andrychowicz et al., 2017).
 
-    Of k + 1 sampled steps k have another `desired_goal`, in the observation before and after, and the reward and the
-    end that go with it (https://arxiv.org/abs/1707.01495, section 3.2). It is drawn uniformly from the goals that the
-    episode achieved after the step (`future`) or at any time (`episode`), or is the last one (`final`). Of an episode
-    that is still running, or whose beginning has left the buffer, the goals are those of the observations held.
+    Of k + 1 sampled steps k get another `desired_goal` in the observations before and after the step, with the reward
+    and the end for this goal (https://arxiv.org/abs/1707.01495, section 3.2). The goal is drawn uniformly from the
+    goals that the episode achieved after the step (`future`) or at any time (`episode`), or is the last one (`final`).
+    If an episode is still running, or its beginning has left the buffer, only the held observations count.
 
     Args:
         capacity: see `ReplayBuffer`.
         n_step: 1.
         gamma: without effect on single steps.
         goal_strategy: `future`, `final` or `episode`.
-        num_sampled_goals: k, replayed steps with another goal for each with its own.
+        num_sampled_goals: k, number of steps with another goal for each step with the original one.
 
     Raises:
-        ValueError: a number out of its bounds, or another strategy.
+        ValueError: a number is out of its bounds, or the strategy is unknown.
     """
 
     def __init__(
@@ -47,24 +47,24 @@ class HindsightReplayBuffer(ReplayBuffer):
         num_sampled_goals: int = 4,
     ) -> None:
         if n_step != 1:
-            raise ValueError(f"steps with other goals have n_step 1, got {n_step!r}")
+            raise ValueError(f"steps with other goals need n_step 1, got {n_step!r}")
         super().__init__(capacity, gamma=gamma)
         if goal_strategy not in STRATEGIES:
-            raise ValueError(f"goal_strategy must be {', '.join(STRATEGIES)}, got {goal_strategy!r}")
+            raise ValueError(f"goal_strategy must be one of {', '.join(STRATEGIES)}, got {goal_strategy!r}")
         if not isinstance(num_sampled_goals, int) or num_sampled_goals < 0:
-            raise ValueError(f"num_sampled_goals must be an integer of 0 or more, got {num_sampled_goals!r}")
+            raise ValueError(f"num_sampled_goals must be a non-negative integer, got {num_sampled_goals!r}")
         self._strategy = goal_strategy
         self._share = num_sampled_goals / (num_sampled_goals + 1)
         self._judge: GoalJudge | None = None
 
     def use_judge(self, judge: GoalJudge) -> None:
-        """Take the environment's rewards for other goals; to be called before the first sample."""
+        """Set the judge that computes rewards for other goals; call it before the first sample."""
         self._judge = judge
 
     def _new_ring(self, module_id: str, capacity: int) -> RowRing:
         ring = super()._new_ring(module_id, capacity)
         if self._strategy == "episode" and ring.num_lookback == 0:
-            return RowRing(capacity, module_id, 1)  # it knows what was before a row
+            return RowRing(capacity, module_id, 1)  # with a lookback, so that it can find earlier rows
         return ring
 
     def _transitions(self, ring: RowRing, rows: Rows) -> ColumnBlock:
@@ -73,11 +73,11 @@ class HindsightReplayBuffer(ReplayBuffer):
         return self._with_goals(ring, block, rows, changed) if len(changed) else block
 
     def _with_goals(self, ring: RowRing, block: ColumnBlock, rows: Rows, changed: npt.NDArray[np.int64]) -> ColumnBlock:
-        """Return the transitions of `rows` (B,), the ones with the numbers `changed` with other goals."""
-        assert self._judge is not None, "use_judge comes before the first sample"
+        """Return the transitions of `rows` (B,), with other goals at the indices `changed`."""
+        assert self._judge is not None, "call use_judge before the first sample"
         observations: dict[str, Any] = dict(block.columns[OBS])
         goals = ring.columns[OBS][ACHIEVED][ring.place(self._goal_rows(ring, rows[changed]))]
-        achieved = observations[ACHIEVED][2 * changed + 1]  # first the observation before a step, then the one after it
+        achieved = observations[ACHIEVED][2 * changed + 1]  # observations before and after a step alternate
         desired = observations[DESIRED] = observations[DESIRED].copy()
         desired[2 * changed] = desired[2 * changed + 1] = goals
         rewards = block.columns[REWARDS].copy()
@@ -87,7 +87,7 @@ class HindsightReplayBuffer(ReplayBuffer):
         if ends is None:
             return changed_block
         is_terminated, is_truncated = block.is_terminated.copy(), block.is_truncated.copy()
-        is_truncated[changed] |= is_terminated[changed] & ~ends  # nothing follows, and the other goal is not reached
+        is_truncated[changed] |= is_terminated[changed] & ~ends  # the episode ended, but the other goal is not reached
         is_terminated[changed] = ends
         is_truncated &= ~is_terminated
         return replace(changed_block, is_terminated=is_terminated, is_truncated=is_truncated)
@@ -108,5 +108,5 @@ class HindsightReplayBuffer(ReplayBuffer):
         return after[self._draw_below(num_after), np.arange(len(rows))]
 
     def _draw_below(self, bounds: Rows) -> Rows:
-        """Draw a number from 0 to below each of the bounds (B,)."""
+        """Draw an integer from 0 up to, but excluding, each of the bounds (B,)."""
         return np.asarray(self._stream.random(len(bounds)) * bounds, np.int64)

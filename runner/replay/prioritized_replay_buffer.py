@@ -29,8 +29,8 @@ Floats = npt.NDArray[np.float64]
 class PrioritizedReplayBuffer(ReplayBuffer):
     """Samples transitions in proportion to their priorities (Schaul et al., 2016, https://arxiv.org/abs/1511.05952).
 
-    Priorities are p^alpha, p the absolute TD error (3.3, proportional); new transitions have the highest so far.
-    Samples have a column `weights` (B,) float32: (N P(i))^-beta over the largest one of the sample (3.4).
+    The priority is p^alpha with the absolute TD error p (3.3, proportional). New transitions get the highest priority
+    so far. Samples have a column `weights` (B,) float32: (N P(i))^-beta divided by the sample's maximum (3.4).
 
     A chunk of several steps is drawn by the priority of its first trained step, which an update sets by
     p = 0.9 max + 0.1 mean of the chunk's errors (Kapturowski et al., 2019, section 2.3 of
@@ -38,11 +38,11 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
     Args:
         capacity, batch_length_T, n_step, gamma, burn_in_len: see `ReplayBuffer`.
-        alpha: how much priorities count; 0 samples uniformly.
-        beta: how much of the bias is corrected; a number, or a schedule over env steps.
+        alpha: exponent of priorities; 0 samples uniformly.
+        beta: degree of bias correction; a number, or a schedule over env steps.
 
     Raises:
-        ValueError: a number out of its bounds.
+        ValueError: a number is out of its bounds.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     ) -> None:
         super().__init__(capacity, batch_length_T, n_step, gamma, burn_in_len)
         if not isinstance(alpha, (int, float)) or alpha < 0:
-            raise ValueError(f"alpha must be a number of 0 or more, got {alpha!r}")
+            raise ValueError(f"alpha must be a non-negative number, got {alpha!r}")
         check_schedule("beta", beta, 0)
         self._alpha, self._beta = alpha, beta
         self._trees: dict[str, PriorityTree] = {}
@@ -74,7 +74,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         before = ring.num_written
         rows = super()._write(module_id, block)
         tree, oldest = self._trees[module_id], ring.oldest
-        tree.set(ring.place(np.arange(max(before, oldest), ring.num_written)), 0.0)  # not all of them have a step
+        tree.set(ring.place(np.arange(max(before, oldest), ring.num_written)), 0.0)  # some do not have a step
         tree.set(ring.place(rows[rows >= oldest]), self._highest[module_id])
         return rows
 
@@ -95,15 +95,15 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         return with_weights(block, of_steps), rows
 
     def update_priorities(self, module_id: str, rows: Rows, td_errors: npt.NDArray[Any]) -> None:
-        """Set the priorities of rows (B,) that were drawn; rows that others have taken the place of are left out.
+        """Set the priorities of drawn rows (B,); rows that were overwritten since are skipped.
 
         Args:
-            module_id: of the module whose experiences they are.
-            rows: of the sample; equal ones that follow each other are of one chunk.
-            td_errors: (B,) of the update on the sample.
+            module_id: module whose experiences they are.
+            rows: rows of the sample; consecutive equal rows belong to one chunk.
+            td_errors: TD errors (B,) of the update on the sample.
 
         Raises:
-            RunFailure: there are not as many errors as rows, or one is not finite.
+            RunFailure: the numbers of errors and rows differ, or an error is not finite.
         """
         errors = self.checked_errors(module_id, rows, td_errors)
         if self.fragment_length > 1:
@@ -120,27 +120,25 @@ class PrioritizedReplayBuffer(ReplayBuffer):
     def checked_errors(self, module_id: str, rows: Rows, td_errors: npt.NDArray[Any]) -> Floats:
         """Return the absolute errors (B,) of rows (B,); see `update_priorities`."""
         if rows.shape != td_errors.shape:
-            what = f"module {module_id} has {len(td_errors)} errors for {len(rows)} replayed rows"
-            raise RunFailure(
-                Problem(what, "algorithm.plan", expected="an error for each replayed row, and no other rows")
-            )
+            what = f"the update of module {module_id} returned {len(td_errors)} errors for {len(rows)} replayed rows"
+            raise RunFailure(Problem(what, "algorithm.plan", expected="one error for each replayed row"))
         errors = np.abs(td_errors.astype(np.float64))
         is_finite = np.isfinite(errors)
         if np.count_nonzero(is_finite) < len(errors):
-            what = f"an error of a replayed row of module {module_id} is not finite, so that it cannot be a priority"
+            what = f"the error of a replayed row of module {module_id} is not finite, so it cannot be a priority"
             got, expected = str(errors[~is_finite][0]), "finite numbers in the column of UpdatePriorities"
             raise RunFailure(Problem(what, "algorithm.plan", got, expected))
         return errors
 
     def row_bytes(self, module_id: str, block: ColumnBlock) -> float:
-        """Return the memory that an env step of a module takes with its sums of priorities; see `ReplayBuffer`."""
+        """Return the bytes that an env step of a module takes, with its sums of priorities; see `ReplayBuffer`."""
         return super().row_bytes(module_id, block) + PriorityTree(MEASURED_ROWS).num_bytes / MEASURED_ROWS
 
     def _num_bytes(self) -> int:
         return super()._num_bytes() + sum(tree.num_bytes for tree in self._trees.values())
 
     def metrics(self) -> dict[str, float | int | None]:
-        """Return what the buffer holds, and the mean priority."""
+        """Return the size of the buffer and the mean priority."""
         total = sum(tree.total for tree in self._trees.values())
         num_rows = sum(ring.num_env_steps for ring in self._rings.values())
         return super().metrics() | {"mean_priority": total / num_rows if num_rows else None}
@@ -160,7 +158,7 @@ class PrioritizedReplayBuffer(ReplayBuffer):
 
 
 def _of_chunks(rows: Rows, errors: Floats) -> tuple[Rows, Floats]:
-    """Return the row of each chunk, and its error: mostly the largest of its steps, and a little of their mean."""
+    """Return the row of each chunk, and its error: mostly the maximum of its steps, and a little of their mean."""
     starts = np.flatnonzero(np.diff(rows, prepend=-1))
     means = np.add.reduceat(errors, starts) / np.diff(starts, append=len(rows))
     return rows[starts], _SHARE_OF_LARGEST * np.maximum.reduceat(errors, starts) + (1 - _SHARE_OF_LARGEST) * means

@@ -1,4 +1,4 @@
-"""Priorities as checkpoints keep them: all of them once, and after that the ones that have changed."""
+"""Priorities in checkpoints: one full segment, followed by segments of changes."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class _Part:
 class PriorityLog:
     """Segments of the priorities of a tree.
 
-    Updates change places all over the ring. So the first segment has all priorities, and each further one the changed
-    ones since the segment before. All are written anew when changes have half as many places as there are, or 64
-    segments: on average a checkpoint writes twice what has changed, and a 64th of the priorities.
+    Updates change places all over the ring. So the first segment contains all priorities, and each further one only the
+    changes since the previous segment. All are written again once the changes exceed half of the places in use, or
+    after 64 segments. On average a checkpoint writes twice the changed priorities and a 64th of all of them.
 
     Args:
-        tree: with the priorities.
+        tree: tree of the priorities.
     """
 
     def __init__(self, tree: PriorityTree) -> None:
@@ -43,16 +43,16 @@ class PriorityLog:
         self._parts: list[_Part] = []  # all priorities first
 
     def segments(self, num_places: int) -> list[Segment]:
-        """Return segments which `load` makes the same priorities of.
+        """Return segments from which `load` restores the priorities.
 
         Args:
-            num_places: in use; the others have no priority.
+            num_places: number of places in use; other places do not have a priority.
         """
         changed = self._tree.take_changed()
         for part in self._parts:
             if part.file.path is not None:
                 part.values = None
-        if self._is_anew(len(changed), num_places):
+        if self._must_rewrite_all(len(changed), num_places):
             values = {"priorities": self._tree.priorities[:num_places].copy()}
             self._parts = [_Part(num_places, SegmentFile(), values)]
         elif len(changed):
@@ -60,15 +60,15 @@ class PriorityLog:
             self._parts.append(_Part(len(changed), SegmentFile(), values))
         return [part.segment() for part in self._parts]
 
-    def _is_anew(self, num_changed: int, num_places: int) -> bool:
+    def _must_rewrite_all(self, num_changed: int, num_places: int) -> bool:
         if not 1 <= len(self._parts) < MOST_PARTS:
             return True
         if any(part.values is None and not part.file.is_there() for part in self._parts):
-            return True  # somebody has deleted the newest checkpoint
+            return True  # the newest checkpoint was deleted
         return sum(part.num for part in self._parts[1:]) + num_changed > num_places // 2
 
     def load(self, segments: Sequence[Segment]) -> None:
-        """Set the priorities of a tree that has none, and go on with these segments."""
+        """Set the priorities of an empty tree, and continue with these segments."""
         for segment in segments:
             values = segment.values()
             priorities = values["priorities"]

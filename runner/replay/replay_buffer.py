@@ -1,4 +1,4 @@
-"""Replay buffers: the newest experiences of all modules, from which train batches are sampled.
+"""Replay buffers: keep the newest experiences of all modules, and sample train batches from them.
 
 Dimension letters: B sampled rows.
 """
@@ -21,9 +21,9 @@ from runner.replay.row_ring import N_STEP, RowRing, Rows
 from runner.segments import Segment, find_segments
 from runner.streams import restore_stream, stream_state
 
-# Column of samples: importance weights, at most 1; all 1 where sampling is uniform.
+# Column of samples: importance weights, at most 1; all 1 if sampling is uniform.
 WEIGHTS = "weights"
-# Columns that samples have besides what was recorded.
+# Columns of samples in addition to the recorded ones.
 REPLAYED: Mapping[str, npt.DTypeLike] = {N_STEP: np.int64, WEIGHTS: np.float32}
 _REPLAY_MODES = ("independent", "lockstep")
 _MARKS = 256
@@ -31,7 +31,7 @@ MEASURED_ROWS = 4096
 
 
 class BufferEmpty(ValueError):
-    """There is nothing to sample."""
+    """The buffer is empty, so it cannot be sampled."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +39,8 @@ class Replayed:
     """Sampled experiences.
 
     Attributes:
-        rollout: the steps.
-        rows: module id -> (B,) the row of the buffer that was drawn for each of its env steps: where the chunk's
-            training begins.
+        rollout: the sampled steps.
+        rows: module id -> drawn row (B,) of each env step, at which the trained part of its chunk begins.
     """
 
     rollout: Rollout
@@ -52,18 +51,18 @@ class ReplayBuffer:
     """Samples uniformly from the newest steps of each module.
 
     Args:
-        capacity: env steps of each module that are kept; last observations of episodes count, too.
-        batch_length_T: env steps of a sampled chunk, fewer where its episode ends.
-        burn_in_len: most env steps of a chunk before its first trained one, for the memory of modules to warm up on;
-            fewer where its episode begins.
-        n_step: env steps that the reward of a sampled transition sums up, or the lowest and the highest such number,
-            between which each transition draws its own; chunks of several steps have 1.
+        capacity: maximum number of env steps of each module; the last observation of an episode counts as one.
+        batch_length_T: env steps of a sampled chunk, fewer at the end of its episode.
+        burn_in_len: maximum number of env steps before the first trained one, to warm up recurrent states; fewer at the
+            start of its episode.
+        n_step: env steps in the reward of a sampled transition, or a lowest and a highest number between which each
+            transition draws. Chunks of several steps need 1.
         gamma: discount within this sum.
-        replay_mode: `independent` samples each module by itself; `lockstep` samples env steps, and of each of them the
-            transitions of all agents that acted.
+        replay_mode: `independent` samples each module separately; `lockstep` samples env steps, with the transitions of
+            all agents that acted in them.
 
     Raises:
-        ValueError: a number out of its bounds.
+        ValueError: a number is out of its bounds.
     """
 
     def __init__(
@@ -77,7 +76,7 @@ class ReplayBuffer:
     ) -> None:
         steps = [n_step] if isinstance(n_step, int) else list(n_step)
         for name, value, least in [
-            ("capacity", capacity, 2),  # a step has two observations
+            ("capacity", capacity, 2),  # one step needs two observations
             ("batch_length_T", batch_length_T, 1),
             ("burn_in_len", burn_in_len, 0),
             *(("n_step", n, 1) for n in steps),
@@ -91,11 +90,11 @@ class ReplayBuffer:
         gives_chunks = batch_length_T > 1 or burn_in_len > 0
         lengths = f"batch_length_T {batch_length_T}, burn_in_len {burn_in_len}"
         if gives_chunks and steps != [1]:
-            raise ValueError(f"chunks of several steps ({lengths}) have n_step 1, got {n_step!r}")
+            raise ValueError(f"chunks of several steps ({lengths}) need n_step 1, got {n_step!r}")
         if replay_mode not in _REPLAY_MODES:
             raise ChoiceError("replay_mode", replay_mode, _REPLAY_MODES)
         if replay_mode == "lockstep" and gives_chunks:
-            raise ValueError(f"replay_mode lockstep has batch_length_T 1 and no burn-in, got {lengths}")
+            raise ValueError(f"replay_mode lockstep needs batch_length_T 1 and no burn-in, got {lengths}")
         self.capacity, self.fragment_length, self.burn_in_len = capacity, batch_length_T, burn_in_len
         self.gives_chunks = gives_chunks
         self._num_lookback: Mapping[str, int] = {}
@@ -103,34 +102,34 @@ class ReplayBuffer:
         self._rings: dict[str, RowRing] = {}
         self.env_steps = EnvSteps(self._rings, capacity) if replay_mode == "lockstep" else None
         self._num_samples = 0
-        self._marks: deque[tuple[int, int]] = deque()  # rows written by the end of an addition, and samples before it
+        self._marks: deque[tuple[int, int]] = deque()  # rows written up to an addition, and samples before it
         self._stream = np.random.default_rng(0)
-        self._shown: list[ref[Segment]] = []  # of states since the last change
+        self._shown: list[ref[Segment]] = []  # segments of states since the last change
 
     def use_stream(self, stream: np.random.Generator) -> None:
-        """Draw from `stream` from now on; a run gives each buffer its own."""
+        """Draw from this random stream from now on; a run passes a separate one to each buffer."""
         self._stream = stream
 
     def use_lookback(self, num_lookback: Mapping[str, int]) -> None:
-        """Give the steps before each sampled chunk, so many by module id; to be called before the first experiences."""
+        """Set the number of steps to include before each sampled chunk by module id; call it before the first `add`."""
         self._num_lookback = num_lookback
 
     # -- experiences -------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Return the env steps that can be sampled, of the module with the fewest, or of all agents in step."""
+        """Return the number of env steps that can be sampled from the smallest module, or in lockstep."""
         if self.env_steps is not None:
             return len(self.env_steps)
         return min((ring.num_env_steps for ring in self._rings.values()), default=0)
 
     @property
     def module_ids(self) -> list[str]:
-        """The modules of which env steps are held."""
+        """The modules with env steps in the buffer."""
         return [module_id for module_id, ring in self._rings.items() if ring.num_env_steps]
 
     @property
     def is_full(self) -> bool:
-        """Whether a module has as many rows as the buffer keeps, last observations of episodes among them."""
+        """Whether the rows of a module, including last observations of episodes, reach the capacity."""
         return any(len(ring) == ring.capacity for ring in self._rings.values()) and len(self) > 0
 
     def add(self, rollout: Rollout) -> None:
@@ -153,23 +152,23 @@ class ReplayBuffer:
         self._rings[module_id] = self._new_ring(module_id, self.capacity)
 
     def _new_ring(self, module_id: str, capacity: int) -> RowRing:
-        # Memory goes through burn-in from the state before it.
+        # Burn-in starts from the recurrent state of the step before it.
         num_lookback = max(self._num_lookback.get(module_id, 0), min(self.burn_in_len, 1))
         return RowRing(capacity, module_id, num_lookback)
 
     def _write(self, module_id: str, block: ColumnBlock) -> Rows:
-        """Write a block; returns the rows (R,) of its env steps, also of ones that are not held."""
+        """Write a block; return the rows (R,) of its env steps, including rows that are not held."""
         return self._rings[module_id].add(block)
 
     def sample(self, num_env_steps: int, num_env_steps_sampled: int = 0) -> Replayed:
-        """Sample chunks with so many env steps of each module, with replacement.
+        """Sample chunks of each module, with replacement.
 
         Args:
-            num_env_steps: exactly; the last chunk is cut so that it fits.
-            num_env_steps_sampled: by the run so far, for schedules.
+            num_env_steps: exact number of env steps per module; the last chunk is shortened to fit.
+            num_env_steps_sampled: env steps that the run has sampled so far, for schedules.
 
         Raises:
-            BufferEmpty: it has no experiences.
+            BufferEmpty: the buffer is empty.
         """
         if not self._rings:
             raise BufferEmpty("an empty buffer cannot be sampled")
@@ -205,7 +204,7 @@ class ReplayBuffer:
         return Replayed(Rollout(blocks, num_env_steps), rows)
 
     def _sampled(self, ring: RowRing, num_env_steps: int, draw: Callable[[int], Rows]) -> tuple[ColumnBlock, Rows]:
-        """Return a block of drawn chunks, and the row (B,) that was drawn for each of its B env steps to train on."""
+        """Return a block of drawn chunks, and the drawn row (B,) of each of its B env steps to train on."""
         if not self.gives_chunks:
             rows = draw(num_env_steps)
             return self._transitions(ring, rows), rows
@@ -219,7 +218,7 @@ class ReplayBuffer:
         return block.with_columns({BURN_IN: is_burn_in}), drawn
 
     def _drawn_chunks(self, ring: RowRing, num_env_steps: int, draw: Callable[[int], Rows]) -> tuple[Rows, Rows]:
-        """Draw chunks until they have so many steps; returns their first rows, and the steps of each."""
+        """Draw chunks up to a number of steps in all; return their first rows, and the number of steps of each."""
         parts: list[Rows] = []  # (2, F): first row, steps
         missing = num_env_steps
         while missing > 0:
@@ -237,14 +236,14 @@ class ReplayBuffer:
             return ring.transitions(rows, highest, self._gamma)
         return ring.transitions(rows, self._stream.integers(lowest, highest + 1, len(rows)), self._gamma)
 
-    # -- what is kept ------------------------------------------------------------------------------------------------
+    # -- contents ----------------------------------------------------------------------------------------------------
 
     def row_bytes(self, module_id: str, block: ColumnBlock) -> float:
-        """Return the memory that an env step of a module takes, in bytes; nothing is kept.
+        """Return the bytes that an env step of a module takes; nothing is stored.
 
         Args:
-            module_id: of the module.
-            block: experiences of it, whose columns count.
+            module_id: id of the module.
+            block: experiences whose columns count.
         """
         ring = self._new_ring(module_id, MEASURED_ROWS)
         ring.allocate(block.columns)
@@ -252,7 +251,7 @@ class ReplayBuffer:
         return ring.num_bytes / MEASURED_ROWS + of_index
 
     def metrics(self) -> dict[str, float | int | None]:
-        """Return what the buffer holds, of all modules together."""
+        """Return the contents of the buffer, of all modules together."""
         rings = self._rings.values()
         return {
             "capacity": self.capacity * max(1, len(rings)),
@@ -266,7 +265,7 @@ class ReplayBuffer:
         return sum(ring.num_bytes for ring in self._rings.values()) + of_index
 
     def _age_of_oldest(self) -> int:
-        """Return how many samples were drawn since the oldest row was written, to 1 part in 256 of the capacity."""
+        """Return the number of samples since the oldest row was written, to a precision of capacity / 256 rows."""
         self._drop_old_marks()
         return self._num_samples - self._marks[0][1] if self._marks else 0
 
@@ -279,7 +278,7 @@ class ReplayBuffer:
         """Return the experiences, the stream and counters, as plain values, arrays and segments.
 
         Args:
-            has_experiences: false: without the experiences, and what goes on from the state begins with none.
+            has_experiences: whether to include the experiences; a buffer restored without them is empty.
         """
         modules = {module_id: self._module_state(module_id) for module_id in self._rings} if has_experiences else {}
         self._shown += [ref(segment) for segment in find_segments(modules)]
@@ -296,7 +295,7 @@ class ReplayBuffer:
         return {"ring": self._rings[module_id].get_state()}
 
     def _keep_shown(self) -> None:
-        """Let states that somebody still holds keep what is about to change."""
+        """Copy the values of segments that are still in use, before they change."""
         for reference in self._shown:
             segment = reference()
             if segment is not None:
@@ -304,7 +303,7 @@ class ReplayBuffer:
         self._shown = []
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state` of a buffer with the same arguments."""
+        """Restore a state of `get_state` of a buffer with the same arguments."""
         self._forget_modules()
         for module_id, of_module in state["modules"].items():
             self._add_module(module_id)
@@ -324,7 +323,7 @@ class ReplayBuffer:
         self._rings[module_id].set_state(state["ring"])
 
     def close(self) -> None:
-        """Free what is held besides memory."""
+        """Free resources other than memory."""
 
 
 def with_weights(block: ColumnBlock, weights: npt.NDArray[np.float32]) -> ColumnBlock:

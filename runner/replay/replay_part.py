@@ -43,15 +43,15 @@ class ReplayPart(Part):
     def restore_notes(self, old_state: Mapping[str, Any], is_reset: bool) -> list[str]:
         """Return why the buffer starts empty, if it does."""
         if is_reset:
-            what = "its settings differ from the checkpoint's, and learning waits for it"
+            what = "its settings differ from the checkpoint's, and learning waits until it is filled"
             return [f"replay buffer {self.buffer_name} starts empty: {what}"]
         if old_state and not old_state["has_experiences"]:
-            what = "the checkpoint has no experiences (checkpoint.save_replay_buffers=none)"
+            what = "the checkpoint does not contain experiences (checkpoint.save_replay_buffers=none)"
             return [f"{what}: learning waits until enough are stored in {self.buffer_name} again"]
         return []
 
     def metrics(self) -> Metrics:
-        """Return what the buffer holds, as `replay_buffers/<name>/...`."""
+        """Return the contents of the buffer, as `replay_buffers/<name>/...`."""
         return {f"{self.name}/{metric}": value for metric, value in self.buffer.metrics().items()}
 
     def close(self) -> None:

@@ -1,10 +1,10 @@
-"""A ring of rows: the newest observations of many episodes and the steps taken on them, columns first.
+"""A ring of rows: the newest observations of many episodes and the steps taken on them, stored by column.
 
-A row holds one observation and, as soon as it is known, the step that was taken on it. Rows are numbered from 0 on in
-the order in which their observations came; row r lies at place r % capacity, over row r - capacity. Each row knows how
-far its successor in the same episode is, so that chunks of any number of sub-environments, agents and simulators may
-come in turns, every observation is held once, and next observations and n-step returns are made when rows are sampled.
-Where connectors look back, each row also knows how far its predecessor is.
+A row holds an observation and, as soon as it is known, the step taken on it. Rows are numbered from 0 in the order of
+their observations. Row r is at place r % capacity, where it replaces row r - capacity. Each row knows the distance to
+its successor in the same episode. So chunks of any number of sub-environments, agents and simulators may alternate, and
+every observation is stored once. Next observations and n-step returns are computed when rows are sampled. If connectors
+look back, each row also knows the distance to its predecessor.
 
 Dimension letters: C capacity, R env steps, E episode chunks, B sampled rows.
 """
@@ -26,26 +26,26 @@ from runner.segments import Segment, SegmentFile, read_ahead
 
 Rows = npt.NDArray[np.int64]
 
-# Column of sampled transitions: the steps that their rewards are the discounted sum of.
+# Column of sampled transitions: number of steps in the discounted sum of rewards.
 N_STEP = "n_step"
 
-# Distance to a predecessor that was never held, or has left: beyond the oldest row of any ring.
+# Distance to a predecessor that is not held: beyond the oldest row of any ring.
 _GONE = np.iinfo(np.int32).max
-# A checkpoint writes the segments in which something has changed, and links to the files of the others.
+# A checkpoint writes the segments that have changed, and links to the files of the others.
 MOST_SEGMENTS, LEAST_ROWS_OF_SEGMENT = 512, 1024
 
-# How the step on a row ended; rows that wait for their step, and last observations of episodes, have none.
+# How the step on a row ended; rows whose step is pending, and last observations of episodes, do not have a step.
 NO_STEP, GOES_ON, TERMINATED, TRUNCATED = range(4)
 
 
 @dataclass(frozen=True)
 class NStepRows:
-    """Where n-step transitions begin and end.
+    """The beginnings and ends of n-step transitions.
 
     Attributes:
-        first: (B,) row of the observation that was acted on.
-        last: (B,) row of the last step that is counted.
-        num_steps: (B,) int64, 1 to n: fewer where the episode ends, or where its next step is not known yet.
+        first: row (B,) of the observation that was acted on.
+        last: row (B,) of the last step that counts.
+        num_steps: (B,) int64, 1 to n; below n if the episode ends or its next step is not known yet.
     """
 
     first: Rows
@@ -55,13 +55,12 @@ class NStepRows:
 
 @dataclass(frozen=True)
 class PrecedingRows:
-    """What is held before some rows.
+    """The held rows before some rows.
 
     Attributes:
-        rows: (B, K + 1) the row itself, its predecessor, and so on; the earliest one again and again where there are
-            fewer.
-        num_before: (B,) predecessors that are held, at most K.
-        is_cut: (B,) fewer than K because the next one has left the ring, or was never in it; not at an episode's start.
+        rows: (B, K + 1) the row itself, its predecessor, and so on; the earliest one is repeated if there are fewer.
+        num_before: number (B,) of held predecessors, at most K.
+        is_cut: (B,) whether the next predecessor has left the ring or was never in it; false at an episode's start.
     """
 
     rows: Rows
@@ -70,10 +69,10 @@ class PrecedingRows:
 
 
 class _ChunkIds(Sequence[str]):
-    """Ids of sampled chunks, made when they are asked for; they differ where a row was drawn twice, too.
+    """Ids of sampled chunks, made on demand; they also differ for a row that was drawn twice.
 
     Args:
-        first: (B,) row with which each chunk begins.
+        first: first row (B,) of each chunk.
     """
 
     def __init__(self, first: Rows) -> None:
@@ -98,19 +97,19 @@ class _ChunkIds(Sequence[str]):
 class RowRing:
     """Holds the newest C rows of episode chunks.
 
-    An episode is continued by its id: the first observation of a chunk with `t_started` > 0 is the last one that is
-    held of it already.
+    A chunk with `t_started` > 0 continues the episode of the same id: its first observation is the last one held of
+    this episode.
 
     Args:
-        capacity: C; the last observation of an episode, which has no step, takes a row, too.
-        module_id: of the module that acted.
-        num_lookback: steps before a chunk that are sampled with it. A chunk begins only where as many are held, or all
-            since its episode's start; its `t_started` is how many there are.
+        capacity: C; the last observation of an episode, which does not have a step, also takes a row.
+        module_id: id of the module that acted.
+        num_lookback: steps to sample before a chunk. A chunk only begins where this many are held, or all since its
+            episode's start; `t_started` of the chunk is their number.
 
     Attributes:
-        columns: name -> (C, ...) arrays, nested where the blocks' are; empty before the first block.
-        num_written: rows since the beginning.
-        num_env_steps: env steps that are held.
+        columns: name -> arrays (C, ...), nested like the blocks' columns; empty before the first block.
+        num_written: number of rows written so far.
+        num_env_steps: number of env steps held.
     """
 
     def __init__(self, capacity: int, module_id: str = DEFAULT_MODULE_ID, num_lookback: int = 0) -> None:
@@ -122,48 +121,51 @@ class RowRing:
         self.num_env_steps = 0
         self._ending = np.zeros(capacity, np.uint8)
         self._to_successor = np.zeros(capacity, np.int32)
-        # 0 at an episode's start; no places without lookback.
+        # Zero for the first step of an episode; empty without lookback.
         self._to_predecessor = np.zeros(capacity if num_lookback else 0, np.int32)
         self._waiting: dict[str, tuple[int, int]] = {}  # episode id -> row and time step of its newest observation
         self._most_waiting = 64
-        self._late: list[Rows] = []  # rows whose steps were written after `get_state` had given the rows
-        self._given = 0  # rows that `get_state` has given
+        self._late: list[Rows] = []  # rows whose steps were written after `get_state` had returned the rows
+        self._given = 0  # number of rows that `get_state` has returned
         self._rows_of_segment = max(LEAST_ROWS_OF_SEGMENT, -(-capacity // MOST_SEGMENTS))
-        self._files: list[SegmentFile] = []  # of each segment of the places that are in use
+        self._files: list[SegmentFile] = []  # files of the segments in use
 
     def __len__(self) -> int:
-        """Return how many rows are held."""
+        """Return the number of rows held."""
         return min(self.num_written, self.capacity)
 
     @property
     def oldest(self) -> int:
-        """The number of the oldest row that is held."""
+        """The number of the oldest row held."""
         return max(0, self.num_written - self.capacity)
 
     def place(self, rows: Rows) -> Rows:
-        """Return where rows lie in the arrays."""
+        """Return the places of rows in the arrays."""
         return rows % self.capacity
 
     def row_at(self, places: Rows) -> Rows:
-        """Return the rows that lie at places of the arrays."""
+        """Return the rows at places of the arrays."""
         return self.oldest + (places - self.oldest) % self.capacity
 
     @property
     def num_bytes(self) -> int:
-        """The memory of the arrays, most of which is taken with the first block."""
+        """The memory of the arrays in bytes, most of which the first block allocates."""
         arrays = [leaf for column in self.columns.values() for leaf in nested.leaves(column)]
         return sum(array.nbytes for array in (*arrays, self._ending, self._to_successor, self._to_predecessor))
 
     # -- writing -----------------------------------------------------------------------------------------------------
 
     def add(self, block: ColumnBlock) -> Rows:
-        """Write the chunks of a block; returns the rows (R,) of its env steps; ones before `oldest` are not held.
+        """Write the chunks of a block.
+
+        Returns:
+            The rows (R,) of its env steps; rows before `oldest` are not held.
 
         Raises:
-            RunFailure: the block has other columns than the ones before.
+            RunFailure: the columns differ from earlier blocks.
         """
         if self.columns and self.columns.keys() != block.columns.keys():
-            what = "experiences have other columns than the ones that the replay buffer holds"
+            what = "the columns of new experiences differ from the columns in the replay buffer"
             raise RunFailure(
                 Problem(what, "algorithm.replay_buffers", ", ".join(block.columns), ", ".join(self.columns))
             )
@@ -188,7 +190,7 @@ class RowRing:
         return rows_of_steps
 
     def _add_step(self, block: ColumnBlock) -> Rows:
-        """Write a chunk of one step; arrays of one row each would take ten times as long."""
+        """Write a chunk of one step; arrays of one row each would take ten times longer."""
         obs, id_, t_started = block.columns[OBS], block.episode_ids[0], int(block.t_started[0])
         row, t = self._waiting.pop(id_, (-1, -1))
         if t != t_started or row < self.oldest:
@@ -212,7 +214,7 @@ class RowRing:
         return rows
 
     def _append(self, obs: Column, number: int, to_predecessor: int) -> int:
-        """Write the observation with this number to the next row; returns the row."""
+        """Write the observation with this number to the next row; return the row."""
         row = self.num_written
         place = row % self.capacity
         self.num_env_steps -= int(self._ending[place] != NO_STEP)
@@ -224,23 +226,23 @@ class RowRing:
         return row
 
     def allocate(self, columns: Mapping[str, Column]) -> None:
-        """Make the arrays for columns like these."""
+        """Allocate arrays for such columns."""
         self.columns = {name: nested.map_leaves(self._like, column) for name, column in columns.items()}
 
     def _like(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.zeros((self.capacity, *column.shape[1:]), column.dtype)
 
     def _rows_of_observations(self, block: ColumnBlock) -> tuple[Rows, npt.NDArray[np.bool_]]:
-        """Return the row of each observation (R + E,), and whether it is a new one; keep where episodes may go on."""
+        """Return the row of each observation (R + E,), and whether it is new; remember episodes that may continue."""
         is_new = np.ones(block.num_rows + len(block), np.bool_)
         continued, known = [], []
         goes_on = (~(block.is_terminated | block.is_truncated)).tolist()
-        first, end = 0, self.num_written  # the chunk's first observation, and the row after the ones before it
+        first, end = 0, self.num_written  # the chunk's first observation, and the end of the rows written so far
         for id_, t_started, length, is_open in zip(
             block.episode_ids, block.t_started.tolist(), block.lengths.tolist(), goes_on, strict=True
         ):
             row, t = self._waiting.pop(id_, (-1, -1))
-            is_known = t == t_started and row >= self.oldest  # no chunk between the two was left out
+            is_known = t == t_started and row >= self.oldest  # no chunk between the two is missing
             if is_known:
                 continued.append(first)
                 known.append(row)
@@ -265,7 +267,7 @@ class RowRing:
         self.num_written = end
 
     def _link_back(self, block: ColumnBlock, rows: Rows, new: Rows) -> None:
-        """Write how far the predecessors of the new observations, which have these numbers, are."""
+        """Write the distances to the predecessors of the new observations, which have these numbers."""
         distances = np.diff(rows, prepend=0)
         distances[block.first_obs_rows] = np.where(block.t_started > 0, _GONE, 0)
         self._to_predecessor[self.place(rows[new])] = distances[new]
@@ -286,38 +288,38 @@ class RowRing:
             self._late.append(rows[rows < self._given])
 
     def _wait_at(self, id_: str, row: int, t: int) -> None:
-        """Keep the newest row of an episode that may go on."""
+        """Remember the newest row of an episode that may continue."""
         self._waiting[id_] = row, t
-        if len(self._waiting) > self._most_waiting:  # some will never go on, of runners that were lost
+        if len(self._waiting) > self._most_waiting:  # episodes of crashed env runners never continue
             self._waiting = {id_: one for id_, one in self._waiting.items() if one[0] >= self.oldest}
             self._most_waiting = 64 + 2 * len(self._waiting)
 
     # -- reading -----------------------------------------------------------------------------------------------------
 
     def draw(self, num_rows: int, stream: np.random.Generator) -> Rows:
-        """Draw rows that a chunk may begin with, uniformly and with replacement.
+        """Draw rows with which a chunk may begin, uniformly and with replacement.
 
         Raises:
-            ValueError: no row has a step.
-            RunFailure: no row that has one has the steps before it.
+            ValueError: none of the rows has a step.
+            RunFailure: none of the rows with a step has the steps before it.
         """
         if self.num_env_steps == 0:
             raise ValueError("an empty buffer cannot be sampled")
-        # Rows without a step are left out, so that more are drawn, and a few more still: one draw is mostly enough.
+        # Rows without a step are dropped, so draw more, and some in reserve: one draw is usually enough.
         oldest, num_held = self.oldest, len(self)
         rows_for_one = 1.1 * num_held / self.num_env_steps
 
-        def draw(missing: int) -> Rows:  # `Generator.integers` takes twice as long for as few
+        def draw(missing: int) -> Rows:  # `Generator.integers` takes twice as long for small batches
             shares = stream.random(int(rows_for_one * missing) + 4)
             return oldest + (shares * num_held).astype(np.int64)
 
         return self.drawn(num_rows, draw)
 
     def drawn(self, num_rows: int, draw: Callable[[int], Rows]) -> Rows:
-        """Return rows that a chunk may begin with, of the ones that `draw` gives, at least as many as it is asked for.
+        """Return at least `num_rows` of the rows that `draw` returns, with which a chunk may begin.
 
         Raises:
-            RunFailure: there is none.
+            RunFailure: there are none.
         """
         rows = draw(num_rows)
         rows = rows[self.can_begin(rows)]
@@ -330,15 +332,17 @@ class RowRing:
         return rows[:num_rows]
 
     def can_begin(self, rows: Rows) -> npt.NDArray[np.bool_]:
-        """Return which of the rows, which are held, have a step, and what is looked back at before it."""
+        """Return which of these held rows have a step and the lookback before it."""
         can_begin: npt.NDArray[np.bool_] = self._ending[self.place(rows)] != NO_STEP
         return can_begin & ~self.past(rows, self.num_lookback).is_cut if self.num_lookback else can_begin
 
     def _check_lookback(self) -> None:
         if not self.can_begin(np.arange(self.oldest, self.num_written)).any():
-            what = f"no step of module {self.module_id} in the replay buffer has the steps before it that are needed"
+            what = f"the replay buffer does not hold the lookback before any step of module {self.module_id}"
             got = f"{len(self)} rows, {self.num_lookback} steps of lookback"
-            raise RunFailure(Problem(what, "algorithm.replay_buffers", got, "a larger capacity, or less lookback"))
+            raise RunFailure(
+                Problem(what, "algorithm.replay_buffers", got, fix="set a larger capacity, or a shorter lookback")
+            )
 
     def has_step(self, rows: Rows) -> npt.NDArray[np.bool_]:
         """Return which rows are held and have a step."""
@@ -347,7 +351,7 @@ class RowRing:
         return has_step
 
     def n_steps(self, rows: Rows, n_step: int | Rows) -> NStepRows:
-        """Follow each row for `n_step` steps, a number or one for each row, or to where its episode ends or waits."""
+        """Follow each row for `n_step` steps (one number or one per row), or up to its episode's last known step."""
         last, num_steps = rows, np.ones(len(rows), np.int64)
         for step in range(1, _most(n_step)):
             successors = self.successors(last)
@@ -363,9 +367,12 @@ class RowRing:
         return rows + self._to_successor[self.place(rows)]
 
     def observations_after(self, rows: Rows) -> tuple[Rows, Rows]:
-        """Return the rows (L, B) of the observations after each row's step, to the last one known, and how many (B,).
+        """Return the rows (L, B) of the observations after each row's step, up to the last known one.
 
-        The last one again and again where there are fewer than L. Takes a pass for each step of the longest episode.
+        Takes one pass for each step of the longest episode.
+
+        Returns:
+            The rows, with the last one repeated for episodes with fewer than L, and their number (B,).
         """
         path, number = [self.successors(rows)], np.ones(len(rows), np.int64)
         while (has_step := self._ending[self.place(path[-1])] != NO_STEP).any():
@@ -374,9 +381,12 @@ class RowRing:
         return np.stack(path), number
 
     def observations_before(self, rows: Rows) -> tuple[Rows, Rows]:
-        """Return the rows (L, B) of each row's observation and of the held ones before it, and how many (B,).
+        """Return the rows (L, B) of each row's observation and of the held ones before it.
 
-        The earliest one again and again where there are fewer than L; for a ring with lookback.
+        The ring needs a lookback.
+
+        Returns:
+            The rows, with the earliest one repeated for episodes with fewer than L, and their number (B,).
         """
         path, number = [rows], np.ones(len(rows), np.int64)
         while True:
@@ -388,7 +398,7 @@ class RowRing:
             number += is_held
 
     def past(self, rows: Rows, num_steps: int) -> PrecedingRows:
-        """Follow each row back for `num_steps`, or to where its episode begins or what is held of it does."""
+        """Follow each row back for `num_steps`, or up to the first held row of its episode."""
         path, num_before = [rows], np.zeros(len(rows), np.int64)
         is_held, is_cut = np.ones(len(rows), np.bool_), np.zeros(len(rows), np.bool_)
         for _ in range(num_steps):
@@ -401,9 +411,9 @@ class RowRing:
         return PrecedingRows(np.stack(path, 1), num_before, is_cut)
 
     def step_back(self, rows: Rows, num_steps: int) -> tuple[Rows, Rows]:
-        """Return (B,) the rows up to `num_steps` before rows that a chunk may begin with, and how many steps before.
+        """Return the rows (B,) up to `num_steps` before rows with which a chunk may begin, and the distances.
 
-        Fewer where the episode begins, or where a chunk may not begin earlier.
+        A distance is shorter if the episode begins, or if a chunk may not begin earlier.
         """
         past = self.past(rows, num_steps + self.num_lookback)
         num_back = np.minimum(past.num_before - np.where(past.is_cut, self.num_lookback, 0), num_steps)
@@ -412,7 +422,7 @@ class RowRing:
     def _lookback(self, rows: Rows) -> LookbackRows:
         """Return the steps before chunks that begin with these rows."""
         past = self.past(rows, self.num_lookback)
-        before = past.rows[:, :0:-1]  # the oldest first
+        before = past.rows[:, :0:-1]  # oldest first
         places = self.place(before[np.arange(self.num_lookback, 0, -1) <= past.num_before[:, None]])
         return LookbackRows(
             {name: nested.gather(column, places) for name, column in self.columns.items()}, past.num_before
@@ -422,11 +432,11 @@ class RowRing:
         """Return n-step transitions as B chunks of one step each.
 
         `rewards` are sum_{k < m} gamma^k r[t + k], the last observation is s[t + m], and column `n_step` is m: n, or
-        less where the episode ends or its next step is not known yet. Other columns are of step t.
+        less if the episode ends or its next step is not known yet. Other columns belong to step t.
 
         Args:
-            rows: (B,) of steps.
-            n_step: n, or (B,) one for each row.
+            rows: rows (B,) of steps.
+            n_step: n, or one number (B,) per row.
             gamma: discount factor.
         """
         found = self.n_steps(rows, n_step)
@@ -448,11 +458,11 @@ class RowRing:
         return chunks
 
     def fragments(self, rows: Rows, length: int | Rows) -> ColumnBlock:
-        """Return chunks of up to `length` steps that begin at these rows; shorter where the episode ends or waits.
+        """Return chunks of up to `length` steps that begin at these rows, shorter at an episode's last known step.
 
         Args:
-            rows: (B,) of steps.
-            length: most steps of a chunk, or (B,) of each.
+            rows: rows (B,) of steps.
+            length: maximum number of steps of all chunks, or (B,) of each.
         """
         path, goes_on = [rows], np.ones(len(rows), np.bool_)
         lengths = np.ones(len(rows), np.int64)
@@ -462,7 +472,7 @@ class RowRing:
             goes_on = goes_on & self._is_followed(path[-1], successors) & (step < length)
             path.append(np.where(goes_on, successors, path[-1]))
             lengths += goes_on
-        of_steps = np.stack(path, 1)  # (B, L), the last step again and again behind the end
+        of_steps = np.stack(path, 1)  # (B, L), the last step is repeated after the end
         last = of_steps[:, -1]
         of_obs = np.concatenate((of_steps, last[:, None]), 1)
         of_obs[np.arange(len(rows)), lengths] = self.successors(last)
@@ -476,13 +486,13 @@ class RowRing:
         return self._chunks(columns, rows, lengths, self.place(last))
 
     def _is_followed(self, rows: Rows, successors: Rows) -> npt.NDArray[np.bool_]:
-        """Return whether the episode goes on after the steps of these rows with a step that is known."""
+        """Return whether the steps of these rows are followed by a known step of the same episode."""
         goes_on = self._ending[self.place(rows)] == GOES_ON
         followed: npt.NDArray[np.bool_] = np.logical_and(goes_on, self._ending[self.place(successors)] != NO_STEP)
         return followed
 
     def _chunks(self, columns: Mapping[str, Column], first: Rows, lengths: Rows, last: Rows) -> ColumnBlock:
-        """Return chunks of these lengths, whose first steps are in rows `first`, their last at places `last`."""
+        """Return chunks of these lengths, from rows `first` to places `last`."""
         ending = self._ending[last]
         lookback = self._lookback(first) if self.num_lookback else None
         return ColumnBlock(
@@ -508,10 +518,10 @@ class RowRing:
     # -- state -------------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return everything that is held, as plain values and segments.
+        """Return the contents as plain values and segments.
 
-        Each segment reads a stretch of the arrays, and has the same file as in the state before if nothing was written
-        there since. Its values are to be read, or kept, before the next block is added.
+        Each segment covers a range of the arrays. It keeps its file from the previous state if nothing was written
+        there since. Read or copy its values before the next block is added.
         """
         self._forget_changed_files()
         return {
@@ -547,10 +557,10 @@ class RowRing:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Hold what a ring of the same capacity held; states from here on have its files.
+        """Restore the state of a ring of the same capacity; later states reuse its files.
 
         Raises:
-            ValueError: the state is of another ring.
+            ValueError: the state belongs to a different ring.
         """
         segments: Sequence[Segment] = state["segments"]
         self.num_written = self._given = int(state["num_written"])
@@ -573,7 +583,7 @@ class RowRing:
             nested.assign(targets, places, columns[name])
         self._ending[places], self._to_successor[places] = values["ending"], values["to_successor"]
         if self.num_lookback:
-            # Where nothing looked back when the segment was written, no row before its first one is known.
+            # Segments written without lookback do not know the predecessors of their rows.
             self._to_predecessor[places] = values.get("to_predecessor", _GONE)
 
 

@@ -29,22 +29,22 @@ class _Drawn(NamedTuple):
 
 
 class ShardedReplayBuffer(PrioritizedReplayBuffer):
-    """Prioritised buffers, shards, that are sampled in turn (Horgan et al., 2018, section 3 of
+    """Prioritised buffers (shards) that are sampled in turn (Horgan et al., 2018, section 3 of
     https://arxiv.org/abs/1803.00933).
 
     An episode stays in one shard, and so do all samples of an env runner while its episodes are running. Env runners
     write to the shards in turn, so shards beyond the number of env runners stay empty. Each sample comes from one
-    shard. It is drawn during the update before it, so it does not reflect the priorities of that update. A shard whose
-    process dies and cannot be restored begins empty: its experiences are gone, and the run continues.
+    shard. It is drawn during the previous update, so it does not reflect the priorities of that update. If the process
+    of a shard dies and cannot be restored, its experiences are gone and the run continues with an empty shard.
 
     Args:
         capacity: env steps of each module in all shards together.
         num_shards: S.
         n_step, gamma, alpha, beta: see `PrioritizedReplayBuffer`.
-        shards: makes the shards; a run with remote env runners passes what makes Ray actors.
+        shards: makes the shards; with remote env runners it makes Ray actors.
 
     Raises:
-        ValueError: a number out of its bounds.
+        ValueError: a number is out of its bounds.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
         shards: MakeShards = LocalShards,
     ) -> None:
         if not isinstance(num_shards, int) or num_shards < 1:
-            raise ValueError(f"num_shards must be an integer of 1 or more, got {num_shards!r}")
+            raise ValueError(f"num_shards must be a positive integer, got {num_shards!r}")
         super().__init__(capacity, 1, n_step, gamma, 0, alpha, beta)
         self.num_shards = num_shards
         of_shard = (max(2, capacity // num_shards), 1, n_step, gamma, 0, alpha, beta)
@@ -67,8 +67,8 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
             return ReplayShard(*of_shard)
 
         self._shards = shards(make_shard, num_shards)
-        self._held: list[set[str]] = [set() for _ in range(num_shards)]  # modules of which a shard has experiences
-        self._shard_of: dict[str, int] = {}  # episode that goes on -> its shard
+        self._held: list[set[str]] = [set() for _ in range(num_shards)]  # modules with experiences in each shard
+        self._shard_of: dict[str, int] = {}  # running episode -> its shard
         self._next_written = self._next_sampled = 0
         self._drawn: _Drawn | None = None
 
@@ -80,20 +80,20 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
         self._shards.submit(index, "use_lookback", dict(self._num_lookback))
 
     def use_lookback(self, num_lookback: Mapping[str, int]) -> None:
-        """Give the steps before each sample, and the random streams, to the shards; see `ReplayBuffer`."""
+        """Set the number of steps before each sample, and the random streams of the shards; see `ReplayBuffer`."""
         super().use_lookback(num_lookback)
         for index in range(self.num_shards):
             self._prepare(index)
 
     def _begin_empty(self, index: int) -> None:
-        """Note that an empty shard has replaced one whose process died."""
+        """Record that an empty shard has replaced one whose process died."""
         if self._drawn is not None and self._drawn.shard == index:
             self._drawn = None
         self._held[index] = set()
         self._prepare(index)
 
     def _call(self, index: int, method: str, *arguments: Any) -> Answer | None:
-        """Start a call of a shard; None: its process has died, and it begins empty."""
+        """Start a call of a shard; return None if its process has died and an empty shard has replaced it."""
         try:
             return self._shards.submit(index, method, *arguments)
         except ActorDied:
@@ -101,7 +101,7 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
             return None
 
     def _call_all(self, method: str, *arguments: Any) -> list[Any]:
-        """Return the answers of all shards; one that dies meanwhile is called again once it has been replaced."""
+        """Return the answers of all shards; a shard that dies meanwhile is called again after its replacement."""
         answers = [self._call(index, method, *arguments) for index in range(self.num_shards)]
         return [self._answer_of(index, answer, method, *arguments) for index, answer in enumerate(answers)]
 
@@ -117,12 +117,12 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
     # -- experiences -------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Return the env steps that can be sampled, of all shards."""
+        """Return the number of env steps that can be sampled, of all shards."""
         return sum(self._call_all("__len__"))
 
     @property
     def module_ids(self) -> list[str]:
-        """The modules of which env steps are held."""
+        """The modules with env steps in the buffer."""
         return list(dict.fromkeys(module_id for held in self._held for module_id in sorted(held)))
 
     @property
@@ -165,13 +165,13 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
             except ActorDied:
                 self._begin_empty(drawn.shard)
                 drawn = self._draw(num_env_steps, num_env_steps_sampled)
-        with suppress(BufferEmpty):  # all others begin empty
+        with suppress(BufferEmpty):  # all other shards begin empty
             self._drawn = self._draw(num_env_steps, num_env_steps_sampled)
         rows = {module_id: of_shard * self.num_shards + drawn.shard for module_id, of_shard in replayed.rows.items()}
         return Replayed(replayed.rollout.with_writable_rows(), rows)
 
     def _draw(self, num_env_steps: int, num_env_steps_sampled: int) -> _Drawn:
-        """Ask the next shard that has experiences for a sample."""
+        """Request a sample from the next shard that has experiences."""
         for _ in range(self.num_shards):
             index = self._next_sampled
             self._next_sampled = (index + 1) % self.num_shards
@@ -190,7 +190,7 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
                 self._call(index, "update_priorities", module_id, rows[is_here] // self.num_shards, errors[is_here])
 
     def metrics(self) -> dict[str, float | int | None]:
-        """Return what all shards hold, and the mean priority."""
+        """Return the contents of all shards, and the mean priority."""
         of_shards: list[dict[str, Any]] = self._call_all("metrics")
         summed = {name: sum(one[name] for one in of_shards) for name in ("num_env_steps", "num_bytes")}
         weighted = [one["mean_priority"] * one["num_env_steps"] for one in of_shards if one["num_env_steps"]]
@@ -202,10 +202,10 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
             "num_shard_restarts": self._shards.restarts.count,
         }
 
-    # -- what is kept ------------------------------------------------------------------------------------------------
+    # -- contents ----------------------------------------------------------------------------------------------------
 
     def get_state(self, has_experiences: bool = True) -> dict[str, Any]:
-        """Return the states of all shards, the positions of both turns, and the sample that was drawn ahead."""
+        """Return the states of all shards, the positions of both cycles, and the sample that was drawn ahead."""
         shards = self._call_all("get_state", has_experiences)
         drawn = self._drawn
         replayed = None
@@ -227,7 +227,7 @@ class ShardedReplayBuffer(PrioritizedReplayBuffer):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `get_state` of a buffer with the same arguments."""
+        """Restore a state of `get_state` of a buffer with the same arguments."""
         for index, of_shard in enumerate(state["shards"]):
             self._answer_of(index, None, "set_state", with_values(of_shard))
         self._held = [set(held) for held in state["held"]]

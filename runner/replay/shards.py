@@ -1,6 +1,6 @@
-"""Shards of a replay buffer, and how their methods are called.
+"""Shards of a replay buffer, and calls of their methods.
 
-Calls of a shard run in the order in which they are made, so that a run gives the same numbers wherever its shards are.
+Calls of a shard run in the order in which they are made, so a run's numbers do not depend on where its shards are.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ MakeShards = Callable[[MakeShard, int], ShardCalls]
 
 @dataclass(frozen=True)
 class KnownAnswer:
-    """An answer that is known already."""
+    """An answer that is already known."""
 
     answer: Any
 
@@ -69,11 +69,11 @@ class KnownAnswer:
 
 
 class LocalShards:
-    """Shards in this process. Calls run immediately, since the caller may change the arguments afterwards.
+    """Shards in this process. Calls run immediately, because the caller may change the arguments afterwards.
 
     Args:
-        make_shard: makes one of them.
-        num_shards: their number.
+        make_shard: makes one shard.
+        num_shards: number of shards.
     """
 
     def __init__(self, make_shard: MakeShard, num_shards: int) -> None:
@@ -90,7 +90,7 @@ class LocalShards:
 
 
 def with_values(state: Any) -> Any:
-    """Return a state whose segments hold their values, so that it can be sent."""
+    """Return a state whose segments contain their values, so that it can be sent."""
     if isinstance(state, Segment):
         return Segment(SegmentFile(), partial(_itself, state.values()))
     if isinstance(state, Mapping):

@@ -1,1 +1,1 @@
-"""Rows of running episodes: written step by step, read by the connectors of env pipelines, cut into column blocks."""
+"""Rows of running episodes: written step by step, read by env connectors, and cut into column blocks."""

@@ -1,4 +1,4 @@
-"""The rows of the agents that one module acts for, in all sub-environments of a runner."""
+"""Rows of the agents that one module acts for, in all sub-environments of an env runner."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from runner.rows.slot_rows import ENV_T, SlotRows
 
 
 def env_episode_id(prefix: str, env: int, number: int) -> str:
-    """Return the id of an env episode: a sub-environment's episode of this number."""
+    """Return the id of the episode with this number in a sub-environment."""
     return f"{prefix}-{env}-{number}"
 
 
 class AgentRows(SlotRows, RunningAgentEpisodes):
-    """Rows of S = N * A slots, each of one agent in one sub-environment.
+    """Rows of S = N * A slots, one for each agent of each sub-environment.
 
     Args:
         module_id: the module that acts.
-        agents: A agent ids; slot s is agent s % A in sub-environment s // A.
+        agents: A agent ids; slot s holds agent s % A in sub-environment s // A.
         num_envs: N.
         blank_obs, blank_action, num_lookback, xp: see `RowStore`.
         id_prefix: ids of env episodes are `<prefix>-<sub-environment>-<number>`.
@@ -50,13 +50,13 @@ class AgentRows(SlotRows, RunningAgentEpisodes):
         self._reward_before[env * len(self.agents) : (env + 1) * len(self.agents)] = 0.0
 
     def abandon_env(self, env: int) -> None:
-        """Forget the running episodes of a sub-environment's agents, which do not continue."""
+        """Forget the running episodes of a sub-environment's agents; they do not continue."""
         slots = slice(env * len(self.agents), (env + 1) * len(self.agents))
         self.is_running[slots] = self.is_waiting[slots] = self._is_used[slots] = False
         self._reward_before[slots] = 0.0
 
     def running_episode(self, slot: int) -> SingleAgentEpisode:
-        """See `RowStore`; the episode says whose it is."""
+        """See `RowStore`; the episode also has its agent and module."""
         episode = super().running_episode(slot)
         episode.agent_id, episode.module_id = self.agent_of(slot), self.module_id
         episode.multi_agent_episode_id = self._env_episode_id(slot, self._number_now(slot))

@@ -1,7 +1,7 @@
-"""Where the arrays of a row store live: in numpy, or as torch tensors on a device.
+"""Array operations of a row store, whose arrays are numpy arrays or torch tensors on a device.
 
 A store and its writers use operators, indexing and the methods that both kinds of array share (`any`, `sum`, `clip`,
-`reshape`, `swapaxes`, `max`, `tolist`), and this module for everything that they spell differently.
+`reshape`, `swapaxes`, `max`, `tolist`). This module has the operations that the two spell differently.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = Any
 
 
 class ArrayNamespace(Protocol):
-    """Operations that a row store needs; arrays that go in and out are of this namespace unless a name says `host`."""
+    """Operations that a row store needs. Arguments and results are arrays of this namespace, unless named `host`."""
 
     def __hash__(self) -> int: ...
 
@@ -36,10 +36,10 @@ class ArrayNamespace(Protocol):
         """Assign values to an index of every array of a column, cast to its dtype."""
 
     def concatenate(self, parts: tuple[Array, ...], axis: int = 0, /) -> Array:
-        """Return the parts one after the other along an axis."""
+        """Return the concatenation of the parts along an axis."""
 
     def flatnonzero(self, array: Array, /) -> Array:
-        """Return the int64 places of the true entries, in C order."""
+        """Return the int64 indices of the true entries, in C order."""
 
     def count_nonzero(self, array: Array, /) -> Any:
         """Return the number of true entries; `int()` of it waits for the device."""
@@ -51,16 +51,16 @@ class ArrayNamespace(Protocol):
         """Return the values where the condition is true, else a number."""
 
     def logical_or(self, first: Array, second: Array, out: Array, /) -> Array:
-        """Write whether either is true into `out`, and return that."""
+        """Write whether either is true into `out`, and return `out`."""
 
     def segment_sums(self, array: Array, lengths: Array, /) -> Array:
         """Return the float64 sums of consecutive parts of an array, each of at least one entry."""
 
     def from_host(self, array: npt.NDArray[Any], /) -> Array:
-        """Return a numpy array as an array of the namespace, a copy unless that is numpy's."""
+        """Return a numpy array as an array of the namespace; a copy unless the namespace is numpy."""
 
     def to_host(self, array: Array, /) -> npt.NDArray[Any]:
-        """Return a numpy array, a copy where the namespace is elsewhere than in the host's memory."""
+        """Return a numpy array; a copy if the namespace is not in the host's memory."""
 
 
 class NumpyArrays:
@@ -91,10 +91,10 @@ class NumpyArrays:
 
 
 class TorchArrays:
-    """The namespace of torch, which it imports, on one device.
+    """The namespace of torch on one device.
 
     Args:
-        device: of all tensors, as torch names it.
+        device: device of all tensors, as torch names it.
     """
 
     def __init__(self, device: str = "cpu") -> None:

@@ -1,8 +1,8 @@
-"""From rows `[T, S]` (time, slot) with gaps to the contiguous rows of a column block.
+"""Convert rows `[T, S]` (time, slot) with gaps to the contiguous rows of a column block.
 
-A slot is what one chain of episodes is written to: a sub-environment, or one agent in one sub-environment. Its
-observations, read along time, are already the list layout of a `ColumnBlock` (one row more per episode); a gap is a
-row that is no step, because the next row begins another episode. So a fragment becomes a block by one gather a column.
+Each slot holds a sequence of episodes: of a sub-environment, or of one agent in one sub-environment. Read along time,
+its observations already have the layout of a `ColumnBlock` (one more row per episode). A gap is a row without a step,
+because the next row begins another episode. So a fragment becomes a block by one gather per column.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Chunks:
-    """Where the E chunks of a fragment lie, slot by slot, then along time; arrays of the store's namespace, int64.
+    """Positions of the E chunks of a fragment, slot by slot, then along time; int64 arrays of the store's namespace.
 
     Attributes:
         num_steps: T.
-        slot: (E,) slot of each chunk. t_start, t_end: (E,) its first and its last step's row within the fragment.
+        slot: slot (E,) of each chunk.
+        t_start, t_end: rows (E,) of each chunk's first and last step within the fragment.
         step_rows, obs_rows: rows of all steps (R,) and observations (R + E,) in the flattened (T * S) rows.
     """
 
@@ -57,7 +58,7 @@ class Chunks:
 
 @lru_cache(maxsize=64)
 def without_gaps(num_steps: int, num_slots: int, xp: ArrayNamespace) -> Chunks:
-    """Return one chunk of all steps for each slot; short fragments ask for the same again and again."""
+    """Return one chunk of all steps for each slot; cached because short fragments repeat the same shapes."""
     return _found_in(~xp.zeros((num_steps, num_slots), bool), xp)
 
 
@@ -96,7 +97,7 @@ class PastRows(LeanPickle, Lookback):
     """The lookback of a cut fragment: `columns` are (H, S, ...), the newest past step last.
 
     Attributes:
-        slot, num_before: (E,) slot of each chunk, and how many steps before it can be seen; numpy arrays.
+        slot, num_before: slot of each chunk (E,), and its number of visible past steps (E,); numpy arrays.
     """
 
     VECTOR_DTYPES: ClassVar[Mapping[str, Any]] = {"slot": np.int64, "num_before": np.int64}
@@ -106,7 +107,7 @@ class PastRows(LeanPickle, Lookback):
     num_before: IntArray
 
     def columns_before(self, chunk: int) -> Mapping[str, Column]:
-        """Return these steps, column by column."""
+        """Return the past steps of a chunk as columns."""
         rows = slice(-int(self.num_before[chunk]), None)
         return {name: nested.take(column, (rows, int(self.slot[chunk]))) for name, column in self.columns.items()}
 

@@ -1,4 +1,4 @@
-"""Running episodes that are objects of their own, to call connectors and pipelines on episodes made by hand."""
+"""Running episodes as objects, to call connectors and pipelines on episodes made by hand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.rows.running_episodes import RunningEpisodes
 
 
 class EpisodeList(RunningEpisodes):
-    """Episodes with at least one observation each; histories are what they hold, lookback rows included.
+    """Episodes with at least one observation each. Their history includes lookback rows.
 
     Args:
         episodes: K episodes.
@@ -23,7 +23,7 @@ class EpisodeList(RunningEpisodes):
     def __init__(self, episodes: Sequence[SingleAgentEpisode]) -> None:
         self._episodes = list(episodes)
         self.max_rows = len(self._episodes)
-        self._replaced: Column | None = None  # what `write_obs` has replaced
+        self._replaced: Column | None = None  # observations written by `write_obs`
 
     def __len__(self) -> int:
         return len(self._episodes)
@@ -72,7 +72,6 @@ class EpisodeList(RunningEpisodes):
 
     @staticmethod
     def _rows(episode: SingleAgentEpisode, column: str, length: int) -> list[Any]:
-        """Return the last rows of a column, at most `length`."""
         buffers = {OBS: episode.observations, ACTIONS: episode.actions, REWARDS: episode.rewards}
         buffer: LookbackBuffer | None = (buffers | episode.extra_model_outputs).get(column)
         if buffer is None or length == 0:

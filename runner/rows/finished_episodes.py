@@ -1,4 +1,4 @@
-"""Episodes that ended in a fragment, and observations that lie outside of their space."""
+"""Episodes that ended in a fragment, and observations that are outside of their space."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.fast.lean_pickle import LeanPickle
 
 @dataclass(frozen=True)
 class OutsideObservations(LeanPickle):
-    """Observations with a value outside of the bounds of their space: how many, and the first one."""
+    """Observations with a value outside of the bounds of their space: their number, and the first one."""
 
     count: int = 0
     first: Problem | None = None
@@ -34,12 +34,13 @@ NONE_OUTSIDE = OutsideObservations()
 class FinishedEpisodes(LeanPickle):
     """Episodes that ended in a fragment, in the order of their ends: (F,) returns, lengths, sub-environments.
 
-    With several agents a return is the sum over the agents; `by_agent` and `by_module` (agent or module id ->
-    returns) hold each agent's own. `outside` counts observations of all steps, also of episodes that have not ended.
-    `infos`: metric -> (F,) numbers out of infos, NaN where an episode has none; with several agents there is one for
-    each agent's episode. `info_keys`: keys of the newest last infos where a metric found no number.
-    `reported`: of each evaluation, what callbacks have reported in it, metric -> `ReducedValue`.
-    `outcomes`: name of a part of the run -> what the episodes report to it, each a sequence of plain values. With a
+    With several agents a return is the sum over the agents; `by_agent` and `by_module` (agent or module id -> returns)
+    hold the return of each agent. `outside` counts observations of all steps, also of episodes that have not ended.
+    `infos`: metric -> (F,) numbers from infos, NaN if missing; with several agents one for each agent's episode.
+    `info_keys`: keys of the newest last infos in which a metric found no number.
+    `reported`: values that callbacks reported in each evaluation, metric -> `ReducedValue`.
+    `outcomes`: name of a part of the run -> outcomes that episodes report to it, each a sequence of plain values. With
+        a
     single agent there is one for each episode, in the same order. The part reads them with `RunView.outcomes`.
     """
 
@@ -58,7 +59,7 @@ class FinishedEpisodes(LeanPickle):
 
     @classmethod
     def concatenated(cls, parts: Sequence[FinishedEpisodes]) -> FinishedEpisodes:
-        """Return the episodes of all parts, one after the other."""
+        """Return the episodes of all parts in one object."""
         return cls(
             np.concatenate([part.returns for part in parts]),
             np.concatenate([part.lengths for part in parts]),
@@ -77,13 +78,13 @@ NO_EPISODES = FinishedEpisodes(np.zeros(0, np.float64), np.zeros(0, np.int64), n
 
 
 class RunningReturns:
-    """The returns of episodes that go on after a cut.
+    """The returns of episodes that continue after a cut.
 
     Args:
         num_envs: N.
 
     Attributes:
-        so_far: (N,) undiscounted sum of rewards of each sub-environment's episode before the fragment, 0 if it is new.
+        so_far: undiscounted sum of rewards (N,) of each sub-environment's episode before the fragment, 0 if it is new.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -97,25 +98,25 @@ class RunningReturns:
         t_end: npt.NDArray[np.int64],
         num_steps: int,
     ) -> FinishedEpisodes:
-        """Return the episodes that end in a fragment, and keep the returns of the ones that go on behind it.
+        """Return the episodes that end in a fragment, and keep the returns of episodes that continue after it.
 
         Args:
             block: E chunks.
-            sums: (E,) sum of the rewards of each.
-            env_of: (E,) its sub-environment.
-            t_end: (E,) its last vector step.
+            sums: sum of the rewards (E,) of each chunk.
+            env_of: sub-environment (E,) of each chunk.
+            t_end: last vector step (E,) of each chunk.
             num_steps: vector steps of the fragment.
         """
         is_done = block.is_terminated | block.is_truncated
-        num_done = np.count_nonzero(is_done)  # `any` takes five times as long on a few values
+        num_done = np.count_nonzero(is_done)  # `any` takes five times longer on a few values
         num_rows = len(block.columns[REWARDS])
         if not num_steps:
             return NO_EPISODES
-        if num_rows == num_steps * len(self.so_far) and not num_done:  # every episode goes on in one chunk
+        if num_rows == num_steps * len(self.so_far) and not num_done:  # every episode continues in one chunk
             self.so_far += sums
             return NO_EPISODES
         returns = sums + np.where(block.t_started > 0, self.so_far[env_of], 0.0)
-        goes_on = ~is_done & (t_end == num_steps - 1)  # an episode that was broken off does neither
+        goes_on = ~is_done & (t_end == num_steps - 1)  # an aborted episode neither ends nor continues
         self.so_far[:] = 0.0
         self.so_far[env_of[goes_on]] = returns[goes_on]
         if not num_done:
@@ -140,10 +141,10 @@ class EndedEpisode:
     """An env episode that has ended.
 
     Attributes:
-        id: of the env episode.
-        length: env steps.
-        is_terminated: whether it is terminated; else it is truncated.
-        task: name of the task that it belongs to, where it is known.
+        id: id of the env episode.
+        length: number of env steps.
+        is_terminated: whether it is terminated; otherwise it is truncated.
+        task: name of the task that it belongs to, if known.
     """
 
     id: str

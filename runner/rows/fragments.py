@@ -1,4 +1,4 @@
-"""What a cut yields: the columns of its chunks, and the steps before them."""
+"""Fragments: the columns of the chunks that were cut from a store, and the steps before them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from runner.rows.array_namespace import Array
 from runner.rows.chunks import Chunks, PastRows, flat_rows, flattened
 from runner.rows.row_arrays import RowArrays
 
-# Adds columns that are computed from the columns it gets.
+# Adds columns that are computed from the given columns.
 AddColumns = Callable[[dict[str, Column]], None]
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """What a cut yields.
+    """The chunks that were cut from a store.
 
     Attributes:
-        block: E chunks of episodes; its columns live where the store's arrays do.
+        block: E chunks of episodes; its columns are in the store's array namespace.
         raw_obs: the block's observations as the environment returned them.
-        chunks: where the chunks lay in the store.
-        episode_numbers: (E,) which episode of its slot each chunk is of.
+        chunks: positions of the chunks in the store.
+        episode_numbers: number (E,) of each chunk's episode within its slot.
     """
 
     block: ColumnBlock
@@ -39,7 +39,7 @@ def columns_of(arrays: RowArrays, chunks: Chunks, rows: slice) -> tuple[dict[str
     """Return the columns of a fragment's chunks, and their observations as the environment returned them.
 
     Args:
-        rows: of the fragment's T steps.
+        rows: the T rows of the fragment.
     """
     obs_rows = slice(rows.start, rows.stop + 1)
     raw_obs = flat_rows(arrays.obs, obs_rows, chunks.obs_rows)
@@ -52,10 +52,10 @@ def columns_of(arrays: RowArrays, chunks: Chunks, rows: slice) -> tuple[dict[str
 def lookback_of(
     arrays: RowArrays, chunks: Chunks, t_started: Array, num_lookback: int, complete: AddColumns
 ) -> PastRows | None:
-    """Return the steps before chunks, of which the first H rows hold the last; None without any.
+    """Return up to H steps before each chunk, which are in the first H rows; None if no chunk has past steps.
 
     Args:
-        t_started: (E,) time step at which each chunk starts, 0 where it is the first of its episode.
+        t_started: time step (E,) at which each chunk starts, 0 if it is the first of its episode.
         num_lookback: H.
         complete: adds columns.
     """

@@ -1,4 +1,4 @@
-"""Infos of observations, kept as they came and taken apart when somebody asks for them."""
+"""Infos of observations, stored as the environment returned them and split on demand."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 from runner.rows.array_namespace import Array
 
-# What a vector environment returns as infos: one dict a sub-environment, or gymnasium's dict of arrays.
+# Infos that a vector environment returns: one dict per sub-environment, or gymnasium's dict of arrays.
 Infos = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 @dataclass
 class RowInfos:
-    """Infos by row of a store: of all its slots at once, or of one slot."""
+    """Infos by row of a store: of all its slots together, or of one slot."""
 
     of_row: dict[int, Infos] = field(default_factory=dict)
     of_slot: dict[tuple[int, int], Mapping[str, Any]] = field(default_factory=dict)  # (row, slot) -> info
@@ -25,12 +25,12 @@ class RowInfos:
         return bool(self.of_row or self.of_slot)
 
     def clear(self) -> None:
-        """Forget all."""
+        """Forget all infos."""
         self.of_row.clear()
         self.of_slot.clear()
 
     def at(self, row: int, slot: int) -> dict[str, Any]:
-        """Return the info of a slot's observation in a row; empty if there came none."""
+        """Return the info of a slot's observation in a row; empty if there was none."""
         if row in self.of_row:
             return info_of(self.of_row[row], slot)
         return dict(self.of_slot.get((row, slot), {}))
@@ -42,7 +42,7 @@ class RowInfos:
         self.of_slot = {(to_row, slot): info for (row, slot), info in self.of_slot.items() if row == newest_row(slot)}
 
     def of_chunks(self, slots: Array, first_rows: Array) -> ChunkInfos:
-        """Return the infos of chunks that begin in these rows (E,) of these slots (E,), whatever is written later."""
+        """Return the infos of chunks that begin in these rows (E,) of these slots (E,), safe from later writes."""
         return ChunkInfos(RowInfos(dict(self.of_row), dict(self.of_slot)), slots.tolist(), first_rows.tolist())
 
 
@@ -72,8 +72,10 @@ def copied_info(value: Any) -> Any:
 
 
 def info_of(infos: Infos, env: int) -> dict[str, Any]:
-    """Return the info of one sub-environment, out of a list or gymnasium's dict of arrays (`_key`: for whom `key`
-    holds)."""
+    """Return the info of one sub-environment from a list, or from gymnasium's dict of arrays.
+
+    In that dict `_key` has a mask of the sub-environments that have `key`.
+    """
     if not isinstance(infos, Mapping):
         return dict(infos[env])
     info: dict[str, Any] = {}
@@ -88,7 +90,7 @@ def info_of(infos: Infos, env: int) -> dict[str, Any]:
 
 
 def keys_of(infos: Infos) -> list[str]:
-    """Return the keys of infos in order, joined with slashes where they are nested."""
+    """Return the keys of infos in order, nested ones joined with slashes."""
     if not isinstance(infos, Mapping):
         return sorted({key for info in infos for key in keys_of(info)})
     keys: list[str] = []
@@ -100,5 +102,5 @@ def keys_of(infos: Infos) -> list[str]:
 
 
 def _is_note(key: Any, infos: Mapping[Any, Any]) -> bool:
-    """Return whether a key is gymnasium's note for which sub-environments another key is valid."""
+    """Return whether a key is gymnasium's mask of the sub-environments that have another key."""
     return isinstance(key, str) and key.startswith("_") and key[1:] in infos

@@ -1,7 +1,7 @@
-"""The rows of sub-environments that are stepped together, with one agent each.
+"""Rows of sub-environments that are stepped together, with one agent each.
 
-A sub-environment that is done is reset by the vector environment's next step (gymnasium's NEXT_STEP mode): that step's
-row is no env step but the gap behind the episode.
+A sub-environment whose episode is over is reset by the vector environment's next step (gymnasium's NEXT_STEP mode). The
+row of that step is not an env step but the gap after the episode.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class EnvFragment(Fragment):
     """A fragment of sub-environments.
 
     Attributes:
-        env_of: (E,) sub-environment of each chunk.
+        env_of: sub-environment (E,) of each chunk.
         finished: the episodes that ended.
-        broken_off: ids of the ones that neither ended nor go on.
+        broken_off: ids of aborted episodes, which were cut short by a failure of their environment.
     """
 
     env_of: npt.NDArray[np.int64]
@@ -41,7 +41,7 @@ class EnvFragment(Fragment):
 
 
 class LockStepRows(RowStore):
-    """Rows of N sub-environments, a slot each; as a sequence, their N running episodes.
+    """Rows of N sub-environments, one slot each. As a sequence, it holds their N running episodes.
 
     Args:
         num_envs: N.
@@ -49,8 +49,8 @@ class LockStepRows(RowStore):
         id_prefix: ids of episodes are `<prefix>-<sub-environment>-<number>`.
 
     Attributes:
-        num_env_steps: in this fragment so far.
-        awaits_reset: (N,) bool, the episode has ended, and the next step resets the sub-environment.
+        num_env_steps: env steps in this fragment so far.
+        awaits_reset: (N,) bool, whether the episode has ended, so that the next step resets the sub-environment.
     """
 
     _acts_before_result = False
@@ -91,13 +91,13 @@ class LockStepRows(RowStore):
         return int(self._row) - self._past
 
     def add_reset(self, obs: Column, infos: Infos) -> None:
-        """Write row 0 of the first fragment: the observations that all sub-environments were reset to."""
+        """Write row 0 of the first fragment: the observations of all sub-environments after a reset."""
         self._xp.assign(self._arrays.obs, self._row, obs)
         if infos:
             self._infos.of_row[self._row] = infos
 
     def break_off(self, slots: Sequence[int]) -> None:
-        """Note that the next `add_step` brings no step but the first observation of another episode in these slots."""
+        """Mark the next `add_step` in these slots as the first observation of another episode instead of a step."""
         for slot in slots:
             if not self.awaits_reset[slot]:
                 self._broken_off.append(self._episode_id(slot, self._number_now(slot)))
@@ -112,7 +112,7 @@ class LockStepRows(RowStore):
         infos: Infos,
         outputs: Mapping[str, Column],
     ) -> None:
-        """Write one vector step: what was done on the newest observations (`outputs`: actions and more) and the result.
+        """Write one vector step: the outputs for the newest observations (actions etc.) and the results of the step.
 
         All arrays are (N, ...) and are copied.
         """
@@ -138,9 +138,9 @@ class LockStepRows(RowStore):
             self._infos.of_row[row] = infos
 
     def reserve(self, num_steps: int) -> None:
-        """Make room for `num_steps` vector steps in a fragment."""
+        """Allocate space for `num_steps` vector steps in a fragment."""
         self._arrays.reserve(self._past + num_steps + 1)
-        self.awaits_reset = self._arrays.is_gap[self._row]  # of the arrays that are written from now on
+        self.awaits_reset = self._arrays.is_gap[self._row]  # points into the newly allocated arrays
 
     # -- running episodes ------------------------------------------------------------------------------------------
 
@@ -154,11 +154,11 @@ class LockStepRows(RowStore):
 
     @property
     def current_obs(self) -> Column:
-        """See `RunningEpisodes`; read in every step, so without a call in between."""
+        """See `RunningEpisodes`; inlined because it is read in every step."""
         return nested.take(self._arrays.obs, self._row)
 
     def episode_return(self, index: int) -> float:
-        """Return the undiscounted return so far of the episode that a sub-environment runs, or has just ended."""
+        """Return the undiscounted return so far of a sub-environment's running or just ended episode."""
         start = max(int(self._episode_start[index]), self._past)
         before = self._returns.so_far[index] if self._episode_start[index] <= self._past else 0.0
         return float(before + self._arrays.steps[REWARDS][start : int(self._row), index].sum(dtype=np.float64))
@@ -210,7 +210,7 @@ class LockStepRows(RowStore):
         return int(self._number_at_start[slot] + self._gaps[:, slot].sum())
 
     def cut(self, complete: AddColumns = lambda columns: None) -> EnvFragment:
-        """See `RowStore`; the fragment says which episodes have ended, too."""
+        """See `RowStore`; the fragment also contains the ended episodes."""
         if self.t == 1 and self.num_env_steps == self.max_rows and self._past == 0 and not self._infos:
             fragment = self._cut_single_step(complete)
             sums = fragment.block.columns[REWARDS]
@@ -226,9 +226,9 @@ class LockStepRows(RowStore):
         )
 
     def _cut_single_step(self, complete: AddColumns) -> Fragment:
-        """Return a fragment of one vector step without a gap or a lookback, as `cut` does, with a copy a column.
+        """Return a fragment of one vector step without a gap or a lookback, equal to the result of `cut`.
 
-        Updates after each step would spend more time on a general cut than on the step.
+        A general cut would take longer than the step itself, which matters for updates after each step.
         """
         arrays, copy, host = self._arrays, self._xp.copy, self._xp.to_host
 

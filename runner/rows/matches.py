@@ -1,4 +1,4 @@
-"""Matches: env episodes in which modules that learn played against players of a league."""
+"""Matches: env episodes in which learning modules played against players of a league."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ WIN, DRAW, LOSS = 1.0, 0.5, 0.0
 
 
 class Match(NamedTuple):
-    """What one env episode says of a module that learns and one player.
+    """The result of one env episode for one learning module and one player.
 
     Attributes:
-        module_id: of the module that learns.
-        player_id: of its opponent.
-        score: 1.0 the module's team has the higher return, 0.5 both have the same, 0.0 the lower one.
+        module_id: id of the learning module.
+        player_id: id of its opponent.
+        score: 1.0 if the module's team has the higher return, 0.5 for equal returns, 0.0 otherwise.
     """
 
     module_id: str

@@ -1,4 +1,4 @@
-"""The memory of a row store: arrays `[rows, S]` that are allocated once and grown where they are full."""
+"""The memory of a row store: preallocated arrays `[rows, S]` that grow when they are full."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from runner.rows.array_namespace import Array, ArrayNamespace
 
 
 class RowArrays:
-    """Arrays (rows, S, ...) of one length; row t of a step column is the step that was taken on row t of `obs`.
+    """Arrays (rows, S, ...) of equal length. Row t of a step column belongs to the step taken on row t of `obs`.
 
     Args:
-        xp: where the arrays live.
-        num_rows, num_slots: of the arrays; S slots.
+        xp: array namespace.
+        num_rows, num_slots: size of the arrays; S slots.
         blank_obs, blank_action: items with the structure, shapes and dtypes of their spaces.
         labels: names of further int64 arrays (rows, S).
 
     Attributes:
         obs: observations as the environment returned them.
-        written_obs: what connectors let the episodes hold instead; None while none did.
-        steps: step columns; more come with the first outputs.
-        is_gap: (rows, S) bool, the row is no step: the next one begins another episode.
+        written_obs: observations that connectors wrote instead, or None if none did.
+        steps: step columns; further columns are added with the first outputs.
+        is_gap: (rows, S) bool, whether the row is not a step because the next row begins another episode.
         is_terminated, is_truncated: (rows, S) bool, how the step ended its episode.
     """
 
@@ -57,17 +57,17 @@ class RowArrays:
 
     @property
     def held_obs(self) -> Column:
-        """The observations that the episodes hold: the environment's, or what a connector wrote in their place."""
+        """The observations that the episodes hold: the environment's, or those written by a connector."""
         return self.obs if self.written_obs is None else self.written_obs
 
     def write_obs(self, at: Any, obs: Column) -> None:
-        """Write observations (K, ...) that the episodes hold to the rows at an index."""
+        """Write observations (K, ...) of the episodes to the rows at an index."""
         if self.written_obs is None:
             self.written_obs = self._column_for(obs)
         self.xp.assign(self.written_obs, at, obs)
 
     def add_columns(self, outputs: Mapping[str, Column]) -> None:
-        """Make step columns for the outputs (K, ...) that have none."""
+        """Add step columns for the outputs (K, ...) that do not have one."""
         for name, values in outputs.items():
             if name not in self.steps:
                 self.steps[name] = self._column_for(values)
@@ -77,16 +77,16 @@ class RowArrays:
         leading = tuple(self.is_gap.shape)
         return nested.map_leaves(lambda leaf: self.xp.zeros((*leading, *leaf.shape[1:]), leaf.dtype), values)
 
-    # -- all arrays at once ----------------------------------------------------------------------------------------
+    # -- all arrays together ---------------------------------------------------------------------------------------
 
     def reserve(self, num_rows: int) -> None:
-        """Make room for this many rows."""
+        """Allocate space for this many rows."""
         if num_rows > self.num_rows:
             self._replace(lambda array: self._padded(array, num_rows - self.num_rows, 0))
             self.num_rows = num_rows
 
     def add_slots(self, more: int) -> None:
-        """Make room for more slots behind the present ones."""
+        """Allocate space for more slots after the existing ones."""
         self._replace(lambda array: self._padded(array, more, 1))
 
     def _padded(self, array: Array, more: int, axis: int) -> Array:
@@ -105,7 +105,7 @@ class RowArrays:
         self.labels = {name: make(array) for name, array in self.labels.items()}
 
     def move_to_start(self, source: Any, num_rows: int, has_steps: bool) -> None:
-        """Move what is at an index, `num_rows` of each slot, to the first rows; how steps ended is not moved.
+        """Move the rows at an index, `num_rows` of each slot, to the start; flags of ended episodes are not moved.
 
         Args:
             has_steps: whether one of these rows has a step, or a part of one.
@@ -116,7 +116,7 @@ class RowArrays:
         if self.written_obs is not None:
             columns.append(self.written_obs)
         for column in columns:
-            moved = nested.map_leaves(self.xp.copy, nested.take(column, source))  # may overlap
+            moved = nested.map_leaves(self.xp.copy, nested.take(column, source))  # source and target may overlap
             nested.assign(column, slice(num_rows), moved)
 
     # -- state -----------------------------------------------------------------------------------------------------
@@ -132,7 +132,7 @@ class RowArrays:
         return {"obs": self.saved(self.obs, num_rows), "written_obs": written_obs, **labels}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Take over a state of `get_state`, and `steps`: rows of step columns."""
+        """Restore a state of `get_state`, with step columns in `steps`."""
         written_obs = state["written_obs"]
         self.obs = self._loaded(state["obs"])
         self.written_obs = None if written_obs is None else self._loaded(written_obs)

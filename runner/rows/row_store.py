@@ -1,10 +1,10 @@
-"""One store of rows `[T, S]` (time, slot): running episodes as views into it, and column blocks cut from it.
+"""Store of rows `[T, S]` (time, slot): running episodes are views of it, and column blocks are cut from it.
 
-A slot holds one episode after the other: of a sub-environment (`LockStepRows`) or of one agent in one sub-environment
-(`AgentRows`). The two differ in how rows are written, in lock step or at each slot's own time; all else is here.
+Each slot holds a sequence of episodes: of a sub-environment (`LockStepRows`) or of one agent in one sub-environment
+(`AgentRows`). The two differ in how rows are written: in lock step, or at each slot's time.
 
-The first H rows repeat the last H steps of the fragment before (the lookback). Where an episode ends, a gap row
-follows, whose observation is the final one of the episode.
+The first H rows repeat the last H steps of the previous fragment (the lookback). The end of an episode is followed by a
+gap row with the final observation of the episode.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ class RowStore(RunningEpisodes):
     """Rows of S slots.
 
     Args:
-        num_slots: S, the most that can act in a step.
+        num_slots: S, the maximum number of slots that act in a step.
         blank_obs, blank_action: an observation and an action with the structure, shapes and dtypes of their spaces.
-        num_lookback: H, past steps that running episodes and cut chunks can see.
-        xp: where the rows live. Arrays that writers and readers give and get live there, too; of a block only the
-            columns do, all else is in numpy.
+        num_lookback: H, number of past steps that running episodes and cut chunks can see.
+        xp: array namespace of the rows. Writers pass and readers get such arrays. Only the columns of a block are in
+            this namespace, everything else is in numpy.
         labels: names of further int64 columns.
     """
 
     module_id = DEFAULT_MODULE_ID
-    # Whether a slot may have acted on its newest observation, and wait for the result, when a fragment is cut.
+    # Whether a slot may have acted on its newest observation, and not have the result, when a fragment is cut.
     _acts_before_result: ClassVar[bool] = True
     # Key in a state -> attribute, an array with a number for each slot.
     _counters: ClassVar[Mapping[str, str]]
@@ -60,27 +60,26 @@ class RowStore(RunningEpisodes):
         self.clear()
 
     def clear(self) -> None:
-        """Forget everything: all sub-environments are about to be reset."""
-        self._row = self._first_rows()  # of the newest observation, (S,) or one for all slots
-        self._episode_start = self._zeros(int) + self._past  # row of the first observation; may lie before row 0
+        """Forget everything before all sub-environments are reset."""
+        self._row = self._first_rows()  # row of the newest observation, (S,) or one for all slots
+        self._episode_start = self._zeros(int) + self._past  # row of the first observation; may be negative
         self._t_at_start = self._zeros(int)  # time step at which the fragment started
         self._arrays.is_gap[:] = False
         self._infos.clear()
 
     def _zeros(self, dtype: type) -> Array:
-        """Return a zero for each slot."""
         return self._xp.zeros((self.max_rows,), dtype)
 
     # -- what differs between stores -------------------------------------------------------------------------------
 
     @abstractmethod
     def _first_rows(self) -> Any:
-        """Return the row at which a fragment begins, (S,) or one for all slots."""
+        """Return the first row of a fragment, (S,) or one for all slots."""
 
     @property
     @abstractmethod
     def _observed(self) -> tuple[Any, Any]:
-        """The rows of the newest observations, (K,) or one for all; and their slots, an index."""
+        """Return the rows of the newest observations, (K,) or one for all, and an index of their slots."""
 
     @abstractmethod
     def _recent(self, column: Column, first: int, stop: int) -> Column:
@@ -100,11 +99,11 @@ class RowStore(RunningEpisodes):
 
     @abstractmethod
     def _numbers_at(self, t: Array, slots: Array) -> Array:
-        """Return which episode of its slot (E,) each of these steps of the fragment is of."""
+        """Return the number (E,) within its slot of the episode of each of these steps."""
 
     @abstractmethod
     def _number_now(self, slot: int) -> int:
-        """Return which episode of its slot the newest observation is of."""
+        """Return the number within its slot of the newest observation's episode."""
 
     @abstractmethod
     def _ends_now(self, slot: int) -> tuple[bool, bool]:
@@ -115,13 +114,13 @@ class RowStore(RunningEpisodes):
         """Return the id of an episode."""
 
     def _agents(self, chunks: Chunks, numbers: list[int]) -> Agents | None:
-        """Return the agents of chunks; None with a single agent."""
+        """Return the agents of chunks, or None with a single agent."""
         return None
 
     # -- running episodes ------------------------------------------------------------------------------------------
 
     def _at(self, step: int = 0) -> Any:
-        """Return the index in arrays (rows, S) of the newest observations' rows, or of rows before (-1, -2, ...)."""
+        """Return the index in arrays (rows, S) of the newest observations' rows, or of earlier rows (-1, -2, ...)."""
         rows, slots = self._observed
         return rows + step, slots
 
@@ -160,7 +159,7 @@ class RowStore(RunningEpisodes):
         return values, is_there
 
     def running_episode(self, slot: int) -> SingleAgentEpisode:
-        """Return the chunk so far of the episode in a slot, as a view; without a step that waits for its end."""
+        """Return a view of the current chunk of a slot's episode, without a step whose result is pending."""
         arrays = self._arrays
         start, end = int(self._episode_start[slot]), self._row_of(slot)
         first = max(start, self._past)
@@ -187,7 +186,7 @@ class RowStore(RunningEpisodes):
     def cut(self, complete: AddColumns = lambda columns: None) -> Fragment:
         """Return the steps so far: a block of chunks, slot by slot.
 
-        Nothing is lost: running episodes go on in the next fragment, whose chunks continue these.
+        Running episodes continue in the next fragment, whose chunks follow these.
 
         Args:
             complete: adds columns to given ones, for the fragment and for its lookback.
@@ -198,7 +197,7 @@ class RowStore(RunningEpisodes):
         t_started = self._xp.where(chunks.t_start == 0, self._t_at_start[slots], 0)
         numbers = host(self._numbers_at(chunks.t_start, slots))
         columns, raw_obs = columns_of(arrays, chunks, slice(self._past, self._past + chunks.num_steps))
-        if len(chunks):  # without a step there may be no outputs yet to complete
+        if len(chunks):  # before the first step there may be no outputs to complete
             complete(columns)
         block = ColumnBlock(
             columns=columns,
@@ -237,7 +236,7 @@ class RowStore(RunningEpisodes):
         return {name: self._arrays.saved(column, self._past) for name, column in self._arrays.steps.items()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state` with the same slots and H."""
+        """Restore a state of `get_state` with the same slots and H."""
         self.clear()
         self._arrays.set_state(state)
         for key, name in self._counters.items():

@@ -1,4 +1,4 @@
-"""What connectors of env pipelines are given: the episodes that go on, one for each row of the batch."""
+"""The interface through which env connectors access running episodes, one for each row of the batch."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from runner.rows.array_namespace import Array
 
 
 class RunningEpisodes(Sequence[SingleAgentEpisode], ABC):
-    """K running episodes; as a sequence, views of them that are made on demand.
+    """K running episodes. As a sequence, it holds views that are made on demand.
 
-    Row k of everything that is read or written here belongs to episode k.
+    Row k of all arrays read or written here belongs to episode k.
 
     Attributes:
-        max_rows: the largest K there can be.
+        max_rows: the maximum of K.
     """
 
     max_rows: int
@@ -33,29 +33,32 @@ class RunningEpisodes(Sequence[SingleAgentEpisode], ABC):
     @property
     @abstractmethod
     def starts_episode(self) -> Array:
-        """Whether (K,) the newest observation is an episode's first."""
+        """Whether the newest observation is an episode's first (K,)."""
 
     @abstractmethod
     def newest_step(self, column: str) -> Column | None:
-        """Return the row (K, ...) of a step column that came before the newest observations; None where the column is
-        not known yet, or no past steps are kept."""
+        """Return the row (K, ...) of a step column before the newest observations.
+
+        Returns:
+            The row, or None if the column is not known yet or no past steps are kept.
+        """
 
     @abstractmethod
     def write_obs(self, obs: Column) -> None:
-        """Let the episodes hold `obs` (K, ...) in the place of the newest observations, from here to the learner."""
+        """Replace the newest observations of the episodes by `obs` (K, ...), for all later readers."""
 
     @abstractmethod
     def history(self, column: str, length: int) -> tuple[Column, Array]:
-        """Return what was seen or done last.
+        """Return the newest observations or steps.
 
         Args:
-            column: `obs`: as the environment returned them, up to the newest; or a step column: what was done before
-                the newest observation.
-            length: of the history, at most H + 1 observations or H steps, where H past steps are kept.
+            column: `obs` for observations as the environment returned them, up to the newest; or a step column, up to
+                the step before the newest observation.
+            length: length of the history, at most H + 1 observations or H steps, if H past steps are kept.
 
         Returns:
-            (K, length, ...) values, oldest first, and (K, length) whether each lies within the running episode;
-            values are 0 where not.
+            Values (K, length, ...), oldest first, and a mask (K, length) of values within the running episode. Other
+            values are 0.
 
         Raises:
             ValueError: fewer past steps are kept.

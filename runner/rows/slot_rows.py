@@ -1,8 +1,7 @@
-"""Rows of slots with their own time.
+"""Rows of slots that advance independently.
 
-A slot's next row begins when it is observed again, however long it waited; rewards of the waiting time are summed up in
-the row of the action that it waits for. A row that still waits when a fragment is cut is carried over with the
-lookback.
+A slot's next row begins when it is observed again. Rewards in between are added up in the row of the last action. A row
+without a result at a cut is carried over with the lookback.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from runner.rows.infos import copied_info
 from runner.rows.row_store import RowStore
 
 ENV_T = "env_t"  # env time step of an observation
-NUMBER = "number"  # of its env episode
+NUMBER = "number"  # number of the observation's env episode
 _GROWTH = 1.5
 
 
 class SlotRows(RowStore):
-    """Rows of S slots; as a sequence, the running episodes of the slots that were observed last.
+    """Rows of S slots. As a sequence, it holds the running episodes of the slots that were observed last.
 
     Args:
         num_slots, blank_obs, blank_action, num_lookback, xp: see `RowStore`.
 
     Attributes:
-        slots: (K,) slots that were observed last, also if their episodes have just ended.
-        is_running: (S,) bool, the newest episode has not ended.
-        is_waiting: (S,) bool, has acted and not been observed since.
-        has_terminated, has_truncated: (S,) bool, so the newest episode has ended.
+        slots: slots (K,) that were observed last, also if their episodes have just ended.
+        is_running: (S,) bool, whether the newest episode has not ended.
+        is_waiting: (S,) bool, whether the slot has acted and was not observed since.
+        has_terminated, has_truncated: (S,) bool, how the newest episode has ended.
     """
 
     _counters: ClassVar[Mapping[str, str]] = {
@@ -61,8 +60,8 @@ class SlotRows(RowStore):
         self.is_running = self._zeros(bool)
         self.is_waiting = self._zeros(bool)
         self.has_terminated, self.has_truncated = self._zeros(bool), self._zeros(bool)
-        self._is_used = self._zeros(bool)  # the row of the newest observation holds one
-        self._reward_before = self._zeros(float)  # of the first action that is still to come
+        self._is_used = self._zeros(bool)  # whether the row of the newest observation holds one
+        self._reward_before = self._zeros(float)  # rewards for the first action, which is still to come
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -80,11 +79,11 @@ class SlotRows(RowStore):
         self._t_at_start[slots[self._row[slots] == self._past]] = 0
         self.is_running[slots] = self._is_used[slots] = True
         self.has_terminated[slots] = self.has_truncated[slots] = False
-        for slot in slots.tolist() if self._infos else ():  # of a final observation that was in this row
+        for slot in slots.tolist() if self._infos else ():  # infos of final observations that were in this row
             self._infos.of_slot.pop((self._row_of(slot), slot), None)
 
     def act(self, slots: Array, outputs: Mapping[str, Column]) -> None:
-        """Write what running agents (K,) do on their newest observations: actions and more, (K, ...) each."""
+        """Write the outputs (K, ...) of running agents for their newest observations, such as actions."""
         arrays = self._arrays
         if not arrays.knows_outputs:
             arrays.add_columns(outputs)
@@ -97,9 +96,9 @@ class SlotRows(RowStore):
         self.is_waiting[slots] = True
 
     def add_rewards(self, slots: Array, rewards: Array, numbers: Array) -> None:
-        """Add rewards to the action that an agent waits for; before its first action, to that one.
+        """Add rewards to the last action of each agent, or to its first action if it has not acted yet.
 
-        An agent that has finished gets it for its last action, if that is still in this fragment.
+        If the agent has finished, the reward is added to its last action while that is in this fragment.
         """
         row = self._row[slots]
         is_waiting = self.is_waiting[slots]
@@ -112,7 +111,7 @@ class SlotRows(RowStore):
         self._reward_before[slots[is_late]] += rewards[is_late]
 
     def observe(self, slots: Array, obs: Column, env_t: Array) -> None:
-        """Write observations (K, ...) of agents that waited for one; complete their steps."""
+        """Write new observations (K, ...) of waiting agents, which completes their steps."""
         self._reserve_one_more(slots)
         arrays = self._arrays
         before = (self._row[slots], slots)
@@ -124,7 +123,7 @@ class SlotRows(RowStore):
         self.is_waiting[slots] = False
 
     def repeat_last(self, slots: Array, env_t: Array) -> None:
-        """Write the last observations again, for agents that ended without a final one."""
+        """Write the last observations again for agents that ended without a final observation."""
         at = (self._row[slots], slots)
         written_obs = self._arrays.written_obs
         written = None if written_obs is None else nested.take(written_obs, at)
@@ -133,7 +132,7 @@ class SlotRows(RowStore):
             self._arrays.write_obs((self._row[slots], slots), written)
 
     def end(self, slots: Array, is_terminated: Array, is_truncated: Array) -> None:
-        """End the episodes of these agents, none of which waits."""
+        """End the episodes of these agents, none of which waits for an observation."""
         has_step = self._row[slots] > self._episode_start[slots]
         at = (self._row[slots][has_step] - 1, slots[has_step])
         self._arrays.is_terminated[at] = is_terminated[has_step]
@@ -142,7 +141,7 @@ class SlotRows(RowStore):
         self.is_running[slots] = False
 
     def add_info(self, slot: int, info: Mapping[str, Any]) -> None:
-        """Keep the info that came with the slot's newest observation."""
+        """Store the info of the slot's newest observation."""
         if info:
             self._infos.of_slot[self._row_of(slot), slot] = copied_info(info)
 
@@ -152,7 +151,7 @@ class SlotRows(RowStore):
             self._arrays.reserve(int(num_rows * _GROWTH) + 2)
 
     def add_slots(self, more: int) -> None:
-        """Make room for `more` slots behind the present ones; no agent is in them yet."""
+        """Allocate space for `more` slots after the existing ones, without agents."""
         first, self.max_rows = self.max_rows, self.max_rows + more
         self._arrays.add_slots(more)
         for name in ("_row", *(name for name in self._counters.values() if name != "slots")):
@@ -213,20 +212,20 @@ class SlotRows(RowStore):
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state between fragments; see `RowStore`. Of infos, what checkpoints cannot hold is left out."""
+        """Return the state between fragments; see `RowStore`. Infos that checkpoints cannot hold are dropped."""
         newest = {slot: info for (row, slot), info in self._infos.of_slot.items() if row == self._row_of(slot)}
         return super().get_state() | {"infos": [[slot, storable_info(newest[slot])] for slot in sorted(newest)]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state of `get_state` with the same slots and H."""
+        """Restore a state of `get_state` with the same slots and H."""
         super().set_state(state)
         for slot, info in state["infos"]:
             self._infos.of_slot[self._row_of(slot), slot] = dict(info)
 
     def _saved_steps(self) -> dict[str, Column]:
-        """Return the lookback rows of running episodes and the row of steps that wait for their end, else zeros.
+        """Return the lookback rows of running episodes and the rows of unfinished steps; all others are zeros.
 
-        Elsewhere the memory holds older steps, and a resumed run would have another state than a straight one.
+        Otherwise older steps in the memory would make the state of a resumed run differ.
         """
         newest = self._past + 1
         saved = {name: self._arrays.saved(column, newest) for name, column in self._arrays.steps.items()}

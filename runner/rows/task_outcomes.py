@@ -12,7 +12,7 @@ class TaskOutcome(NamedTuple):
 
     Attributes:
         task: name of the task.
-        value: what the run measures of the episode.
+        value: measured value of the episode.
     """
 
     task: str

@@ -1,4 +1,4 @@
-"""The data that recording needs of a simulator's sample in addition to its blocks."""
+"""The data of a simulator's sample that recording needs in addition to its blocks."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from runner.rows.finished_episodes import EndedEpisode
 
 @dataclass(frozen=True)
 class ToRecord:
-    """What recording needs of a sample beside its blocks, each of which has E chunks and R env steps.
+    """Data that recording needs in addition to the blocks of a sample, each with E chunks and R env steps.
 
     With several agents, episodes are env episodes.
 
     Attributes:
-        raw_obs: module id -> (R + E, ...) observations as simulators sent them.
-        is_whole: module id -> (E,) whether nothing of the chunk's episode is missing so far.
-        broken_off: ids of episodes that have turned out to be not whole since the last sample.
-        ended: env episodes that are over; with a single agent, chunks say so.
-        waiting: env episodes that are over if nobody else comes to them.
-        tasks: with a single agent, module id -> E tasks of the episodes, None where a client has not said it; env
-            episodes of several agents have theirs.
+        raw_obs: module id -> observations (R + E, ...) as simulators sent them.
+        is_whole: module id -> (E,) whether the chunk's episode is complete so far.
+        broken_off: ids of episodes that turned out to be incomplete since the last sample.
+        ended: ended env episodes; with a single agent, chunks have this information.
+        waiting: env episodes that are over unless another agent joins them.
+        tasks: with a single agent, module id -> E tasks of the episodes, None if the client did not send it. Env
+            episodes of several agents have the task in `ended`.
     """
 
     raw_obs: Mapping[str, Column]

@@ -143,7 +143,7 @@ def _edit_manifest(folder: Path, **changes: Any) -> None:
 
 def cut_off(where: str) -> Problem:
     return Problem(
-        "a file of the checkpoint was cut off or altered",
+        "a file of the checkpoint is truncated or altered",
         where=where,
         got="N bytes with digest ...",
         expected="digest ...",
@@ -151,7 +151,7 @@ def cut_off(where: str) -> Problem:
 
 
 def unreadable(got: str) -> Problem:
-    return Problem("the checkpoint has no readable manifest", where="TMP/one/manifest.json", got=got)
+    return Problem("the checkpoint's manifest cannot be read", where="TMP/one/manifest.json", got=got)
 
 
 ALTERED = Problem(
@@ -193,10 +193,11 @@ DAMAGES = [
     pytest.param(
         lambda f: _edit_manifest(f, schema_version=1),
         Problem(
-            "the checkpoint has another schema version",
+            "the checkpoint was written with another schema version",
             where="TMP/one/manifest.json",
             got="1",
-            expected="3; read this checkpoint with the version of runner that wrote it, or start a new run",
+            expected="3",
+            fix="read this checkpoint with the version of runner that wrote it, or start a new run",
         ),
         id="other_version",
     ),

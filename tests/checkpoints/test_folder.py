@@ -70,7 +70,7 @@ def test_the_newest_one_is_found(tmp_path: Path) -> None:
     assert newest_checkpoint(older) == older
 
 
-@pytest.mark.parametrize(("name", "message"), [("nowhere", "no such folder"), (".", "has no checkpoint")])
+@pytest.mark.parametrize(("name", "message"), [("nowhere", "folder not found"), (".", "does not contain a checkpoint")])
 def test_no_checkpoint_is_the_users_mistake(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
         newest_checkpoint(tmp_path / name)
@@ -84,7 +84,7 @@ def test_runs_below_a_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         newest_checkpoint(tmp_path / "outputs")
     first, *runs = str(caught.value).splitlines()
-    assert first == f"{tmp_path / 'outputs'} has no checkpoint; runs below it that have one, newest first:"
+    assert first == f"{tmp_path / 'outputs'} does not contain a checkpoint; runs with checkpoints below it, newest first:"
     assert [Path(run.strip()).name for run in runs] == [f"0{number}-00-00" for number in (6, 5, 4, 3, 2)]
     assert newest_checkpoint(Path(runs[0].strip())).name == "iteration_000001"
 

@@ -154,7 +154,7 @@ def test_a_cut_segment_is_named_at_once(two: Path) -> None:
     with pytest.raises(CheckpointError, match=r"part.000001.segment") as caught:
         check_intact(two)
     assert caught.value.problem == Problem(
-        "a file of the checkpoint was cut off or altered",
+        "a file of the checkpoint is truncated or altered",
         where=str(path),
         got="666 bytes",
         expected="667 bytes",

@@ -95,7 +95,7 @@ def test_one_module_of_several(run_main: RunMain, tmp_path: Path) -> None:
         (["run", "policy.onnx", "--format"], "--format needs a value"),
         (["run", "policy.onnx", "--forse"], "did you mean  --force"),
         (["run", "policy.onnx", "another"], "another is no override"),
-        (["nowhere", "policy.onnx"], "no such folder"),
+        (["nowhere", "policy.onnx"], "folder not found"),
         (["run", "run", "--format", "onnx"], "this is a folder"),
         (["run", "policy.onnx", "module.fcnet_hiddens=[3]"], "module.fcnet_hiddens cannot change"),
     ],
@@ -116,7 +116,7 @@ def test_mistakes(run_main: RunMain, tmp_path: Path, arguments: list[str], told:
         (["run"], "--name is missing"),
         (["run", "--name", "x", "--if", "best"], "no condition: best"),
         (["run", "--name", "x", "--if", "a >= b"], "no condition: a >= b"),
-        (["nowhere", "--name", "x"], "no such folder"),
+        (["nowhere", "--name", "x"], "folder not found"),
     ],
 )
 def test_mistakes_of_register(run_main: RunMain, arguments: list[str], told: str) -> None:

@@ -87,10 +87,10 @@ def test_nothing_strange_is_imported(run_main: Run, run_dir: Path, strange_modul
     before = checkpoints_of(run_dir)
     outcome = run_main(*VERBS[verb])
     assert outcome.code == 2
-    assert outcome.err.startswith("this checkpoint comes from elsewhere and asks for")
-    assert "origin     not signed" in outcome.err
-    assert all(f"imports    {key}" in outcome.err for key in STRANGE)
-    assert "--trust, see docs/explanation/trust.md" in outcome.err
+    assert outcome.err.startswith("this checkpoint is not signed with your key and needs")
+    assert "origin        not signed" in outcome.err
+    assert all(f"imports       {key}" in outcome.err for key in STRANGE)
+    assert "--trust (see docs/explanation/trust.md)" in outcome.err
     assert not list(strange_modules.glob("*.imported"))
     assert checkpoints_of(run_dir) == before
     assert not (strange_modules / "new").exists()
@@ -192,7 +192,7 @@ def test_a_reference_carries_nothing_past_the_check(run_main: Run, run_dir: Path
     forge(run_dir, {"algorithm.loss": "${env.env_config.kind}", "env.env_config": {"kind": "strange_loss.Loss"}})
     outcome = run_main(*VERBS["evaluate"])
     assert outcome.code == 2
-    assert 'imports    algorithm.loss  "strange_loss.Loss"' in outcome.err
+    assert 'imports       algorithm.loss  "strange_loss.Loss"' in outcome.err
     forge(run_dir, {"algorithm.loss": "runner.learners.ppo.PPOLoss", "env.env_config": {}})
     forge(run_dir, {"algorithm.gamma": "${algorithm.lambda_}"})
     assert run_main(*VERBS["evaluate"]).code == 0, "references to other keys stay"
@@ -243,7 +243,7 @@ def test_links_of_a_foreign_run_are_not_followed(
     assert outcome.code == 2
     # `resume` opens the log before it reads the checkpoint; neither log nor lock is ever a link.
     is_log = (name, verb) == ("runner.log", "resume")
-    assert (f"{name} is a symbolic link" if is_log else f"follows    {name}") in outcome.err
+    assert (f"{name} is a symbolic link" if is_log else f"follows       {name}") in outcome.err
     assert target.read_text() == "nothing of it is changed\n"
     assert run_main(*VERBS[verb], "--trust").code == (2 if is_log else 0)
 
@@ -289,7 +289,7 @@ def test_runs_of_ones_own_need_no_flag(run_main: Run, no_key: Path, tmp_path: Pa
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "another_machine"))
     refused = run_main(*VERBS["evaluate"])
     assert refused.code == 2
-    assert "origin     signed, and this installation has no key" in refused.err
+    assert "origin        signed, and this installation has no key" in refused.err
     monkeypatch.setenv("RUNNER_KEY_FILE", str(no_key / "runner" / "key"))
     assert run_main(*VERBS["evaluate"]).code == 0
     assert not (tmp_path / "another_machine").exists(), "reading makes no key"

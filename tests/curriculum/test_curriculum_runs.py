@@ -186,7 +186,7 @@ def test_a_league_plays_the_tasks_of_a_curriculum() -> None:
         ),
         (
             "curriculum={num_levels: null, evaluate: [], tasks: {a: {env_config: {size: 7}}}}",
-            "the environment of task a has another",
+            "observation_space of task a differs",
         ),
         (
             "curriculum={num_levels: null, evaluate: [], tasks: {a: {options: {levle: 1}}}}",

@@ -116,7 +116,7 @@ def test_running_episodes_of_several_agents_go_on_from_their_state() -> None:
 
 def test_a_task_with_other_spaces_is_refused() -> None:
     env = TaskedEnv(maker(Drill), {"wide": TaskConfig(env_config={"width": 3})}, {"wide": 1.0})
-    with pytest.raises(ConfigError, match="task wide has another observation_space"):
+    with pytest.raises(ConfigError, match="observation_space of task wide differs"):
         env.reset(seed=0)
 
 
@@ -132,7 +132,7 @@ def test_a_value_out_of_infos_is_the_last_ones(env_class: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "what"), [("hieght", r"has no hieght(?s:.*)did you mean +info:height"), ("name", "has no number")]
+    ("key", "what"), [("hieght", r"does not contain hieght(?s:.*)did you mean +info:height"), ("name", "is not a number in")]
 )
 def test_a_value_that_infos_do_not_have_is_told(key: str, what: str) -> None:
     env = TaskedEnv(maker(Drill), TASKS, {"short": 1.0}, f"info:{key}")

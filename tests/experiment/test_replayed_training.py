@@ -186,7 +186,7 @@ MISTAKES = [
         ("algorithm=a2c_replay", f"{BUFFER}.replay_mode=lockstep"),
         Problem(
             (
-                "runner.replay.ReplayBuffer cannot be made: replay_mode lockstep has batch_length_T 1 "
+                "runner.replay.ReplayBuffer cannot be made: replay_mode lockstep needs batch_length_T 1 "
                 "and no burn-in, got batch_length_T 20, burn_in_len 0"
             ),
             where="algorithm.replay_buffers.replay",
@@ -229,7 +229,7 @@ MISTAKES = [
         Problem(
             (
                 "runner.replay.PrioritizedReplayBuffer cannot be made: chunks of several steps "
-                "(batch_length_T 4, burn_in_len 0) have n_step 1, got 3"
+                "(batch_length_T 4, burn_in_len 0) need n_step 1, got 3"
             ),
             where="algorithm.replay_buffers.replay",
             got="{'capacity': 50000, 'n_step': 3, 'gamma': 0.99, 'batch_length_T': 4}",

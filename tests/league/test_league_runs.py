@@ -210,7 +210,7 @@ def test_a_changed_policy_file_of_a_fixed_player_is_refused(tmp_path: Path) -> N
     with trainer_of(old) as trainer:
         state = trainer.get_state()
     path.write_bytes(files[1]["main"])
-    with trainer_of(old) as trainer, pytest.raises(ConfigError, match="another one than before"):
+    with trainer_of(old) as trainer, pytest.raises(ConfigError, match="has changed since the checkpoint"):
         trainer.set_state(state)
 
 

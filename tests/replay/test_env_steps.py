@@ -137,5 +137,5 @@ def test_env_episodes_that_have_left_are_forgotten() -> None:
 
 
 def test_a_single_agent_is_not_replayed_in_step() -> None:
-    with pytest.raises(RunFailure, match="the experiences of module default_policy do not say whose they are"):
+    with pytest.raises(RunFailure, match="the experiences of module default_policy do not name their agents"):
         in_step(20).add(rollout_of("a"))

@@ -250,8 +250,8 @@ class NoGoals(gym.Env[Any, Any]):
 @pytest.mark.parametrize(
     ("env", "message"),
     [
-        (gym.make("CartPole-v1"), "observations have no goals"),
-        (NoGoals(), "goals are not arrays of one space"),
+        (gym.make("CartPole-v1"), "observations do not contain goals"),
+        (NoGoals(), "goals are not arrays of the same space"),
     ],
     ids=str,
 )
@@ -263,7 +263,7 @@ def test_environments_without_goals(env: Any, message: str) -> None:
 def test_an_environment_without_rewards_for_goals() -> None:
     env = BitFlipping(N)
     env.compute_reward = None  # type: ignore[assignment]
-    with pytest.raises(ValueError, match="BitFlipping has no method compute_reward"):
+    with pytest.raises(ValueError, match="BitFlipping does not define compute_reward"):
         GoalJudge(env)
 
 
@@ -271,8 +271,8 @@ def test_an_environment_without_rewards_for_goals() -> None:
     ("arguments", "message"),
     [
         ({"n_step": 3}, "n_step 1, got 3"),
-        ({"goal_strategy": "past"}, "goal_strategy must be future, final, episode, got 'past'"),
-        ({"num_sampled_goals": -1}, "num_sampled_goals must be an integer of 0 or more, got -1"),
+        ({"goal_strategy": "past"}, "goal_strategy must be one of future, final, episode, got 'past'"),
+        ({"num_sampled_goals": -1}, "num_sampled_goals must be a non-negative integer, got -1"),
         ({"num_sampled_goals": 0.5}, "got 0.5"),
     ],
     ids=str,
@@ -292,8 +292,8 @@ QUICK = (
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("env=cartpole",), "hindsight replay: observations have no goals: Box"),
-        (("algorithm.n_step=3",), "cannot be made: steps with other goals have n_step 1"),
+        (("env=cartpole",), "hindsight replay: observations do not contain goals: Box"),
+        (("algorithm.n_step=3",), "cannot be made: steps with other goals need n_step 1"),
         (("env=multi_agent_cartpole", "module=double_q"), "several agents"),
     ],
     ids=str,

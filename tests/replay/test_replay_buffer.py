@@ -133,7 +133,7 @@ def test_priorities_of_what_was_never_written_are_left_out() -> None:
     buffer.add(rollout_of("a"))
     buffer.update_priorities(ID, np.array([5, 30, 90]), np.full(3, 1e9))  # a last observation, and two unknown rows
     assert buffer.sample(50).rows[ID].max() < 5
-    with pytest.raises(RunFailure, match="has 2 errors for 3 replayed rows"):
+    with pytest.raises(RunFailure, match="returned 2 errors for 3 replayed rows"):
         buffer.update_priorities(ID, np.array([0, 1, 2]), np.ones(2))
 
 
@@ -141,7 +141,7 @@ def test_priorities_of_what_was_never_written_are_left_out() -> None:
 def test_errors_that_cannot_be_priorities_are_refused(error: float) -> None:
     buffer = prioritized()
     buffer.add(rollout_of("a"))
-    with pytest.raises(RunFailure, match=r"an error of a replayed row of module .* is not finite") as failure:
+    with pytest.raises(RunFailure, match=r"the error of a replayed row of module .* is not finite") as failure:
         buffer.update_priorities(ID, np.array([0, 1]), np.array([1.0, error]))
     assert failure.value.problem.got == str(error)
 
@@ -213,8 +213,8 @@ def test_what_is_reported() -> None:
         (lambda: ReplayBuffer(10, gamma=7), "gamma must be a number from 0 to 1, got 7"),
         (lambda: PrioritizedReplayBuffer(10, beta=-3), "beta must be 0 or more"),
         (lambda: PrioritizedReplayBuffer(10, beta="x"), "beta must be 0 or more"),  # type: ignore[arg-type]
-        (lambda: ReplayBuffer(10, batch_length_T=4, n_step=2), r"chunks of several steps .* have n_step 1, got 2"),
-        (lambda: PrioritizedReplayBuffer(10, alpha=-1), "alpha must be a number of 0 or more, got -1"),
+        (lambda: ReplayBuffer(10, batch_length_T=4, n_step=2), r"chunks of several steps .* need n_step 1, got 2"),
+        (lambda: PrioritizedReplayBuffer(10, alpha=-1), "alpha must be a non-negative number, got -1"),
         (lambda: with_stream(ReplayBuffer()).sample(1), "an empty buffer cannot be sampled"),
     ],
 )

@@ -200,7 +200,7 @@ def test_what_is_before_a_chunk_comes_with_it(
     held = everything.held(capacity)
     whole = [number for number in held if not everything.past(number, num_lookback, capacity)[1]]
     if not whole:
-        with pytest.raises(RunFailure if held else ValueError, match="has the steps before it" if held else "empty"):
+        with pytest.raises(RunFailure if held else ValueError, match="does not hold the lookback" if held else "empty"):
             again.draw(1, random_stream(seed, "test"))
         return
     for one in (ring, again):
@@ -253,7 +253,7 @@ def test_a_ring_without_links_back_goes_on_with_some() -> None:
     ring.add(everything.add([(0, (4, "goes on"))], 30))
     again = RowRing(30, num_lookback=1)
     again.set_state(ring.get_state())
-    with pytest.raises(RunFailure, match="no step of module default_policy in the replay buffer has the steps before"):
+    with pytest.raises(RunFailure, match="does not hold the lookback before any step of module default_policy"):
         again.draw(1, random_stream(0, "test"))
     again.add(everything.add([(0, (4, "goes on"))], 30))
     assert set(again.draw(40, random_stream(0, "test")).tolist()) == {5, 6, 7}
@@ -301,7 +301,7 @@ def test_other_columns_are_refused() -> None:
     everything, ring = Everything(), RowRing(30)
     ring.add(everything.add([(0, (3, "goes on"))], 30))
     block = everything.add([(0, (3, "goes on"))], 30)
-    with pytest.raises(RunFailure, match="other columns"):
+    with pytest.raises(RunFailure, match="the columns of new experiences differ"):
         ring.add(replace(block, columns={**block.columns, "more": np.zeros(3)}))
     assert ring.num_env_steps == 3
 

@@ -141,7 +141,7 @@ def test_an_update_reaches_the_shard_of_its_sample() -> None:
 
 
 def test_arguments_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match="num_shards must be an integer of 1 or more, got 0"):
+    with pytest.raises(ValueError, match="num_shards must be a positive integer, got 0"):
         ShardedReplayBuffer(num_shards=0)
     with pytest.raises(BufferEmpty):
         sharded().sample(1)

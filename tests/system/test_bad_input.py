@@ -270,12 +270,12 @@ def _other_version(path: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "damage", "message"),
     [
-        ("learners.safetensors", _cut, "a file of the checkpoint was cut off or altered"),
-        ("learners.safetensors", _flip, "a file of the checkpoint was cut off or altered"),
-        ("env_runners.json", _flip, "a file of the checkpoint was cut off or altered"),
+        ("learners.safetensors", _cut, "a file of the checkpoint is truncated or altered"),
+        ("learners.safetensors", _flip, "a file of the checkpoint is truncated or altered"),
+        ("env_runners.json", _flip, "a file of the checkpoint is truncated or altered"),
         ("metrics.json", Path.unlink, "a file of the checkpoint is missing"),
-        ("manifest.json", _cut, "the checkpoint has no readable manifest"),
-        ("manifest.json", _other_version, "the checkpoint has another schema version"),
+        ("manifest.json", _cut, "the checkpoint's manifest cannot be read"),
+        ("manifest.json", _other_version, "the checkpoint was written with another schema version"),
     ],
     ids=["cut", "flipped", "json_flipped", "missing", "manifest_cut", "version"],
 )
