@@ -84,7 +84,9 @@ def test_runs_below_a_folder_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         newest_checkpoint(tmp_path / "outputs")
     first, *runs = str(caught.value).splitlines()
-    assert first == f"{tmp_path / 'outputs'} does not contain a checkpoint; runs with checkpoints below it, newest first:"
+    assert (
+        first == f"{tmp_path / 'outputs'} does not contain a checkpoint; runs with checkpoints below it, newest first:"
+    )
     assert [Path(run.strip()).name for run in runs] == [f"0{number}-00-00" for number in (6, 5, 4, 3, 2)]
     assert newest_checkpoint(Path(runs[0].strip())).name == "iteration_000001"
 

@@ -132,7 +132,8 @@ def test_a_value_out_of_infos_is_the_last_ones(env_class: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "what"), [("hieght", r"does not contain hieght(?s:.*)did you mean +info:height"), ("name", "is not a number in")]
+    ("key", "what"),
+    [("hieght", r"does not contain hieght(?s:.*)did you mean +info:height"), ("name", "is not a number in")],
 )
 def test_a_value_that_infos_do_not_have_is_told(key: str, what: str) -> None:
     env = TaskedEnv(maker(Drill), TASKS, {"short": 1.0}, f"info:{key}")

@@ -66,13 +66,17 @@ def test_the_number_of_a_trial_names_no_other_folder(run_main: Callable[..., Out
 @pytest.mark.parametrize(
     ("combination", "overrides", "told"),
     [
-        ({"algorithm.loss": "strange.Loss"}, ["experiment=ppo_cartpole"], 'imports    algorithm.loss  "strange.Loss"'),
+        (
+            {"algorithm.loss": "strange.Loss"},
+            ["experiment=ppo_cartpole"],
+            'imports       algorithm.loss  "strange.Loss"',
+        ),
         (
             {"seed": "1"},
             ["experiment=ppo_cartpole", "tracking.run_name=${oc.env:HOME}"],
             "resolves   tracking.run_name",
         ),
-        ({"seed": "1"}, ["experiment=../../somewhere/else"], "reads      experiment  ../../somewhere/else"),
+        ({"seed": "1"}, ["experiment=../../somewhere/else"], "reads         experiment  ../../somewhere/else"),
     ],
 )
 def test_the_best_trial_of_somebody_else(
