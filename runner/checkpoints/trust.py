@@ -1,7 +1,7 @@
 """Trust in the configuration of a checkpoint: commands only compute with an untrusted one.
 
-See `docs/explanation/trust.md` for the rule. A configuration is trusted if this installation has signed it, or if the user passes
-`--trust` after reading its requirements.
+See `docs/explanation/trust.md` for the rule. A configuration is trusted if this installation has signed it, or if the
+user passes `--trust` after reading its requirements.
 """
 
 from __future__ import annotations
