@@ -105,7 +105,7 @@ def test_observations_outside_of_their_box(serve: Serve, form: str, mode: str) -
             with pytest.raises(RLlinkError) as caught:
                 send(client, outside)
             assert (caught.value.code, caught.value.path) == ("bad_message", f"{path}.obs")
-            assert "an observation leaves its space: obs[0] = 4.9, allowed -4.8 to 4.8 (item 3)" in str(caught.value)
+            assert "an observation leaves its space: obs[0] = 4.9, expected -4.8 to 4.8 (item 3)" in str(caught.value)
             assert not sampling.done()
             client.ping()
             for obs in outside["obs"]:
@@ -172,7 +172,7 @@ class TestActions:
         good.send({"type": "GET_ACTIONS", "episodes": [{"id": "a", "obs": [0.0] * 4}]})
         refused = bad.receive()
         assert (refused["code"], refused["path"]) == ("bad_message", "$.episodes[0].obs")
-        assert "obs[0] = 4.9, allowed -4.8 to 4.8" in refused["message"]
+        assert "obs[0] = 4.9, expected -4.8 to 4.8" in refused["message"]
         assert good.receive()["type"] == "ACTIONS"
         good.ask({"type": "GET_ACTIONS", "episodes": [{"id": "a", "obs": [0.0] * 4, "reward": 1.0}]})
         assert sampling.result(10).rollout.num_env_steps == 1
