@@ -22,15 +22,15 @@ class ActorGang:
     """Ray actors that cannot finish their calls without each other.
 
     Args:
-        role: of the actors.
-        make: makes what one of them holds; it is pickled.
-        num_actors: their number.
-        restarts: counts how often all of them start again.
-        prepare: brings actors that have just started into their newest state.
+        role: role of the actors.
+        make: makes the object of one actor; it is pickled.
+        num_actors: number of actors.
+        restarts: counts restarts of all actors together.
+        prepare: restores the newest state of actors that have just started.
 
     Attributes:
-        actors: by index; empty if they have to be started.
-        generation: how often they have been started.
+        actors: actors by index; empty if they have to be started.
+        generation: number of starts so far.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class ActorGang:
         self._prepare = prepare
 
     def until_done(self, attempt: Callable[[], list[Any]]) -> list[Any]:
-        """Return the answers that `attempt` gets from all actors; after a death it is repeated with new actors.
+        """Return the answers that `attempt` gets from all actors; after a death, repeat it with new actors.
 
         Raises:
             RunFailure: no more restarts are allowed.
@@ -59,9 +59,9 @@ class ActorGang:
                 deaths_in_a_row += 1
                 self.close()
                 self.restarts.add(str(died), deaths_in_a_row)
-                _log.warning("all %ss begin again in the state after the last update", self._role.name)
+                _log.warning("all %ss start again in the state after the last update", self._role.name)
             except BaseException:
-                self.close()  # the others may wait for the one that failed
+                self.close()  # the other actors may wait for the failed one
                 raise
 
     def _start(self) -> None:
@@ -75,7 +75,7 @@ class ActorGang:
         return self.answers(self.begin(method, arguments), timeout_s)
 
     def begin(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Future]:
-        """Call all actors, each with its arguments; none if they have to be started."""
+        """Call all actors, each with its arguments; return no futures if they have to be started."""
         if not self.actors:
             return []
         return [actor.submit(method, *own) for actor, own in zip(self.actors, arguments, strict=True)]
@@ -84,8 +84,8 @@ class ActorGang:
         """Wait for the answers of several actors.
 
         Args:
-            futures: of `begin`.
-            timeout_s: after which actors count as not started; None means no limit.
+            futures: futures of `begin`.
+            timeout_s: seconds after which actors count as not started, or None for no limit.
 
         Raises:
             ActorDied: an actor has died; others may wait for it until they are closed.
@@ -104,7 +104,7 @@ class ActorGang:
             number = pending.pop(done[0])
             try:
                 answers[number] = futures[number].result()
-            except (PeerDied, CallFailed) as failure:  # the death of another actor may explain it, and is raised then
+            except (PeerDied, CallFailed) as failure:  # may be caused by the death of another actor, raised instead
                 failures.append(failure)
         if failures:
             raise next((failure for failure in failures if isinstance(failure, RunnerError)), failures[0])
@@ -124,7 +124,7 @@ class ActorGang:
         return self.until_done(lambda: self.answers([actor.submit_function(function) for actor in self.actors]))
 
     def close(self) -> None:
-        """Kill the actors, whatever they are doing."""
+        """Kill the actors, also if they are busy."""
         actors, self.actors = self.actors, []
         for actor in actors:
             actor.abandon()

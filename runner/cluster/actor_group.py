@@ -1,4 +1,4 @@
-"""A group of actors whose dead ones are restored or replaced, and futures that outlive the death of an actor."""
+"""Groups of actors that restore or replace dead actors, and futures that outlive the death of an actor."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ MakeCaller = Callable[[int, int], Caller]
 
 
 class ActorGroup:
-    """Actors of one role. A dead actor is restored if its caller can do that, else replaced by one of a new generation.
+    """Actors of one role. A dead actor is restored if its caller supports that; otherwise a new generation replaces it.
 
     Args:
         make: (index, generation) -> an actor, local or remote.
-        num_actors: of the group; their indexes are 0, 1, ...
-        role: what messages call an actor.
+        num_actors: size of the group; indexes are 0, 1, ...
+        role: name of the actors in messages.
         restarts: counts dead actors, and ends the run when its limit is reached.
-        max_pending: largest number of unanswered calls of one actor; a further call waits for the oldest one. None
+        max_pending: maximum number of unanswered calls of one actor; a further call waits for the oldest one. None
             means no limit.
-        repeats_calls: whether an actor of a new generation gets the open calls of the dead one; if not, their futures
+        repeats_calls: whether an actor of a new generation gets the open calls of the dead one; otherwise their futures
             raise `ActorDied`.
 
     Attributes:
@@ -51,7 +51,7 @@ class ActorGroup:
         self._sent: dict[Caller, dict[str, tuple[Any, ...]]] = {}  # the announcements that an actor has received
         self._max_pending = max_pending
         self._pending: dict[int, deque[GroupFuture]] = defaultdict(deque)
-        self._deaths: dict[int, int] = defaultdict(int)  # of the actors of an index since its last answer
+        self._deaths: dict[int, int] = defaultdict(int)  # by index, deaths since the last answer
 
     @property
     def indexes(self) -> list[int]:
@@ -66,10 +66,10 @@ class ActorGroup:
     # -- calls -----------------------------------------------------------------------------------------------------
 
     def submit(self, index: int, method: str, *arguments: Any) -> GroupFuture:
-        """Call a method of one actor, after what has been announced.
+        """Call a method of one actor, after pending announcements.
 
         Raises:
-            ActorDied: an actor that is waited for because of `max_pending` has died, and calls are not repeated.
+            ActorDied: `max_pending` made this call wait for an actor that has died, and calls are not repeated.
         """
         if self._max_pending is None:
             return GroupFuture(self, index, (method, *arguments))
@@ -90,7 +90,7 @@ class ActorGroup:
         return caller.submit(method, *arguments)
 
     def call_all(self, method: str, *arguments: Any) -> dict[int, Any]:
-        """Return the answer of each actor, by index, without actors that leave the group."""
+        """Return the answers of all actors by index, except for actors that leave the group."""
         futures = [self.submit(index, method, *arguments) for index in self.indexes]
         return {future.index: future.result() for future in futures if future.has_answer()}
 
@@ -98,7 +98,7 @@ class ActorGroup:
         """Call a method of each actor before its next call, also of actors that replace dead ones.
 
         Args:
-            subject: what the call is about; a later announcement replaces one about the same subject.
+            subject: topic of the call; a later announcement about the same subject replaces it.
             method, arguments: the call; its answer is not awaited.
         """
         self._announced[subject] = (method, *arguments)
@@ -108,14 +108,14 @@ class ActorGroup:
         return subject in self._announced
 
     def call_processes(self, function: Callable[[Any], Any]) -> list[Any]:
-        """Call a function with the `Actor` in each process; actors in this process have none."""
+        """Call a function with the `Actor` in each process; actors in this process are skipped."""
         remote = [caller for caller in self.callers if isinstance(caller, RemoteActor)]
         return [future.result() for future in [caller.submit_function(function) for caller in remote]]
 
     # -- dead actors -----------------------------------------------------------------------------------------------
 
     def note_answer(self, index: int) -> None:
-        """Note that an actor has answered, so that its next death is not one of several in a row."""
+        """Record that an actor has answered, so that its next death does not count as one of several in a row."""
         self._deaths[index] = 0
 
     def replace_dead(self, index: int, generation: int, died: ActorDied) -> None:
@@ -143,21 +143,21 @@ class ActorGroup:
         caller.close()
 
     def follow_capacity(self) -> Sequence[int]:
-        """Adapt the number of actors to the cluster, without waiting; return the indexes of those that have joined."""
+        """Adapt the number of actors to the cluster without waiting; return the indexes of new actors."""
         return ()
 
     def wait_for_first(self) -> Sequence[int]:
-        """Wait a while for actors that start in the background; return the indexes of those that have joined."""
+        """Wait for a limited time for actors that start in the background; return the indexes of new actors."""
         return ()
 
     # -- state -----------------------------------------------------------------------------------------------------
 
     def take_places(self, indexes: Sequence[int], generations: Sequence[int]) -> None:
-        """Keep the number of actors, and give them the indexes and generations of a checkpoint first."""
+        """Keep the number of actors, and assign the indexes and generations of a checkpoint first."""
         here = {index: self.generations[index] for index in self.indexes}
         places = range(len(self.generations))
         self.generations = [*generations, *[0] * (len(places) - len(generations))]
-        for index in indexes[len(here) :]:  # there is no actor for it now, and its generation has acted
+        for index in indexes[len(here) :]:  # these do not have an actor now, and their generations have acted
             self.generations[index] += 1
         kept = [*indexes[: len(here)], *(index for index in places if index not in indexes)][: len(here)]
         for index, generation in here.items():
@@ -170,7 +170,7 @@ class ActorGroup:
         self._callers = {index: self._callers[index] for index in sorted(kept)}
 
     def renew(self, generation: int) -> None:
-        """Replace all actors by ones of another generation."""
+        """Replace all actors by actors of another generation."""
         self.generations = [generation] * len(self.generations)
         for index in self.indexes:
             self._remove(index)
@@ -191,16 +191,16 @@ class GroupFuture(Future):
     """The pending result of an actor of a group. If the actor dies, another one replaces it and repeats the call.
 
     Args:
-        group: of the actor.
-        index: of the actor.
+        group: group of the actor.
+        index: index of the actor.
         call: name of a method, and its arguments.
-        answer: if it is known already, from before a checkpoint.
+        answer: the answer, if a checkpoint contains it.
     """
 
     def __init__(self, group: ActorGroup, index: int, call: tuple[Any, ...], answer: Any = None) -> None:
         self.index = index
         self._group, self._call = group, call
-        self._death: ActorDied | None = None  # for good: the call is not repeated
+        self._death: ActorDied | None = None  # final: the call is not repeated
         self._future: Future = LocalFuture(lambda: answer) if answer is not None else self._sent()
         if not group.repeats_calls:
             self._call = ()  # its arguments may be large
@@ -211,7 +211,7 @@ class GroupFuture(Future):
 
     @property
     def has_left(self) -> bool:
-        """Whether the actor has died and the call is not repeated: there will be no answer."""
+        """Whether the actor has died and the call is not repeated, so that there will be no answer."""
         return self._death is not None
 
     @property

@@ -1,6 +1,6 @@
 """Actors: objects in this process or in Ray actors, whose methods are called through one interface.
 
-`Actor` runs in the process of a Ray actor; `LocalActor` and `RemoteActor` are how this process calls one.
+`Actor` runs in the process of a Ray actor. `LocalActor` and `RemoteActor` call an actor from this process.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class Actor:
         self.held = make()
 
     def call(self, method: str, *args: Any) -> Any:
-        """Return what a method or an attribute of the object returns."""
+        """Return the result of a method, or the value of an attribute of the object."""
         try:
             return self._answer(method, *args)
         except Exception as error:
-            if not isinstance(error, RunnerError):  # the user's line is known here only
+            if not isinstance(error, RunnerError):  # the line of the user's code is known only here
                 problem = problem_of(error)
                 vars(error)[_OWN_CODE] = (problem.where, problem.got)
             raise
@@ -61,11 +61,11 @@ class Actor:
         return attribute(*args) if callable(attribute) else attribute
 
     def snapshot(self) -> tuple[bool, Any]:
-        """Return True, a small sign that the snapshot exists, and the state, which stays in Ray's object store."""
+        """Return True, as a small sign that the snapshot exists, and the state, which stays in Ray's object store."""
         return True, self.call("get_state")
 
     def node(self) -> str:
-        """Return the address of the node."""
+        """Return the address of the node on which it runs."""
         import ray
 
         address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
@@ -74,17 +74,17 @@ class Actor:
 
 @dataclass(frozen=True)
 class Role:
-    """What the Ray actors of one role have in common.
+    """Settings shared by the Ray actors of one role.
 
     Attributes:
-        name: what messages call one of them, such as "env runner".
-        actor: class around the objects that they hold.
-        placement: where they run.
-        answer_timeout_s: longest silence before one counts as dead. None means no limit.
+        name: name of an actor in messages, such as "env runner".
+        actor: class around the objects of the actors.
+        placement: decides on which nodes they run.
+        answer_timeout_s: longest silence before an actor counts as dead, or None for no limit.
         start_timeout_s: the same until the first answer, if longer. Many actors that start on few cores import torch
             one after the other.
-        is_interruptible: whether a wait without a limit ends when the run is asked to end. Only for actors that wait
-            for somebody outside of the run: an abandoned call would change a resumed run.
+        is_interruptible: whether a request to end the run also ends a wait without a limit. Only for actors that wait
+            for clients outside of the run: an abandoned call would change a resumed run.
     """
 
     name: str
@@ -109,7 +109,7 @@ class Caller(Protocol):
         """Replace a dead actor by one that continues from its state and repeats unanswered calls.
 
         Returns:
-            Whether it was restored; if not, unanswered calls stay lost.
+            Whether it was restored; if not, unanswered calls are lost.
         """
         return False
 
@@ -122,7 +122,7 @@ class Caller(Protocol):
 
 
 class LocalActor(Caller):
-    """An object in this process; calls run in order, each when its result or a later one is requested."""
+    """An object in this process. Calls run in order, each when its result or a later one is requested."""
 
     def __init__(self, make: MakeHeld, index: int, generation: int) -> None:
         self.held = make(index, generation)
@@ -136,16 +136,16 @@ class LocalActor(Caller):
 
 
 class CallFailed(RunFailure):
-    """A call of an actor raised an error that is not one of runner's."""
+    """A call of an actor raised an error that is not a `RunnerError`."""
 
 
 class RemoteActor(Caller):
     """An object in a Ray actor.
 
     Args:
-        role: of the actor.
+        role: role of the actor.
         make: makes the object; it is pickled.
-        index, generation: of the actor.
+        index, generation: identify the actor.
     """
 
     def __init__(self, role: Role, make: MakeHeld, index: int, generation: int = 0) -> None:

@@ -1,4 +1,4 @@
-"""How many more actors the cluster has a place for at the moment."""
+"""The number of further actors for which the cluster has resources."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _LEAST_AMOUNT = 1e-4  # Ray counts in ten-thousandths
 
 
 def count_places(each: Mapping[str, float], most: int, others: Sequence[Mapping[str, float]] = ()) -> int:
-    """Return for how many actors the nodes have a place now; two questions to the cluster's head, some milliseconds.
+    """Return for how many actors the nodes have resources now; takes two requests to Ray's head node, a few ms.
 
-    Actors of this process that wait for a place come first.
+    Pending actors of this process are counted first.
 
     Args:
         each: logical resources of one actor by Ray's names.
-        most: places that are looked for.
-        others: resources of further actors and tasks, for which a place is kept.
+        most: maximum number to return.
+        others: resources of further actors and tasks, which stay reserved.
     """
     free = available_resources_per_node()
     for other in (*(actor.asked for actor in pending_actors()), *others):
@@ -27,7 +27,7 @@ def count_places(each: Mapping[str, float], most: int, others: Sequence[Mapping[
 
 
 def _take_place(asked: Mapping[str, float], free: Sequence[dict[str, float]]) -> bool:
-    """Take the resources of the first node that has them; return whether one has."""
+    """Take the resources from the first node that has them; return whether there is one."""
     for node in free:
         if all(node.get(name, 0.0) > amount - _LEAST_AMOUNT for name, amount in asked.items() if amount):
             for name, amount in asked.items():

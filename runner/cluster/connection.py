@@ -1,4 +1,4 @@
-"""Joins the Ray cluster that was named, or starts one on this machine; every start of Ray goes through here."""
+"""Join a Ray cluster, or start one on this machine; every start of Ray goes through this module."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from runner.cluster.local_files import ray_temp_dir, ray_token
-from runner.cluster.losses import losses_told
-from runner.cluster.pending_actors import waits_told
+from runner.cluster.losses import losses_reported
+from runner.cluster.pending_actors import waits_reported
 from runner.cluster.watchdog import Watchdog
 from runner.compat.ray_cluster import TEMP_DIR_ARGUMENT, lost_process, replace_message_printer
 from runner.config.blocks import RayConfig
@@ -27,7 +27,7 @@ _KEPT_SIGNALS = ("SIGTERM", "SIGHUP")
 
 _log = logging.getLogger(__name__)
 _watchdog: Watchdog | None = None
-# Ray's own function, while `_log_message` is in its place.
+# Ray's own function, while `_log_message` replaces it.
 _rays_printer: Callable[..., None] | None = None
 
 
@@ -35,24 +35,24 @@ _rays_printer: Callable[..., None] | None = None
 def connected(
     config: RayConfig,
     wanted: Mapping[str, float],
-    asked_by: str,
+    needed_by: str,
     note: Callable[[str], None] = _log.info,
     actors: Sequence[Mapping[str, float]] = (),
 ) -> Iterator[None]:
-    """Use a Ray cluster within: the one this process is connected to, else the named one, else a new one here.
+    """Use a Ray cluster within the block: the connected cluster, or else `ray.address`, or else a new one here.
 
-    A new one gets as many logical CPUs as the job needs, also above the machine's, and ends with the block. A cluster
-    that merely runs on this machine is not joined: nobody has offered it.
+    A new cluster has enough logical CPUs for the job, even more than the machine has, and ends with the block. A
+    cluster that merely runs on this machine is not joined without an address.
 
     Args:
         config: the `ray` block.
-        wanted: what the job cannot run without, in all, by Ray's names of resources.
-        asked_by: the options that ask for them, for the message.
-        note: told what is joined or started, which actors wait for resources, and that this process's Ray is lost.
-        actors: what each single actor or task asks of its node.
+        wanted: resources in total that the job cannot run without, by Ray's names.
+        needed_by: the options that need them, for messages.
+        note: called with progress: clusters joined or started, actors that wait for resources, dead Ray processes.
+        actors: resources of each single actor or task on its node.
 
     Raises:
-        ConfigError: nothing answers at the address, or the cluster can never give what is asked.
+        ConfigError: nothing answers at the address, or the cluster does not have the resources.
     """
     import ray
 
@@ -60,16 +60,16 @@ def connected(
         if not ray.is_initialized():
             stack.callback(stop_ray)
             _connect(config, max(os.cpu_count() or 1, math.ceil(wanted.get("CPU", 0.0))), note)
-        _check_can_give(wanted, asked_by)
-        _check_have_nodes(actors, asked_by)
-        stack.enter_context(waits_told(note))
-        stack.enter_context(losses_told(note))
+        _check_can_give(wanted, needed_by)
+        _check_have_nodes(actors, needed_by)
+        stack.enter_context(waits_reported(note))
+        stack.enter_context(losses_reported(note))
         stack.enter_context(also_ended_by(_lost_ray_process))
         yield
 
 
 def _lost_ray_process() -> str | None:
-    """Return that Ray ends this process soon, as a reason to end before."""
+    """Return a reason to end the run if a process of Ray has ended, because Ray soon ends this one."""
     lost = lost_process()
     return None if lost is None else f"{lost} has ended"
 
@@ -77,7 +77,8 @@ def _lost_ray_process() -> str | None:
 def ensure_connected() -> None:
     """Connect a process that reads recorded data with Ray outside of a run, until its end.
 
-    To the cluster that RAY_ADDRESS names, else to a new one: Ray itself would join any that runs on this machine.
+    Joins the cluster that RAY_ADDRESS names, else starts a new one: Ray itself would join any that runs on this
+    machine.
 
     Raises:
         ConfigError: nothing answers at the address.
@@ -89,7 +90,7 @@ def ensure_connected() -> None:
 
 
 def _print_to_stderr(text: str) -> None:
-    print(text, file=sys.stderr, flush=True)  # what the command prints may be JSON
+    print(text, file=sys.stderr, flush=True)  # the command may print JSON to stdout
 
 
 def start_local_ray(num_cpus: int) -> None:
@@ -103,7 +104,7 @@ def start_local_ray(num_cpus: int) -> None:
 
 
 def stop_ray() -> None:
-    """Leave the cluster; one that was started here ends."""
+    """Leave the cluster; end it if it was started here."""
     import ray
 
     global _watchdog
@@ -116,23 +117,23 @@ def stop_ray() -> None:
         _watchdog = None
 
 
-def _check_can_give(wanted: Mapping[str, float], asked_by: str) -> None:
+def _check_can_give(wanted: Mapping[str, float], needed_by: str) -> None:
     import ray
 
     there: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
     short = [name for name, amount in wanted.items() if amount > there.get(name, 0.0)]
     if short:
         problem = Problem(
-            "the Ray cluster can never give the resources this run asks for",
-            where=asked_by,
+            "the Ray cluster does not have the resources that this run needs",
+            where=needed_by,
             got=", ".join(f"{name} {wanted[name]:g}" for name in short),
             expected=", ".join(f"{name} {there.get(name, 0.0):g}" for name in short),
         )
         raise ConfigError([problem])
 
 
-def _check_have_nodes(actors: Sequence[Mapping[str, float]], asked_by: str) -> None:
-    """Refuse an actor that is larger than each node; an actor does not span nodes."""
+def _check_have_nodes(actors: Sequence[Mapping[str, float]], needed_by: str) -> None:
+    """Reject an actor that is larger than each node; an actor cannot span nodes."""
     import ray
 
     nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
@@ -141,8 +142,8 @@ def _check_have_nodes(actors: Sequence[Mapping[str, float]], asked_by: str) -> N
             names = [name for name, amount in actor.items() if amount]
             each_node = Counter(", ".join(f"{name} {node.get(name, 0.0):g}" for name in names) for node in nodes)
             problem = Problem(
-                "no node of the Ray cluster can hold an actor that this run asks for",
-                where=asked_by,
+                "no node of the Ray cluster has enough resources for one of this run's actors",
+                where=needed_by,
                 got=", ".join(f"{name} {actor[name]:g}" for name in names),
                 expected="; ".join(
                     f"{text} ({count} node{'' if count == 1 else 's'})" for text, count in sorted(each_node.items())
@@ -153,23 +154,23 @@ def _check_have_nodes(actors: Sequence[Mapping[str, float]], asked_by: str) -> N
 
 def _connect(config: RayConfig, num_local_cpus: int, note: Callable[[str], None]) -> None:
     """Join the cluster that `ray.address` or the environment names, or start one."""
-    asked_by = "ray.address" if config.address else ADDRESS_VARIABLE
+    needed_by = "ray.address" if config.address else ADDRESS_VARIABLE
     address = config.address or os.environ.get(ADDRESS_VARIABLE) or LOCAL
     if address == LOCAL:
         plural = "" if num_local_cpus == 1 else "s"
-        note(f"starting Ray on this machine, for this command alone, with {num_local_cpus} CPU{plural} ...")
+        note(f"starting Ray on this machine, only for this command, with {num_local_cpus} CPU{plural} ...")
         start_local_ray(num_local_cpus)
         return
-    note(f"joining the Ray cluster at {address} ({asked_by}) ...")
+    note(f"joining the Ray cluster at {address} ({needed_by}) ...")
     try:
         joined_at = _init(address=address)
-    except (ConnectionError, ValueError, RuntimeError) as error:  # Ray raises any of them where nothing answers
+    except (ConnectionError, ValueError, RuntimeError) as error:  # Ray raises any of them if nothing answers
         reason = "; ".join(_first_line(one) for one in (error, error.__cause__) if one is not None)
         problem = Problem(
-            f"no Ray cluster can be joined: {reason}",
-            where=asked_by,
+            f"cannot join the Ray cluster: {reason}",
+            where=needed_by,
             got=address,
-            expected="host:port of a cluster that runs, auto for one on this machine, or local to start one",
+            expected="host:port of a running cluster, auto for one on this machine, or local to start one",
         )
         raise ConfigError([problem]) from error
     note(f"joined the Ray cluster at {joined_at}: {_resources_text()}")
@@ -190,9 +191,9 @@ def _init(**arguments: Any) -> str:
 
 
 def _log_messages_of_ray() -> None:
-    """Send to the log what Ray itself tells this process.
+    """Send Ray's messages to the log.
 
-    Ray prints it to stdout, where results go: of tasks that fail, for example, though they only end with their run.
+    Ray prints them to stdout, where results go. It even reports tasks that fail only because their run ends.
     """
     global _rays_printer
     if _rays_printer is None:
@@ -200,7 +201,7 @@ def _log_messages_of_ray() -> None:
 
 
 def _print_messages_of_ray() -> None:
-    """Let Ray print them again."""
+    """Make Ray print its messages again."""
     global _rays_printer
     if _rays_printer is not None:
         replace_message_printer(_rays_printer)
@@ -208,22 +209,22 @@ def _print_messages_of_ray() -> None:
 
 
 def _log_message(message: Mapping[str, Any], file: Any, ignore_prefix: bool = False) -> None:
-    """Log a message of Ray's, which counts the ones that are alike; print what workers print, if Ray is to do it."""
+    """Log a message of Ray, which counts equal ones; print output of workers if Ray should print it."""
     if message.get("pid") == "raylet":
         for text in message["lines"]:
             first, _, rest = text.partition("\n")
             _log.warning("Ray: %s", first)
-            _log.debug("%s", rest)  # when Ray ends: the last lines of its own log
+            _log.debug("%s", rest)  # at the end of Ray, the last lines of its log
     elif _rays_printer is not None:
         _rays_printer(message, file, ignore_prefix)
 
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Restore signal handlers afterwards: Ray's own for SIGTERM ends this process at once.
+    """Restore signal handlers afterwards: Ray's handler for SIGTERM ends this process immediately.
 
-    Meanwhile SIGHUP is ignored, which Ray's processes inherit. A terminal that closes signals its whole group, and the
-    runners must stay for the checkpoint that is written then.
+    Meanwhile SIGHUP is ignored, which Ray's processes inherit. A closing terminal signals its process group, but the
+    env runners must stay alive for the final checkpoint.
     """
     names = [getattr(signal, name) for name in _KEPT_SIGNALS if hasattr(signal, name)]
     before = {number: signal.getsignal(number) for number in names}
@@ -234,7 +235,7 @@ def _signals_kept() -> Iterator[None]:
         yield
     finally:
         for number, handler in before.items():
-            if handler is not None:  # None: set by C code, which nobody can restore
+            if handler is not None:  # None: set by C code, which cannot be restored
                 with suppress(ValueError):
                     signal.signal(number, handler)
 
@@ -249,5 +250,5 @@ def _resources_text() -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the first line of an error's text, its class where there is none."""
+    """Return the first line of an error's text, or its class if the text is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,4 +1,4 @@
-"""Actors whose number follows the cluster: more if it has capacity, fewer if nodes are lost."""
+"""Groups of actors whose size follows the cluster: they grow with free capacity, and shrink when nodes fail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.interrupts import is_interrupted
 from runner.restarts import ActorDied, Restarts
 
 _LOOK_S = 2.0
-_PAUSE_S = 60.0  # after an actor that could not be started
+_PAUSE_S = 60.0  # after an actor could not be started
 _FIRST_WAIT_S = 10.0
 
 _log = logging.getLogger(__name__)
@@ -24,12 +24,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Size:
-    """How many actors a group has.
+    """The size of a group of actors.
 
     Attributes:
-        fewest: actors that the run needs; with fewer, a dead one is replaced, and the run waits for it.
-        most: largest number of actors.
-        count_places: number of places that are needed -> number that the cluster has now.
+        fewest: minimum number of actors; below it, a dead actor is replaced, and the run waits for it.
+        most: maximum number of actors.
+        count_places: number of actors to place -> number for which the cluster has resources now.
         first_call: method of a new actor; its answer shows that the actor has started.
     """
 
@@ -40,14 +40,14 @@ class Size:
 
 
 class ElasticGroup(ActorGroup):
-    """Ray actors, as many as the cluster has capacity for.
+    """Ray actors whose number follows the resources of the cluster.
 
-    A new actor starts in the background, and joins once it has started. A dead one leaves, and its index is free for a
-    new actor, of another generation. Indexes need not be contiguous.
+    A new actor starts in the background, and joins once it has started. A dead actor leaves, and its index may be used
+    by a new actor of another generation. Indexes need not be contiguous.
 
     Args:
         make: (index, generation) -> a remote actor.
-        size: of the group.
+        size: bounds of the group.
         num_actors: number at the start.
         role, restarts: see `ActorGroup`.
     """
@@ -57,14 +57,14 @@ class ElasticGroup(ActorGroup):
         self.generations = [0] * size.most
         self._size = size
         self._starting: dict[int, tuple[Caller, Future]] = {}
-        self._dead: dict[int, str] = {}  # index of an actor that has left -> how it died
+        self._dead: dict[int, str] = {}  # index of an actor that has left -> cause of its death
         self._next_look_s = self._next_start_s = 0.0
         self._start(num_actors - size.fewest)
 
     # -- more actors -----------------------------------------------------------------------------------------------
 
     def follow_capacity(self) -> Sequence[int]:
-        """Add actors that have started, and start more, at most every two seconds; return the indexes of new ones."""
+        """Add actors that have started, and start more, at most every two seconds; return the indexes of new actors."""
         now_s = time.monotonic()
         if now_s < self._next_look_s:
             return ()
@@ -99,11 +99,11 @@ class ElasticGroup(ActorGroup):
             self._next_start_s = time.monotonic() + _PAUSE_S
             return False
         self._callers = dict(sorted((self._callers | {index: caller}).items()))
-        _log.info("%s %d has joined, there are %d", self.role, index, len(self.indexes))
+        _log.info("%s %d has joined, there are now %d", self.role, index, len(self.indexes))
         return True
 
     def wait_for_first(self) -> Sequence[int]:
-        """Wait up to ten seconds for actors that are starting; return the indexes of those that have joined."""
+        """Wait up to ten seconds for actors that are starting; return the indexes of new actors."""
         joined: list[int] = []
         deadline_s = time.monotonic() + _FIRST_WAIT_S
         while self._starting and time.monotonic() < deadline_s and not is_interrupted():
@@ -114,7 +114,7 @@ class ElasticGroup(ActorGroup):
     # -- fewer actors ----------------------------------------------------------------------------------------------
 
     def replace_dead(self, index: int, generation: int, died: ActorDied) -> None:
-        """Continue without a dead actor; if there are too few others, replace it."""
+        """Continue without a dead actor, or replace it if too few others are left."""
         if len(self.indexes) <= self._size.fewest or self.restarts.are_off:
             super().replace_dead(index, generation, died)
         elif self.generations[index] == generation:

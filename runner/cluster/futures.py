@@ -1,4 +1,4 @@
-"""Futures: pending results of calls to actors, wherever these live."""
+"""Futures: pending results of calls to actors, in this process or in Ray."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Future(Protocol):
     """The pending result of one call.
 
     Attributes:
-        reference: Ray's reference to the result; None if the call runs in this process.
+        reference: Ray's reference to the result, or None if the call runs in this process.
     """
 
     @property
@@ -45,8 +45,8 @@ class LocalFuture(Future):
     """A call in this process, which runs when its result, or the result of a later call, is requested.
 
     Args:
-        call: runs once.
-        queue: calls of the same actor that have not run, in order; None if there are no others.
+        call: the call; it runs once.
+        queue: pending calls of the same actor, in order, or None if there are none.
     """
 
     reference = None
@@ -65,7 +65,7 @@ class LocalFuture(Future):
         return False
 
     def result(self) -> Any:
-        """Run the call, once, after the calls before it, and return its result."""
+        """Run the call, once, after the earlier calls, and return its result."""
         while self._answer is _UNKNOWN and self._failure is None:
             self._queue.popleft()._run()
         if self._failure is not None:
@@ -75,30 +75,30 @@ class LocalFuture(Future):
     def _run(self) -> None:
         try:
             self._answer = self._call()
-        except Exception as failure:  # raised for whoever requests this result, not a later one
+        except Exception as failure:  # raised when this result is requested, not a later one
             self._failure = failure
 
 
 class AnswerReceiver(Protocol):
-    """Waits for answers of a Ray actor."""
+    """Receives answers of a Ray actor."""
 
     def deadline_s(self, submitted_s: float) -> float | None:
-        """Return the `time.monotonic()` after which the actor counts as silent; None means no limit."""
+        """Return the `time.monotonic()` after which the actor counts as silent, or None for no limit."""
 
     def receive(self, method: str, reference: Any, is_late: bool) -> Any:
-        """Return the result of a call, after waiting for it unless the actor has been silent for too long."""
+        """Wait for the result of a call, unless the actor has been silent for too long, and return it."""
 
 
 class RemoteFuture:
     """A call of a Ray actor; see `Future`.
 
     Args:
-        receiver: waits for the result.
-        method: that was called.
+        receiver: receives the result.
+        method: name of the called method.
         reference: Ray's reference to the result.
 
     Attributes:
-        reference: the same, or of the repeated call.
+        reference: current reference, which changes when the call is repeated.
     """
 
     def __init__(self, receiver: AnswerReceiver, method: str, reference: Any) -> None:
@@ -107,7 +107,7 @@ class RemoteFuture:
         self.wait_for(reference)
 
     def wait_for(self, reference: Any) -> None:
-        """Wait for this call, which repeats the one before."""
+        """Wait for this reference, which belongs to the repeated call."""
         self.reference = reference
         self._submitted_s = time.monotonic()
         self._is_late = False
@@ -136,7 +136,7 @@ class RemoteFuture:
 
 
 def ready(futures: Sequence[AnyFuture]) -> Iterator[AnyFuture]:
-    """Yield the futures that are ready, in order; one call of `ray.wait` for all of them is much cheaper."""
+    """Yield the futures that are ready, in order; a single call of `ray.wait` for all of them is much cheaper."""
     references = [future.reference for future in futures if future.reference is not None]
     answered = set()
     if references:
@@ -150,10 +150,10 @@ def ready(futures: Sequence[AnyFuture]) -> Iterator[AnyFuture]:
 
 
 def wait_any(futures: Sequence[Future]) -> int:
-    """Wait until one of the futures is ready; return the position of the first that is.
+    """Wait until one of the futures is ready; return the index of the first ready one.
 
     Raises:
-        Interrupted: the run was asked to end; no result has been taken.
+        Interrupted: the run was asked to end; the futures keep their results.
     """
     while True:
         for future in ready(futures):
@@ -164,7 +164,7 @@ def wait_any(futures: Sequence[Future]) -> int:
 
 
 def wait_a_moment(futures: Sequence[Future]) -> None:
-    """Wait until Ray has the result of one of these remote calls, but only for a moment."""
+    """Wait for a short time, or until Ray has the result of one of these remote calls."""
     import ray
 
     ray.wait([future.reference for future in futures], timeout=_LOOK_UP_S)

@@ -1,6 +1,6 @@
 """`python leftovers.py MARK PID`: follow the processes that have a mark, and end them when process PID has ended.
 
-The end of stdin means the same as the end of the process. Standard library only: it starts in milliseconds.
+The end of stdin also counts as the end of the process. Uses only the standard library, to start in milliseconds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator
 
 VARIABLE = "RUNNER_RAY_MARK"
-LEFT_ALONE_S = 3.0  # Ray's processes notice by themselves, and environments may want to close
+LEFT_ALONE_S = 3.0  # Ray's processes end by themselves, and environments may need time to close
 BEFORE_KILL_S = 2.0
 GIVE_UP_S = 30.0  # a process in uninterruptible sleep cannot be ended
 _LOOK_UP_S = 2.0
@@ -25,10 +25,10 @@ Process = tuple[int, int]  # pid and start in clock ticks since boot: pids are u
 
 
 class MarkedProcesses:
-    """The processes with the mark in their environment, and all that descend from one.
+    """The processes with the mark in their environment, and all of their descendants.
 
-    A program may overwrite its environment with its title, as Ray's workers do, and lose its parent; it has been
-    found before that.
+    A program may overwrite its environment with its title, as Ray's workers do, and lose its parent. By then it is
+    already known.
     """
 
     def __init__(self, mark: str) -> None:
@@ -37,7 +37,7 @@ class MarkedProcesses:
         self.alive: set[Process] = set()
 
     def look_up(self) -> None:
-        """Follow what has started and ended since the last time."""
+        """Update the processes after starts and ends since the last call."""
         parents = {process: parent for process, parent in _processes()}
         self.alive &= parents.keys()
         self._without_mark &= parents.keys()
@@ -55,18 +55,18 @@ class MarkedProcesses:
         try:
             with open(f"/proc/{pid}/environ", "rb") as file:
                 return self._wanted in file.read()
-        except OSError:  # gone, or another user's
+        except OSError:  # gone, or owned by another user
             return False
 
     def signal(self, number: signal.Signals) -> None:
-        """Send it to all of them."""
+        """Send a signal to all of them."""
         for pid, _ in self.alive:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
 
 def _processes() -> Iterator[tuple[Process, int]]:
-    """Yield all living processes, each with the pid of its parent."""
+    """Yield all living processes, each with its parent's pid."""
     for name in os.listdir("/proc"):
         if not name.isdigit():
             continue
@@ -80,7 +80,7 @@ def _processes() -> Iterator[tuple[Process, int]]:
 
 
 def main(mark: str, pid: int) -> None:
-    """Follow the marked processes; at the end leave them alone at first, then SIGTERM, then SIGKILL."""
+    """Follow the marked processes; at the end wait, then send SIGTERM, then SIGKILL."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     marked = MarkedProcesses(mark)
@@ -93,7 +93,7 @@ def main(mark: str, pid: int) -> None:
 
 
 def end_all(marked: MarkedProcesses) -> None:
-    """Return when none of them is left, or when they do not end."""
+    """End the marked processes; return when none is left, or when they do not end."""
     started_s, is_terminated = time.monotonic(), False
     while (waited_s := time.monotonic() - started_s) < GIVE_UP_S:
         marked.look_up()

@@ -1,4 +1,4 @@
-"""Where a Ray that is started on this machine keeps its files: within the limits of sockets, and without a home."""
+"""Folder of the files of a Ray that is started on this machine: a short path for sockets, also without a home."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TOKEN_PATH = "RAY_AUTH_TOKEN_PATH"
 
 
 def ray_temp_dir() -> str | None:
-    """Return the folder for sockets and logs if Ray's default has too long a path; None: the default is fine.
+    """Return a folder for sockets and logs if the path of Ray's default is too long, else None.
 
     Raises:
         ConfigError: no folder with a short path can be written to.
@@ -31,7 +31,7 @@ def ray_temp_dir() -> str | None:
 
 @contextmanager
 def ray_token() -> Iterator[None]:
-    """Name a file for Ray's token within, if Ray cannot write its own to the home folder."""
+    """Within the block, name a file for Ray's token if Ray cannot write it to the home folder."""
     if any(name in os.environ for name in _TOKEN_VARIABLES) or _has_home():
         yield
         return
@@ -47,7 +47,7 @@ def ray_token() -> Iterator[None]:
 
 
 def _has_home() -> bool:
-    """Return whether Ray finds its token in the home folder, or can write it there."""
+    """Return whether Ray can read or write its token in the home folder."""
     try:
         folder = Path.home() / ".ray"
         if (folder / "auth_token").is_file():
@@ -62,7 +62,7 @@ def _has_home() -> bool:
 def _private_folder() -> Path:
     """Return a folder with a short path that only this user may read; raises `ConfigError` if there is none.
 
-    Ray lets everyone write to the folder that it is given, so it gets one inside.
+    Ray makes its folder writable by everyone, so it gets a subfolder.
     """
     for base in _BASES:
         path = Path(base, f"runner-{os.getuid()}")
@@ -74,6 +74,6 @@ def _private_folder() -> Path:
         is_private = stat.S_ISDIR(status.st_mode) and status.st_uid == os.getuid() and not status.st_mode & 0o077
         if is_private and os.access(path, os.W_OK | os.X_OK):
             return path
-    what = "Ray needs a folder for its sockets whose path is short, and none can be written to"
-    fix = f"RAY_TMPDIR=FOLDER, a path of at most {_MAX_FOLDER_BYTES - len('/ray')} bytes"
-    raise ConfigError([Problem(what, "RAY_TMPDIR", tempfile.gettempdir(), fix)])
+    what = "Ray cannot write to any folder with a path that is short enough for its sockets"
+    fix = f"set RAY_TMPDIR=FOLDER with a path of at most {_MAX_FOLDER_BYTES - len('/ray')} bytes"
+    raise ConfigError([Problem(what, "RAY_TMPDIR", tempfile.gettempdir(), fix=fix)])

@@ -1,4 +1,4 @@
-"""Says that a process has ended that Ray cannot do without."""
+"""Reports the end of a process that Ray cannot run without."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial
 
-from runner.cluster.node_polling import run_beside
+from runner.cluster.node_polling import polling_thread
 from runner.compat.ray_cluster import lost_process
 
 INTERVAL_S = 1.0
 
 
-def losses_told(note: Callable[[str], None]) -> AbstractContextManager[None]:
-    """Tell `note` within, once, that such a process of this process's own Ray has ended.
+def losses_reported(note: Callable[[str], None]) -> AbstractContextManager[None]:
+    """Within the block, call `note` once if a vital process of a Ray started by this process has ended.
 
-    A thread looks: calls of Ray wait from then on, until Ray ends this process from inside.
+    A thread polls: after such an end, calls of Ray block until Ray ends this process from inside.
     """
-    return run_beside(partial(_tell_until, note=note), "ray-losses")
+    return polling_thread(partial(_report_until, note=note), "ray-losses")
 
 
-def _tell_until(is_over: threading.Event, note: Callable[[str], None]) -> None:
+def _report_until(is_over: threading.Event, note: Callable[[str], None]) -> None:
     while not is_over.wait(INTERVAL_S):
         if (lost := lost_process()) is not None:
-            ends = "Ray ends this command within a minute; a run goes on by resume, a sweep by the same command"
+            ends = "Ray ends this command within a minute; continue a run with resume, a sweep with the same command"
             note(f"{lost} has ended: {ends}")
             return

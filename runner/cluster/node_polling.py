@@ -1,4 +1,4 @@
-"""A thread that looks at the Ray cluster while this process waits for it."""
+"""A thread that polls the Ray cluster while this process waits for it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def run_beside(look: Callable[[threading.Event], None], thread_name: str) -> Iterator[None]:
-    """Run `look(is_over)` in a daemon thread beside the block; at its end set `is_over`, and wait for the thread."""
+def polling_thread(look: Callable[[threading.Event], None], thread_name: str) -> Iterator[None]:
+    """Run `look(is_over)` in a daemon thread during the block; at its end set `is_over`, and join the thread."""
     is_over = threading.Event()
     thread = threading.Thread(target=look, args=(is_over,), name=thread_name, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""Says which actors of this process wait for a place in the cluster, what they ask for, and what is free."""
+"""Reports the actors of this process that wait for resources, the resources they need, and the free ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from runner.cluster.node_polling import run_beside
+from runner.cluster.node_polling import polling_thread
 from runner.compat.ray_cluster import actor_id, rows_of_pending_actors
 from runner.config.errors import Problem
 
@@ -27,22 +27,22 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PendingActor:
-    """An actor that has no place yet: what it is, and its logical resources by name."""
+    """An actor that waits for resources: its title, and its logical resources by name."""
 
     actor_id: bytes
     title: str
     asked: Mapping[str, float]
 
 
-def waits_told(note: Callable[[str], None], interval_s: float = INTERVAL_S) -> AbstractContextManager[None]:
-    """Tell `note` within every `interval_s` which actors wait for resources, as long as some do.
+def waits_reported(note: Callable[[str], None], interval_s: float = INTERVAL_S) -> AbstractContextManager[None]:
+    """Within the block, call `note` every `interval_s` with the actors that wait for resources, as long as some do.
 
-    A thread looks; each look is one question to the cluster's head, a millisecond.
+    A thread polls; each poll is one request to Ray's head node and takes a millisecond.
     """
-    return run_beside(partial(_tell_until, note=note, interval_s=interval_s), "ray-waits")
+    return polling_thread(partial(_report_until, note=note, interval_s=interval_s), "ray-waits")
 
 
-def _tell_until(is_over: threading.Event, note: Callable[[str], None], interval_s: float) -> None:
+def _report_until(is_over: threading.Event, note: Callable[[str], None], interval_s: float) -> None:
     since_s: dict[bytes, float] = {}
     told_s = -interval_s
     while not is_over.wait(interval_s / _LOOKS_AN_INTERVAL):
@@ -54,20 +54,20 @@ def _tell_until(is_over: threading.Event, note: Callable[[str], None], interval_
             if longest_s >= interval_s and now_s - told_s >= interval_s:
                 told_s = now_s
                 note(waiting_text(waiting, longest_s))
-        except Exception as error:  # private to Ray: whatever another version does, training goes on
-            _log.debug("Ray does not say who waits: %s: %s", type(error).__name__, error)
+        except Exception as error:  # private API of Ray: training continues, whatever another version does
+            _log.debug("Ray does not report waiting actors: %s: %s", type(error).__name__, error)
 
 
 def pending_actors() -> list[PendingActor]:
-    """Return the actors of this process that no node has a place for at the moment."""
+    """Return the actors of this process for which no node has resources at the moment."""
     return [
-        PendingActor(row.actor_id, _TITLES.get(row.class_name, row.class_name), _asked(row.resources))
+        PendingActor(row.actor_id, _TITLES.get(row.class_name, row.class_name), _needed(row.resources))
         for row in rows_of_pending_actors()
     ]
 
 
 def find_lack_of_capacity(actors: Sequence[Any], seconds: float) -> Problem | None:
-    """Return a problem if no node has had a place for one of these actors.
+    """Return a problem if no node has had resources for one of these actors.
 
     Args:
         actors: handles.
@@ -78,29 +78,29 @@ def find_lack_of_capacity(actors: Sequence[Any], seconds: float) -> Problem | No
         waiting = [actor for actor in pending_actors() if actor.actor_id in ids]
         if not waiting:
             return None
-        what = f"the Ray cluster has had no room for {seconds:g} s: {_asked_text(waiting)}"
-        expected = "a cluster with more room, fewer or smaller actors, or a longer time"
-        return Problem(what, "ray.actor_start_timeout_s", f"free: {_free_text(waiting)}", expected)
-    except Exception as error:  # private to Ray, as below
-        _log.debug("Ray does not say who waits: %s: %s", type(error).__name__, error)
+        what = f"the Ray cluster has not had enough free resources for {seconds:g} s: {_needs_text(waiting)}"
+        fix = "use a larger cluster, fewer or smaller actors, or a longer time"
+        return Problem(what, "ray.actor_start_timeout_s", f"free: {_free_text(waiting)}", fix=fix)
+    except Exception as error:  # private API of Ray, as below
+        _log.debug("Ray does not report waiting actors: %s: %s", type(error).__name__, error)
         return None
 
 
 def waiting_text(waiting: list[PendingActor], seconds: float) -> str:
-    """Return a line that says who waits, what each asks for, and what is free."""
-    return f"waiting for resources for {seconds:.0f} s: {_asked_text(waiting)}; free: {_free_text(waiting)}"
+    """Return a line with the waiting actors, the resources that each needs, and the free ones."""
+    return f"waiting for resources for {seconds:.0f} s: {_needs_text(waiting)}; free: {_free_text(waiting)}"
 
 
-def _asked(required: Mapping[str, float]) -> dict[str, float]:
-    """Return resources without the names of placement groups and their bundles."""
+def _needed(required: Mapping[str, float]) -> dict[str, float]:
+    """Return resources under names without placement groups and their bundles."""
     plain = {name.partition(_IN_GROUP)[0]: amount for name, amount in required.items()}
     return {name: amount for name, amount in plain.items() if name != "bundle"}
 
 
-def _asked_text(waiting: Sequence[PendingActor]) -> str:
+def _needs_text(waiting: Sequence[PendingActor]) -> str:
     counts = Counter((actor.title, _amounts(actor.asked)) for actor in waiting)
     return "; ".join(
-        f"{count} {title}{'' if count == 1 else 's'}{' asks' if count == 1 else ', each asks'} for {amounts}"
+        f"{count} {title}{'' if count == 1 else 's'}{' needs' if count == 1 else ', each needs'} {amounts}"
         for (title, amounts), count in counts.items()
     )
 

@@ -1,4 +1,4 @@
-"""Where the Ray actors of a role run: where Ray puts them, spread over nodes, or packed into few."""
+"""Placement of the Ray actors of a role: Ray's default, spread over nodes, or packed into few."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from runner.config.blocks import DEFAULT_STRATEGY, PACK, SPREAD
 
 
 class Placement:
-    """Asks Ray for places for the actors of a role.
+    """Requests places for the actors of a role from Ray.
 
-    In a process that has a placement group, as a trial of a sweep, actors take its bundles, whatever the strategy: the
-    group has been made by it.
+    In a process with a placement group, such as a trial of a sweep, actors use its bundles with any strategy, because
+    the strategy already determined the group.
 
     Args:
-        each: logical resources of one actor by Ray's names, CPU and GPU among them.
-        num_actors: actors at a time.
-        strategy: DEFAULT, SPREAD (an actor of its own on each node, as far as there are nodes) or PACK (as few nodes as
-            have room, reserved for all actors together; bundles of a lost node move to another one).
+        each: logical resources of one actor by Ray's names, including CPU and GPU.
+        num_actors: number of concurrent actors.
+        strategy: DEFAULT, SPREAD (each actor on a different node, while there are enough nodes) or PACK (on as few
+            nodes as possible, reserved for all actors together; bundles of a failed node move to another one).
     """
 
     def __init__(self, each: Mapping[str, float], num_actors: int = 1, strategy: str = DEFAULT_STRATEGY) -> None:
@@ -32,7 +32,7 @@ class Placement:
         self._num_placed = 0
 
     def place(self) -> dict[str, Any]:
-        """Return the options of one more actor; the first one of PACK reserves places for all."""
+        """Return the options of one more actor; the first one of PACK reserves places for all of them."""
         self._num_placed += 1
         if self._strategy == DEFAULT_STRATEGY:  # Ray's option of this name would leave the group of a trial
             return self._options
@@ -45,7 +45,7 @@ class Placement:
         return self._options | {"scheduling_strategy": PlacementGroupSchedulingStrategy(self._group)}
 
     def leave(self) -> None:
-        """Note that an actor has ended; the last one gives back what is reserved."""
+        """Record that an actor has ended; the last one releases the reservation."""
         from ray.util.placement_group import remove_placement_group
 
         self._num_placed -= 1

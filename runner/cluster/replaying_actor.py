@@ -14,27 +14,28 @@ from runner.cluster.futures import Future, LocalFuture, RemoteFuture
 from runner.config.errors import RunnerError
 from runner.restarts import ActorDied
 
-# Snapshots in a row; after more failures, the actor cannot be restored until one succeeds.
+# After this many failed snapshots in a row, the actor cannot be restored until one succeeds.
 _MOST_FAILED_SNAPSHOTS = 3
 
 _log = logging.getLogger(__name__)
 
 Call = tuple[Any, ...]  # name of a method, and its arguments
-_Repeatable = tuple[Call, Callable[[], RemoteFuture | None]]  # nobody may hold the future any more
+_Repeatable = tuple[Call, Callable[[], RemoteFuture | None]]  # a weak reference: the future may be gone
 
 
 @dataclass(frozen=True)
 class ReplayRules:
-    """What a `ReplayingActor` must know about the methods of its role.
+    """Properties of the methods of a role that `ReplayingActor` needs to know.
 
     Attributes:
-        calls_per_snapshot: calls from one snapshot to the next; at most these are repeated, and a few more that have
+        calls_per_snapshot: number of calls between two snapshots. At most these are repeated, and a few more that have
             not been answered.
-        settings: methods that a new actor receives before its state, which does not contain everything that they set.
-        reading: methods that change nothing: they are repeated only if somebody waits for their answer.
-        put_once: methods with large arguments, which are in Ray's object store once for the call and its repetition.
-        restores_unanswered: whether an actor is restored that has not answered since the last time; its calls may be
-            fatal.
+        settings: methods that a new actor receives before its state, which does not contain all of their effects.
+        reading: methods that change nothing: they are repeated only if their answer is still awaited.
+        put_once: methods with large arguments, which are put into Ray's object store once for the call and its
+            repetition.
+        restores_unanswered: whether to restore an actor that has not answered since it was last restored; its calls may
+            be fatal.
     """
 
     calls_per_snapshot: int = 16
@@ -45,15 +46,15 @@ class ReplayRules:
 
 
 class ReplayingActor(RemoteActor):
-    """A Ray actor that is restored after it dies: a new one receives a snapshot of its state, and all calls since.
+    """A Ray actor that is restored after it dies: a new one receives a snapshot of its state, and all later calls.
 
-    The answers follow from the state and the calls, so that a run in which an actor dies has the numbers of a run in
-    which none does. Snapshots are in Ray's object store: if a node dies, its large ones are lost. An actor does nothing
-    else while it makes one.
+    Answers depend only on the state and the calls, so a run in which an actor dies has the same numbers as an
+    undisturbed run. Snapshots are in Ray's object store: if a node dies, its large ones are lost. An actor does nothing
+    else while it makes a snapshot.
 
     Args:
         role, make, index, generation: see `RemoteActor`.
-        replay: what is repeated, and when.
+        replay: which calls are repeated, and how often snapshots are made.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class ReplayingActor(RemoteActor):
         self._settings: dict[str, Call] = {}
         self._announced: dict[str, Call] = {}
         self._periods = [_Period()]
-        self._restoring: Any = None  # Ray's reference to the answer of `set_state`, until it is there
+        self._restoring: Any = None  # Ray's reference to the pending answer of `set_state`
         self._has_answered = True
 
     def submit(self, method: str, *args: Any) -> Future:
@@ -90,12 +91,12 @@ class ReplayingActor(RemoteActor):
         self.submit(method, *args)
 
     def restore(self) -> bool:
-        """Return False if nothing has been answered since the last time, or no snapshot is left."""
+        """Restore the actor; return False if it has not answered since the last time, or no snapshot is left."""
         self._kill()  # an actor that is only silent would keep snapshots that are awaited
         may_be_restored = self._has_answered or self._replay.restores_unanswered
         period = self._newest_snapshot() if may_be_restored else None
         if period is None:
-            what = "%s %d cannot be restored: a new one takes its place, which changes the numbers of the run"
+            what = "%s %d cannot be restored: a new one replaces it, which changes the numbers of the run"
             _log.warning(what, self._role.name, self._index)
             return False
         self._role.placement.leave()
@@ -120,7 +121,7 @@ class ReplayingActor(RemoteActor):
             self.actor.call.remote(*call)
 
     def _newest_snapshot(self) -> _Period | None:
-        """Return the period that began with the newest snapshot that can be read, with all calls since."""
+        """Return the period that began with the newest readable snapshot, with all later calls."""
         import ray
 
         calls: list[_Repeatable] = []
@@ -138,7 +139,7 @@ class ReplayingActor(RemoteActor):
             try:
                 super().receive("set_state", self._restoring, is_late)
             except RunnerError as error:
-                raise ActorDied(f"{self.name} does not take a snapshot of its own state: {error}") from error
+                raise ActorDied(f"{self.name} cannot restore a snapshot of its state: {error}") from error
             self._restoring = None
         answer = super().receive(method, reference, is_late)
         self._has_answered = True
@@ -146,7 +147,7 @@ class ReplayingActor(RemoteActor):
         return answer
 
     def _forget_old(self) -> None:
-        """Forget what is older than the newest snapshot, or than several that failed; calls are answered in order."""
+        """Forget everything before the newest snapshot, or before several failed ones; calls are answered in order."""
         outcomes = [period.has_snapshot() for period in self._periods[1:]]
         newest = max((number for number, is_there in enumerate(outcomes, 1) if is_there), default=0)
         if outcomes[newest:].count(False) > _MOST_FAILED_SNAPSHOTS:
@@ -163,9 +164,9 @@ class _Period:
     """Calls from one snapshot to the next.
 
     Attributes:
-        is_made, snapshot: Ray's references to the results of `Actor.snapshot`; None: the object is as it is made.
-        announced: the newest announcement about each subject before.
-        calls: in order, announcements among them.
+        is_made, snapshot: Ray's references to the results of `Actor.snapshot`, or None for a newly made object.
+        announced: the newest earlier announcement about each subject.
+        calls: calls in order, including announcements.
     """
 
     is_made: Any = None
@@ -174,14 +175,14 @@ class _Period:
     calls: list[_Repeatable] = field(default_factory=list)
 
     def has_snapshot(self) -> bool | None:
-        """Return whether the snapshot has been made; None if this is not known yet, or never will be."""
+        """Return whether the snapshot has been made, or None if this is not known yet, or will never be."""
         import ray
 
         if not ray.wait([self.is_made], timeout=0)[0]:
             return None
         try:
             return bool(ray.get(self.is_made))
-        except ray.exceptions.RayTaskError:  # the object has no state
+        except ray.exceptions.RayTaskError:  # the object does not have a state
             return False
         except ray.exceptions.RayError:  # the actor died
             return None

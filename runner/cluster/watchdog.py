@@ -1,8 +1,8 @@
-"""Ends what is left of a Ray cluster when the process that started it is gone, also by SIGKILL.
+"""Ends the remaining processes of a Ray cluster when the process that started it is gone, also by SIGKILL.
 
-Ray ties its first processes to the one that starts it, but not their children: agents stay for minutes, and a
-simulator that an env runner had started stays for ever. All of them inherit a mark in their environment. A small
-process (`leftovers.py`, standard library only) follows them and ends them after the end of this one.
+Ray ties its first processes to their parent, but not their children: agents stay for minutes, and a simulator started
+by an env runner stays forever. All of them inherit a mark in their environment. A small process (`leftovers.py`,
+standard library only) follows them and ends them after the end of this one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from runner.cluster import leftovers
 
 
 class Watchdog:
-    """The process that waits for the end of this one; exists on Linux only."""
+    """The process that waits for the end of this one; only on Linux."""
 
     def __init__(self) -> None:
         self._mark = secrets.token_hex(16)
@@ -28,15 +28,15 @@ class Watchdog:
 
     @contextmanager
     def marking(self) -> Iterator[None]:
-        """Mark the processes that are started within, and so their children."""
+        """Mark the processes that are started within the block, and their children."""
         os.environ[leftovers.VARIABLE] = self._mark
         try:
             yield
         finally:
-            del os.environ[leftovers.VARIABLE]  # MLflow's process, for example, outlives this one on purpose
+            del os.environ[leftovers.VARIABLE]  # some later processes outlive this one on purpose, such as MLflow's
 
     def end(self) -> None:
-        """End what is left of the stopped cluster, in the background."""
+        """End the remaining processes of the stopped cluster, in the background."""
         if self._process is not None and self._process.stdin is not None:
             with suppress(OSError):  # it is gone
                 self._process.stdin.close()

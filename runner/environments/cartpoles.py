@@ -1,4 +1,4 @@
-"""CartPole in forms that ask for memory, several agents, nested observations or action masks."""
+"""Variants of CartPole with partial or nested observations, several agents or action masks."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def _make_cartpole(render_mode: str | None = None) -> gym.Env[Observation, Any]:
 
 
 class StatelessCartPole(CartPoleVectorEnv):
-    """CartPole without velocities: one observation is cart position and pole angle, (2,) float32.
+    """CartPole without velocities: an observation is cart position and pole angle, (2,) float32.
 
     Args:
-        num_envs: sub-environments.
-        max_episode_steps: an episode is truncated after so many steps.
+        num_envs: number of sub-environments.
+        max_episode_steps: number of steps after which an episode is truncated.
         render_mode: `rgb_array`, for pictures.
     """
 
@@ -53,7 +53,7 @@ class _AroundCartPole(gym.Env[dict[str, Any], Any]):
     """CartPole with other observations or actions.
 
     Args:
-        render_mode: gymnasium's.
+        render_mode: gymnasium's render mode.
     """
 
     metadata: dict[str, Any] = CartPoleEnv.metadata
@@ -63,7 +63,7 @@ class _AroundCartPole(gym.Env[dict[str, Any], Any]):
         self._env = _make_cartpole(render_mode)
 
     def render(self) -> Any:
-        """Return a picture of CartPole, or show a window, as `render_mode` says."""
+        """Return a picture of CartPole, or show a window, depending on `render_mode`."""
         return self._env.render()
 
     def close(self) -> None:
@@ -72,8 +72,10 @@ class _AroundCartPole(gym.Env[dict[str, Any], Any]):
 
 
 class DictCartPole(_AroundCartPole):
-    """CartPole whose observation is `{"cart": (2,), "pole": (angle (1,), is it left of upright (Discrete 2),
-    velocity (1,))}`."""
+    """CartPole with nested observations.
+
+    An observation is `{"cart": (2,), "pole": (angle (1,), left of upright (Discrete 2), velocity (1,))}`.
+    """
 
     def __init__(self, render_mode: str | None = None) -> None:
         super().__init__(render_mode)
@@ -100,12 +102,12 @@ class DictCartPole(_AroundCartPole):
 
 
 class MaskedCartPole(_AroundCartPole):
-    """CartPole with two buttons to each side, of which one a side works in each step; the mask says which.
+    """CartPole with two buttons per side, only one of which works in each step, as the mask shows.
 
     Actions 0 and 1 push left, 2 and 3 right. The observation is `{"observations": (4,), "action_mask": (4,) int8}`.
 
     Raises:
-        ValueError: (from `step`) a button that the mask forbids.
+        ValueError: (from `step`) the mask forbids the action.
     """
 
     def __init__(self, render_mode: str | None = None) -> None:
@@ -136,11 +138,11 @@ class MaskedCartPole(_AroundCartPole):
 
 
 class MultiAgentCartPole(SeparateAgents):
-    """Each agent balances a pole of its own; the episode ends when the last one has ended.
+    """Each agent balances a separate pole; the episode ends when the last agent has ended.
 
     Args:
-        num_agents: agents `agent_0`, `agent_1`, ...
-        render_mode: gymnasium's, of each pole.
+        num_agents: number of agents `agent_0`, `agent_1`, ...
+        render_mode: gymnasium's render mode of each pole.
     """
 
     def __init__(self, num_agents: int = 2, render_mode: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Small games of two agents: payoffs in matrices, a chase in the plane, and tic-tac-toe with its solution."""
+"""Small games of two agents: matrix games, a pursuit in the plane, and tic-tac-toe with its solution."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PAYOFFS = {_SAFE: np.full((2, 2), 7.0), _RISKY: np.array([[0.0, 1.0], [1.0, 8.0
 class TwoStepGame(MultiAgentEnv):
     """The two-step game of QMIX (Rashid et al., 2018, https://arxiv.org/abs/1803.11485, section 5 and table 1).
 
-    In the first step `agent_0` chooses the game of the second one: action 0 leads to payoffs of 7 whatever the agents
-    do, action 1 to payoffs [[0, 1], [1, 8]]. Both observe which step and game it is, Discrete(3). A payoff is of both
-    agents together: each gets a half. The best return is 8; a sum of values of each agent's action, as VDN has it,
-    cannot tell that the second game is worth 8, and ends at 7.
+    In the first step `agent_0` chooses the game of the second step. Action 0 leads to payoffs of 7 for all actions,
+    action 1 to payoffs [[0, 1], [1, 8]]. Both agents observe the step and the game, Discrete(3). Each agent gets half
+    of the payoff. The best return is 8. A sum of per-agent action values, as in VDN, cannot represent that the second
+    game is worth 8, and ends at 7.
     """
 
     possible_agents = _AGENTS
@@ -52,30 +52,30 @@ class TwoStepGame(MultiAgentEnv):
 
 
 class InvestmentGame(MultiAgentEnv):
-    """Each agent takes 1 now, or invests it for 2 later; only the other agent sees which, until the payoff.
+    """Each agent takes 1 now, or invests it for 2 later; until the payoff, only the other agent sees the choice.
 
-    In the first step action 0 takes and action 1 invests: payoffs [[2, 1], [1, 0]] of both together. `num_waits` steps
-    follow in which actions do nothing, and in the last one the payoffs are [[0, 2], [2, 4]]. Each agent gets a half of
-    a payoff. An observation is (3,) float32: the share of the steps that are over, and one of two marks, what the
-    other agent did. The best return is 4; agents that take end with 2.
+    In the first step action 0 takes and action 1 invests, with joint payoffs [[2, 1], [1, 0]]. Actions do nothing in
+    the next `num_waits` steps. In the last step the payoffs are [[0, 2], [2, 4]]. Each agent gets half of a payoff. An
+    observation is (3,) float32: the fraction of steps that are over, and a one-hot of the other agent's choice. The
+    best return is 4; agents that take reach 2.
 
-    **Why a critic that sees what its agent sees fails.** Let d be `num_waits + 1`. An agent's observations do not
-    depend on its own first action, so neither do the values that its critic gives them, whatever it has learned. Its
-    estimated advantage (GAE) of the first action is a sum of temporal differences, in which therefore only the
-    rewards depend on it: investing has, against taking, -1/2 + (gamma lambda)^d. That is negative if (gamma lambda)^d
-    is below 1/2: the policy gradient leads to taking, for any policies and any critic. With gamma 1, lambda 0.95 and 19
-    waiting steps it is -1/2 + 0.36. A critic of both observations sees both choices. Where it has learned, each
-    temporal difference after the first step is 0, and investing has -1/2 + gamma^d.
+    **Why a critic fails that sees only its agent's observations.** Write d for `num_waits + 1`. An agent's observations
+    do not depend on its own first action, so neither do the values that its critic predicts. The estimated advantage
+    (GAE) of the first action is a sum of temporal differences, in which only the rewards depend on the action:
+    investing gets -1/2 + (gamma lambda)^d relative to taking. That is negative if (gamma lambda)^d is below 1/2, so the
+    policy gradient leads to taking, for any policies and any critic. With gamma 1, lambda 0.95 and 19 waiting steps it
+    is -1/2 + 0.36. A critic of both observations sees both choices. Once it has learned, each temporal difference after
+    the first step is 0, and investing gets -1/2 + gamma^d.
 
     Args:
-        num_waits: steps between choice and payoff.
+        num_waits: number of steps between choice and payoff.
 
     Attributes:
-        state_space: of the state (3,) float32, which infos hold: the share of the steps that are over, and whether each
+        state_space: space of the state (3,) float32 in the infos: the fraction of steps that are over, and whether each
             agent has invested.
 
     Raises:
-        ValueError: fewer than 0 waiting steps.
+        ValueError: the number of waiting steps is negative.
     """
 
     possible_agents = _AGENTS
@@ -131,15 +131,15 @@ _CHASE_PIXELS = 200
 
 
 class Pursuit(DeclaredState, MultiAgentEnv):
-    """`chaser` and `evader` accelerate in the square [-1, 1]²; walls stop them. The chaser is faster,
-    the evader nimbler.
+    """`chaser` and `evader` accelerate in the square [-1, 1]²; walls stop them.
 
-    An observation is (8,) float32: own place and velocity, and the other's, relative to one's own. An action is (2,)
-    float32 from -1 to 1: the acceleration, as a share of the largest one. Who wins has the reward 1, the other one -1:
-    the chaser by a distance below 0.1, the evader after `max_steps` env steps.
+    The chaser is faster, the evader more agile. An observation is (8,) float32: the agent's position and velocity, and
+    the other agent's relative to them. An action is (2,) float32 from -1 to 1: the acceleration, as a fraction of the
+    maximum. The winner gets the reward 1, the other agent -1. The chaser wins at a distance below 0.1, the evader after
+    `max_steps` env steps.
 
     Args:
-        max_steps: of an episode.
+        max_steps: length of an episode.
         render_mode: `rgb_array`, for pictures.
     """
 
@@ -148,7 +148,7 @@ class Pursuit(DeclaredState, MultiAgentEnv):
     state = ("_places", "_velocities", "_num_steps")
     _REACH = 0.1
     _STEP_S = 0.1
-    _FASTEST = np.array([[0.8], [0.6]])  # distance a second: the chaser, the evader
+    _FASTEST = np.array([[0.8], [0.6]])  # distance per second: the chaser, the evader
     _ACCELERATION = np.array([[1.5], [3.0]])
 
     def __init__(self, max_steps: int = 100, render_mode: str | None = None) -> None:
@@ -161,7 +161,7 @@ class Pursuit(DeclaredState, MultiAgentEnv):
         self._num_steps = 0
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[AgentDict, AgentDict]:
-        """Start at random places that are at least 0.5 apart, at rest."""
+        """Start at random positions at least 0.5 apart, at rest."""
         rng = np.random.default_rng(seed)
         while True:
             self._places = rng.uniform(-1.0, 1.0, (2, 2))
@@ -211,20 +211,20 @@ Board = tuple[int, ...]
 _LINES = ((0, 1, 2), (3, 4, 5), (6, 7, 8), (0, 3, 6), (1, 4, 7), (2, 5, 8), (0, 4, 8), (2, 4, 6))
 _PLAYERS = ("player_0", "player_1")
 _EMPTY: Board = (0,) * 9
-_CELL_PIXELS = 40  # of a cell's side
+_CELL_PIXELS = 40  # side of a cell
 
 
 class TicTacToe(MultiAgentEnv):
-    """Tic-tac-toe; `player_0` begins. The winner has the reward 1, the loser -1, both 0 in a draw.
+    """Tic-tac-toe; `player_0` begins. The winner gets the reward 1, the loser -1, and both 0 in a draw.
 
-    An agent sees `{"observations": (2, 3, 3) as (18,) float32, "action_mask": (9,) int8}`: where its own marks
-    are, where the other's are, and which cells are empty. Actions are the cells 0 to 8, row by row.
+    An agent observes `{"observations": (2, 3, 3) as (18,) float32, "action_mask": (9,) int8}`: its marks, the other
+    agent's marks, and the empty cells. Actions are the cells 0 to 8, row by row.
 
     Args:
         render_mode: `rgb_array`, for pictures.
 
     Raises:
-        ValueError: (from `step`) a cell that is not empty.
+        ValueError: (from `step`) the cell is not empty.
     """
 
     metadata: Mapping[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 2}
@@ -251,7 +251,7 @@ class TicTacToe(MultiAgentEnv):
         return {"observations": seen, "action_mask": (self._board == 0).view(np.int8)}
 
     def step(self, actions: AgentDict) -> StepDicts:
-        """Let the agent whose turn it is mark a cell."""
+        """Mark a cell for the agent whose turn it is."""
         number = self._turn
         cell = int(actions[_PLAYERS[number]])
         if self._board[cell]:
@@ -282,7 +282,7 @@ class TicTacToe(MultiAgentEnv):
 
 
 def winner(board: Board) -> int:
-    """Return the mark that has three in a row; 0 without one."""
+    """Return the mark that has three in a row, or 0."""
     for a, b, c in _LINES:
         if board[a] and board[a] == board[b] == board[c]:
             return board[a]
@@ -291,7 +291,7 @@ def winner(board: Board) -> int:
 
 @cache
 def value(board: Board) -> int:
-    """Return what the agent with mark 1, whose turn it is, can reach at least: 1 a win, 0 a draw, -1 a loss."""
+    """Return the best guaranteed result for the agent with mark 1, whose turn it is: 1 win, 0 draw, -1 loss."""
     if winner(board):
         return -1  # the other agent has just won
     if all(board):
@@ -307,5 +307,4 @@ def best_moves(board: Board) -> tuple[int, ...]:
 
 
 def _after(board: Board, cell: int) -> Board:
-    """Return the board after a move, as the other agent sees it."""
     return tuple(-(1 if place == cell else mark) for place, mark in enumerate(board))

@@ -1,4 +1,4 @@
-"""A wrapper that lets any environment crash and stall now and then, to see what a run makes of it."""
+"""A wrapper that makes any environment crash and stall at random, to test how a run copes with it."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def _is_range(seconds: Any) -> bool:
 
 
 class Crash(RuntimeError):
-    """What `CrashAndStall` raises."""
+    """The error that `CrashAndStall` raises."""
 
 
 class CrashAndStall(gym.Wrapper[Any, Any, Any, Any]):
-    """Raises an error, or sleeps before it goes on, at random; which steps do follows from the seed of the reset.
+    """Raises an error or sleeps in some steps and resets, which are drawn from the seed of the reset.
 
     Args:
         env: the environment.
-        crash_rate_step, crash_rate_reset: probabilities that a step, and a reset, raises `Crash`.
-        stall_rate_step, stall_rate_reset: probabilities that a step, and a reset, sleeps first.
+        crash_rate_step, crash_rate_reset: probabilities that a step or a reset raises `Crash`.
+        stall_rate_step, stall_rate_reset: probabilities that a step or a reset sleeps first.
         stall_seconds: shortest and longest sleep.
 
     Raises:
-        ValueError: a rate is no probability, or the seconds are no range.
+        ValueError: a rate is not a probability, or the seconds are not a range.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class CrashAndStall(gym.Wrapper[Any, Any, Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Begin an episode, if this reset does not crash."""
-        if seed is not None:  # apart from the stream that the environment makes of the same seed
+        if seed is not None:  # a stream other than the environment's, which has the same seed
             self._random = random_stream(seed, "CrashAndStall")
         self._misbehave("reset")
         return self.env.reset(seed=seed, options=options)

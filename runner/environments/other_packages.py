@@ -16,42 +16,42 @@ from runner.env_runners.petting_zoo import PettingZooAdapter
 
 
 class NewWorld(gym.Wrapper[Any, Any, Any, Any]):
-    """Gives each episode of BipedalWalker a Box2D world of its own, as gymnasium's LunarLander has it.
+    """Creates a new Box2D world for each episode of BipedalWalker, as gymnasium's LunarLander does.
 
-    gymnasium (1.4) keeps one world, whose earlier episodes change the last bits of later ones: a resumed run, which
-    repeats the actions of the running episodes in new worlds, would go on with other numbers.
+    gymnasium (1.4) reuses one world, whose earlier episodes change the last bits of later ones. A resumed run, which
+    repeats the actions of the running episodes in new worlds, would get other numbers.
     """
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         """Reset in a new world."""
         walker: Any = self.env.unwrapped
-        destroy_bodies(walker)  # with the bodies of the old world, which `reset` would look for in the new one
+        destroy_bodies(walker)  # with the bodies of the old world, which `reset` would expect in the new one
         walker.world = type(walker.world)()
         return self.env.reset(seed=seed, options=options)
 
 
 Image = npt.NDArray[np.uint8]
 
-_PIXELS = 16  # of a cell
+_PIXELS = 16  # side of a cell
 GAMES = ("asterix", "breakout", "freeway", "seaquest", "space_invaders")
 
 
 class MinAtar(gym.Env[Image, Any]):
     """Images (10, 10, C) uint8, 255 where the object of a channel is; rewards are the game's points.
 
-    The library's games, with two differences that make an episode a matter of its seed: the generator is seeded at each
-    reset, and the first action of an episode does not repeat the last one of the episode before. Needs
+    The library's games, with two differences that make an episode depend only on its seed: the generator is seeded at
+    each reset, and the first action of an episode does not repeat the last one of the previous episode. Needs
     `pip install "runner[minatar]"`.
 
     Args:
         game: asterix, breakout, freeway, seaquest or space_invaders.
-        sticky_action_prob: the action before is repeated with this probability.
-        difficulty_ramping: games get faster with time.
-        use_minimal_action_set: only the actions that do something in this game.
+        sticky_action_prob: probability that the previous action is repeated.
+        difficulty_ramping: whether games get faster with time.
+        use_minimal_action_set: whether to drop actions without effect in this game.
         render_mode: rgb_array, or None.
 
     Raises:
-        ValueError: another game.
+        ValueError: the game is unknown.
         ImportError: the library is not installed.
     """
 
@@ -67,7 +67,7 @@ class MinAtar(gym.Env[Image, Any]):
     ) -> None:
         self.render_mode = render_mode
         if game not in GAMES:
-            raise ValueError(f"game is one of {', '.join(GAMES)}, not {game!r}")
+            raise ValueError(f"game must be one of {', '.join(GAMES)}, got {game!r}")
         try:
             from minatar import Environment  # type: ignore[import-untyped]
         except ImportError as error:
@@ -92,7 +92,7 @@ class MinAtar(gym.Env[Image, Any]):
         return self._image(), float(reward), bool(is_over), False, {}
 
     def render(self) -> Image:
-        """Return a picture (160, 160, 3) of the cells, in the hue of the last channel that has an object there."""
+        """Return a picture (160, 160, 3) of the cells, in the hue of the last channel with an object there."""
         objects: npt.NDArray[np.bool_] = self._game.state()
         hues = np.linspace(0.0, 2 * np.pi, objects.shape[-1], endpoint=False)
         colours = 155 + 100 * np.cos(hues[:, None] - np.array([0.0, 2.0, 4.0]) * np.pi / 3)
@@ -106,34 +106,34 @@ class MinAtar(gym.Env[Image, Any]):
         return objects.astype(np.uint8) * np.uint8(255)
 
 
-# A checkpoint's configuration may name an environment; only modules of these packages are imported for it.
+# A checkpoint's configuration may name an environment; only modules of these packages are imported.
 _PACKAGES = ("pettingzoo", "mpe2")
 
 
 class PettingZooEnv(PettingZooAdapter):
     """An environment of the PettingZoo library.
 
-    Args:
-        name: its module, for example `pettingzoo.sisl.pursuit_v5` or `mpe2.simple_spread_v3`.
-        kind: `parallel` (all agents act in each step), `turn_based` (PettingZoo's AEC: one agent a step), or `auto`:
-            parallel where the module offers it.
-        state: put the environment's state into each agent's info, for critics that read it.
+        Args:
+        name: name of its module, for example `pettingzoo.sisl.pursuit_v5` or `mpe2.simple_spread_v3`.
+        kind: `parallel` (all agents act in each step), `turn_based` (PettingZoo's AEC: one agent per step), or `auto`
+            for parallel if the module supports it.
+        state: whether to put the environment's state into each agent's info, for critics that read it.
         others: keyword arguments of the environment's constructor.
 
     Attributes:
-        state_space: of the state; None: infos have none.
+        state_space: space of the state, or None if infos do not contain it.
 
     Raises:
-        ValueError: another package, an unknown module or kind, or an environment without a state.
+        ValueError: the package, the module or the kind is unknown, or the environment does not have a state.
     """
 
     def __init__(self, name: str, kind: str = "auto", state: bool = False, **others: Any) -> None:
         module = _import_module(name)
         if kind not in ("auto", "parallel", "turn_based"):
-            raise ValueError(f"kind is auto, parallel or turn_based, not {kind!r}")
+            raise ValueError(f"kind must be auto, parallel or turn_based, got {kind!r}")
         is_parallel = hasattr(module, "parallel_env") if kind == "auto" else kind == "parallel"
         if is_parallel and not hasattr(module, "parallel_env"):
-            raise ValueError(f"{name} has no parallel form, use kind: turn_based")
+            raise ValueError(f"{name} does not support kind: parallel, use kind: turn_based")
         super().__init__((module.parallel_env if is_parallel else module.env)(**others), state)
 
 
@@ -141,11 +141,11 @@ def _import_module(name: str) -> Any:
     package = name.partition(".")[0]
     if package not in _PACKAGES:
         raise ValueError(
-            f"{name} is no module of {' or '.join(_PACKAGES)}; wrap other environments in a class of yours"
+            f"{name} is not a module of {' or '.join(_PACKAGES)}; wrap other environments in a class of yours"
         )
     try:
         with warnings.catch_warnings():
-            # 1.27 deprecates these modules for a registry, which the oldest version that we admit has not.
+            # PettingZoo 1.27 deprecates these modules in favour of a registry, which older supported versions lack.
             warnings.simplefilter("ignore", DeprecationWarning)
             module = importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -153,9 +153,9 @@ def _import_module(name: str) -> Any:
         if not name.startswith(missing):
             raise ValueError(f"{name} needs the package {missing}: pip install {missing}") from error
         hint = nearest_match(name.rpartition(".")[2], _siblings(name))
-        raise ValueError(f"there is no {name}" + (f"; did you mean {hint}?" if hint else "")) from error
+        raise ValueError(f"module {name} not found" + (f"; did you mean {hint}?" if hint else "")) from error
     if not (callable(getattr(module, "env", None)) or hasattr(module, "parallel_env")):
-        raise ValueError(f"{name} is no environment: it has neither env nor parallel_env")
+        raise ValueError(f"{name} is not an environment: it defines neither env nor parallel_env")
     return module
 
 

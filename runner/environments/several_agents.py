@@ -1,4 +1,4 @@
-"""Several agents as one agent, and agents that each have an environment of their own."""
+"""Several agents presented as one, and independent agents with separate environments."""
 
 from __future__ import annotations
 
@@ -12,23 +12,27 @@ import numpy.typing as npt
 from runner.env_runners.multi_agent_env import ALL_AGENTS, AgentDict, MultiAgentEnv, StepDicts
 
 Observation = dict[str, npt.NDArray[Any]]
-_MASK = "action_mask"  # PettingZoo's key, beside `observation`
+_MASK = "action_mask"  # PettingZoo's key, next to `observation`
 
 
 class AgentsAsOne(gym.Env[Observation, Any]):
     """A `MultiAgentEnv` of A agents as an environment of one agent, whose reward is the sum of theirs.
 
-    An observation is a Dict: `agents` (A, F) float32, each agent's observation flattened and filled up with zeros;
-    `mask` (A,) int8, whether the agent acts next; where the environment has a `state`, `state` (S,) float32, flattened;
-    where agents' observations are {observation, action_mask}, `action_mask` (sum of all numbers of actions,) int8. An
-    action is the number of each agent's action, (A,); numbers of agents that do not act make no difference. The row of
-    an agent that is not there is all zeros, and its mask of actions allows all.
+    An observation is a Dict:
+
+    - `agents` (A, F) float32: each agent's observation, flattened and padded with zeros;
+    - `mask` (A,) int8: whether the agent acts next;
+    - `state` (S,) float32, flattened, if the environment has a `state`;
+    - `action_mask` (sum of all numbers of actions,) int8, if agents' observations are {observation, action_mask}.
+
+    An action (A,) contains each agent's action; entries of agents that do not act are ignored. The row of an absent
+    agent is zero, and its action mask allows everything.
 
     Args:
-        env: whose agents have Discrete actions. Its state is `state()`, of the space `state_space`.
+        env: environment whose agents have Discrete actions. Its state is `state()`, in the space `state_space`.
 
     Raises:
-        TypeError: another environment, or other actions.
+        TypeError: `env` is not a `MultiAgentEnv`, or has other actions.
     """
 
     def __init__(self, env: MultiAgentEnv) -> None:
@@ -39,7 +43,7 @@ class AgentsAsOne(gym.Env[Observation, Any]):
         self._agents = list(env.possible_agents)
         others = {agent: space for agent, space in env.action_spaces.items() if not _is_discrete(space)}
         for agent, space in others.items():
-            raise TypeError(f"agent {agent} has {space} actions; expected: Discrete")
+            raise TypeError(f"agent {agent} has {space} actions; expected Discrete")
         actions: list[Any] = [env.action_spaces[agent] for agent in self._agents]
         self._starts = [int(space.start) for space in actions]
         self._sizes = [int(space.n) for space in actions]
@@ -66,13 +70,13 @@ class AgentsAsOne(gym.Env[Observation, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Observation, dict[str, Any]]:
-        """Start an episode; its infos are by agent."""
+        """Start an episode; its infos are dicts by agent."""
         obs, infos = self._env.reset(seed=seed, options=options)
         self._running = set(obs)
         return self._observe(obs, list(obs)), _infos_of(infos)
 
     def step(self, action: Any) -> tuple[Observation, float, bool, bool, dict[str, Any]]:
-        """Step the agents that act; the episode ends as the environment's does."""
+        """Step the agents that act; the episode ends when the environment's does."""
         numbers = [int(number) for number in np.asarray(action).reshape(-1)]
         actions = {
             agent: numbers[place] + self._starts[place]
@@ -87,7 +91,7 @@ class AgentsAsOne(gym.Env[Observation, Any]):
         is_open = ALL_AGENTS in terminateds or ALL_AGENTS in truncateds
         is_over = ALL_AGENTS in ended or bool(ended and not self._running and not is_open)
         is_truncated = is_over and ALL_AGENTS not in terminated and bool(truncated)
-        # Where a limit ends the episode, agents would have gone on that have not terminated.
+        # If a limit ends the episode, agents that have not terminated would have continued.
         goes_on = [agent for agent in obs if agent in self._running or (is_truncated and agent not in terminated)]
         observed = self._observe(obs, goes_on)
         return observed, float(sum(rewards.values())), is_over and not is_truncated, is_truncated, _infos_of(infos)
@@ -102,7 +106,7 @@ class AgentsAsOne(gym.Env[Observation, Any]):
                 seen = obs[agent]
                 if _is_masked(self._env.observation_spaces[agent]):
                     own_mask, seen = np.asarray(seen[_MASK], np.int8), seen["observation"]
-                    if agent in acting and own_mask.any():  # who has ended may be forbidden everything
+                    if agent in acting and own_mask.any():  # an ended agent may not have any allowed action
                         allowed[place] = own_mask
                 flat: Any = gym.spaces.flatten(self._spaces[agent], seen)
                 rows[place, : len(flat)] = flat
@@ -135,12 +139,12 @@ def _unmasked(space: gym.Space[Any]) -> gym.Space[Any]:
 
 
 def _infos_of(infos: Mapping[str, Any]) -> dict[str, Any]:
-    """Return infos by agent, without the state, which is in the observation."""
+    """Return infos by agent, without the state, which is part of the observation."""
     return {agent: rest for agent, info in infos.items() if (rest := {k: v for k, v in info.items() if k != "state"})}
 
 
 class SeparateAgents(MultiAgentEnv):
-    """Agents `agent_0`, `agent_1`, ... that do not meet; the episode ends when the last one's has ended.
+    """Independent agents `agent_0`, `agent_1`, ...; the episode ends when the last agent's episode has ended.
 
     Args:
         envs: the environment of each agent.
@@ -183,11 +187,11 @@ class SeparateAgents(MultiAgentEnv):
 
 
 class MultiAgentPendulum(SeparateAgents):
-    """Each agent swings up a pendulum of its own, by one continuous action, in 200 steps.
+    """Each agent swings up a separate pendulum, by one continuous action, in 200 steps.
 
     Args:
-        num_agents: agents `agent_0`, `agent_1`, ...
-        render_mode: gymnasium's, of each pendulum.
+        num_agents: number of agents `agent_0`, `agent_1`, ...
+        render_mode: gymnasium's render mode of each pendulum.
     """
 
     def __init__(self, num_agents: int = 2, render_mode: str | None = None) -> None:

@@ -16,11 +16,11 @@ _ENLARGED = 16
 class Catch(gym.Env[Image, Any]):
     """Images (rows, columns, 1) uint8, 255 at ball and paddle; +1 if the ball is caught at the bottom, else -1.
 
-    Actions: 0 left, 1 stay, 2 right. The ball falls a row a step, straight down, from a random column.
+    Actions: 0 left, 1 stay, 2 right. The ball falls one row per step, straight down, from a random column.
 
     Args:
         rows, columns: size of the image.
-        balls: falls in an episode; the return lies in [-balls, balls].
+        balls: number of balls in an episode; the return is within [-balls, balls].
         render_mode: `rgb_array`, or None.
     """
 
@@ -45,7 +45,7 @@ class Catch(gym.Env[Image, Any]):
         self._row, self._column = 0, int(self.np_random.integers(self._shape[1]))
 
     def step(self, action: Any) -> tuple[Image, float, bool, bool, dict[str, Any]]:
-        """Move the paddle, let the ball fall a row."""
+        """Move the paddle, and drop the ball by one row."""
         self._paddle = int(np.clip(self._paddle + int(action) - 1, 0, self._shape[1] - 1))
         self._row += 1
         reward = 0.0
@@ -69,23 +69,23 @@ class Catch(gym.Env[Image, Any]):
 
 Bits = npt.NDArray[np.int8]
 Observation = dict[str, Bits]
-# Of pictures: colours of ones and zeros, and the width of a bit.
+# For pictures: colours of ones and zeros, and the width of a bit.
 _DARK, _LIGHT, _PIXELS = (40, 60, 120), (235, 235, 235), 32
 
 
 class BitFlipping(gym.Env[Observation, Any]):
     """Observations and goals are N bits, (N,) int8; action i flips bit i.
 
-    The reward is -1, and 0 for the step that reaches the goal, which ends the episode; after N steps it is truncated.
-    The info of the last step has `is_success`, as in gymnasium-robotics. The least number of steps is N / 2 in the
-    mean, so that the best mean return is 1 - N / 2.
+    The reward is -1, and 0 for the step that reaches the goal, which ends the episode. After N steps the episode is
+    truncated. The info of the last step has `is_success`, as in gymnasium-robotics. On average N / 2 steps are needed,
+    so the best mean return is 1 - N / 2.
 
     Args:
         num_bits: N.
         render_mode: `rgb_array`, for pictures.
 
     Raises:
-        ValueError: no bits.
+        ValueError: N is below 1.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 5}  # noqa: RUF012 - gymnasium's
@@ -123,16 +123,16 @@ class BitFlipping(gym.Env[Observation, Any]):
         return self._observe(), reward, is_solved, is_truncated, info
 
     def compute_reward(self, achieved_goal: Bits, desired_goal: Bits, info: Any) -> npt.NDArray[np.float32]:
-        """Return 0 where bits (..., N) are the desired ones, else -1."""
+        """Return 0 if bits (..., N) equal the desired ones, else -1."""
         return np.where(self.compute_terminated(achieved_goal, desired_goal, info), np.float32(0.0), np.float32(-1.0))
 
     def compute_terminated(self, achieved_goal: Bits, desired_goal: Bits, info: Any) -> npt.NDArray[np.bool_]:
-        """Return whether bits (..., N) are the desired ones."""
+        """Return whether bits (..., N) equal the desired ones."""
         is_solved: npt.NDArray[np.bool_] = (np.asarray(achieved_goal) == desired_goal).all(-1)
         return is_solved
 
     def render(self) -> npt.NDArray[np.uint8]:
-        """Return a picture of the bits, and below them the desired ones; ones are dark."""
+        """Return a picture of the bits, with the desired bits below; ones are dark."""
         cells = np.where(np.stack([self._bits, self._goal])[..., None], _DARK, _LIGHT).astype(np.uint8)
         picture = cells.repeat(_PIXELS, 0).repeat(_PIXELS, 1)
         picture[::_PIXELS], picture[:, ::_PIXELS] = 128, 128
@@ -151,20 +151,20 @@ _WALL, _FLOOR, _GOAL, _AGENT = (60, 60, 60), (235, 235, 235), (70, 160, 90), (40
 
 
 class GoalMaze(gym.Env[MazeObservation, Any]):
-    """A grid whose only way winds through all of it; +1 at the goal, which ends the episode, and nothing before.
+    """A grid with a single path through all of its cells; +1 at the goal, which ends the episode, and 0 before.
 
     Observations are the agent's cell, one-hot: (size * size,) float32. Actions: 0 up, 1 right, 2 down, 3 left; a wall
-    stops the agent. `reset(options={"level": k})` begins at the (k + 1) / num_levels part of the way, seen from the
-    goal; without options an episode begins where it is farthest. The last info has `is_success`.
+    stops the agent. `reset(options={"level": k})` starts at the fraction (k + 1) / num_levels of the path, counted from
+    the goal; without options an episode starts at the far end. The last info has `is_success`.
 
     Args:
-        size: rows and columns, odd; the way has (size + 1)² / 2 - 2 steps.
-        num_levels: of `options`.
-        max_steps: after which an episode is truncated; None: twice the way.
+        size: rows and columns, odd; the path has (size + 1)² / 2 - 2 steps.
+        num_levels: number of levels in `options`.
+        max_steps: steps after which an episode is truncated; None: twice the length of the path.
         render_mode: `rgb_array`, or None.
 
     Raises:
-        ValueError: a size that is even or below 3, or more levels than steps.
+        ValueError: the size is even or below 3, or there are more levels than steps.
     """
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012 - gymnasium's
@@ -189,10 +189,10 @@ class GoalMaze(gym.Env[MazeObservation, Any]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[MazeObservation, dict[str, Any]]:
-        """Begin as far from the goal as `options` say.
+        """Start at the distance from the goal that `options` set.
 
         Raises:
-            ValueError: options that are not there, or a level that is not.
+            ValueError: an option or a level is unknown.
         """
         super().reset(seed=seed)
         self._cell = self._way[self._distance(options or {})]
@@ -201,14 +201,14 @@ class GoalMaze(gym.Env[MazeObservation, Any]):
 
     def _distance(self, options: Mapping[str, Any]) -> int:
         if unknown := [str(name) for name in options if name != "level"]:
-            raise ValueError(f"GoalMaze has no option {', '.join(unknown)}; it has level")
+            raise ValueError(f"{', '.join(unknown)} is not a known option of GoalMaze; expected level")
         level = options.get("level", self._num_levels - 1)
         if isinstance(level, bool) or not isinstance(level, int) or not 0 <= level < self._num_levels:
             raise ValueError(f"level must be an integer from 0 to {self._num_levels - 1}, got {level!r}")
         return -(-self._farthest * (level + 1) // self._num_levels)
 
     def step(self, action: Any) -> tuple[MazeObservation, float, bool, bool, dict[str, Any]]:
-        """Move a cell, unless a wall is there."""
+        """Move by one cell, unless there is a wall."""
         down, right = _MOVES[int(action)]
         target = self._cell[0] + down, self._cell[1] + right
         self._cell = target if target in self._is_open else self._cell
@@ -228,7 +228,7 @@ class GoalMaze(gym.Env[MazeObservation, Any]):
         return np.kron(picture, np.ones((_CELL, _CELL, 1), np.uint8))
 
     def get_state(self) -> dict[str, Any]:
-        """Return what the next step depends on."""
+        """Return the state that the next step depends on."""
         return {"cell": list(self._cell), "num_steps": self._num_steps}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -243,7 +243,7 @@ class GoalMaze(gym.Env[MazeObservation, Any]):
 
 
 def _winding_way(size: int) -> list[Cell]:
-    """Return the cells of the way from the goal on: along every other row, and down at its end."""
+    """Return the cells of the path, from the goal on: along every other row, and down at its end."""
     way: list[Cell] = []
     for row in range(size):
         leads_right = row % 4 == 0

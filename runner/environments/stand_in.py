@@ -1,4 +1,4 @@
-"""Environments that show items of their spaces at random: stand-ins where only the spaces are known."""
+"""Environments with random observations, used when only the spaces are known."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ SpaceDict = Mapping[str, Any]
 
 
 class StandIn(gym.Env[Any, Any]):
-    """Random observations, rewards of 0; an episode is truncated after four steps.
+    """Returns random observations and rewards of 0; an episode is truncated after four steps.
 
     Args:
-        observation_space, action_space: as in docs/reference/rllink.md.
+        observation_space, action_space: see docs/reference/rllink.md.
     """
 
     def __init__(self, observation_space: SpaceDict, action_space: SpaceDict) -> None:
@@ -42,7 +42,7 @@ class StandIn(gym.Env[Any, Any]):
 
 
 class MultiAgentStandIn(MultiAgentEnv):
-    """The same for several agents, all of which act in each step.
+    """Like `StandIn` for several agents, all of which act in each step.
 
     Args:
         agents: agent id -> {observation_space, action_space}.
@@ -69,7 +69,7 @@ class MultiAgentStandIn(MultiAgentEnv):
 
 
 def item_of(space: gym.Space[Any]) -> Any:
-    """Return a random item; flags are set, so that an action mask among them allows all actions."""
+    """Return a random item of a space; flags are set, so that action masks allow all actions."""
     return map_leaf_spaces(_leaf_of, space)
 
 

@@ -78,7 +78,7 @@ def test_a_cluster_that_merely_runs_here_is_not_joined(running: tuple[Path, str]
     result = client(folder)
     assert result["address"] != address
     (note,) = result["notes"]
-    assert note.startswith("starting Ray on this machine, for this command alone, with ")
+    assert note.startswith("starting Ray on this machine, only for this command, with ")
     assert result["left"]
 
 
@@ -98,7 +98,7 @@ def test_a_cluster_that_is_named_is_joined(running: tuple[Path, str]) -> None:
 
 def test_an_address_without_a_cluster_is_told(running: tuple[Path, str]) -> None:
     result = client(running[0], "no_address")
-    assert "no Ray cluster can be joined: " in result["error"]
+    assert "cannot join the Ray cluster: " in result["error"]
     assert "   where         ray.address\n   got           no_address\n" in result["error"]
 
 

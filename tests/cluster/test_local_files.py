@@ -53,7 +53,7 @@ def test_a_folder_that_others_may_write_to_is_not_used(folders: Path, monkeypatc
     (folders / "b" / name).chmod(0o777)
     with pytest.raises(ConfigError) as failure:
         ray_temp_dir()
-    assert failure.value.problems[0].expected == "RAY_TMPDIR=FOLDER, a path of at most 39 bytes"
+    assert failure.value.problems[0].fix == "set RAY_TMPDIR=FOLDER with a path of at most 39 bytes"
 
 
 def test_the_token_is_elsewhere_without_a_home(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -35,5 +35,5 @@ def test_a_lost_process_is_told_at_once() -> None:
     command = [sys.executable, "-c", COMMAND]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=WAIT_S, check=False)
-    ends = "Ray ends this command within a minute; a run goes on by resume, a sweep by the same command"
+    ends = "Ray ends this command within a minute; continue a run with resume, a sweep with the same command"
     assert done.stdout == f"Ray's gcs_server (exit code -9) has ended: {ends}\n", done.stderr

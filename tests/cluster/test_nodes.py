@@ -155,11 +155,11 @@ def test_a_run_without_room_for_a_lost_runner_ends_and_says_so(
     nodes.kill(nodes.of_runners()[0])
     out, err = run.communicate(timeout=WAIT_S)
     assert run.returncode == 1
-    assert "the Ray cluster has had no room for 30 s: 1 env runner asks for CPU 2\n" in err
+    assert "the Ray cluster has not had enough free resources for 30 s: 1 env runner needs CPU 2\n" in err
     assert re.search(
         r"where +env runner [01], ray.actor_start_timeout_s\n +got +free: CPU 0 of 2, GPU 0 of 0\n", err
     ), err
-    assert "waiting for resources for 10 s: 1 env runner asks for CPU 2; free: CPU 0 of 2, GPU 0 of 0" in out
+    assert "waiting for resources for 10 s: 1 env runner needs CPU 2; free: CPU 0 of 2, GPU 0 of 0" in out
     assert result_of(tmp_path / "run")["status"] == "failed"
 
 
@@ -169,6 +169,6 @@ def test_an_actor_that_no_node_can_hold_is_refused_at_once(nodes: Nodes, start_m
     run = start_on(nodes, start_main, *PPO, *large)
     _, err = run.communicate(timeout=WAIT_S)
     assert run.returncode == 2
-    assert "no node of the Ray cluster can hold an actor that this run asks for" in err
+    assert "no node of the Ray cluster has enough resources for one of this run's actors" in err
     assert re.search(r"got +CPU 3\n +expected +CPU 0 \(1 node\); CPU 2 \(2 nodes\)\n", err), err
     assert not (tmp_path / "run" / "progress.jsonl").exists()

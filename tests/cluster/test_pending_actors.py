@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from runner.cluster import connection, waits_told
+from runner.cluster import connection, waits_reported
 from tests.conftest import QUICK, Outcome, wait_until
 
 pytestmark = pytest.mark.ray
@@ -40,10 +40,10 @@ def test_who_waits_is_told_again_and_again_until_there_is_a_place(occupant: Any)
     import ray
 
     notes: list[str] = []
-    with waits_told(notes.append, INTERVAL_S):
+    with waits_reported(notes.append, INTERVAL_S):
         waiting = [ray.remote(Occupant).options(num_cpus=2).remote() for _ in range(2)]
         wait_until(lambda: len(notes) >= 2)
-        assert "2 Occupants, each asks for CPU 2; free: CPU 1 of 4, GPU 0 of 0" in notes[-1]
+        assert "2 Occupants, each needs CPU 2; free: CPU 1 of 4, GPU 0 of 0" in notes[-1]
         assert notes[0].startswith("waiting for resources for ")
         ray.kill(occupant)
         assert ray.get([actor.is_there.remote() for actor in waiting]) == [True, True]
@@ -60,7 +60,7 @@ def test_a_run_says_what_its_runners_wait_for(
 ) -> None:
     import ray
 
-    monkeypatch.setattr(connection, "waits_told", partial(waits_told, interval_s=INTERVAL_S))
+    monkeypatch.setattr(connection, "waits_reported", partial(waits_reported, interval_s=INTERVAL_S))
     freed = threading.Timer(4.0, ray.kill, [occupant])
     freed.start()
     more = ("env_runners.num_env_runners=2", "env_runners.num_cpus_per_env_runner=2", "tracking.display=plain")
@@ -69,4 +69,4 @@ def test_a_run_says_what_its_runners_wait_for(
     )
     freed.join()
     assert outcome.code == 0, outcome.err
-    assert re.search(r"s: 2 env runners, each asks for CPU 2; free: CPU [01] of 4, GPU 0 of 0\n", outcome.out)
+    assert re.search(r"s: 2 env runners, each needs CPU 2; free: CPU [01] of 4, GPU 0 of 0\n", outcome.out)

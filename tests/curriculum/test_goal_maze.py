@@ -46,7 +46,10 @@ def test_walls_stop_and_time_ends() -> None:
 
 @pytest.mark.parametrize(
     ("options", "what"),
-    [({"level": 24}, "level must be an integer from 0 to 23, got 24"), ({"levle": 1}, "no option levle")],
+    [
+        ({"level": 24}, "level must be an integer from 0 to 23, got 24"),
+        ({"levle": 1}, "levle is not a known option of GoalMaze"),
+    ],
 )
 def test_options_that_are_not_there_are_refused(options: dict[str, int], what: str) -> None:
     with pytest.raises(ValueError, match=what):

@@ -55,7 +55,7 @@ def test_actions_that_do_nothing_are_left_out() -> None:
 
 
 def test_an_unknown_game_is_named() -> None:
-    with pytest.raises(ValueError, match=r"game is one of asterix, breakout, .*, not 'pong'"):
+    with pytest.raises(ValueError, match=r"game must be one of asterix, breakout, .*, got 'pong'"):
         MinAtar("pong")
 
 

@@ -144,11 +144,11 @@ def test_an_interrupted_game_goes_on() -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ({"name": "os.path"}, "os.path is no module of pettingzoo or mpe2"),
-        ({"name": "mpe2.simple_spred_v3"}, "there is no mpe2.simple_spred_v3; did you mean simple_spread_v3?"),
-        ({"name": "pettingzoo.utils"}, "pettingzoo.utils is no environment"),
-        ({"name": TICTACTOE, "kind": "parallel"}, f"{TICTACTOE} has no parallel form, use kind: turn_based"),
-        ({"name": TICTACTOE, "kind": "turns"}, "kind is auto, parallel or turn_based, not 'turns'"),
+        ({"name": "os.path"}, "os.path is not a module of pettingzoo or mpe2"),
+        ({"name": "mpe2.simple_spred_v3"}, "module mpe2.simple_spred_v3 not found; did you mean simple_spread_v3?"),
+        ({"name": "pettingzoo.utils"}, "pettingzoo.utils is not an environment"),
+        ({"name": TICTACTOE, "kind": "parallel"}, f"{TICTACTOE} does not support kind: parallel, use kind: turn_based"),
+        ({"name": TICTACTOE, "kind": "turns"}, "kind must be auto, parallel or turn_based, got 'turns'"),
     ],
 )
 def test_environments_that_are_not_there(arguments: dict[str, Any], what: str) -> None:

@@ -276,7 +276,7 @@ def test_weights_arrive_at_the_runners() -> None:
 @pytest.mark.ray
 def test_resources_that_are_not_there_are_refused(ray_cluster: None) -> None:
     overrides = [*QUICK, "env_runners.num_env_runners=2", "env_runners.num_gpus_per_env_runner=1"]
-    with pytest.raises(ConfigError, match=r"can never give[\s\S]*got +GPU 2[\s\S]*expected +GPU 0"):
+    with pytest.raises(ConfigError, match=r"does not have the resources[\s\S]*got +GPU 2[\s\S]*expected +GPU 0"):
         Trainer.from_experiment(CARTPOLE, overrides)
     with pytest.raises(ConfigError, match=r"got +CPU 200[\s\S]*expected +CPU 4"):
         Trainer.from_experiment(CARTPOLE, [*QUICK, "env_runners.num_env_runners=200"])

@@ -214,7 +214,7 @@ def test_a_call_that_kills_is_repeated_once(caller: ReplayingActor, caplog: pyte
         with pytest.raises(ActorDied):
             fatal.result()
         assert caller.restore() is can_be_restored
-    assert "env runner 0 cannot be restored: a new one takes its place" in caplog.text
+    assert "env runner 0 cannot be restored: a new one replaces it" in caplog.text
 
 
 @pytest.mark.slow
@@ -258,7 +258,7 @@ def test_a_runner_that_does_not_take_its_own_state_is_lost(caller: ReplayingActo
     with pytest.raises(ActorDied):
         lost.result()
     assert caller.restore()
-    with pytest.raises(ActorDied, match="does not take a snapshot of its own state"):
+    with pytest.raises(ActorDied, match="cannot restore a snapshot of its state"):
         lost.result()
     assert not caller.restore()
 

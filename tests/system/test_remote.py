@@ -223,7 +223,7 @@ def test_resources_that_are_never_there_are_refused_at_once(run_main: Run, tmp_p
         ConfigError(
             [
                 Problem(
-                    "the Ray cluster can never give the resources this run asks for",
+                    "the Ray cluster does not have the resources that this run needs",
                     where=(
                         "env_runners.num_env_runners, evaluation.evaluation_num_env_runners, "
                         "env_runners.num_cpus_per_env_runner, num_gpus_per_env_runner"

@@ -531,7 +531,7 @@ def test_more_than_the_cluster_has_is_refused_at_once(ray_cluster: None, tmp_pat
     with pytest.raises(ConfigError) as caught:
         Trainer.from_experiment("bc_cartpole", overrides)
     problem = Problem(
-        "the Ray cluster can never give the resources this run asks for",
+        "the Ray cluster does not have the resources that this run needs",
         "evaluation.evaluation_num_env_runners, env_runners.num_cpus_per_env_runner, num_gpus_per_env_runner, "
         "offline.map_batches_kwargs (pre-learners, and one CPU to read)",
         "CPU 5",
