@@ -35,130 +35,128 @@ NUM_ENV_RESTARTS = "env_runners/num_env_restarts"
 SAMPLE_BYTES = "env_runners/sample_bytes_per_env_step"
 IDLE_S, NUM_READY = "timers/env_runner_idle", "env_runners/num_samples_ready"
 LEARNER_IDLE_S = "timers/learner_idle"
-_COMPILE_METRICS = {COMPILE_S: "seconds this iteration spent compiling updates; only where it did"}
+_COMPILE_METRICS = {COMPILE_S: "seconds this iteration spent compiling updates; missing if it compiled none"}
 
 _RUN_METRICS: Mapping[str, str] = {
-    "training_iteration": "iterations done, from 1",
-    "num_env_steps_sampled": "env steps sampled in this iteration; recorded ones that were read, where nothing samples",
-    "num_env_steps_sampled_lifetime": "such env steps so far; the step axis of all plots",
-    "num_env_steps_trained_lifetime": "rows that went through an update so far, each counted once",
-    "num_gradient_steps_lifetime": "gradient steps so far, of several modules the most of any one",
+    "training_iteration": "number of the iteration, from 1",
+    "num_env_steps_sampled": "env steps sampled in this iteration; recorded steps if nothing is sampled",
+    "num_env_steps_sampled_lifetime": "env steps sampled so far; the x-axis of plots",
+    "num_env_steps_trained_lifetime": "rows trained on so far, counted once per update",
+    "num_gradient_steps_lifetime": "gradient steps so far; with several modules, the largest number",
     "training_intensity": "rows trained on for each sampled env step so far",
     "num_episodes_lifetime": "episodes finished so far",
-    "env_steps_per_s": "env steps of this iteration per second, sampling and update together",
-    "time_this_iter_s": "seconds this iteration took",
-    "time_total_s": "seconds of training so far, over all resumes",
-    "timers/learner_update": "seconds of updates this iteration, learner pipeline included, in the slowest learner",
-    "timers/learner_connector": "seconds this iteration spent in the learner pipeline",
-    "timers/synch_weights": "seconds this iteration spent sending weights and connector states to env runners",
+    "env_steps_per_s": "env steps per second of this iteration, including updates",
+    "time_this_iter_s": "duration of this iteration in seconds",
+    "time_total_s": "seconds of training so far, including the time before resumes",
+    "timers/learner_update": "seconds the slowest learner spent on updates, including its learner pipeline",
+    "timers/learner_connector": "seconds spent in the learner pipeline",
+    "timers/synch_weights": "seconds spent on sending weights and connector states to env runners",
     "fault_tolerance/num_learner_restarts": "restarts of the remote learners so far",
 }
 
 _ONLINE_METRICS: Mapping[str, str] = {
-    "timers/env_runner_sampling": "seconds this iteration spent sampling, or waiting for env runners",
+    "timers/env_runner_sampling": "seconds spent on sampling or on waiting for env runners",
     NUM_RESTARTS: "env runners restarted so far",
     NUM_HEALTHY: "env runners that answered in this iteration",
 }
 
 _REMOTE_METRICS = {
-    SAMPLE_BYTES: "bytes that the samples of remote env runners take in Ray's object store for each env step; one "
-    "sample in 16 is measured"
+    SAMPLE_BYTES: "bytes per env step in Ray's object store, without weights; measured on every 16th sample"
 }
 
 _ASYNC_METRICS: Mapping[str, str] = {
-    WEIGHTS_LAG_MEAN: "updates between the weights that acted and the ones that were updated, mean over sampled steps; "
-    "without replayed ones. Where all are replayed: between the weights that acted and the newest ones when the sample "
-    "was taken",
-    WEIGHTS_LAG_MAX: "largest number of such updates in this iteration",
-    IDLE_S: "seconds that remote env runners waited to be asked, of all of them together, for what this iteration took",
-    LEARNER_IDLE_S: "seconds of this iteration in which nothing was updated",
-    NUM_READY: "samples that were ready at the end of the iteration and had not been taken",
+    WEIGHTS_LAG_MEAN: "mean age of the weights that sampled the trained steps, in updates; with replay, the age when "
+    "the sample arrived",
+    WEIGHTS_LAG_MAX: "largest age of these weights in this iteration",
+    IDLE_S: "seconds that remote env runners waited for requests, summed over env runners",
+    LEARNER_IDLE_S: "seconds of this iteration without an update",
+    NUM_READY: "samples that were ready but unused at the end of the iteration",
 }
 
 
-_RESTART_METRICS = {NUM_ENV_RESTARTS: "sub-environments of this run's env runners that failed and were made anew"}
+_RESTART_METRICS = {NUM_ENV_RESTARTS: "sub-environments that failed and were restarted so far"}
 
 QUARANTINED = "rllink/quarantined/"  # and the name of a client
 _EXTERNAL_METRICS: Mapping[str, str] = {
-    "rllink/num_clients": "simulators that are connected",
+    "rllink/num_clients": "connected simulators",
     "rllink/weights_seq_no": "number of the newest weights, summed over servers",
-    "rllink/num_env_steps_received": "env steps that simulators have sent since the start of the run",
-    "rllink/num_env_steps_acted": "env steps whose actions the servers have chosen since the start of the run",
-    "rllink/num_env_steps_stale": "env steps that were refused since the start of the run: their weights were too old",
-    "rllink/num_episodes_lost": "open episodes that were truncated since the start of the run, their simulators gone",
-    "rllink/num_clients_with_episodes": "connected simulators with recently finished episodes; a stop criterion on a "
-    "return waits for more than half of three or more",
-    "rllink/num_clients_quarantined": "simulators whose episodes are left out, as their returns are far outside the "
-    "others'; the report names them",
-    "rllink/num_env_steps_quarantined": "env steps that were left out since the start of the run",
-    "rllink/num_requests_refused": "requests that were answered with an error since the start of the run",
+    "rllink/num_env_steps_received": "env steps received from simulators since the start of the run",
+    "rllink/num_env_steps_acted": "env steps whose actions servers computed since the start of the run",
+    "rllink/num_env_steps_stale": "env steps rejected since the start of the run because their weights were too old",
+    "rllink/num_episodes_lost": "open episodes truncated since the start of the run: their simulator disconnected",
+    "rllink/num_clients_with_episodes": "connected simulators with recently finished episodes; with three or more "
+    "simulators, stop criteria on returns wait for more than half of them",
+    "rllink/num_clients_quarantined": "connected simulators in quarantine: their episodes are skipped because their "
+    "returns are unlike all others",
+    "rllink/num_env_steps_quarantined": "env steps skipped by quarantine since the start of the run",
+    "rllink/num_requests_refused": "requests answered with an error since the start of the run",
 }
 
 _OFFLINE_METRICS: Mapping[str, str] = {
-    "timers/offline_sampling": "seconds this iteration waited for train batches",
+    "timers/offline_sampling": "seconds spent on waiting for train batches",
     "offline_data/num_rows_read_lifetime": "train rows that pre-learners made for this process; kept rows count once",
-    "offline_data/rows_read_per_s": "such rows per second since the last iteration ended",
-    "offline_data/queued_blocks_read": "blocks that wait to be read, in this pass and further passes",
-    "offline_data/queued_blocks_prelearner": "blocks that wait for a pre-learner",
-    "offline_data/queued_blocks_learner": "blocks that wait for the learner",
+    "offline_data/rows_read_per_s": "these rows per second in this iteration",
+    "offline_data/queued_blocks_read": "blocks waiting to be read, including further passes",
+    "offline_data/queued_blocks_prelearner": "blocks waiting for a pre-learner",
+    "offline_data/queued_blocks_learner": "blocks waiting for the learner",
 }
 
 _BUFFER_METRICS: Mapping[str, str] = {
-    "capacity": "env steps that the buffer can hold, of all modules together",
-    "num_env_steps": "env steps that it holds",
-    "num_bytes": "memory that it has taken, in bytes",
-    "age_of_oldest": "batches that were sampled since its oldest row was written",
-    "mean_priority": "mean priority of its rows, where they are prioritised",
-    "num_shard_restarts": "lost shards that were replaced so far, where it has shards",
+    "capacity": "env steps that the buffer can store, summed over modules",
+    "num_env_steps": "env steps stored",
+    "num_bytes": "allocated memory in bytes",
+    "age_of_oldest": "batches sampled since its oldest row was written",
+    "mean_priority": "mean priority of the rows; prioritised buffers only",
+    "num_shard_restarts": "shards replaced after a crash so far; sharded buffers only",
 }
 
 _METRICS_OF_RESOURCES = {ENV_RUNNERS: _ONLINE_METRICS, RECORDED_DATA: _OFFLINE_METRICS}
 
 _EPISODE_METRICS: Mapping[str, str] = {
     "episode_return_mean": "mean undiscounted return of finished episodes",
-    "episode_return_min": "lowest of these returns",
-    "episode_return_max": "highest of these returns",
+    "episode_return_min": "lowest return of these episodes",
+    "episode_return_max": "highest return of these episodes",
     "episode_len_mean": "mean length of finished episodes, in env steps",
-    "episode_len_min": "shortest of these lengths",
-    "episode_len_max": "longest of these lengths",
+    "episode_len_min": "shortest length of these episodes",
+    "episode_len_max": "longest length of these episodes",
     "num_episodes": "episodes finished in this iteration",
-    "num_env_steps_sampled": "env steps stepped in this iteration",
-    "num_observations_outside_space": "observations of these steps with a value outside of the bounds of their Box",
+    "num_env_steps_sampled": "env steps of this iteration",
+    "num_observations_outside_space": "observations of this iteration with a value outside their Box",
 }
 
 _LEARNER_METRICS: Mapping[str, str] = {
-    "total_loss": "what the optimiser minimised, mean over minibatches",
+    "total_loss": "loss that the optimiser minimises, mean over minibatches",
     "policy_loss": "loss of the policy (PPO: negative clipped surrogate), mean over minibatches",
     "vf_loss": "loss of the value function (PPO: squared error, capped), mean over minibatches",
     "entropy": "entropy of the policy in nats, mean over the last epoch",
     "mean_kl_loss": "KL from the sampling policy to the updated one in nats, mean over the last epoch",
     "curr_kl_coeff": "weight of the KL penalty in this update",
     "curr_entropy_coeff": "weight of the entropy bonus in this update",
-    "qf_loss": "squared TD error of the Q functions, their sum, mean over minibatches",
-    "cql_loss": "log-sum-exp of Q over actions minus Q of the recorded ones, unweighted, sum over the Q functions",
-    "alpha_loss": "loss of the entropy's weight alpha",
-    "alpha_value": "weight of the policy's entropy",
+    "qf_loss": "squared TD error, summed over the Q functions, mean over minibatches",
+    "cql_loss": "log-sum-exp of Q over actions minus Q of recorded actions, summed over the Q functions",
+    "alpha_loss": "loss of the entropy weight alpha",
+    "alpha_value": "entropy weight alpha",
     "alpha_prime_value": "Lagrange multiplier of the conservative term; 1 without lagrangian",
-    "qf_mean": "mean Q of the recorded or replayed actions",
+    "qf_mean": "mean Q of recorded or replayed actions",
     "vf_mean": "mean value of the recorded observations",
     "logp_mean": "mean log probability of the policy's own actions",
     "mean_weight": "mean weight of the recorded actions' log probabilities",
     "squared_advantages": "mean squared advantage",
     "moving_average_sqd_adv_norm": "moving average of squared advantages; its root divides the advantages",
-    "curr_bc_iters_left": "gradient steps in which the policy still clones the recorded behaviour",
+    "curr_bc_iters_left": "remaining gradient steps of behaviour cloning",
     "num_minibatch_updates": "gradient steps in this iteration",
 }
 
 # Metrics of each optimiser, whose name stands in the braces.
 _OPTIMIZER_METRICS: Mapping[str, str] = {
     "{}_optimizer_learning_rate": "learning rate of this update",
-    "gradients_{}_optimizer_global_norm": "norm of the gradient before clipping, mean over minibatches",
+    "gradients_{}_optimizer_global_norm": "gradient norm before clipping, mean over minibatches",
 }
 
 
 _RETURNS_BY_ID: Mapping[str, str] = {
-    "agent": "mean undiscounted return of this agent alone",
-    "module": "mean undiscounted return of the agents that this module acts for, each alone",
+    "agent": "mean undiscounted return of this agent",
+    "module": "mean undiscounted return per agent of this module",
 }
 
 
@@ -212,7 +210,7 @@ def producible_metrics(
         for name, meaning in _learner_metrics(config.algorithm_of(module_id)).items():
             names[f"learners/{module_id}/{name}"] = meaning
     if has_evaluation:
-        names["timers/evaluation"] = "seconds this iteration spent in evaluation"
+        names["timers/evaluation"] = "seconds spent on evaluation"
     trained = config.multi_agent.trained_modules(list(agents_by_module or {}))
     agents = [agent for module_id in trained for agent in (agents_by_module or {})[module_id]]
     return names | offline_evaluation_metrics(config.evaluation, agents)

@@ -1,4 +1,4 @@
-"""The glossary of metrics."""
+"""The reference of metrics."""
 
 from __future__ import annotations
 
@@ -8,21 +8,29 @@ from pathlib import Path
 from runner.config import build_experiment_config, compose_experiment
 from runner.config.metrics import producible_metrics
 
-PAGE = Path(__file__).parent.parent.parent / "docs/guides/callbacks_and_metrics.md"
-RESTARTS = "env_runners.restart_failed_sub_environments=true"
+PAGE = Path(__file__).parent.parent.parent / "docs/reference/metrics_and_files.md"
+RUNS = (
+    ("ppo_cartpole", "learners.compile=true"),
+    ("impala_cartpole", "env_runners.restart_failed_sub_environments=true"),
+    ("sac_pendulum",),
+    ("td3_pendulum",),
+    ("rainbow_cartpole",),
+    ("apex_cartpole",),
+    ("bc_cartpole", "offline.input_=data"),
+    ("marwil_cartpole", "offline.input_=data"),
+    ("iql_pendulum", "offline.input_=data"),
+    ("cql_pendulum", "offline.input_=data"),
+    ("ppo_external_cartpole",),
+)
 
 
 def test_the_page_lists_every_metric_with_its_meaning() -> None:
-    in_rounds = metrics_of("ppo_cartpole")
-    asynchronously = metrics_of("impala_cartpole", RESTARTS)
-    own = ("env_runners/weights_lag_mean", "env_runners/weights_lag_max")
-    own = (*own, "timers/env_runner_idle", "timers/learner_idle", "env_runners/num_samples_ready")
-    own = (*own, "env_runners/sample_bytes_per_env_step", "env_runners/num_env_restarts")
-    lags = {name: asynchronously[name] for name in own}
-    rows = dict(
-        re.findall(r"^\| `(.+?)` \| (.+) \|$", PAGE.read_text().partition("\n## Metrics\n")[2], flags=re.MULTILINE)
-    )
-    assert rows == in_rounds | lags
+    text = PAGE.read_text().partition("\n### Leagues")[0]
+    rows = dict(re.findall(r"^\| `([^`<>]+)` \| (.+) \|$", text, re.MULTILINE))
+    metrics = {name: meaning for run in RUNS for name, meaning in metrics_of(*run).items()}
+    of_evaluation = {name.removeprefix("evaluation/") for name in metrics if name.startswith("evaluation/")}
+    assert of_evaluation <= rows.keys()
+    assert rows == {name: meaning for name, meaning in metrics.items() if not name.startswith("evaluation/")}
 
 
 def metrics_of(experiment: str, *overrides: str) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Links of docs pages lead to existing targets; the code that docs/explanation/concepts.md names exists."""
+"""Links of docs pages lead to existing targets; the code that docs/explanation names exists."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.structure.measures import calls_from_the_loop_to_the_loss
 
 PAGES = sorted(str(path.relative_to(ROOT)) for path in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 CONCEPTS = ROOT / "docs/explanation/concepts.md"
+PARTS = ROOT / "docs/explanation/parts.md"
 LINK = re.compile(r"\[([^\[\]]*)\]\(([^()\s]+)\)")
 SMALL = (
     "env_runners.num_envs_per_env_runner=2",
@@ -57,8 +58,9 @@ def names_defined_in(file: Path) -> set[str]:
 
 
 def test_linked_code_is_there() -> None:
-    named = [(text.strip("`"), file) for text, file in links_of(CONCEPTS) if file.suffix == ".py"]
-    assert len(named) > 30
+    links = [*links_of(CONCEPTS), *links_of(PARTS)]
+    named = [(text.strip("`"), file) for text, file in links if file.suffix == ".py"]
+    assert len(named) > 60
     assert not [f"{name} in {file}" for name, file in named if name not in names_defined_in(file)]
 
 
@@ -88,11 +90,11 @@ def test_example_of_a_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is saved, resumed, and reset when its settings change."""
     (example,) = [
         block
-        for block in re.findall(r"^```python\n(.*?)^```", CONCEPTS.read_text(), re.DOTALL | re.MULTILINE)
+        for block in re.findall(r"^```python\n(.*?)^```", PARTS.read_text(), re.DOTALL | re.MULTILINE)
         if "(Part)" in block
     ]
     names: dict[str, Any] = {}
-    exec(compile(example, "concepts.md", "exec"), names)
+    exec(compile(example, "parts.md", "exec"), names)
 
     def trainer_with(decay: float) -> tuple[Trainer, Any]:
         part = names["WeightAverage"](decay)
