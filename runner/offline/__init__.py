@@ -1,6 +1,6 @@
-"""Recorded data: read, written, converted, inspected; and learning from them.
+"""Read, write, convert and inspect recorded data, and learn from it.
 
-`open_source` reads what others or we have recorded, `EpisodeWriter` records, `OfflineData` makes train batches.
+`open_source` reads data of `runner` and other libraries, `EpisodeWriter` records, `OfflineData` makes train batches.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from runner.offline.writing.conversion import ConversionReport, convert
     from runner.offline.writing.writer import EpisodeWriter, WriteFailed, WriteReport, prepare_output
 
-# Public name -> submodule; imported on first use: training needs torch, reading does not.
+# Public name -> submodule, imported on first use because only training needs torch.
 _EXPORTS: dict[str, str] = {
     "ConversionReport": "writing.conversion",
     "DataError": "files.data_error",

@@ -30,11 +30,11 @@ def no_path(got: str, nearest: str | None = None, where: str = "offline.input_")
 
 def no_data_files(got: str) -> Problem:
     kinds = ".parquet, .pq, .json, .jsonl, .ndjson, .csv, .h5, .hdf5"
-    return Problem("this folder has no data files: TMP/data", "offline.input_", got, kinds)
+    return Problem("folder TMP/data does not contain data files", "offline.input_", got, kinds)
 
 
 def unknown_filesystem(where: str) -> Problem:
-    return Problem("unknown file system", where, "s4", "gcs, s3, abs, local, a class")
+    return Problem("unknown file system", where, "s4", "gcs, s3, abs, local, or a class path")
 
 
 def damaged_parquet(where: str) -> Problem:
@@ -50,12 +50,12 @@ def unreadable(kind: str, reason: str, where: str) -> Problem:
 
 
 def no_json(reason: str, where: str, got: str) -> Problem:
-    return Problem(f"a line is no JSON: {reason}", where, got)
+    return Problem(f"this line is not valid JSON: {reason}", where, got)
 
 
 def pickles_allowed() -> Problem:
     return Problem(
-        "objects in recorded data are not unpickled, as that would run code in the files",
+        "objects in recorded data are not unpickled, because that runs code from the files",
         "offline.input_read_method_kwargs.allow_pickle",
         "True",
     )
@@ -70,10 +70,11 @@ def episode_columns(without: str = "") -> str:
 
 def unnamed_column(name: str, where: str, columns: str, nearest: str) -> Problem:
     return Problem(
-        f"there is no column {name}; name it: offline.input_read_schema.{name}=COLUMN",
+        f"there is no column {name}",
         where,
         expected=f"columns: {columns}",
         nearest=nearest,
+        fix=f"set offline.input_read_schema.{name}=COLUMN",
     )
 
 
@@ -92,15 +93,16 @@ def no_column(name: str, where: str, expected: str, *, got: str | None = None, n
 
 def mixed_columns(difference: str) -> Problem:
     return Problem(
-        f"the files do not hold the same columns: {difference}",
+        f"the files have different columns: {difference}",
         "TMP/data/episodes-0-000001.parquet",
-        expected="the columns of TMP/data/episodes-0-000000.parquet; or a pattern that names the files of one module; "
-        "or offline.input_read_method_kwargs.columns=[obs,actions,rewards,...]",
+        expected="the columns of TMP/data/episodes-0-000000.parquet",
+        fix="use a pattern that matches the files of one module, or set "
+        "offline.input_read_method_kwargs.columns=[obs,actions,rewards,...]",
     )
 
 
 def mixed_episodes(kind: str, first: str, where: str) -> Problem:
-    return Problem(f"some files hold {kind}, others do not: {first} and this one", where)
+    return Problem(f"some files contain {kind} and others do not: {first} and this file", where)
 
 
 # --- Values
@@ -115,42 +117,42 @@ def not_finite(episode: str, step: int, where: str, got: str = "nan") -> Problem
 
 
 def no_number(where: str, got: str) -> Problem:
-    return Problem("a reward is one number a step", where, got)
+    return Problem("a reward must be one number per step", where, got)
 
 
 def other_shape(where: str, got: str, first: str) -> Problem:
-    expected = f"{first}, the shape of the first row"
-    return Problem("rows of one column must have one shape", where, f"shape {got}", expected)
+    expected = f"{first}, like the first row"
+    return Problem("rows of a column must have the same shape", where, f"shape {got}", expected)
 
 
 # --- Episodes
 
 
 def no_complete_step(where: str = "TMP/data/a.parquet") -> Problem:
-    return Problem("there is no complete step in these data", where)
+    return Problem("these data do not contain a complete step", where)
 
 
 def step_twice(step: int, episode: str, where: str) -> Problem:
     return Problem(
-        f"step {step} of episode {episode} is there twice", where, expected="ids that are unique over all files"
+        f"step {step} of episode {episode} occurs twice", where, fix="use ids that are unique over all files"
     )
 
 
 def after_its_end(episode: str, step: int, where: str) -> Problem:
     return Problem(
-        f"episode {episode} goes on after step {step}, which ends it",
+        f"episode {episode} continues after step {step}, which ends it",
         where,
-        expected="an end flag in the last row of an episode only",
+        fix="set end flags only in the last row of an episode",
     )
 
 
 def no_trajectories(needs: str, where: str) -> Problem:
     return Problem(
-        f"{needs} needs whole trajectories, and the rows of these data belong to none: they have neither eps_id nor t "
-        "nor end flags, so that each is an episode of one step",
+        f"{needs} needs trajectories, but these rows have neither eps_id, t nor end flags, so each is an episode of "
+        "one step",
         where,
-        expected="columns eps_id and t, or end flags in the order of the steps, under these names or named by "
-        "offline.input_read_schema; or what learns from single steps, for example bc without memory",
+        fix="add columns eps_id and t, or end flags in the order of the steps, under these names or mapped by "
+        "offline.input_read_schema; or use an algorithm for single steps, for example bc without memory",
     )
 
 
@@ -164,9 +166,9 @@ def does_not_fit(name: str, where: str, got: str, expected: str) -> Problem:
 
 def of_a_single_agent(where: str) -> Problem:
     return Problem(
-        "these data are of a single agent, and the experiment has several",
+        "these data come from a single agent, but the experiment has several",
         where,
-        expected="data that say whose each episode is, of agent_0, agent_1",
+        expected="data that name the agent of each episode, one of agent_0, agent_1",
     )
 
 
@@ -174,12 +176,12 @@ def of_a_single_agent(where: str) -> Problem:
 
 
 def has_data(file: str, folder: str) -> Problem:
-    expected = "an empty folder, or offline.output_append=true to add files to these"
-    return Problem(f"the folder has data already: {file}", "offline.output", folder, expected)
+    fix = "use an empty folder, or set offline.output_append=true to add files to these"
+    return Problem(f"the folder already contains data: {file}", "offline.output", folder, fix=fix)
 
 
 def output_is_a_file(path: str) -> Problem:
-    return Problem("a folder is needed to record in, this is a file", "offline.output", path)
+    return Problem("this is a file, but recording needs a folder", "offline.output", path)
 
 
 def not_writable(reason: str, folder: str) -> Problem:
@@ -188,19 +190,19 @@ def not_writable(reason: str, folder: str) -> Problem:
 
 def unknown_write_method(got: str, nearest: str) -> Problem:
     return Problem(
-        "there is no such way to write",
+        "unknown write method",
         "offline.output_write_method",
         got,
         "write_bigquery, write_clickhouse, write_csv, write_delta, write_iceberg, write_json, write_kafka, "
         "write_lance, write_mongo, write_orc, write_parquet, write_snowflake, write_sql, write_tfrecords, "
-        "write_webdataset; or package.module.function of your own, which takes a Ray data set",
+        "write_webdataset; or package.module.function that takes a Ray data set",
         nearest,
     )
 
 
 def unknown_option_of_parquet(got: str) -> Problem:
     return Problem(
-        "write_parquet has no option compresion",
+        "write_parquet takes no option compresion",
         "offline.output_write_method_kwargs",
         got,
         "column_encoding, compression, compression_level, data_page_version, dictionary_pagesize_limit, "

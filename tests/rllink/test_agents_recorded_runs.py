@@ -151,7 +151,7 @@ def test_killed_and_resumed_while_agents_play(processes: Processes, tmp_path: Pa
     num_recorded = check_recorded_as_played(data, log)
     assert num_recorded > 100
     assert f"recorded {num_recorded:,} episodes" in output
-    assert "without beginning or end" not in output
+    assert " incomplete)" not in output
 
 
 @pytest.mark.slow

@@ -122,7 +122,7 @@ def test_what_ends_over_messages_is_recorded_whole(record: Callable[..., Recorde
     (longest,) = [episode for episode in on_disk if len(episode) == 30]
     assert same(longest, whole)  # observations as they were sent, not as the filter made them
     assert longest.get_extra_model_outputs("action_logp").shape == (30,)
-    assert "1 that had not ended are left out; 2 without beginning or end" in str(recorded)
+    assert "(left out: 1 unfinished, 2 incomplete)" in str(recorded)
 
 
 def test_the_task_that_a_client_says_is_recorded_over_a_checkpoint(

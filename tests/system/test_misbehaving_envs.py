@@ -182,7 +182,7 @@ def test_episodes_that_broke_off_are_not_recorded(run_main: Run, tmp_path: Path)
     assert outcome.code == 0, outcome.err
     num_episodes = result_of(tmp_path / "run")[NUM_EPISODES]
     assert f"{num_episodes:,} episodes" in outcome.out
-    assert "without beginning or end are left out" in outcome.out
+    assert " incomplete)" in outcome.out
 
 
 # -- where the settings do not apply ---------------------------------------------------------------------------------

@@ -160,7 +160,7 @@ class ReadsOneEpisode(NpzFormat):
         (ReadsEverything, "a source that is narrowed gives other columns"),
         (SkipsBrokenFiles, "files that are cut off are read"),
         (NamesNoFile, "the error about a damaged file does not name it"),
-        (ReadsNothing, "there is no complete step in these data"),
+        (ReadsNothing, "these data do not contain a complete step"),
         (ReadsOneEpisode, "the check needs at least two episodes, and one of several steps"),
     ],
 )

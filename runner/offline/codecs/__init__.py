@@ -1,1 +1,1 @@
-"""Columns of recorded data, and how each format stores them: decoded without pickle."""
+"""Decode and encode the columns of each format of recorded data, without pickle."""

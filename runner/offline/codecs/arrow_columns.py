@@ -1,11 +1,12 @@
-"""Arrays and infos as Arrow arrays and back, without a copy where Arrow allows it.
+"""Convert arrays and infos to Arrow arrays and back, without copies if Arrow allows it.
 
-Infos are one line of JSON each: arrays and numpy scalars are `{"dtype": "<f4", "shape": [2], "array": [0.5, 1.0]}` (a
-scalar's shape is null), tuples `{"tuple": [...]}`, bytes `{"bytes": base64}`, dicts with other keys than text (or with
-the keys of these forms) `{"map": [[key, value], ...]}`. Any other object is kept as its text.
+Each info is one line of JSON. Arrays and numpy scalars are `{"dtype": "<f4", "shape": [2], "array": [0.5, 1.0]}`, with
+shape null for a scalar. Tuples are `{"tuple": [...]}` and bytes `{"bytes": base64}`. Dicts with keys other than text,
+or with the keys of these forms, are `{"map": [[key, value], ...]}`. Any other object is stored as text.
 
-In columns of arrays, a row of rank 0 is a value, of rank 1 a fixed-size list, of higher rank its bytes (Parquet reads
-bytes 25 times as fast as lists); text is text, complex numbers are bytes. Rows without numbers have no column at all.
+In array columns, a row of rank 0 is a value and a row of rank 1 a fixed-size list. A row of higher rank is stored as
+bytes, which Parquet reads 25 times as fast as lists. Text stays text, and complex numbers are bytes. Rows without
+numbers do not get a column.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ _MAX_TEXT = 1000
 
 
 def info_to_json(info: dict[str, Any]) -> str:
-    """Return one info as text."""
+    """Return an info as JSON."""
     return json.dumps(_to_plain(info), separators=(",", ":")) if info else _EMPTY
 
 
 def info_from_json(text: str | None) -> dict[str, Any]:
-    """Invert `info_to_json`; raises `ValueError` for what is no JSON object."""
+    """Invert `info_to_json`. Raises `ValueError` if the text is not a JSON object."""
     if not text or text == _EMPTY:
         return {}
     info = _from_plain(json.loads(text))
     if not isinstance(info, dict):
-        raise ValueError(f"an info is a JSON object, got {text[:80]}")
+        raise ValueError(f"an info must be a JSON object, got {text[:80]}")
     return info
 
 
@@ -97,12 +98,12 @@ def _array_from_plain(value: dict[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class RecordedInfos:
-    """The infos of a block that was read: JSON until somebody asks. Row e of `texts` holds the infos of chunk e."""
+    """Infos of a recorded block, decoded on access. Row e of `texts` holds the infos of chunk e."""
 
-    texts: pa.ChunkedArray | pa.Array  # (E,) list<string>, null: all empty
+    texts: pa.ChunkedArray | pa.Array  # (E,) list<string>; null if all are empty
 
     def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        """Return `num_rows` infos of the chunk's observations, preceded by `num_before` empty ones; None: all empty."""
+        """Return `num_before` empty infos and the first `num_rows` infos of the chunk, or None if all are empty."""
         texts: list[str] | None = self.texts[chunk].as_py()
         if texts is None:
             return None
@@ -110,7 +111,7 @@ class RecordedInfos:
 
 
 def infos_to_arrow(rows: Sequence[list[dict[str, Any]] | None]) -> pa.Array | None:
-    """Return (E,) list<string> of the infos of E chunks; None where there are none in any."""
+    """Return the infos of E chunks as list<string> (E,), or None if all are empty."""
     texts = [None if infos is None or not any(infos) else [info_to_json(info) for info in infos] for infos in rows]
     if all(text is None for text in texts):
         return None
@@ -118,7 +119,7 @@ def infos_to_arrow(rows: Sequence[list[dict[str, Any]] | None]) -> pa.Array | No
 
 
 def value_type(leaf: Leaf) -> pa.DataType | None:
-    """Return the Arrow type of one row; None where a row holds nothing."""
+    """Return the Arrow type of one row, or None if a row is empty."""
     if leaf.num_bytes == 0 and not leaf.is_text:
         return None
     if leaf.size == 0:
@@ -145,7 +146,7 @@ def values_to_arrow(array: Array, leaf: Leaf) -> pa.Array:
     """Return the rows (rows, ...) of a leaf as an Arrow array of `value_type(leaf)`."""
     type_ = value_type(leaf)
     if type_ is None:
-        raise ValueError(f"{leaf.column}: rows of shape {leaf.shape} have no values")
+        raise ValueError(f"{leaf.column}: rows of shape {leaf.shape} do not contain values")
     rows = len(array)
     array = np.ascontiguousarray(array.astype(leaf.dtype, copy=False))
     if pa.types.is_fixed_size_binary(type_):
@@ -158,10 +159,10 @@ def values_to_arrow(array: Array, leaf: Leaf) -> pa.Array:
 
 
 def values_from_arrow(values: pa.Array, leaf: Leaf) -> Array:
-    """Invert `values_to_arrow`; the array is read-only where it is a view of Arrow's memory.
+    """Invert `values_to_arrow`. The array is read-only if it is a view of Arrow's memory.
 
     Raises:
-        ValueError: the array has another type than the leaf says, or nulls.
+        ValueError: the array contains nulls or does not have the leaf's type.
     """
     expected = value_type(leaf)
     if values.type != expected:
@@ -187,7 +188,7 @@ def _widened(flat: Array, leaf: Leaf) -> Array:
 
 
 def _cast_names(values: pa.Array, expected: pa.DataType | None, leaf: Leaf) -> pa.Array:
-    """Return whether types are equal; lists may differ in the name of their items and in whether these can be null."""
+    """Cast lists that only differ in the name or nullability of their items."""
     try:
         if expected is not None and _value_kind(values.type) == _value_kind(expected):
             return values.cast(expected)
@@ -201,7 +202,7 @@ def _value_kind(type_: pa.DataType) -> Any:
 
 
 def concat_arrays(parts: list[Array], leaf: Leaf) -> Array:
-    """Return all rows; the only part as it is."""
+    """Concatenate all rows. A single part is returned without a copy."""
     if len(parts) == 1:
         return parts[0]
     return np.concatenate(parts) if parts else np.empty((0, *leaf.shape), leaf.dtype)

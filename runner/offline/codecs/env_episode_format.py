@@ -1,18 +1,18 @@
-"""Our format of env episodes of several agents: Parquet with one row an env episode, columns of lists for each agent.
+"""Native format of multi-agent env episodes: Parquet with one row per env episode and list columns for each agent.
 
 | column                          | type          | holds                                                              |
 |---------------------------------|---------------|--------------------------------------------------------------------|
-| eps_id                          | string        | of the env episode                                                 |
+| eps_id                          | string        | id of the env episode                                              |
 | length                          | int64         | env steps                                                          |
-| terminated, truncated           | bool          | of the env episode                                                 |
+| terminated, truncated           | bool          | end flags of the env episode                                       |
 | episode_return                  | float64       | sum of the rewards of all agents in this row                       |
 | task                            | string        | only if episodes have tasks                                        |
-| agents/AGENT/module_id          | string        | the module that acted; null, as all of AGENT, where it took no step|
+| agents/AGENT/module_id          | string        | module that acted; all columns of AGENT are null without a step    |
 | agents/AGENT/env_t              | list of int64 | env time step of each of its observations                          |
-| agents/AGENT/obs, actions, ...  | list, ...     | as the columns of a single agent's episode (`episode_format`)      |
+| agents/AGENT/obs, actions, ...  | list, ...     | the columns of a single agent's episode (`episode_format`)         |
 
-Each agent's columns are those of `episode_format` under a prefix, and are written and read by it. The metadata
-`runner.env_episodes` of the schema have the layout of each agent.
+Each agent's columns are the prefixed columns of `episode_format`. The metadata `runner.env_episodes` of the schema
+holds the layout of each agent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EPS_ID, LENGTH = "eps_id", "length"
 _AGENT_ID, _ENV_EPISODE = "agent_id", "multi_agent_episode_id"
 MODULE_ID = "module_id"
 _ENV_T, _RETURN = "env_t", "episode_return"
-# An agent's columns beside the leaves of its layout.
+# Columns of an agent in addition to the leaves of its layout.
 _OF_AGENT = (*KEYS, MODULE_ID, _RETURN, INFOS, _ENV_T)
 
 Layouts = Mapping[str, Layout]
@@ -46,14 +46,14 @@ Layouts = Mapping[str, Layout]
 
 @dataclass(frozen=True)
 class EnvEpisodes:
-    """E whole env episodes.
+    """E complete env episodes.
 
     Attributes:
         ids: E ids.
         lengths: (E,) env steps.
-        is_terminated, is_truncated: (E,) bool, of the env episodes.
-        blocks: the episodes of the agents in them, a block for each module that acted; one of an agent a chunk.
-        tasks: E names of the tasks that they belong to, None where it is not known; None: there is none.
+        is_terminated, is_truncated: (E,) bool flags of the env episodes.
+        blocks: episodes of the agents, one block per module that acted and one chunk per agent's episode.
+        tasks: E task names, each None if it is unknown; or None without tasks.
     """
 
     ids: Sequence[str]
@@ -68,7 +68,7 @@ class EnvEpisodes:
 
 
 def agent_prefix(agent: str) -> str:
-    """Return the beginning of the names of an agent's columns."""
+    """Return the prefix of an agent's columns."""
     return f"{AGENTS}/{escaped(agent)}/"
 
 
@@ -76,7 +76,7 @@ def agent_prefix(agent: str) -> str:
 
 
 def agent_layouts(episodes: EnvEpisodes, spaces: Mapping[str, Spaces], env_name: str | None) -> dict[str, Layout]:
-    """Return agent -> the layout of its columns; raises `ValueError` where modules of one agent have other columns."""
+    """Return agent -> layout of its columns. Raises `ValueError` if an agent's modules have different columns."""
     layouts: dict[str, Layout] = {}
     for block in episodes.blocks:
         assert block.agents is not None
@@ -87,7 +87,7 @@ def agent_layouts(episodes: EnvEpisodes, spaces: Mapping[str, Spaces], env_name:
 
 
 def merged_layouts(layouts: Layouts, others: Layouts) -> dict[str, Layout]:
-    """Return layouts that hold the data of both; raises `ValueError` where an agent's columns differ."""
+    """Merge the layouts of each agent. Raises `ValueError` if an agent's columns differ."""
     merged = dict(layouts)
     for agent, layout in others.items():
         try:
@@ -98,11 +98,11 @@ def merged_layouts(layouts: Layouts, others: Layouts) -> dict[str, Layout]:
 
 
 def env_episodes_to_table(episodes: EnvEpisodes, layouts: Layouts) -> pa.Table:
-    """Return the env episodes, a row each.
+    """Return the env episodes as a table, one row each.
 
     Args:
-        episodes: E of them.
-        layouts: agent -> a layout that its columns fit, of all agents in them.
+        episodes: E env episodes.
+        layouts: agent -> layout that its columns fit, for all agents in the episodes.
 
     Raises:
         TypeError: a column cannot be recorded (arrays of objects).
@@ -145,13 +145,13 @@ def _parts_by_agent(blocks: Sequence[ColumnBlock]) -> dict[str, list[ColumnBlock
 
 
 def _plain(table: pa.Table) -> pa.Table:
-    """Return a table whose columns may have nulls."""
+    """Return the table with all columns nullable."""
     fields = [pa.field(field.name, field.type) for field in table.schema]
     return pa.Table.from_arrays(table.columns, schema=pa.schema(fields))
 
 
 def _spread(table: pa.Table, rows: npt.NDArray[np.int64], num_rows: int) -> pa.Table:
-    """Return a table of so many rows, with the given ones at these places and nulls at others."""
+    """Return a table of `num_rows` rows with the given rows at the positions `rows` and nulls elsewhere."""
     if np.array_equal(rows, np.arange(num_rows)):
         return table
     places = np.full(num_rows, -1, np.int64)
@@ -168,19 +168,19 @@ def _to_json(layouts: Layouts) -> bytes:
 
 
 def is_env_episodes(schema: pa.Schema) -> bool:
-    """Return whether a file with this schema holds env episodes in our format."""
+    """Return whether a file with this schema holds env episodes in the native format."""
     return METADATA_KEY in (schema.metadata or {})
 
 
 def read_layouts(schema: pa.Schema) -> dict[str, Layout]:
-    """Return agent -> its layout, from the metadata of a schema; raises `StateError` where they cannot be read."""
+    """Return agent -> layout from the metadata of a schema. Raises `StateError` if it cannot be read."""
     content = (schema.metadata or {}).get(METADATA_KEY)
     if content is None:
-        raise StateError(f"no metadata {METADATA_KEY.decode()} in the schema")
+        raise StateError(f"the schema does not have the metadata {METADATA_KEY.decode()}")
     try:
         state = json.loads(content)
     except ValueError as error:
-        raise StateError(f"no JSON: {error}") from None
+        raise StateError(f"not valid JSON: {error}") from None
     version = read_key(state, "version", (int,), "layouts")
     if version > VERSION:
         raise StateError(f"written by a newer version of runner (format {version}, this one reads {VERSION})")
@@ -189,25 +189,22 @@ def read_layouts(schema: pa.Schema) -> dict[str, Layout]:
 
 
 def agent_columns(agent: str, layout: Layout, schema: pa.Schema, with_infos: bool = True) -> list[str]:
-    """Return the columns of a file that a reader of an agent's layout needs, beside `eps_id`."""
+    """Return the file columns that a reader of an agent's layout needs, in addition to `eps_id`."""
     names = [name for name in _OF_AGENT if name not in (_RETURN, *(() if with_infos else (INFOS,)))]
     names += [leaf.column for leaf in layout.leaves() if value_type(leaf) is not None]
-    wanted = {f"{agent_prefix(agent)}{name}" for name in names}
-    return [name for name in schema.names if name in wanted]
+    needed = {f"{agent_prefix(agent)}{name}" for name in names}
+    return [name for name in schema.names if name in needed]
 
 
 def missing_columns(agent: str, layout: Layout, schema: pa.Schema, names: Iterable[str]) -> list[str]:
-    """Return the columns of a file that the agent's columns `names` and its keys need, and that are not there."""
+    """Return the file columns that are missing for the agent's columns `names` and its keys."""
     leaves = layout.selected(set(names)).leaves()
     needed = [*KEYS, *(leaf.column for leaf in leaves if value_type(leaf) is not None)]
     return [column for name in needed if (column := f"{agent_prefix(agent)}{name}") not in schema.names]
 
 
 def agent_rows(table: pa.Table, agent: str) -> pa.Table:
-    """Return an agent's episodes in a table of env episodes, as rows of `episode_format`, without metadata.
-
-    Their tasks are those of the env episodes.
-    """
+    """Return an agent's episodes as rows of `episode_format`, without metadata, with the env episodes' tasks."""
     prefix = agent_prefix(agent)
     names = [name for name in table.column_names if name.startswith(prefix)]
     length = f"{prefix}{LENGTH}"
@@ -222,10 +219,10 @@ def agent_rows(table: pa.Table, agent: str) -> pa.Table:
 
 
 def common_columns(layouts: Sequence[Layout]) -> Layout:
-    """Return the layout of the columns that all have, with text as wide as the widest.
+    """Return the layout of the columns that all layouts have, with text as wide as the widest.
 
     Raises:
-        ValueError: a column differs; the text names it and how.
+        ValueError: a column differs; the message names it.
     """
     names = set.intersection(*(set(layout.columns) for layout in layouts))
     common, *others = (layout.selected(names) for layout in layouts)

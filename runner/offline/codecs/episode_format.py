@@ -1,21 +1,21 @@
-"""Our format of episodes: Parquet with one row an episode (chunk) and columns of lists.
+"""Native format of episodes: Parquet with one row per episode (chunk) and list columns.
 
 | column                                      | type               | holds                                           |
 |---------------------------------------------|--------------------|-------------------------------------------------|
-| eps_id                                      | string             | chunks of one episode share theirs              |
+| eps_id                                      | string             | shared by all chunks of an episode              |
 | agent_id, module_id, multi_agent_episode_id | string             | null with a single agent                        |
 | t_started, length                           | int64              | time step of the first row; env steps           |
-| terminated, truncated                       | bool               |                                                 |
+| terminated, truncated                       | bool               | end flags                                       |
 | episode_return                              | float64            | sum of the rewards of this row                  |
 | task                                        | string             | only if episodes have tasks                     |
-| obs                                         | list, length + 1   | the last one is the observation after the end   |
-| actions, rewards, each extra model output   | list, length       |                                                 |
-| infos                                       | list of JSON text  | length + 1, null where empty; only if there are |
-| env_t                                       | list of int64      | length + 1, env time step; several agents only  |
+| obs                                         | list, length + 1   | includes the final observation                  |
+| actions, rewards, each extra model output   | list, length       | values of the steps                             |
+| infos                                       | list of JSON text  | length + 1, null if empty; optional             |
+| env_t                                       | list of int64      | length + 1, env time step; multi-agent only     |
 
-A nested column is one column a leaf, keys joined with `/` (`obs/position`). The metadata `runner.episodes` of the
-schema say how they fit together (`runner.offline.codecs.layout`). Any Arrow tool reads it, and a slice needs no
-decoding.
+A nested column is stored as one column per leaf, with keys joined by `/` (`obs/position`). The metadata
+`runner.episodes` of the schema describes their nesting (`runner.offline.codecs.layout`). Any Arrow tool can read the
+files, and slices need no decoding.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ METADATA_KEY = b"runner.episodes"
 INFOS = "infos"
 TASK = "task"
 _ENV_T = "env_t"
-# Columns that every reader needs, whatever an algorithm reads.
+# Columns that every reader needs.
 KEYS = ("eps_id", "t_started", "length", "terminated", "truncated")
 _MODULE_ID = "module_id"
 _OF_AGENTS = ("agent_id", _MODULE_ID, "multi_agent_episode_id")
@@ -82,12 +82,12 @@ def episodes_schema(layout: Layout, has_infos: bool, has_agents: bool, has_tasks
 def episodes_to_table(
     block: ColumnBlock, spaces: Spaces | None = None, env_name: str | None = None, layout: Layout | None = None
 ) -> pa.Table:
-    """Return the episodes of a block, a row each; lookback is left out. Arrays are not copied.
+    """Return the episodes of a block as a table, one row each, without lookback. Arrays are not copied.
 
     Args:
-        block: of E chunks.
-        spaces, env_name: kept in the metadata.
-        layout: instead of both: a layout of other blocks that this one must fit.
+        block: E chunks.
+        spaces, env_name: stored in the metadata.
+        layout: common layout of several blocks that this block must fit, instead of both.
 
     Raises:
         TypeError: a column cannot be recorded (arrays of objects).
@@ -126,15 +126,14 @@ def episodes_to_table(
 
 
 def table_to_block(table: pa.Table, layout: Layout | None = None) -> ColumnBlock:
-    """Return the episodes of a table (or of any slice of one) as a block; arrays are views of Arrow's memory where
-    possible.
+    """Return the episodes of a table or slice as a block, with views of Arrow's memory if possible.
 
     Args:
-        table: with the columns that are always read and the layout's; others, and their order, do not matter.
-        layout: what the columns hold; None: as the table's metadata say, as far as these columns are in the table.
+        table: table with the required columns and the layout's columns, in any order.
+        layout: layout of the columns. None uses the table's metadata, restricted to the columns that it has.
 
     Raises:
-        ValueError: the table does not hold what the layout says.
+        ValueError: the table does not match the layout.
     """
     if layout is None:
         layout = present_columns(read_layout(table.schema), table.column_names)
@@ -163,31 +162,30 @@ def table_to_block(table: pa.Table, layout: Layout | None = None) -> ColumnBlock
 
 
 def tasks_to_arrow(tasks: Sequence[str | None] | None) -> pa.Array | None:
-    """Return the column with the tasks of episodes; None: there is none, as no task is known."""
+    """Return the column of episode tasks, or None if all are unknown."""
     return pa.array(tasks, pa.string()) if any(task is not None for task in tasks or ()) else None
 
 
 def read_tasks(table: pa.Table) -> list[str | None] | None:
-    """Return the tasks of the episodes in the rows; None: the table does not tell them."""
+    """Return the tasks of the episodes, or None if they are not recorded."""
     return table[TASK].to_pylist() if TASK in table.column_names else None
 
 
 def read_layout(schema: pa.Schema) -> Layout:
-    """Return the layout in the metadata of a schema; raises `StateError` where there is none, or none that can be
-    read."""
+    """Return the layout in the metadata of a schema. Raises `StateError` if it is missing or damaged."""
     content = (schema.metadata or {}).get(METADATA_KEY)
     if content is None:
-        raise StateError(f"no metadata {METADATA_KEY.decode()} in the schema")
+        raise StateError(f"the schema does not have the metadata {METADATA_KEY.decode()}")
     return Layout.from_json(content)
 
 
 def is_episodes(schema: pa.Schema) -> bool:
-    """Return whether a file with this schema holds episodes in our format."""
+    """Return whether a file with this schema holds episodes in the native format."""
     return METADATA_KEY in (schema.metadata or {})
 
 
 def present_columns(layout: Layout, names: Iterable[str]) -> Layout:
-    """Return the layout of the columns of which every leaf is among the `names` of a file's columns."""
+    """Return the layout of the columns of which all leaves are in `names`."""
     present = set(names)
 
     def is_present(leaf: Leaf) -> bool:
@@ -198,7 +196,7 @@ def present_columns(layout: Layout, names: Iterable[str]) -> Layout:
 
 
 def rows_by_module(table: pa.Table) -> Iterator[tuple[str | None, pa.Table]]:
-    """Yield the rows of each module that acted, in the order of their first rows; None: of rows that do not say it."""
+    """Yield the rows of each module that acted, in order of first appearance, with None as unknown id."""
     found = table[_MODULE_ID] if _MODULE_ID in table.column_names else pa.nulls(table.num_rows, pa.string())
     modules = pc.unique(found).to_pylist()
     if len(modules) == 1:
@@ -209,7 +207,7 @@ def rows_by_module(table: pa.Table) -> Iterator[tuple[str | None, pa.Table]]:
 
 
 def file_columns(layout: Layout, schema: pa.Schema, with_infos: bool = True) -> list[str]:
-    """Return the columns of a file that a reader of `layout` needs; tasks are read where infos are."""
+    """Return the file columns that a reader of `layout` needs. Tasks are read together with infos."""
     names = [*KEYS, *_OF_AGENTS, _ENV_T, *([INFOS, TASK] if with_infos else [])]
     names += [leaf.column for leaf in layout.leaves() if value_type(leaf) is not None]
     return [name for name in schema.names if name in names]
@@ -221,7 +219,7 @@ def file_columns(layout: Layout, schema: pa.Schema, with_infos: bool = True) -> 
 def _list_offsets(ends: npt.NDArray[np.int64], rows_per_chunk: int) -> pa.Array:
     offsets = ends + rows_per_chunk * np.arange(len(ends))
     if offsets[-1] > np.iinfo(np.int32).max:
-        raise ValueError(f"{offsets[-1]} rows do not fit one table; split the block")
+        raise ValueError(f"{offsets[-1]} rows do not fit into one table; split the block")
     return pa.array(offsets.astype(np.int32))
 
 
@@ -231,7 +229,7 @@ def _returns(block: ColumnBlock, ends: npt.NDArray[np.int64]) -> pa.Array:
         return pa.nulls(len(block), pa.float64())
     if not len(rewards):
         return pa.array(np.zeros(len(block)))
-    # reduceat takes a row for an empty chunk, which then is set to 0.
+    # reduceat returns a row for an empty chunk, which is set to 0 below.
     starts = np.minimum(ends[:-1], len(rewards) - 1)
     sums = np.add.reduceat(rewards.astype(np.float64), starts) if len(starts) else np.zeros(0)
     return pa.array(np.where(block.lengths == 0, 0.0, sums))
@@ -258,21 +256,21 @@ def _agent_columns(block: ColumnBlock) -> dict[str, pa.Array]:
 # --- reading --------------------------------------------------------------------------------------
 
 
-def _refuse_nulls(column: pa.ChunkedArray) -> None:
+def _check_no_nulls(column: pa.ChunkedArray) -> None:
     if column.null_count:
-        raise ValueError("the episode format has no empty values in t_started, length, terminated, truncated")
+        raise ValueError("t_started, length, terminated and truncated must not have empty values")
 
 
 def _numbers(column: pa.ChunkedArray, dtype: Any) -> npt.NDArray[Any]:
-    _refuse_nulls(column)
+    _check_no_nulls(column)
     numbers: npt.NDArray[Any] = column.to_numpy().astype(dtype, copy=False)
     return numbers
 
 
 def read_flags(table: pa.Table, name: str) -> npt.NDArray[np.bool_]:
-    """Return (E,) bool of a column of end flags of episodes; raises ValueError for other values."""
+    """Return the bool flags (E,) of a column of end flags. Raises `ValueError` for other values."""
     column = table[name]
-    _refuse_nulls(column)
+    _check_no_nulls(column)
     try:
         return read_end_flags(np.asarray(column), DataLocation(column=name))
     except DataError as error:
@@ -303,7 +301,7 @@ def _read_agents(table: pa.Table, lengths: npt.NDArray[np.int64]) -> Agents | No
     if _ENV_T in names:
         leaf = Leaf(np.dtype(np.int64), (), _ENV_T)
         env_t = _read_leaf(table, leaf, lengths, 1)
-    else:  # every agent acts in every env step
+    else:  # without env_t, every agent acts in every env step
         starts = np.repeat(_numbers(table["t_started"], np.int64), lengths + 1)
         first = np.concatenate(([0], np.cumsum(lengths + 1)[:-1]))
         env_t = starts + np.arange(len(starts)) - np.repeat(first, lengths + 1)

@@ -1,9 +1,8 @@
-"""HDF5 files in D4RL's layout: one array a field, with the steps of all episodes one after the other.
+"""Read HDF5 files in D4RL's layout: one array per field, with the steps of all episodes concatenated.
 
-`observations`, `actions`, `rewards` (N rows each), `terminals` and `timeouts` (a step ended its episode), and where
-there are any `next_observations`, `infos/...`. Nested observations are groups. An episode also ends where a row's next
-observation is not the following row's observation; without `next_observations` that cannot be seen. Episodes are read
-a block at a time.
+The fields are `observations`, `actions` and `rewards` (N rows each), the end flags `terminals` and `timeouts`, and
+optionally `next_observations` and `infos/...`. Nested observations are groups. If `next_observations` exists, an
+episode also ends if a row's next observation differs from the following row's observation. Episodes are read in blocks.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ SIGNATURE = b"\x89HDF\r\n\x1a\n"
 MAX_STEPS = 2**16
 _NAMES = {OBS: "observations", ACTIONS: "actions", REWARDS: "rewards"}
 _NEXT, _TERMINALS, _TIMEOUTS, _INFOS = "next_observations", "terminals", "timeouts", "infos"
-_LOGP = "action_log_probs"  # in `infos`; the one of them that is an output of the policy
+_LOGP = "action_log_probs"  # the only field of `infos` that is a model output
 _MAX_DEPTH = 32
 
 IntArray = npt.NDArray[np.int64]
@@ -46,7 +45,7 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 def recognises(path: str | Path) -> bool:
-    """Return whether this is an HDF5 file, by its first bytes."""
+    """Return whether a file is HDF5, by its first bytes."""
     try:
         with open(path, "rb") as file:
             return file.read(len(SIGNATURE)) == SIGNATURE
@@ -63,18 +62,18 @@ def blocks(
     with_infos: bool = False,
     extra: Collection[str] | None = None,
 ) -> Iterator[ColumnBlock]:
-    """Yield the episodes of a file in blocks of about `max_steps` steps; longer ones come in chunks of as many.
+    """Yield the episodes of a file in blocks of about `max_steps` steps; longer episodes are split into chunks.
 
     Args:
-        file: a path, or a file that is open for reading and can seek.
-        max_steps: of a block.
-        name: of the file, for errors and episode ids; None: its path.
-        counts: is added to.
-        with_infos: whether to read `infos/...`; they become a dict for each step when somebody asks for them.
-        extra: names of columns beside `obs`, `actions` and `rewards` that are read; None: all.
+        file: path, or an open seekable file.
+        max_steps: steps of a block.
+        name: name of the file for errors and episode ids. None uses its path.
+        counts: updated with the corrections made.
+        with_infos: whether to read `infos/...`, which become dicts per step on access.
+        extra: extra columns to read in addition to `obs`, `actions` and `rewards`, or None for all.
 
     Raises:
-        DataError: h5py is missing, the file is damaged, or a field is missing or does not fit.
+        DataError: h5py is missing, the file is damaged, or a field is missing or inconsistent.
     """
     counts = counts if counts is not None else ReadCounts()
     with open_file(file, name) as (root, place):
@@ -88,7 +87,7 @@ def blocks(
 
 @contextmanager
 def open_file(file: str | Path | BinaryIO, name: str | None) -> Iterator[tuple[Any, DataLocation]]:
-    """Open the file's root group, with its place for errors; h5py's errors become `DataError`s."""
+    """Open the file's root group and its location for errors. Errors of h5py become `DataError`."""
     place = DataLocation(
         name or (str(file) if isinstance(file, (str, Path)) else getattr(file, "name", None)), unit="step"
     )
@@ -96,9 +95,9 @@ def open_file(file: str | Path | BinaryIO, name: str | None) -> Iterator[tuple[A
     try:
         root = h5py.File(file, "r")
     except FileNotFoundError:
-        raise data_error("there is no such file", place) from None
+        raise data_error("this file does not exist", place) from None
     except (OSError, RuntimeError) as error:
-        raise data_error(f"an HDF5 file is damaged, or is none: {error}", place) from None
+        raise data_error(f"this is not an HDF5 file, or it is damaged: {error}", place) from None
     with root:
         try:
             yield root, place
@@ -111,7 +110,7 @@ def open_file(file: str | Path | BinaryIO, name: str | None) -> Iterator[tuple[A
 
 @dataclass(frozen=True)
 class _Layout:
-    """The datasets of a file, not read yet; `num_steps` rows each."""
+    """Unread datasets of a file with `num_steps` rows each."""
 
     columns: dict[str, Any]
     next_obs: Any | None
@@ -125,7 +124,7 @@ class _Layout:
         rewards = _dataset(root, _NAMES[REWARDS], place)
         num_steps = len(rewards) if rewards.shape else 0
         if not num_steps:
-            raise data_error("there is no step in this file", place.of("rewards"))
+            raise data_error("this file does not contain any steps", place.of("rewards"))
         columns = {column: _tree(root, name, place) for column, name in _NAMES.items()}
         known = {*_NAMES.values(), _NEXT, _TERMINALS, _TIMEOUTS, _INFOS}
         for name in root:
@@ -146,13 +145,13 @@ class _Layout:
         return layout
 
     def selected(self, extra: Collection[str] | None) -> _Layout:
-        """Return the layout without the columns that nobody reads."""
+        """Return the layout without unused columns."""
         if extra is None:
             return self
         return replace(self, columns={n: c for n, c in self.columns.items() if n in _NAMES or n in extra})
 
     def check(self, place: DataLocation) -> None:
-        """Check that every field has as many rows as there are rewards."""
+        """Check that every field has one row per reward."""
         fields = {**self.columns, _NEXT: self.next_obs, _TERMINALS: self.terminals, _TIMEOUTS: self.timeouts}
         for column, tree in fields.items():
             for leaf in () if tree is None else nested.leaves(tree):
@@ -160,21 +159,21 @@ class _Layout:
                 if leaf.shape[:1] != (self.num_steps,):
                     got = f"shape {leaf.shape}"
                     where = place.of(leaf.name.lstrip("/") or column)
-                    raise data_error(f"expected a row for each of the {self.num_steps} rewards", where, got=got)
+                    raise data_error(f"expected one row for each of the {self.num_steps} rewards", where, got=got)
         for name, leaf in self.infos.items():
             check_dataset(leaf, place.of(name))
         if self.terminals is None:
             near = nearest_match(_TERMINALS, self.columns)
-            raise data_error("there is no field terminals, which says where episodes end", place, nearest=near)
+            raise data_error("the field terminals, which marks the ends of episodes, is missing", place, nearest=near)
 
 
 def check_dataset(item: Any, place: DataLocation) -> None:
-    """Refuse a dataset that declares far more than the file stores: what was never written counts as zeros."""
+    """Reject a dataset that declares far more than the file stores: HDF5 fills missing values with zeros."""
     check_size(int(item.nbytes), int(item.id.get_storage_size()), place)
 
 
 def _dataset(root: Any, name: str, place: DataLocation) -> Any:
-    """Return a dataset of plain numbers, not read yet."""
+    """Return a dataset of plain numbers without reading it."""
     leaf = _tree(root, name, place)
     if isinstance(leaf, (dict, tuple)):
         raise data_error("expected an array, got a group", place.of(name))
@@ -182,14 +181,14 @@ def _dataset(root: Any, name: str, place: DataLocation) -> Any:
 
 
 def _tree(group: Any, name: str, place: DataLocation, depth: int = 0) -> Any:
-    """Return the datasets under a name: one, or nested as the groups are."""
+    """Return the datasets under a name, nested like the groups."""
     import h5py
 
     if name not in group:
         got, near = list_names(group, name), nearest_match(name, group)
         raise data_error(f"there is no field {name}", place, got=got, nearest=near)
     if not _is_inside(group, name):
-        raise data_error("a link to another file is not followed", place.of(name))
+        raise data_error("links to other files are not supported", place.of(name))
     item = group[name]
     where = place.of(str(item.name).lstrip("/"))
     if isinstance(item, h5py.Dataset):
@@ -204,14 +203,14 @@ def _tree(group: Any, name: str, place: DataLocation, depth: int = 0) -> Any:
 
 
 def _is_inside(group: Any, name: str) -> bool:
-    """Return whether a name leads to something of the same file."""
+    """Return whether a name does not link to another file."""
     import h5py
 
     return isinstance(group.get(name, getlink=True), h5py.HardLink)
 
 
 def _is_plain(group: Any, name: str, num_steps: int) -> bool:
-    """Return whether there is an array of numbers with a row a step under that name."""
+    """Return whether the name is an array of numbers with one row per step."""
     import h5py
 
     if name not in group or not _is_inside(group, name):
@@ -223,7 +222,7 @@ def _is_plain(group: Any, name: str, num_steps: int) -> bool:
 
 
 def read_rows(tree: Any, start: int, stop: int) -> Column:
-    """Return rows of datasets as arrays, in native byte order."""
+    """Read rows of datasets as arrays in native byte order."""
 
     def read(leaf: Any) -> Array:
         rows: Array = leaf[start:stop]
@@ -233,10 +232,10 @@ def read_rows(tree: Any, start: int, stop: int) -> Column:
 
 
 def read_flags(leaf: Any, start: int, stop: int, place: DataLocation) -> BoolArray:
-    """Return (rows,) bool of a dataset of bools, or of the numbers 0 and 1."""
+    """Read bool flags (rows,) from a dataset of bools or of the numbers 0 and 1."""
     values = leaf[start:stop].reshape(-1)
     if len(values) != stop - start:
-        raise data_error("expected one flag a step", place.of(leaf.name.lstrip("/")), got=f"shape {leaf.shape}")
+        raise data_error("expected one flag per step", place.of(leaf.name.lstrip("/")), got=f"shape {leaf.shape}")
     return read_end_flags(values, place.at(start).of(leaf.name.lstrip("/")))
 
 
@@ -246,7 +245,7 @@ def read_flags(leaf: Any, start: int, stop: int, place: DataLocation) -> BoolArr
 def _find_ends(
     layout: _Layout, place: DataLocation, counts: ReadCounts, max_steps: int
 ) -> tuple[IntArray, BoolArray, BoolArray]:
-    """Return where episodes end (the row after the last one), and the flags of all steps: two bytes a step are held."""
+    """Return the ends of episodes (row after the last one) and the flags of all steps, at two bytes per step."""
     size = layout.num_steps
     is_terminated = read_flags(layout.terminals, 0, size, place)
     is_truncated = np.zeros(size, np.bool_) if layout.timeouts is None else read_flags(layout.timeouts, 0, size, place)
@@ -254,29 +253,31 @@ def _find_ends(
     if layout.next_obs is not None:
         for start in range(0, size - 1, max_steps):
             stop = min(start + max_steps, size - 1)
-            following, said = (
+            following, recorded = (
                 read_rows(layout.columns[OBS], start + 1, stop + 1),
                 read_rows(layout.next_obs, start, stop),
             )
-            check_new_obs(following, said, place.of(_NEXT))
-            fits = rows_equal(said, following)
+            check_new_obs(following, recorded, place.of(_NEXT))
+            fits = rows_equal(recorded, following)
             breaks = np.flatnonzero(~fits & ~is_end[start:stop]) + start
             is_truncated[breaks] = is_end[breaks] = True
-            counts.breaks += len(breaks) if layout.timeouts is not None else 0  # else how the file says it
+            counts.breaks += len(breaks) if layout.timeouts is not None else 0  # without timeouts, breaks are expected
     elif not is_end.any():
-        what = "no episode ends in this file: no step has terminals or timeouts, and there are no next_observations"
+        what = (
+            "the ends of episodes are unknown: terminals and timeouts are all false, and next_observations is missing"
+        )
         raise data_error(what, place.of(_TERMINALS))
     is_end[-1] = True
-    is_truncated[-1] |= not is_terminated[-1]  # nothing follows
+    is_truncated[-1] |= not is_terminated[-1]  # the last row of the file
     return np.flatnonzero(is_end) + 1, is_terminated, is_truncated
 
 
 def _group(
     ends: IntArray, max_steps: int, prefix: str
 ) -> Iterator[tuple[tuple[int, int, IntArray, IntArray], list[str]]]:
-    """Yield episodes of about `max_steps` in all: first and last row to read, ends and first time steps, ids.
+    """Yield groups of about `max_steps` steps: first and last row to read, ends and first time steps, ids.
 
-    A chunk that does not end its episode needs the row after it for its last observation.
+    A chunk that does not end its episode also needs the row after it as its final observation.
     """
     starts = np.concatenate(([0], ends[:-1]))
     first = 0
@@ -307,12 +308,12 @@ def _read_block(
     columns = {name: read_rows(tree, start, stop) for name, tree in layout.columns.items()}
     rewards = columns[REWARDS].reshape(-1)
     if len(rewards) != stop - start:
-        raise data_error("expected one reward a step", place.of("rewards"), got=f"shape {columns[REWARDS].shape}")
+        raise data_error("expected one reward per step", place.of("rewards"), got=f"shape {columns[REWARDS].shape}")
     check_rewards(rewards, lambda step: place.at(start + step).of("rewards"))
     columns[REWARDS] = rewards if rewards.dtype.kind == "f" else rewards.astype(np.float64)
     new_obs = None if layout.next_obs is None else read_rows(layout.next_obs, start, stop)
     is_cut = not (is_terminated[-1] or is_truncated[-1]) and stop < layout.num_steps
-    if is_cut and new_obs is None:  # a chunk of a long episode: the row after it has its last observation
+    if is_cut and new_obs is None:  # the row after a chunk of a long episode is its final observation
         after = read_rows(layout.columns[OBS], stop, stop + 1)
         new_obs = nested.concatenate((nested.take(columns[OBS], slice(1, None)), after))
     steps = Steps(columns, is_terminated, is_truncated, new_obs)
@@ -328,7 +329,7 @@ def _read_block(
 
 @dataclass(frozen=True)
 class ColumnInfos:
-    """Infos that are arrays with a row a step: a dict for each observation but the last when somebody asks."""
+    """Infos stored as arrays with one row per step; become dicts on access, except for the final observation."""
 
     columns: Mapping[str, Array]
     starts: IntArray  # (E,) first row of each chunk in the columns

@@ -15,13 +15,13 @@ from runner.episodes.columns import DEFAULT_MODULE_ID, Agents, Column, ColumnBlo
 from runner.episodes.nested import Array
 from runner.offline.codecs.arrow_columns import RecordedInfos
 
-# A column of a block beside its data: the number that each row had among the rows it was made of.
+# Additional column of a block: the index of each row among the rows that the block was made from.
 ROW = "\0row"
 IntArray = npt.NDArray[np.int64]
 
 
 class NumberedIds(Sequence[str]):
-    """Ids made of a number each, when somebody asks for them."""
+    """Lazily formatted ids from numbers."""
 
     def __init__(self, prefix: str, numbers: IntArray) -> None:
         self._prefix, self._numbers = prefix, numbers
@@ -37,7 +37,7 @@ class NumberedIds(Sequence[str]):
 
 @dataclass(frozen=True)
 class HeldRows:
-    """Rows that are held, all arrays of R rows: their data, and the number of the episode that each belongs to."""
+    """R held rows: their data, and the number of the episode of each."""
 
     data: dict[str, Column]  # columns of a block, "\0new_obs", "\0infos", ...
     episode: IntArray
@@ -49,12 +49,12 @@ class HeldRows:
         return len(self.episode)
 
     def take(self, index: Any) -> HeldRows:
-        """Return some of the rows."""
+        """Return the selected rows."""
         values = {field.name: getattr(self, field.name)[index] for field in fields(self) if field.name != "data"}
         return HeldRows({name: nested.take(column, index) for name, column in self.data.items()}, **values)
 
     def joined_with(self, other: HeldRows) -> HeldRows:
-        """Return these rows, then the others."""
+        """Append other rows."""
         values = {
             field.name: np.concatenate((getattr(self, field.name), getattr(other, field.name)))
             for field in fields(self)
@@ -64,12 +64,12 @@ class HeldRows:
         return HeldRows(data, **values)
 
     def num_bytes(self) -> int:
-        """Return the memory of the data."""
+        """Return the memory of the data in bytes."""
         return sum(leaf.nbytes for column in self.data.values() for leaf in nested.leaves(column))
 
 
 def with_infos_and_agents(block: ColumnBlock, rows: HeldRows, module_id: str | None) -> ColumnBlock:
-    """Return the block with infos, agents and env time steps of its rows; its column `ROW` says which they are."""
+    """Add infos, agents and env time steps to a block; its column `ROW` refers to `rows`."""
     columns = dict(block.columns)
     obs_rows = _ObsRows.of(block, columns.pop(ROW), rows)
     agents = obs_rows.agents()
@@ -84,13 +84,13 @@ def with_infos_and_agents(block: ColumnBlock, rows: HeldRows, module_id: str | N
 
 @dataclass(frozen=True)
 class _ObsRows:
-    """The held row that each of a block's R + E observations comes from.
+    """The held row of each of a block's R + E observations.
 
     Attributes:
-        block, rows: the block and what it was made of.
-        row: (R + E,) number of the row.
-        is_next: (R + E,) the observation is that row's next one, not its own.
-        first: (E,) the first row of each chunk.
+        block, rows: the block, and the rows that it was made from.
+        row: (R + E,) index of the row.
+        is_next: (R + E,) whether the observation is the row's next observation.
+        first: (E,) first row of each chunk.
     """
 
     block: ColumnBlock
@@ -101,10 +101,10 @@ class _ObsRows:
 
     @classmethod
     def of(cls, block: ColumnBlock, row: IntArray, rows: HeldRows) -> _ObsRows:
-        """Make it from the (R,) rows that the block's steps were."""
+        """Construct it from the rows (R,) of the block's steps."""
         ends = block.offsets[1:]
         last = row[ends - 1]
-        # Where a step was dropped for want of its next observation, its own observation is the final one.
+        # If a step was dropped because its next observation is missing, its own observation is the final one.
         has_next = rows.is_terminated[last] | ("\0new_obs" in rows.data)
         obs_row = np.insert(row, ends, np.where(has_next, last, last + 1))
         is_next = np.zeros(len(obs_row), np.bool_)
@@ -112,7 +112,7 @@ class _ObsRows:
         return cls(block, rows, obs_row, is_next, row[block.offsets[:-1]])
 
     def infos(self) -> RecordedInfos | None:
-        """Return the infos of all observations; None if all are empty."""
+        """Return the infos of all observations, or None if all are empty."""
         texts = self._values("\0infos", "\0new_infos")
         if texts is None:
             return None
@@ -127,12 +127,12 @@ class _ObsRows:
         )
 
     def agents(self) -> Agents | None:
-        """Return agent and env time steps of each chunk; None with a single agent."""
+        """Return agent and env time steps of each chunk, or None with a single agent."""
         data = self.rows.data
         if "\0agent" not in data:
             return None
         env_t = self._values("\0env_t", "\0new_env_t")
-        if env_t is None:  # an agent that acts in every env step
+        if env_t is None:  # the agent acts in every env step
             env_t = self.rows.t[self.row] + self.is_next
         elif "\0new_env_t" not in data:
             env_t = env_t + self.is_next
@@ -141,8 +141,7 @@ class _ObsRows:
         return Agents(data["\0agent"][self.first].tolist(), whole_ids, env_t.astype(np.int64))
 
     def _values(self, name: str, next_name: str) -> Array | None:
-        """Return what the rows hold under a name; of rows that hold what comes after the step, the next
-        observations."""
+        """Return the values under a name for all observations, using `next_name` for next observations if it exists."""
         values, following = self.rows.data.get(name), self.rows.data.get(next_name)
         if values is None:
             return None

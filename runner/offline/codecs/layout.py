@@ -1,4 +1,4 @@
-"""The content of the columns of a file, kept as JSON in its schema metadata, and whether data fit given spaces."""
+"""Layout of the columns of a file, stored as JSON in its schema metadata; and checks of data against spaces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 VERSION = 1
-# Columns of the files that are not columns of a block. Names of extra model outputs give way to them.
+# File columns that are not columns of a block. Extra model outputs with these names are renamed.
 RESERVED_NAMES = {
     *(
         "eps_id",
@@ -36,14 +36,14 @@ RESERVED_NAMES = {
     ),
     *("terminated", "truncated", "terminateds", "truncateds", "new_obs", "infos", "new_infos", "env_t", "new_env_t"),
 }
-# The first part of the names of agents' columns, in files of env episodes.
+# First part of the names of agents' columns in files of env episodes.
 AGENTS = "agents"
 _KINDS = "biufcSU"
 
 
 @dataclass(frozen=True)
 class Spaces:
-    """Observation and action space of recorded episodes, as far as they are known."""
+    """Observation and action space of recorded episodes; None if unknown."""
 
     observation: Space[Any] | None = None
     action: Space[Any] | None = None
@@ -51,10 +51,10 @@ class Spaces:
 
 @dataclass(frozen=True)
 class Leaf:
-    """One array of a block: dtype and shape of a row, and the column of the file that holds it.
+    """One array of a block: dtype and shape of a row, and its column in the file.
 
     Raises:
-        TypeError: the dtype is none of bool, integer, float, complex and text.
+        TypeError: the dtype is not bool, integer, float, complex or text.
     """
 
     dtype: np.dtype[Any]
@@ -63,16 +63,18 @@ class Leaf:
 
     def __post_init__(self) -> None:
         if self.dtype.kind not in _KINDS:
-            raise TypeError(f"{self.column}: arrays of dtype {self.dtype} cannot be recorded; numbers, bools, text can")
+            raise TypeError(
+                f"{self.column}: arrays of dtype {self.dtype} cannot be recorded; expected numbers, bools or text"
+            )
 
     @property
     def size(self) -> int:
-        """Numbers in one row."""
+        """Number of values in a row."""
         return int(np.prod(self.shape, dtype=np.int64))
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of one row."""
+        """Size of a row in bytes."""
         return self.size * self.dtype.itemsize
 
     @property
@@ -83,13 +85,13 @@ class Leaf:
 
 @dataclass(frozen=True)
 class Layout:
-    """The columns of a file of episodes or steps.
+    """Columns of a file of episodes or steps.
 
     Attributes:
         columns: name of a block's column -> `Leaf`, nested as the column is.
-        spaces: of the environment, as recorded.
-        env_name: its name.
-        module_id: the module that acted; None: it is not known, or there are several.
+        spaces: recorded spaces of the environment.
+        env_name: name of the environment.
+        module_id: module that acted, or None if it is unknown or there are several.
     """
 
     columns: Mapping[str, Any]
@@ -102,16 +104,16 @@ class Layout:
         yield from nested.leaves(dict(self.columns))
 
     def selected(self, names: set[str]) -> Layout:
-        """Return the layout with these columns only."""
+        """Return the layout of the given columns only."""
         return replace(self, columns={name: tree for name, tree in self.columns.items() if name in names})
 
     def merged_with(self, other: Layout) -> Layout:
-        """Make a layout that holds the data of both: columns are equal, text is as wide as the wider one.
+        """Return a layout for the data of both. Columns must be equal; text is as wide as the wider one.
 
-        Where other modules acted, it has no `module_id`: rows say which of them did.
+        If the modules differ, `module_id` becomes None.
 
         Raises:
-            ValueError: columns differ; the text names one and how.
+            ValueError: a column differs; the message names it.
         """
         if self.columns.keys() != other.columns.keys():
             odd = sorted(self.columns.keys() ^ other.columns.keys())
@@ -126,11 +128,11 @@ class Layout:
         return replace(self, columns=merged, module_id=module_id)
 
     def bytes_per_step(self) -> int:
-        """Return bytes of one step in memory."""
+        """Return the size of one step in memory in bytes."""
         return sum(leaf.num_bytes for leaf in self.leaves())
 
     def to_json(self) -> bytes:
-        """Return the layout as it is stored in files."""
+        """Return the layout as stored in files."""
         spaces = {"observation_space": self.spaces.observation, "action_space": self.spaces.action}
         content = {
             "version": VERSION,
@@ -144,11 +146,11 @@ class Layout:
 
     @classmethod
     def from_json(cls, content: bytes) -> Layout:
-        """Invert `to_json`; raises `StateError` naming what is wrong."""
+        """Invert `to_json`. Raises `StateError` if the content is damaged."""
         try:
             state = json.loads(content)
         except ValueError as error:
-            raise StateError(f"no JSON: {error}") from None
+            raise StateError(f"not valid JSON: {error}") from None
         version = read_key(state, "version", (int,), "layout")
         if version > VERSION:
             raise StateError(f"written by a newer version of runner (format {version}, this one reads {VERSION})")
@@ -162,7 +164,7 @@ class Layout:
 
 
 def layout_of(block: ColumnBlock, spaces: Spaces | None = None, env_name: str | None = None) -> Layout:
-    """Return the layout of a block's columns, each with a column name of its own in a file."""
+    """Return the layout of a block's columns, with a unique file column for each leaf."""
     taken = set(RESERVED_NAMES)
     columns = {name: _describe(column, _base_name(name), taken) for name, column in block.columns.items()}
     module_id = block.module_id if block.agents is not None else None
@@ -189,12 +191,12 @@ def _describe(column: Column, name: str, taken: set[str]) -> Any:
 
 
 def escaped(key: Any) -> str:
-    """Return a key as a part of a column's name."""
+    """Return a key escaped for use in a column name."""
     return str(key).replace("%", "%25").replace("/", "%2F") or "%"
 
 
 def rows_per_chunk(name: str) -> int:
-    """Return how many rows a column has beyond one a step: one for the final observation of a chunk."""
+    """Return the rows of a column beyond one per step: one for the final observation of a chunk."""
     return 1 if name == OBS else 0
 
 
@@ -241,7 +243,7 @@ def _space_to_plain(space: Space[Any] | None) -> dict[str, Any] | None:
         return None
     try:
         return space_to_dict(space)
-    except TypeError:  # a space of the user's own; the data do not need it
+    except TypeError:  # a user-defined space, which is not needed to read the data
         return None
 
 
@@ -263,8 +265,7 @@ _NAMES = {OBS: "observation", ACTIONS: "action"}
 
 
 def fit_to_spaces(columns: dict[str, Column], spaces: Spaces | None) -> dict[str, Column]:
-    """Return the columns with `obs` and `actions` in the structure, shapes and dtypes of the spaces, where they can
-    be."""
+    """Convert `obs` and `actions` to the structure, shapes and dtypes of the spaces, if possible."""
     if spaces is None:
         return columns
     fitted = dict(columns)
@@ -275,7 +276,7 @@ def fit_to_spaces(columns: dict[str, Column], spaces: Spaces | None) -> dict[str
 
 
 def fit_column(column: Column, space: Space[Any]) -> Column:
-    """Return a column in the form of a space; as it is where it does not fit, which `find_space_problems` reports."""
+    """Convert a column to the form of a space; return it unchanged if it does not fit (see `check_spaces`)."""
     from gymnasium import spaces as gs
 
     if isinstance(space, gs.Dict):
@@ -301,15 +302,15 @@ def fit_column(column: Column, space: Space[Any]) -> Column:
 def check_spaces(
     sample: ColumnBlock, observation_space: Space[Any] | None, action_space: Space[Any] | None, where: str
 ) -> None:
-    """Refuse data that do not fit an environment.
+    """Reject data that do not fit an environment.
 
     Args:
         sample: the first episodes.
-        observation_space, action_space: of the environment.
-        where: the data, for the message.
+        observation_space, action_space: spaces of the environment.
+        where: location of the data, for the message.
 
     Raises:
-        DataError: all that does not fit.
+        DataError: columns do not fit; lists all of them.
     """
     problems = []
     for name, space in ((OBS, observation_space), (ACTIONS, action_space)):
@@ -324,7 +325,7 @@ def check_spaces(
 
 
 def find_differences(column: Column, space: Space[Any], path: str = "") -> list[tuple[str, str, str]]:
-    """Return where a column does not fit a space: path, the column's kind, the kind that fits."""
+    """Return the differences between a column and a space: path, kind of the column, expected kind."""
     from gymnasium import spaces as gs
 
     if isinstance(space, gs.Dict):
@@ -355,7 +356,7 @@ def find_differences(column: Column, space: Space[Any], path: str = "") -> list[
 
 
 def _bounds(space: Space[Any]) -> tuple[Any, Any]:
-    """Check the values of discrete spaces only: environments themselves leave the bounds of their Boxes."""
+    """Return the bounds of discrete spaces only: environments themselves often violate the bounds of a Box."""
     from gymnasium import spaces as gs
 
     if isinstance(space, gs.Discrete):
@@ -379,7 +380,7 @@ def describe_column(column: Column) -> str:
 
 
 def describe_space(space: Space[Any] | None) -> str:
-    """Return a space in short."""
+    """Return a short description of a space."""
     from gymnasium import spaces as gs
 
     if space is None:

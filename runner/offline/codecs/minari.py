@@ -1,8 +1,8 @@
-"""Minari data sets in a local folder: `data/metadata.json` with `main_data.hdf5`, or with Arrow files for each episode.
+"""Read Minari data sets in a local folder: `data/metadata.json` with `main_data.hdf5` or one Arrow file per episode.
 
-An episode has T + 1 `observations`, and T `actions`, `rewards`, `terminations`, `truncations`; Dict spaces are groups,
-Tuple spaces groups with the keys `_index_0`, `_index_1`, ... Images may be JPEG. Data sets written before Minari 0.5
-have what `metadata.json` says as attributes of the HDF5 file. Minari itself is not needed, and no environment is made.
+An episode has T + 1 `observations`, and T `actions`, `rewards`, `terminations` and `truncations`. Dict spaces are
+groups, and Tuple spaces are groups with the keys `_index_0`, `_index_1`, ... Images may be JPEG. Data sets written
+before Minari 0.5 store the metadata as attributes of the HDF5 file. Neither Minari nor the environment is needed.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _MAX_DEPTH = 32
 
 @dataclass(frozen=True)
 class MinariInfo:
-    """What a data set says about itself.
+    """Metadata of a data set.
 
     Attributes:
-        dataset_id: for example `mujoco/hopper/medium-v0`; the folder's name where it has none.
-        env_name: of the recorded environment, None if unknown.
+        dataset_id: id, for example `mujoco/hopper/medium-v0`, or else the folder's name.
+        env_name: name of the recorded environment, or None if unknown.
         data_format: hdf5, arrow or parquet.
-        total_episodes: None if unknown.
-        total_steps: None if unknown.
-        spaces: as far as they are known.
+        total_episodes: number of episodes, or None if unknown.
+        total_steps: number of steps, or None if unknown.
+        spaces: recorded spaces, if known.
     """
 
     dataset_id: str
@@ -62,7 +62,7 @@ class MinariInfo:
 
 
 def recognises(path: str | Path) -> bool:
-    """Return whether this folder (or its folder `data`) is a Minari data set."""
+    """Return whether a folder (or its subfolder `data`) is a Minari data set."""
     folder = _data_folder(path)
     if (folder / _HDF5).is_file():
         return True
@@ -73,7 +73,7 @@ def recognises(path: str | Path) -> bool:
 
 
 def read_info(path: str | Path) -> MinariInfo:
-    """Return what the data set says about itself; raises `DataError` where that is damaged."""
+    """Read the metadata of a data set. Raises `DataError` if it is damaged."""
     folder = _data_folder(path)
     place = DataLocation(str(folder / _METADATA))
     try:
@@ -83,11 +83,11 @@ def read_info(path: str | Path) -> MinariInfo:
     except (OSError, ValueError) as error:
         raise data_error(f"the metadata cannot be read: {error}", place) from None
     if not isinstance(metadata, dict):
-        raise data_error("the metadata are no JSON object", place)
+        raise data_error("the metadata is not a JSON object", place)
     data_format = metadata.get("data_format", "hdf5")
     if data_format not in _FORMATS:
         got, expected = repr(data_format)[:80], ", ".join(_FORMATS)
-        raise data_error("an unknown data format", place.of("data_format"), got=got, expected=expected)
+        raise data_error("unknown data format", place.of("data_format"), got=got, expected=expected)
     return MinariInfo(
         dataset_id=str(metadata.get("dataset_id") or folder.resolve().parent.name),
         env_name=_env_name(metadata.get("env_spec")),
@@ -105,16 +105,16 @@ def blocks(
     counts: ReadCounts | None = None,
     with_infos: bool = False,
 ) -> Iterator[ColumnBlock]:
-    """Yield the episodes of a data set, in their order, in blocks of about `max_steps` steps; longer ones come alone.
+    """Yield the episodes of a data set in order, in blocks of about `max_steps` steps or one longer episode.
 
     Args:
         path: the data set's folder.
-        max_steps: of a block.
-        counts: is added to.
-        with_infos: whether to read `infos`; they become a dict for each step when somebody asks for them.
+        max_steps: steps of a block.
+        counts: updated with the corrections made.
+        with_infos: whether to read `infos`, which become dicts per step on access.
 
     Raises:
-        DataError: a package is missing, the data are damaged, or an episode lacks a field or does not fit.
+        DataError: a package is missing, the data are damaged, or an episode's fields are missing or inconsistent.
     """
     counts = counts if counts is not None else ReadCounts()
     info = read_info(path)
@@ -148,7 +148,8 @@ def _data_folder(path: str | Path) -> Path:
 
 def _read_attributes(folder: Path) -> dict[str, Any]:
     if not (folder / _HDF5).is_file():
-        raise data_error(f"no Minari data set: there is neither {_METADATA} nor {_HDF5}", DataLocation(str(folder)))
+        what = f"this is not a Minari data set: it contains neither {_METADATA} nor {_HDF5}"
+        raise data_error(what, DataLocation(str(folder)))
     with hdf5.open_file(folder / _HDF5, None) as (root, _):
         values = {key: root.attrs[key] for key in root.attrs}
     return {key: value.item() if isinstance(value, np.generic) else value for key, value in values.items()}
@@ -180,11 +181,11 @@ def _space(state: Any, depth: int) -> Space[Any]:
 
     kind = state["type"]
     if depth > _MAX_DEPTH:
-        raise ValueError("nested too deep")
+        raise ValueError("nested too deeply")
     if kind == "Box":
         dtype = np.dtype(str(state["dtype"]))
         if dtype.kind not in "biuf":
-            raise ValueError(f"a Box of dtype {dtype}")
+            raise ValueError(f"unsupported dtype {dtype} of a Box")
         low, high = (np.array(state[bound], dtype) for bound in ("low", "high"))
         return gs.Box(low, high, tuple(state["shape"]), dtype.type)
     if kind == "Discrete":
@@ -203,7 +204,7 @@ def _space(state: Any, depth: int) -> Space[Any]:
         return gs.Dict([(key, _space(part, depth + 1)) for key, part in state["subspaces"].items()])
     if kind == "Tuple":
         return gs.Tuple([_space(part, depth + 1) for part in state["subspaces"]])
-    raise ValueError(f"an unknown kind of space, {kind!r:.40}")
+    raise ValueError(f"unknown kind of space {kind!r:.40}")
 
 
 # --- episodes -------------------------------------------------------------------------------------
@@ -211,7 +212,7 @@ def _space(state: Any, depth: int) -> Space[Any]:
 
 @dataclass(frozen=True)
 class _Raw:
-    """An episode as it is stored: arrays by field."""
+    """A stored episode: arrays by field."""
 
     number: int
     place: DataLocation
@@ -221,7 +222,7 @@ class _Raw:
 
 @dataclass(frozen=True)
 class _Episode:
-    """An episode whose fields fit together."""
+    """An episode with consistent fields."""
 
     id_: str
     columns: dict[str, Column]
@@ -231,12 +232,12 @@ class _Episode:
 
 
 def _check(raw: _Raw, info: MinariInfo, counts: ReadCounts) -> _Episode | None:
-    """Return the episode; None if it has no complete step."""
+    """Return the episode, or None if it does not contain a complete step."""
     place = raw.place
     columns = {name: raw.fields[name] for name in _FIELDS}
     rewards = columns["rewards"]
     if not isinstance(rewards, np.ndarray) or rewards.ndim != 1 or rewards.dtype.kind not in "biuf":
-        raise data_error("expected one number a step", place.of("rewards"))
+        raise data_error("expected one number per step", place.of("rewards"))
     check_rewards(rewards, lambda step: place.of(f"rewards[{step}]"))
     length = len(rewards)
     for name, extra in (("actions", (0,)), ("observations", (1, 0)), (_TERMINATIONS, (0,)), (_TRUNCATIONS, (0,))):
@@ -244,12 +245,16 @@ def _check(raw: _Raw, info: MinariInfo, counts: ReadCounts) -> _Episode | None:
             if len(leaf) - length not in extra:
                 expected = f"{length + extra[0]} for {length} rewards"
                 raise data_error(
-                    "the fields of an episode do not fit", place.of(name), got=str(len(leaf)), expected=expected
+                    "the fields of an episode have inconsistent lengths",
+                    place.of(name),
+                    got=str(len(leaf)),
+                    expected=expected,
                 )
     for name in (_TERMINATIONS, _TRUNCATIONS):
         early = np.flatnonzero(raw.fields[name][:-1])
         if len(early):
-            raise data_error("an end flag in the middle of an episode", place.of(f"{name}[{int(early[0])}]"))
+            what = "an end flag is set before the last step of an episode"
+            raise data_error(what, place.of(f"{name}[{int(early[0])}]"))
     is_terminated = bool(length) and bool(raw.fields[_TERMINATIONS][-1])
     obs = columns["observations"]
     if nested.row_count(obs) == length and length:
@@ -276,7 +281,7 @@ def _as_block(episodes: Sequence[_Episode]) -> ColumnBlock:
         columns={name: _concatenate(episodes, name) for name in (OBS, ACTIONS, REWARDS)},
         lengths=lengths,
         is_terminated=is_terminated,
-        is_truncated=~is_terminated,  # an episode that says nothing is over as well: nothing follows
+        is_truncated=~is_terminated,  # also episodes without an end flag: they do not continue
         t_started=np.zeros(len(lengths), np.int64),
         episode_ids=[episode.id_ for episode in episodes],
         infos=_EpisodeInfos([episode.infos for episode in episodes]) if any(e.infos for e in episodes) else None,
@@ -290,7 +295,7 @@ def _concatenate(episodes: Sequence[_Episode], name: str) -> Column:
 
 @dataclass(frozen=True)
 class _EpisodeInfos:
-    """Infos of each episode: arrays with a row an observation, T + 1 or T of them."""
+    """Infos of each episode: arrays with T + 1 or T rows, one per observation."""
 
     columns: Sequence[Mapping[str, Array]]
 
@@ -310,7 +315,7 @@ def _read_hdf5(folder: Path, info: MinariInfo, with_infos: bool) -> Iterator[_Ra
     with hdf5.open_file(folder / _HDF5, None) as (root, place):
         numbers = sorted(int(match[1]) for match in map(_EPISODE.fullmatch, root) if match)
         if not numbers:
-            raise data_error("there is no episode in this data set", place, got=list_names(root))
+            raise data_error("this data set does not contain any episodes", place, got=list_names(root))
         for number in numbers:
             group, where = root[f"episode_{number}"], DataLocation(place.file, number, unit="episode")
             fields = {
@@ -323,16 +328,17 @@ def _read_hdf5(folder: Path, info: MinariInfo, with_infos: bool) -> Iterator[_Ra
 
 
 def _read_tree(group: Any, name: str, space: Space[Any] | None, place: DataLocation, depth: int = 0) -> Column:
-    """Return the arrays under a name, nested as the groups are, in the order of the space's keys."""
+    """Return the arrays under a name, nested like the groups, in the order of the space's keys."""
     import h5py
     from gymnasium import spaces as gs
 
     column = f"{place.column}/{name}" if depth else name
     if name not in group:
         near = nearest_match(name, group)
-        raise data_error(f"an episode has no {name}", place.of(column), got=list_names(group, name), nearest=near)
+        what = f"the field {name} of an episode is missing"
+        raise data_error(what, place.of(column), got=list_names(group, name), nearest=near)
     if not isinstance(group.get(name, getlink=True), h5py.HardLink):
-        raise data_error("a link to another file is not followed", place.of(column))
+        raise data_error("links to other files are not supported", place.of(column))
     item = group[name]
     if isinstance(item, h5py.Group):
         if depth > _MAX_DEPTH or not len(item):
@@ -371,7 +377,7 @@ def _read_leaf(item: Any, space: Space[Any] | None, place: DataLocation) -> Arra
 def _read_flags(group: Any, name: str, place: DataLocation) -> Array:
     flags = _read_tree(group, name, None, place)
     if not isinstance(flags, np.ndarray) or ((flags != 0) & (flags != 1)).any():
-        raise data_error("expected one flag a step", place.of(name))
+        raise data_error("expected one flag per step", place.of(name))
     return flags.astype(np.bool_)
 
 
@@ -398,7 +404,7 @@ def _read_infos(group: Any, number: int) -> dict[str, Array]:
 def _read_arrow(folder: Path, info: MinariInfo, with_infos: bool) -> Iterator[_Raw]:
     numbers = sorted(int(entry.name) for entry in folder.iterdir() if entry.is_dir() and entry.name.isdigit())
     if not numbers:
-        raise data_error("there is no episode in this data set", DataLocation(str(folder)))
+        raise data_error("this data set does not contain any episodes", DataLocation(str(folder)))
     for number in numbers:
         place = DataLocation(str(folder), number, unit="episode")
         table = _read_table(folder / str(number), info.data_format, place)
@@ -406,8 +412,8 @@ def _read_arrow(folder: Path, info: MinariInfo, with_infos: bool) -> Iterator[_R
             if name not in table.column_names:
                 near = nearest_match(name, table.column_names)
                 got = ", ".join(table.column_names)
-                raise data_error(f"an episode has no {name}", place.of(name), got=got, nearest=near)
-        steps = table.slice(0, max(table.num_rows - 1, 0))  # the last row has an observation only
+                raise data_error(f"the field {name} of an episode is missing", place.of(name), got=got, nearest=near)
+        steps = table.slice(0, max(table.num_rows - 1, 0))  # the last row only has an observation
         fields = {
             "observations": _from_arrow(table["observations"], info.spaces.observation, place.of("observations")),
             "actions": _from_arrow(steps["actions"], info.spaces.action, place.of("actions")),
@@ -461,7 +467,7 @@ def _from_arrow(column: pa.ChunkedArray, space: Space[Any] | None, place: DataLo
 
 
 def _decode_images(rows: Sequence[Any], space: Space[Any] | None, place: DataLocation) -> Array:
-    """Return (rows, height, width, ...) uint8 of JPEG files."""
+    """Decode JPEG files to a uint8 array (rows, height, width, ...)."""
     image_module = import_extra("PIL.Image", place, "reading JPEG images")
     images = []
     for row, content in enumerate(rows):
@@ -473,5 +479,6 @@ def _decode_images(rows: Sequence[Any], space: Space[Any] | None, place: DataLoc
         expected = images[0].shape if space is None else space.shape
         if images[-1].shape != expected:
             got, advice = f"shape {images[-1].shape}", f"shape {expected}"
-            raise data_error("an image of another shape", place.of(f"{place.column}[{row}]"), got=got, expected=advice)
+            what = "an image has an unexpected shape"
+            raise data_error(what, place.of(f"{place.column}[{row}]"), got=got, expected=advice)
     return np.stack(images)

@@ -1,7 +1,7 @@
-"""Arrays in msgpack as the package msgpack-numpy encodes them, and the spaces that RLlib stores beside them.
+"""Decode arrays in msgpack in the encoding of the package msgpack-numpy, and the spaces that RLlib stores with them.
 
-An array is `{nd: True, type: "<f4", kind: "", shape: [...], data: bytes}`, a numpy scalar `{nd: False, type, data}`;
-keys are bytes or text. For object arrays `data` is a pickle: they are refused.
+An array is `{nd: True, type: "<f4", kind: "", shape: [...], data: bytes}`, a numpy scalar `{nd: False, type, data}`.
+Keys are bytes or text. Object arrays, whose `data` is a pickle, are rejected.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _MAX_SPACE_BYTES = 2**28
 
 
 class EncodedArrayError(ValueError):
-    """Something that is no encoded array where one is expected, or one that is not read; the text says why."""
+    """Error of a value that is not an encoded array, or of an array that is not supported."""
 
 
 def decode_tree(value: Any, depth: int = 0) -> Any:
-    """Return `value` with all encoded arrays and scalars in it decoded; `EncodedArrayError` for one that cannot be."""
+    """Decode all encoded arrays and scalars in `value`. Raises `EncodedArrayError`."""
     if depth > _MAX_DEPTH:
         raise EncodedArrayError(f"nested deeper than {_MAX_DEPTH} levels")
     if isinstance(value, dict):
@@ -50,13 +50,12 @@ def is_encoded(value: Any) -> bool:
 
 
 def decode_items(items: Sequence[Any]) -> Any:
-    """Return columns of `len(items)` rows: of encoded arrays, numbers, bools, text, or dicts and lists (tuples) of
-    such.
+    """Decode `len(items)` rows to columns. Items are encoded arrays, numbers, bools, text, or dicts and lists of these.
 
-    Encoded arrays of one dtype and shape are decoded at once, from their joined bytes.
+    Lists become tuples. Encoded arrays of the same dtype and shape are decoded together from their joined bytes.
 
     Raises:
-        EncodedArrayError: an item cannot be decoded, or not all have one structure, dtype and shape.
+        EncodedArrayError: an item cannot be decoded, or structures, dtypes or shapes differ.
     """
     return _decode_items(items, 0)
 
@@ -77,7 +76,7 @@ def _decode_items(items: Sequence[Any], depth: int) -> Any:
 
 
 def _decode_equal(items: Sequence[Any]) -> Array:
-    """Take the data out of encoded arrays that differ in nothing else, so that comparing the rest is one call."""
+    """Decode arrays with equal headers. Removing the data first makes comparing the headers a single call."""
     first = items[0]
     data_key = b"data" if b"data" in first else "data"
     heads = [item for item in items if isinstance(item, dict)]
@@ -104,37 +103,37 @@ def _decode_array(value: Mapping[Any, Any]) -> Any:
 
 
 def _check_array(value: Mapping[Any, Any], kind: Any, shape: Any) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Return dtype and shape of an encoded array, both checked."""
+    """Return the checked dtype and shape of an encoded array."""
     is_array = _field(value, "nd")
     if type(is_array) is not bool:
-        raise EncodedArrayError(f"an array's mark is {is_array!r:.40}, expected true or false")
+        raise EncodedArrayError(f"the field nd of an array is {is_array!r:.40}, expected true or false")
     if _field(value, "kind", b"") not in (b"", ""):
         kinds = {"O": "object arrays are", "V": "structured arrays are"}
         name = kinds.get(str(_text(_field(value, "kind"))), f"arrays of kind {_field(value, 'kind')!r:.20} are")
-        raise EncodedArrayError(f"{name} not read, because that would run code in the file")
+        raise EncodedArrayError(f"{name} not supported, because decoding them runs code from the file")
     name = _text(kind)
     if not isinstance(name, str) or not _PLAIN_DTYPE.fullmatch(name):
-        what = "object arrays are not read, because that would run code in the file"
-        raise EncodedArrayError(what if str(name).endswith("O") else f"arrays of dtype {name!r:.40} are not read")
+        what = "object arrays are not supported, because decoding them runs code from the file"
+        raise EncodedArrayError(what if str(name).endswith("O") else f"arrays of dtype {name!r:.40} are not supported")
     sizes = () if not is_array else tuple(shape) if isinstance(shape, list) else None
     if sizes is None or len(sizes) > 32 or not all(type(size) is int and 0 <= size < 2**40 for size in sizes):
-        raise EncodedArrayError(f"an array's shape is {shape!r:.60}")
+        raise EncodedArrayError(f"the shape of an array is invalid: {shape!r:.60}")
     if 0 in sizes and max(sizes) > 2**24:
-        raise EncodedArrayError(f"an array's shape is {shape!r:.60}")
+        raise EncodedArrayError(f"the shape of an array is invalid: {shape!r:.60}")
     return np.dtype(name), sizes
 
 
 def _from_bytes(data: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Array:
     array = np.frombuffer(data, dtype) if data else np.empty(0, dtype)
     if dtype.kind == "b" and (array.view(np.uint8) > 1).any():
-        raise EncodedArrayError("a bool that is neither 0 nor 1")
+        raise EncodedArrayError("a bool is neither 0 nor 1")
     if dtype.kind == "U" and (array.view(np.dtype("u4").newbyteorder(dtype.byteorder)) > 0x10FFFF).any():
-        raise EncodedArrayError("text that is no Unicode")
+        raise EncodedArrayError("text is not valid Unicode")
     return array.astype(dtype.newbyteorder("=")).reshape(shape)
 
 
 def _plain_column(items: Sequence[Any]) -> Array:
-    """Return a column of numbers, bools or text, or lists of numbers of one shape."""
+    """Return a column of numbers, bools, text, or lists of numbers of equal shape."""
     try:
         column = np.array(items)
     except ValueError as error:
@@ -164,7 +163,7 @@ def _check_all(items: Sequence[Any], kind: type, fits: Any) -> None:
 def _field(value: Mapping[Any, Any], name: str, default: Any = ...) -> Any:
     found = value.get(name.encode(), value.get(name, default))
     if found is ...:
-        raise EncodedArrayError(f"an encoded array has no {name}")
+        raise EncodedArrayError(f"the field {name} of an encoded array is missing")
     return found
 
 
@@ -184,7 +183,7 @@ def _outline(item: Any) -> str:
 
 
 def read_space(state: Any) -> Space[Any] | None:
-    """Return the gymnasium space that RLlib describes so; None for None and for kinds that gymnasium has not.
+    """Return the gymnasium space for RLlib's description; None for None and for kinds that gymnasium lacks.
 
     Raises:
         EncodedArrayError: the description is damaged.
@@ -196,7 +195,7 @@ def _read_space(state: Any, depth: int) -> Space[Any] | None:
     from gymnasium import spaces as gs
 
     if not isinstance(state, dict) or depth > _MAX_DEPTH:
-        raise EncodedArrayError(f"a space is described by {_outline(state)}")
+        raise EncodedArrayError(f"invalid description of a space: {_outline(state)}")
     kind = state.get("space")
     try:
         if kind == "box":
@@ -230,13 +229,13 @@ def _integer(value: Any) -> int:
 
 
 def _read_bounds(text: Any) -> Array:
-    """Return an array in numpy's file format, compressed, in base64; never an object array."""
+    """Decode an array from numpy's file format, compressed, in base64; object arrays are rejected."""
     try:
         inflate = zlib.decompressobj()
         raw = inflate.decompress(base64.b64decode(text, validate=True), _MAX_SPACE_BYTES)
         array = np.lib.format.read_array(io.BytesIO(raw), allow_pickle=False)
     except (binascii.Error, zlib.error, EOFError, TypeError, SyntaxError, MemoryError) as error:
-        raise ValueError(f"no array: {error}") from None
+        raise ValueError(f"not an array: {error}") from None
     if array.dtype.kind not in "biuf":
-        raise ValueError(f"an array of dtype {array.dtype}")
+        raise ValueError(f"unsupported dtype {array.dtype} of an array")
     return np.array(array, order="C")

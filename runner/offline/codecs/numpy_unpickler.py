@@ -1,9 +1,9 @@
-"""Pickled numpy arrays, read without pickle: a small machine for the opcodes that such a pickle is made of.
+"""Decode pickled numpy arrays without pickle, by interpreting only the opcodes that such pickles use.
 
-Nothing in the data is imported or called. A global is a name that is compared with the names of numpy's constructors;
-what these would do with their arguments is done here, on checked types, shapes and byte counts. Everything else - any
-other global, object arrays, structured types, persistent ids, shared containers - is refused with its name. Protocols
-2 to 5 are read. Opcodes and their arguments: the documentation of `pickletools`.
+Nothing in the data is imported or called. Global names are compared with numpy's constructors, whose effect is
+reproduced on checked types, shapes and byte counts. Everything else is rejected with its name: other globals, object
+arrays, structured types, persistent ids and shared containers. Protocols 2 to 5 are supported. The opcodes and their
+arguments are documented in `pickletools`.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _ARRAY_STATE_SIZE = 5
 
 
 class PickleRefused(ValueError):
-    """A pickle that is damaged or holds anything but plain data; `row` is its number where there are many."""
+    """Error of a pickle that is damaged or holds more than plain data; `row` is its number among several pickles."""
 
     row: int | None = None
 
 
 @dataclass(frozen=True)
 class _Global:
-    """A name that the pickle refers to; one of `_GLOBALS`, never the thing itself."""
+    """Name of a global in the pickle, one of `_GLOBALS`; it is never resolved."""
 
     name: str
 
 
 class _Span(NamedTuple):
-    """Bytes of the pickle that are data: from `start` to `stop`."""
+    """Range of data bytes in the pickle, from `start` to `stop`."""
 
     start: int
     stop: int
@@ -52,7 +52,7 @@ class _Span(NamedTuple):
 
 @dataclass
 class _DType:
-    """A numpy dtype; its state, which follows, only adds the byte order."""
+    """A numpy dtype. Its state, which follows, only adds the byte order."""
 
     code: str
     dtype: np.dtype[Any]
@@ -60,7 +60,7 @@ class _DType:
 
 @dataclass
 class _Shell:
-    """What numpy's `_reconstruct` returns: an array whose state is to follow."""
+    """Result of numpy's `_reconstruct`: an array whose state follows."""
 
     array: Array | None = None
 
@@ -70,8 +70,8 @@ _NDARRAY, _DTYPE, _ENCODE, _BYTES = _Global("ndarray"), _Global("dtype"), _Globa
 _GLOBALS = {
     ("numpy", "ndarray"): _NDARRAY,
     ("numpy", "dtype"): _DTYPE,
-    ("_codecs", "encode"): _ENCODE,  # bytes, in protocol 2
-    ("__builtin__", "bytes"): _BYTES,  # no bytes, in protocol 2
+    ("_codecs", "encode"): _ENCODE,  # non-empty bytes in protocol 2
+    ("__builtin__", "bytes"): _BYTES,  # empty bytes in protocol 2
     **{(f"numpy.{core}.numeric", "_frombuffer"): _FROM_BUFFER for core in ("core", "_core")},
     **{(f"numpy.{core}.multiarray", "_reconstruct"): _RECONSTRUCT for core in ("core", "_core")},
     **{(f"numpy.{core}.multiarray", "scalar"): _SCALAR for core in ("core", "_core")},
@@ -80,18 +80,19 @@ _ATOMS = (type(None), bool, int, float, str)
 
 
 def unpickle(data: bytes) -> Any:
-    """Return the arrays (scalars, or nested dicts, lists and tuples of them) of one pickle.
+    """Decode one pickle of arrays, scalars, or nested dicts, lists and tuples of them.
 
     Raises:
-        PickleRefused: there is anything else in it, or it is damaged.
+        PickleRefused: the pickle contains anything else, or is damaged.
     """
     return PickleMachine(data).run()
 
 
 class PickleMachine:
-    """Runs one pickle. Its parts are for `rllib_tables`; others call `unpickle`.
+    """Interprets one pickle. Used directly by `rllib_tables`; otherwise use `unpickle`.
 
-    `window`: where its array's bytes are, if its value is one array in C and native byte order.
+    Attributes:
+        window: location of the array's bytes if the value is one array in C order and native byte order, else None.
     """
 
     _operations: ClassVar[dict[int, Callable[[PickleMachine], None]]]
@@ -122,11 +123,11 @@ class PickleMachine:
                 operation(self)
             value = self._pop()
         except (IndexError, struct.error):
-            raise PickleRefused(f"the pickle is damaged: it breaks off at byte {self._at}") from None
+            raise PickleRefused(f"the pickle is damaged: it is truncated at byte {self._at}") from None
         except (UnicodeDecodeError, OverflowError, MemoryError) as error:
             raise PickleRefused(f"the pickle is damaged: {error}") from None
         if self._stack or self._marks or self._at != len(data):
-            raise PickleRefused("the pickle is damaged: there is more than one value in it")
+            raise PickleRefused("the pickle is damaged: it contains more than one value")
         value = self._plain(value, 0)
         if type(value) is not np.ndarray or self._num_arrays != 1:
             self.window = None
@@ -141,7 +142,8 @@ class PickleMachine:
 
     def _span(self, size: int) -> _Span:
         if not 0 <= size <= len(self._data) - self._at:
-            raise PickleRefused(f"the pickle is damaged: {size} bytes at byte {self._at} of {len(self._data)}")
+            what = f"{size} bytes expected at byte {self._at} of {len(self._data)}"
+            raise PickleRefused(f"the pickle is damaged: {what}")
         span = _Span(self._at, self._at + size)
         self._at = span.stop
         return span
@@ -177,7 +179,7 @@ class PickleMachine:
 
     def _top(self, kind: type) -> Any:
         if (self._marks and len(self._stack) <= self._marks[-1]) or type(self._stack[-1]) is not kind:
-            raise PickleRefused(f"the pickle is damaged: no {kind.__name__} where one is filled")
+            raise PickleRefused(f"the pickle is damaged: a {kind.__name__} is missing")
         return self._stack[-1]
 
     def _memoize(self, key: int) -> None:
@@ -187,27 +189,27 @@ class PickleMachine:
 
     def _recall(self, key: int) -> None:
         if key not in self._memo:
-            raise PickleRefused(f"the pickle is damaged: nothing was stored under number {key}")
+            raise PickleRefused(f"the pickle is damaged: memo {key} is undefined")
         value = self._memo[key]
         if type(value) in (list, dict) or (type(value) is tuple and not _is_flat(value)):
             raise PickleRefused(f"a {type(value).__name__} that is used twice is not allowed")
         self._shared_bytes -= _byte_count(value)
         if self._shared_bytes < 0:
-            raise PickleRefused("it repeats more bytes than it has")
+            raise PickleRefused("the pickle repeats more bytes than it contains")
         self._stack.append(value)
 
-    # --- what has arguments from the bytes ---
+    # --- operations with arguments from the bytes ---
 
     def _protocol(self) -> None:
         version = self._unpack(_U1)
         if not 2 <= version <= 5:
-            raise PickleRefused(f"pickle protocol {version} is not read; expected: 2 to 5")
+            raise PickleRefused(f"pickle protocol {version} is not supported; expected: 2 to 5")
 
     def _global(self, module: Any, name: Any) -> None:
         known = _GLOBALS.get((module, name)) if isinstance(module, str) and isinstance(name, str) else None
         if known is None:
-            shown = f"{module}.{name}" if isinstance(module, str) and isinstance(name, str) else "no name"
-            raise PickleRefused(f"it asks for {shown:.100}, which is not allowed; expected: {ALLOWED}")
+            shown = f"{module}.{name}" if isinstance(module, str) and isinstance(name, str) else "an unnamed global"
+            raise PickleRefused(f"the pickle uses {shown:.100}, which is not allowed; expected: {ALLOWED}")
         self._stack.append(known)
 
     def _long(self) -> None:
@@ -219,21 +221,21 @@ class PickleMachine:
 
     def _set_items(self, items: list[Any]) -> None:
         if len(items) % 2:
-            raise PickleRefused("the pickle is damaged: a dict's key has no value")
+            raise PickleRefused("the pickle is damaged: a key of a dict does not have a value")
         target, keys = self._top(dict), items[::2]
         if not all(type(key) in (str, int) for key in keys):
             raise PickleRefused("keys of dicts must be text or integers")
         target.update(zip(keys, items[1::2], strict=True))
 
-    # --- what stands for calls ---
+    # --- operations that replace calls ---
 
     def _reduce(self) -> None:
         arguments, function = self._pop(), self._pop()
         if type(function) is not _Global or type(arguments) is not tuple:
-            raise PickleRefused("it calls something that is no constructor of numpy's")
+            raise PickleRefused("the pickle calls something other than a numpy constructor")
         constructor = self._constructors.get(function.name)
         if constructor is None:
-            raise PickleRefused(f"it calls {function.name}, which is not allowed")
+            raise PickleRefused(f"the pickle calls {function.name}, which is not allowed")
         self._stack.append(constructor(self, *self._checked(function, arguments)))
 
     def _checked(self, function: _Global, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -254,12 +256,12 @@ class PickleMachine:
     def _make_array(self, raw: Any, dtype: _DType, shape: Any, order: str, axes: Any = None) -> Array:
         if order == "K":
             if type(axes) is not tuple or set(map(type, axes)) - {int} or sorted(axes) != list(range(len(shape))):
-                raise PickleRefused("the pickle is damaged: an array's axes are no permutation")
+                raise PickleRefused("the pickle is damaged: the axes of an array are not a permutation")
             array = self._array(raw, dtype, shape, "C").transpose(axes)
             self.window = None
             return array
         if order not in ("C", "F"):
-            raise PickleRefused("the pickle is damaged: an array's order is neither C nor F")
+            raise PickleRefused("the pickle is damaged: the order of an array is neither C nor F")
         return self._array(raw, dtype, shape, order)
 
     def _make_shell(self, kind: _Global, shape: Any, code: Any) -> _Shell:
@@ -269,7 +271,7 @@ class PickleMachine:
 
     def _encode(self, text: str, encoding: str) -> bytes:
         if encoding != "latin1":
-            raise PickleRefused(f"it asks for the encoding {encoding!r:.40}; expected: latin1")
+            raise PickleRefused(f"the pickle uses the encoding {encoding!r:.40}; expected: latin1")
         try:
             return text.encode("latin1")
         except UnicodeEncodeError as error:
@@ -285,7 +287,7 @@ class PickleMachine:
         elif type(target) is _Shell and type(state) is tuple and target.array is None:
             self._set_array_state(target, state)
         else:
-            raise PickleRefused("it sets the state of something that is no array; only arrays have one")
+            raise PickleRefused("the pickle sets the state of something other than an array")
 
     def _set_dtype_state(self, target: _DType, state: tuple[Any, ...]) -> None:
         plain = len(state) == _DTYPE_STATE_SIZE and state[0] == 3 and state[2:5] == (None, None, None)
@@ -304,9 +306,9 @@ class PickleMachine:
         target.array = self._array(raw, dtype, shape, "F" if is_fortran else "C")
 
     def _array(self, raw: Any, dtype: _DType, shape: Any, order: str) -> Array:
-        """Return an array of its own, in native byte order."""
+        """Return a writable array in native byte order."""
         if type(shape) is not tuple or not all(type(size) is int and size >= 0 for size in shape):
-            raise PickleRefused("the pickle is damaged: an array's shape is no tuple of sizes")
+            raise PickleRefused("the pickle is damaged: the shape of an array is not a tuple of sizes")
         if len(shape) > _MAX_NDIM or (0 in shape and max(shape) > _MAX_EMPTY_ROWS):
             raise PickleRefused(f"the pickle is damaged: an array of shape {shape!r:.80}")
         if type(raw) not in (_Span, bytes):
@@ -339,7 +341,7 @@ class PickleMachine:
             return items if type(value) is list else tuple(items)
         if isinstance(value, (np.ndarray, np.generic, bytes, *_ATOMS)):
             return value
-        raise PickleRefused(f"a bare {value.name if type(value) is _Global else 'type'} is no data")
+        raise PickleRefused(f"{value.name if type(value) is _Global else 'a type'} is not data")
 
 
 def _is_flat(items: tuple[Any, ...]) -> bool:
@@ -347,7 +349,7 @@ def _is_flat(items: tuple[Any, ...]) -> bool:
 
 
 def _byte_count(value: Any) -> int:
-    """Return what one more use of a stored value may cost; names and dtypes cost nothing."""
+    """Return the cost of using a stored value again, in bytes; names and dtypes are free."""
     if type(value) is _Span:
         return value.stop - value.start
     if type(value) is _Shell:
@@ -358,13 +360,13 @@ def _byte_count(value: Any) -> int:
 
 
 def _check_items(values: Array) -> None:
-    """Refuse bytes that are no value of their dtype."""
+    """Reject bytes that are not valid values of their dtype."""
     if values.dtype.kind == "b" and (values.view(np.uint8) > 1).any():
-        raise PickleRefused("the pickle is damaged: a bool that is neither 0 nor 1")
+        raise PickleRefused("the pickle is damaged: a bool is neither 0 nor 1")
     if values.dtype.kind == "U":
         points = values.view(np.dtype("u4").newbyteorder(values.dtype.byteorder))
         if ((points > 0x10FFFF) | ((points >= 0xD800) & (points < 0xE000))).any():
-            raise PickleRefused("the pickle is damaged: text that is no Unicode")
+            raise PickleRefused("the pickle is damaged: text is not valid Unicode")
 
 
 def _dtype_name(code: str) -> str:
@@ -379,7 +381,7 @@ def _opcode_name(code: int) -> str:
 
 _U1, _U2, _U4, _U8 = (struct.Struct(code) for code in ("<B", "<H", "<I", "<Q"))
 _I4, _F8 = struct.Struct("<i"), struct.Struct(">d")
-# Kinds of the arguments of each constructor. Protocol 2 writes flags as integers, and bytes as encoded text.
+# Types of the arguments of each constructor. Protocol 2 writes flags as integers and bytes as encoded text.
 _RAW = (_Span, bytes)
 _FLAG = (bool, int)
 _SIGNATURES: dict[str, list[tuple[Any, ...]]] = {
@@ -411,7 +413,7 @@ def _push_float(machine: PickleMachine) -> None:
 
 
 def _skip_frame(machine: PickleMachine) -> None:
-    machine._unpack(_U8)  # how much to read at once
+    machine._unpack(_U8)  # the frame size is only needed for streaming
 
 
 def _stack_global(machine: PickleMachine) -> None:

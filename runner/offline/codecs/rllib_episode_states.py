@@ -1,9 +1,8 @@
-"""Writing RLlib's episode files: column `item`, each row the msgpack of a `SingleAgentEpisode`'s state.
+"""Write RLlib's episode files: a column `item`, with the msgpack of a `SingleAgentEpisode`'s state in each row.
 
-A state is what RLlib's env runners record: buffers are lists with an item a step, arrays in them as msgpack-numpy
-encodes them. All steps of a column differ in their numbers only, so that their bytes are made at once: the head of an
-encoded array, which is constant, and the array's own bytes. `rllib_episodes` reads them.
-
+The states equal those recorded by RLlib's env runners: buffers are lists with one item per step, with arrays encoded as
+by msgpack-numpy. All steps of a column share the header of their encoded arrays, so the bytes of all rows are computed
+together. `rllib_episodes` reads these files.
 Dimension letters: R rows of a block, W bytes of an encoded row.
 """
 
@@ -26,7 +25,7 @@ from runner.offline.codecs.rllib_episodes import ITEM
 if TYPE_CHECKING:
     from gymnasium import Space
 
-# RLlib's env runners keep them as plain integers.
+# RLlib's env runners store it as plain integers.
 _WEIGHTS_SEQ_NO = "weights_seq_no"
 _INT64_HEAD, _FLOAT64_HEAD = b"\xd3", b"\xcb"
 _MAX_TEXT = 1000
@@ -34,13 +33,13 @@ _Rows = npt.NDArray[np.uint8]  # (R, W)
 
 
 def episodes_to_items(block: ColumnBlock, layout: Layout) -> pa.Table:
-    """Return the episodes of a block, a row each; lookback is left out.
+    """Return the episodes of a block as a table, one row each, without lookback.
 
-    Rewards are 64-bit floats, as Python's are; all other columns keep their dtypes.
+    Rewards become 64-bit floats, like Python's; other columns keep their dtypes.
 
     Args:
-        block: of E chunks.
-        layout: with the spaces of the environment, which are kept in each row as far as they are known.
+        block: E chunks.
+        layout: layout with the known spaces of the environment, which are stored in each row.
     """
     spaces = {name: describe_space(getattr(layout.spaces, name)) for name in ("observation", "action")}
     encoded = {name: _encoded_rows(name, column) for name, column in block.columns.items()}
@@ -118,7 +117,7 @@ def _encoded_tree(column: Any) -> _Rows:
 
 
 def _array_fields(dtype: np.dtype[Any], shape: tuple[int, ...], is_array: bool) -> dict[bytes, Any]:
-    """Return what msgpack-numpy says of an array, or of a scalar, before its data."""
+    """Return msgpack-numpy's fields of an array or scalar, without its data."""
     scalar = {b"nd": is_array, b"type": dtype.str}
     return scalar | ({b"kind": b"", b"shape": list(shape)} if is_array else {})
 
@@ -142,7 +141,7 @@ def _packed_buffer(data: bytes, space: dict[str, Any] | None = None) -> bytes:
 
 
 def _packed_map(fields: Mapping[Any, bytes]) -> bytes:
-    """Return a map of values that are packed already."""
+    """Return a map of values that are already packed."""
     packed = [_packed(key) + value for key, value in fields.items()]
     return b"".join([_packer().pack_map_header(len(fields)), *packed])
 
@@ -158,7 +157,7 @@ def _packed(value: Any) -> bytes:
 
 
 def _as_plain(value: Any) -> Any:
-    """Return what msgpack has no form for: arrays as msgpack-numpy does, others, such as large integers, as text."""
+    """Convert a value that msgpack lacks: arrays as in msgpack-numpy, others, such as large integers, as text."""
     if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in "biufcSU":
         fields = _array_fields(value.dtype, value.shape, isinstance(value, np.ndarray))
         return fields | {b"data": value.tobytes()}
@@ -169,7 +168,7 @@ def _as_plain(value: Any) -> Any:
 
 
 def describe_space(space: Space[Any] | None) -> dict[str, Any] | None:
-    """Return a space as RLlib describes it; None for None and for kinds that are not read back. See `read_space`."""
+    """Return RLlib's description of a space; None for None and for kinds that `read_space` does not support."""
     from gymnasium import spaces as gs
 
     if isinstance(space, gs.Box):
@@ -191,7 +190,7 @@ def describe_space(space: Space[Any] | None) -> dict[str, Any] | None:
 
 
 def _packed_bounds(array: npt.NDArray[Any]) -> str:
-    """Return an array in numpy's file format, compressed, in base64."""
+    """Encode an array in numpy's file format, compressed, in base64."""
     file = io.BytesIO()
     np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
     return base64.b64encode(zlib.compress(file.getvalue())).decode("ascii")

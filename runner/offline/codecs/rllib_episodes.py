@@ -1,8 +1,8 @@
-"""RLlib's episode files: column `item`, each row the msgpack of a `SingleAgentEpisode`'s state.
+"""Read RLlib's episode files: a column `item`, with the msgpack of a `SingleAgentEpisode`'s state in each row.
 
-A field of the state is a buffer: `data` (a list of items, or arrays when the episode was finalized), `lookback` (how
-many of its rows lie before the chunk) and its space. Rows of several buffers become one column; no step is looked at
-alone, except by C code. Object arrays, which msgpack-numpy pickles, are refused.
+A field of the state is a buffer: `data` (a list of items, or arrays if the episode was finalized), `lookback` (the
+number of rows before the chunk) and its space. Rows of several buffers are joined to one column without a Python loop
+over steps. Object arrays, which msgpack-numpy pickles, are rejected.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _FLAGS = ("is_terminated", "is_truncated")
 
 @dataclass(frozen=True)
 class PastSteps(Lookback):
-    """The steps before the chunks of a block, as they were stored with them."""
+    """The recorded steps before the chunks of a block."""
 
     columns: Sequence[Mapping[str, Column]]  # of each chunk
     num_before: npt.NDArray[np.int64]
@@ -57,7 +57,7 @@ class PastSteps(Lookback):
 
 @dataclass(frozen=True)
 class ListedInfos:
-    """Infos of each chunk's observations; None where all are empty."""
+    """Infos of each chunk's observations, or None for a chunk if all are empty."""
 
     rows: Sequence[list[dict[str, Any]] | None]
 
@@ -69,7 +69,7 @@ class ListedInfos:
 
 @dataclass(frozen=True)
 class _Episode:
-    """One row: the chunk's rows of each column, the rows before it, and what else its state says."""
+    """One row: the chunk's columns, the rows before it, and the rest of its state."""
 
     columns: dict[str, Column]
     past: dict[str, Column]
@@ -85,7 +85,7 @@ class _Episode:
 
 
 def recognises(schema: pa.Schema) -> bool:
-    """Return whether a file with these columns holds RLlib's episodes."""
+    """Return whether a file with this schema holds RLlib's episodes."""
     if ITEM not in schema.names:
         return False
     type_ = schema.field(ITEM).type
@@ -95,14 +95,12 @@ def recognises(schema: pa.Schema) -> bool:
 def decode_by_module(
     table: pa.Table, place: DataLocation | None = None, counts: ReadCounts | None = None
 ) -> list[ColumnBlock]:
-    """Return the episode chunks in the rows of `table`, with their time steps, lookback, infos and ids.
+    """Decode the episode chunks in `table`, with their time steps, lookback, infos and ids.
 
-    A block for each module that acted, in the order of their first rows.
-
-    Chunks without a step are left out and counted.
+    Return one block per module that acted, in order of first appearance. Chunks without steps are left out and counted.
 
     Raises:
-        DataError: a row cannot be read, or does not fit the others of its module; it names file, row and field.
+        DataError: a row cannot be read or does not match others of its module. Names the file, row and field.
     """
     place = place or DataLocation(row=0)
     counts = counts if counts is not None else ReadCounts()
@@ -113,12 +111,12 @@ def decode_by_module(
             by_module.setdefault(episode.module_id, []).append((row, episode))
     counts.trajectories_dropped += len(rows) - sum(map(len, by_module.values()))
     if not by_module:
-        raise data_error("there is no episode with a step in these rows", place)
+        raise data_error("these rows do not contain an episode with a step", place)
     return [_block(of_module, module_id or DEFAULT_MODULE_ID, place) for module_id, of_module in by_module.items()]
 
 
 def _block(rows: Sequence[tuple[int, _Episode]], module_id: str, place: DataLocation) -> ColumnBlock:
-    """Return the episodes of one module; `rows` are their numbers and what they hold."""
+    """Return the episodes of one module as a block; `rows` are pairs of row number and episode."""
     episodes = [episode for _, episode in rows]
     names = list(episodes[0].columns)
     for row, episode in rows:
@@ -140,7 +138,7 @@ def _block(rows: Sequence[tuple[int, _Episode]], module_id: str, place: DataLoca
 
 
 def read_spaces(table: pa.Table, place: DataLocation | None = None) -> Spaces:
-    """Return the spaces in the first row's state, as far as there are any."""
+    """Return the known spaces in the first row's state."""
     place = place or DataLocation(row=0)
     _, item = next(_items(table.slice(0, 1), place))
     state = _unpack(item, place)
@@ -172,11 +170,11 @@ def _unpack(item: bytes, place: DataLocation) -> dict[str, Any]:
         state = msgpack.unpackb(item, strict_map_key=False)
     except (ValueError, TypeError, RecursionError, msgpack.exceptions.UnpackException) as error:
         what = str(error) or type(error).__name__
-        raise data_error(f"an episode is damaged: no msgpack: {what:.200}", place.of(ITEM)) from None
+        raise data_error(f"an episode is damaged: it is not valid msgpack: {what:.200}", place.of(ITEM)) from None
     if not isinstance(state, dict) or not _STATE_NAMES.keys() <= state.keys():
         got = ", ".join(map(str, state))[:200] if isinstance(state, dict) else type(state).__name__
         expected = f"a SingleAgentEpisode's state with {', '.join(_STATE_NAMES)}"
-        raise data_error("a row is no episode of RLlib's", place.of(ITEM), got=got, expected=expected)
+        raise data_error("this row is not an RLlib episode", place.of(ITEM), got=got, expected=expected)
     return state
 
 
@@ -184,7 +182,7 @@ def _read_episode(state: dict[str, Any], place: DataLocation) -> _Episode:
     rewards, num_before = _read_buffer(state["rewards"], "rewards", place)
     num_rows = 0 if rewards is None else nested.row_count(rewards)
     if not 0 <= num_before <= num_rows:
-        raise data_error(f"a lookback of {num_before} steps in {num_rows}", place.of(f"{ITEM}.rewards"))
+        raise data_error(f"invalid lookback of {num_before} in {num_rows} steps", place.of(f"{ITEM}.rewards"))
     buffers = {"observations": state["observations"], "actions": state["actions"]}
     outputs = state.get("extra_model_outputs") or {}
     if not isinstance(outputs, dict):
@@ -197,12 +195,12 @@ def _read_episode(state: dict[str, Any], place: DataLocation) -> _Episode:
         got = 0 if column is None else nested.row_count(column)
         if num_rows and (got != expected or before != num_before):
             what = f"{got} rows, {before} of them lookback, for {num_rows} rewards with {num_before} of lookback"
-            raise data_error(f"the fields of an episode do not fit together: {what}", place.of(f"{ITEM}.{field}"))
+            raise data_error(f"the fields of an episode are inconsistent: {what}", place.of(f"{ITEM}.{field}"))
         whole[_STATE_NAMES.get(field, field.removeprefix("extra_model_outputs."))] = column
     whole = {name: whole[name] for name in (OBS, ACTIONS, REWARDS, *whole)}
     length = num_rows - num_before
     if num_rows and not (isinstance(rewards, np.ndarray) and rewards.dtype.kind in "biuf" and rewards.ndim == 1):
-        raise data_error("expected one number a step", place.of(f"{ITEM}.rewards"))
+        raise data_error("expected one number per step", place.of(f"{ITEM}.rewards"))
     if isinstance(rewards, np.ndarray):
         check_rewards(rewards, lambda step: place.of(f"{ITEM}.rewards[{step}]"))
     kept = whole if length else {}
@@ -222,13 +220,13 @@ def _read_episode(state: dict[str, Any], place: DataLocation) -> _Episode:
 
 
 def _read_buffer(buffer: Any, field: str, place: DataLocation) -> tuple[Column | None, int]:
-    """Return a buffer's column (None: it is empty) and how many of its rows are lookback."""
+    """Return a buffer's column (None if it is empty) and its number of lookback rows."""
     where = place.of(f"{ITEM}.{field}")
     if not isinstance(buffer, dict) or "data" not in buffer:
         raise data_error("expected a buffer with its data", where, got=type(buffer).__name__)
     data, lookback = buffer["data"], buffer.get("lookback", 0)
     if type(lookback) is not int:
-        raise data_error("a lookback is a number of steps", where, got=type(lookback).__name__)
+        raise data_error("lookback must be a number of steps", where, got=type(lookback).__name__)
     try:
         if not isinstance(data, list) or _is_tuple(buffer):
             return _check_rows(_as_columns(decode_tree(data)), where), lookback
@@ -243,7 +241,7 @@ def _is_tuple(buffer: dict[str, Any]) -> bool:
 
 
 def _as_columns(tree: Any) -> Any:
-    """Return lists of arrays as the tuples that they were."""
+    """Return lists of arrays as tuples."""
     if isinstance(tree, dict):
         return {key: _as_columns(branch) for key, branch in tree.items()}
     return tuple(_as_columns(part) for part in tree) if isinstance(tree, list) else tree
@@ -263,7 +261,8 @@ def _read_infos(buffer: Any, num_before: int, length: int, place: DataLocation) 
     where = place.of(f"{ITEM}.infos")
     data = buffer.get("data") if isinstance(buffer, dict) else None
     if is_encoded(data):
-        raise data_error("infos cannot be read: object arrays are not read, as that would run code in the file", where)
+        what = "infos cannot be read: object arrays are not supported, because decoding them runs code from the file"
+        raise data_error(what, where)
     if not isinstance(data, list):
         raise data_error("expected a buffer with a list of infos", where, got=type(buffer).__name__)
     if not any(data):
@@ -322,7 +321,7 @@ def _infos_of(episodes: Sequence[_Episode]) -> InfoRows | None:
 
 
 def _agents_of(episodes: Sequence[_Episode]) -> Agents | None:
-    """Return whose episodes these are; None where a state names no agent."""
+    """Return the agents of the episodes, or None if one of them does not name its agent."""
     if any(episode.agent_id is None for episode in episodes):
         return None
     env_t = [np.arange(episode.length + 1) + episode.t_started for episode in episodes]

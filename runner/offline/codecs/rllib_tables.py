@@ -1,9 +1,9 @@
-"""RLlib's tables: columns that it packs (pickle, LZ4, base64) and Ray's tensor columns, as plain Arrow columns.
+"""Decode RLlib's tables: packed columns (pickle, LZ4, base64) and Ray's tensor columns become plain Arrow columns.
 
-RLlib writes one row a step. Columns named in `output_compress_columns` (`obs` and `new_obs`) hold each array as base64
-text of an LZ4 frame of a pickle; arrays of other columns are Ray Data's tensor type, which is a list with its shape in
-the field's metadata. Here both become numbers, or fixed-size lists nested as deep as the array has dimensions; a packed
-dict or tuple becomes one column a leaf, `obs/position` or `obs/0`.
+RLlib writes one row per step. Columns in `output_compress_columns` (`obs` and `new_obs`) hold each array as base64 text
+of an LZ4 frame of a pickle. Arrays of other columns use Ray Data's tensor type, a list with its shape in the field's
+metadata. Both become numbers, or fixed-size lists nested like the array's dimensions. A packed dict or tuple becomes
+one column per leaf, `obs/position` or `obs/0`.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _MAX_FRAMES = 16
 
 
 def unpickle_rows(blobs: Sequence[bytes]) -> Any:
-    """Return one pickle a row as a column: an array (rows, ...) or, for dicts and tuples, nested arrays.
+    """Decode one pickle per row to a column: an array (rows, ...) or, for dicts and tuples, nested arrays.
 
-    Pickles of arrays of one shape differ in their data bytes only; the first one shows where these are, and for all
-    that agree with it elsewhere they are cut out at once.
+    Pickles of arrays of equal shape only differ in their data bytes. The first one determines their position, and they
+    are extracted together from all pickles that are otherwise identical.
 
     Raises:
-        PickleRefused: as in `unpickle`, or the rows do not fit together; `row` is the first such row.
+        PickleRefused: see `unpickle`; or the rows are inconsistent, with `row` as the first such row.
     """
     if not blobs:
-        raise ValueError("no pickles to read")
+        raise ValueError("there are no pickles to read")
     machine = PickleMachine(blobs[0])
     first = _in_row(0, machine.run)
     if type(first) is not np.ndarray or machine.window is None or first.dtype.kind not in "iufc":
@@ -54,7 +54,7 @@ def unpickle_rows(blobs: Sequence[bytes]) -> Any:
 
 
 def _cut_rows(blobs: Sequence[bytes], sizes: Array, left: Array, out: Array) -> Array:
-    """Read the first row that is left and all others with the same frame; return the rows left after that."""
+    """Read the first remaining row and all others with the same frame. Return the rows that then remain."""
     head = int(left[0])
     machine = PickleMachine(blobs[head])
     _place_row(_in_row(head, machine.run), head, out)
@@ -72,7 +72,7 @@ def _cut_rows(blobs: Sequence[bytes], sizes: Array, left: Array, out: Array) -> 
 
 def _place_row(value: Any, row: int, out: Array) -> None:
     if type(value) is not np.ndarray or value.shape != out.shape[1:] or value.dtype != out.dtype:
-        raise _refusal(f"{_outline(value)}, but row 0 is {out.dtype} of shape {out.shape[1:]}", row)
+        raise _row_error(f"{_outline(value)}, but row 0 is {out.dtype} of shape {out.shape[1:]}", row)
     out[row] = value
 
 
@@ -82,7 +82,7 @@ def _stack_rows(values: list[Any]) -> Any:
     except (TypeError, ValueError) as error:
         outlines = [_outline(value) for value in values]
         row = next((i for i, outline in enumerate(outlines) if outline != outlines[0]), 0)
-        raise _refusal(f"{error}: {outlines[row]}, but row 0 is {outlines[0]}", row) from None
+        raise _row_error(f"{error}: {outlines[row]}, but row 0 is {outlines[0]}", row) from None
 
 
 def _in_row(row: int, read: Callable[[], Any]) -> Any:
@@ -93,7 +93,7 @@ def _in_row(row: int, read: Callable[[], Any]) -> Any:
         raise
 
 
-def _refusal(message: str, row: int) -> PickleRefused:
+def _row_error(message: str, row: int) -> PickleRefused:
     error = PickleRefused(message)
     error.row = row
     return error
@@ -108,7 +108,7 @@ def _outline(value: Any) -> str:
 
 
 _LZ4_MAGIC = "BCJNG"  # base64 of the first bytes of every LZ4 frame
-# The frame: magic (4 bytes), flags, block size, content size (8), checksum, then blocks with their sizes (4).
+# Frame: magic (4 bytes), flags, block size, content size (8 bytes), checksum, then blocks with their sizes (4 bytes).
 _LZ4_BLOCK_START = 19
 _LZ4_HAS_SIZE = 0x08
 _LZ4_FLAGS, _LZ4_USUAL = 0xDF, 0x48  # version 1, content size, no checksums, no dictionary
@@ -117,12 +117,12 @@ _EXTENSION_NAME, _EXTENSION_METADATA = b"ARROW:extension:name", b"ARROW:extensio
 
 
 def recognises(table: pa.Table) -> bool:
-    """Return whether there is a packed or a tensor column in these rows (one is enough to tell)."""
+    """Return whether these rows have a packed or tensor column."""
     return any(_tensor_shape(field) is not None or is_packed(table[field.name]) for field in table.schema)
 
 
 def is_packed(column: pa.ChunkedArray) -> bool:
-    """Return whether a column holds packed arrays, by its first value."""
+    """Return whether a column holds packed arrays, judging by its first value."""
     return first_packed(column) is not None
 
 
@@ -139,15 +139,15 @@ def first_packed(column: pa.ChunkedArray) -> str | None:
 
 
 def unpack_table(table: pa.Table, columns: Sequence[str] | None = None, place: DataLocation | None = None) -> pa.Table:
-    """Return the table with its packed and tensor columns as plain ones.
+    """Return the table with packed and tensor columns as plain ones.
 
     Args:
-        table: rows of RLlib's.
-        columns: names of columns to unpack where they are packed; None: every packed one.
+        table: rows from RLlib.
+        columns: names of packed columns to unpack, or None for all.
         place: file and first row, for errors.
 
     Raises:
-        DataError: a value is no packed array, or one that does not fit the others.
+        DataError: a value is not a packed array, or does not match the others.
     """
     place = place or DataLocation(row=0)
     fields: list[pa.Field] = []
@@ -174,11 +174,11 @@ def unpack_column(column: pa.ChunkedArray, place: DataLocation) -> Any:
     except PickleRefused as error:
         raise data_error(f"a packed array cannot be read: {error}", place.at(error.row or 0)) from None
     except UnicodeDecodeError as error:
-        raise data_error(f"a packed array is damaged: no base64 text: {error}", place) from None
+        raise data_error(f"a packed array is damaged: it is not base64 text: {error}", place) from None
 
 
 def unpack_value(text: str | bytes, place: DataLocation) -> Any:
-    """Return what one packed value holds; `DataError` if that is anything but arrays."""
+    """Decode one packed value. Raises `DataError` if it is not an array."""
     try:
         return unpickle(unpack_bytes([text], place)[0])
     except PickleRefused as error:
@@ -198,7 +198,7 @@ def unpack_bytes(texts: Sequence[str | bytes | None], place: DataLocation) -> li
             raise data_error(f"a packed array is damaged: {error}", place.at(row)) from None
     num_packed = sum(map(len, packed))
     claimed = 0
-    for row, content in enumerate(packed):  # before anything is unpacked
+    for row, content in enumerate(packed):  # check all sizes before unpacking
         claimed += _claimed_size(content)
         check_size(claimed, num_packed, place.at(row))
     left = most_bytes(num_packed)
@@ -211,23 +211,25 @@ def unpack_bytes(texts: Sequence[str | bytes | None], place: DataLocation) -> li
         except ValueError as error:
             raise data_error(f"a packed array is damaged: {error}", place.at(row)) from None
         except (RuntimeError, EOFError, MemoryError, block.LZ4BlockError) as error:
-            raise data_error(f"a packed array is damaged: no LZ4 frame: {error}", place.at(row)) from None
+            raise data_error(f"a packed array is damaged: it is not an LZ4 frame: {error}", place.at(row)) from None
     return blobs
 
 
 class TooMuchError(Exception):
-    """A frame holds more than is left of what may be unpacked."""
+    """A frame exceeds the remaining size limit."""
 
 
 def _claimed_size(packed: bytes) -> int:
-    """Return what the header of an LZ4 frame says; 0 where it says nothing."""
+    """Return the content size from the header of an LZ4 frame, or 0 if it is not stored."""
     has_size = len(packed) >= _LZ4_BLOCK_START and packed[4] & _LZ4_HAS_SIZE
     return int.from_bytes(packed[6:14], "little") if has_size else 0
 
 
 def _decompress(packed: bytes, frame: Any, block: Any, most: int) -> bytes:
-    """Return the content of an LZ4 frame, of `most` bytes at most. The usual one is a header with the content's size
-    and one block, which is read ten times as fast without the machinery of frames."""
+    """Return the content of an LZ4 frame of at most `most` bytes.
+
+    The usual frame is a header with the content's size and a single block, which is ten times as fast to read directly.
+    """
     size = _claimed_size(packed)
     if size > min(255 * len(packed), most):
         raise ValueError(f"{len(packed)} bytes claim to hold {size}")
@@ -240,7 +242,7 @@ def _decompress(packed: bytes, frame: Any, block: Any, most: int) -> bytes:
         return _decompress_frame(packed, frame, most)
     content: bytes = block.decompress(packed[_LZ4_BLOCK_START:end], uncompressed_size=size)
     if len(content) != size:
-        raise ValueError(f"{len(content)} bytes of an LZ4 frame of {size}")
+        raise ValueError(f"an LZ4 frame of {size} bytes contains {len(content)}")
     return content
 
 
@@ -251,7 +253,7 @@ def _decompress_frame(packed: bytes, frame: Any, most: int) -> bytes:
     if len(content) > most:
         raise TooMuchError
     if not machine.eof:
-        raise RuntimeError("it breaks off")
+        raise RuntimeError("it is truncated")
     return content
 
 
@@ -259,17 +261,17 @@ def _decompress_frame(packed: bytes, frame: Any, most: int) -> bytes:
 
 
 def array_to_arrow(values: Array, place: DataLocation) -> pa.Array:
-    """Return (rows, ...) -> numbers or text for no further dimension, else fixed-size lists nested as deep."""
+    """Convert an array (rows, ...) to Arrow: numbers or text, or nested fixed-size lists for further dimensions."""
     if values.dtype.kind == "S":
         return pa.array(values.tolist(), pa.binary())
     if values.dtype.kind == "c":
-        raise data_error("complex numbers have no Arrow type", place, got=str(values.dtype))
+        raise data_error("complex numbers are not supported in tables", place, got=str(values.dtype))
     if values.dtype.kind == "U" and values.ndim > 1:
-        raise data_error("arrays of text are no column of a table", place, got=f"shape {values.shape}")
+        raise data_error("arrays of text are not supported in tables", place, got=f"shape {values.shape}")
     array: pa.Array = pa.array(values.tolist() if values.dtype.kind == "U" else values.reshape(-1))
     for size in reversed(values.shape[1:]):
         if size == 0:
-            raise data_error("arrays without elements are no column of a table", place, got=f"shape {values.shape}")
+            raise data_error("arrays without elements are not supported in tables", place, got=f"shape {values.shape}")
         array = pa.FixedSizeListArray.from_arrays(array, size)
     return array
 
@@ -282,8 +284,7 @@ def _leaf_arrays(column: Any, name: str, place: DataLocation) -> list[tuple[str,
 
 
 def _tensor_shape(field: pa.Field) -> bytes | None:
-    """Return the metadata of a tensor column, which say its shape; None for others. Once Ray is imported, it has a
-    type."""
+    """Return a tensor column's metadata, which holds its shape, or None. If Ray is imported, its type holds it."""
     if isinstance(field.type, pa.BaseExtensionType):
         known = field.type.extension_name in _TENSORS
         return bytes(field.type.__arrow_ext_serialize__()) if known else None
@@ -296,11 +297,12 @@ def _plain_tensor(column: pa.ChunkedArray, field: pa.Field, place: DataLocation)
     serialized = _tensor_shape(field)
     if serialized is None:
         if isinstance(field.type, pa.BaseExtensionType) and field.type.extension_name.startswith("ray."):
-            raise data_error("a column of Python objects, or of arrays of various shapes, is not read", place)
+            what = "columns of Python objects, or of arrays of various shapes, are not supported"
+            raise data_error(what, place)
         return column
     shape = _read_shape(serialized, place)
     array = column.combine_chunks()
-    if isinstance(array, pa.ChunkedArray):  # no chunk, or more than fit one
+    if isinstance(array, pa.ChunkedArray):  # no chunk, or too large for a single one
         array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], field.type)
     storage = array.storage if isinstance(array, pa.ExtensionArray) else array
     values, size_of_row = storage.flatten(), int(np.prod(shape, dtype=np.int64))

@@ -1,9 +1,9 @@
-"""SampleBatches of RLlib's old API stack: JSON lines, or tables, with one batch of many steps a row.
+"""Read SampleBatches of RLlib's old API stack: JSON lines or tables with one batch of many steps per row.
 
-A column is a list with one item a step, or packed text (pickle, LZ4, base64) of one array for the whole batch. Of lines
-of the type MultiAgentBatch, which name policies and number agents, one policy is read. Rows become trajectories by
-`eps_id` and `t`; without ids each batch (each `unroll_id` in it) is cut where a step ends an episode, and the next
-batch is not taken to continue it.
+A column is a list with one item per step, or packed text (pickle, LZ4, base64) of one array for the entire batch. Of
+MultiAgentBatches, which name policies and number agents, only one policy is read. Rows are grouped to trajectories by
+`eps_id` and `t`. Without ids, each batch (each `unroll_id` in it) is cut at its end flags, and the next batch does not
+continue it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _READ_BYTES = 2**20
 _TYPE = re.compile(rb'"type"\s*:\s*"(SampleBatch|MultiAgentBatch)"')
 _NEW_OBS, _POLICY_BATCHES, _TEXT = "new_obs", "policy_batches", "text"
 _OWN = {OBS, ACTIONS, REWARDS, _NEW_OBS, "dones", "terminateds", "truncateds", "eps_id", "t", "infos"}
-# What the old stack keeps beside the steps, or has computed from them: no outputs of a module.
+# Columns that the old stack stores or computes in addition to the steps, which are not module outputs.
 _LEFT_OUT = {
     *("type", "count", "unroll_id", "agent_index", "env_id", "seq_lens", "batch_indexes"),
     *(
@@ -59,16 +59,16 @@ class ByteStream(Protocol):
     """A file that is open for reading bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """Return the next bytes, at most `size`; empty at the end."""
+        """Return at most `size` bytes, or none at the end."""
 
 
 def recognises(head: bytes) -> bool:
-    """Return whether a file that starts so has lines of SampleBatches."""
+    """Return whether a file that starts with these bytes has lines of SampleBatches."""
     return head.lstrip()[:1] == b"{" and _TYPE.search(head) is not None
 
 
 def recognises_schema(schema: pa.Schema) -> bool:
-    """Return whether a table with these columns has a SampleBatch a row."""
+    """Return whether a table with these columns has one SampleBatch per row."""
     names = set(schema.names)
     if _POLICY_BATCHES in names:
         return True
@@ -79,10 +79,10 @@ def recognises_schema(schema: pa.Schema) -> bool:
 def read_tables(
     stream: ByteStream, place: DataLocation | None = None, max_bytes: int = MAX_TABLE_BYTES
 ) -> Iterator[tuple[DataLocation, pa.Table]]:
-    """Yield the lines of a JSON file as tables of about `max_bytes` of text, each with the place of its first line.
+    """Yield the lines of a JSON file as tables of about `max_bytes` of text, with the location of the first line.
 
     Raises:
-        DataError: a line is no JSON object; it names the line.
+        DataError: a line is not a JSON object. Names the line.
     """
     place = place or DataLocation(row=0, unit="line")
     first = 0
@@ -102,18 +102,18 @@ def read_tables(
 def decode(
     table: pa.Table, place: DataLocation | None = None, counts: ReadCounts | None = None, policy: str | None = None
 ) -> ColumnBlock:
-    """Return the trajectories in these batches; none where no batch has a step of the policy.
+    """Decode the trajectories in these batches. The block is empty if no batch has steps of the policy.
 
-    A chunk that neither ends nor goes on in these rows keeps both flags false: it may go on in other rows.
+    A chunk without an end flag keeps both flags false, because it may continue in other rows.
 
     Args:
-        table: a batch a row, as columns or as the one column `text` of JSON lines (`ray.data.read_text`).
-        place: the file and the first row, for errors.
-        counts: is added to.
-        policy: whose steps are read of MultiAgentBatches; None: there is one policy.
+        table: one batch per row, as columns or as the column `text` of JSON lines (`ray.data.read_text`).
+        place: file and first row, for errors.
+        counts: updated with the corrections made.
+        policy: policy to read from MultiAgentBatches, or None if there is only one.
 
     Raises:
-        DataError: columns are missing, damaged, or do not fit together; it names file, row and field.
+        DataError: columns are missing, damaged or inconsistent. Names the file, row and field.
     """
     place = place or DataLocation(row=0)
     if table.column_names == [_TEXT]:
@@ -125,7 +125,8 @@ def decode(
     for name in (OBS, ACTIONS, REWARDS):
         if name not in table.column_names:
             near = nearest_match(name, table.column_names)
-            raise data_error(f"a SampleBatch has no {name}", place, got=", ".join(table.column_names), nearest=near)
+            what = f"the column {name} of a SampleBatch is missing"
+            raise data_error(what, place, got=", ".join(table.column_names), nearest=near)
     reader = _BatchReader(table, place)
     rewards = reader.numbers(REWARDS)
     check_rewards(rewards, lambda step: place.at(reader.batch_of(step)).of(REWARDS))
@@ -158,15 +159,15 @@ def decode(
 def _decode_text(table: pa.Table, place: DataLocation, counts: ReadCounts | None, policy: str | None) -> ColumnBlock:
     lines = table[_TEXT].to_pylist()
     if not all(isinstance(line, str) for line in lines):
-        raise data_error("expected a line of JSON a row", place.of(_TEXT))
+        raise data_error("expected one line of JSON per row", place.of(_TEXT))
     found = [decode(part, where, counts, policy) for where, part in _parse(lines, place)]
     if not found:
-        raise data_error("there is no SampleBatch in these lines", place)
+        raise data_error("these lines do not contain a SampleBatch", place)
     return concat_blocks([block for block in found if len(block)] or found[:1])
 
 
 class _BatchReader:
-    """Reads the columns of batches, R steps in all."""
+    """Reads the columns of batches with R steps in total."""
 
     def __init__(self, table: pa.Table, place: DataLocation) -> None:
         self._table, self._place = table, place
@@ -174,11 +175,11 @@ class _BatchReader:
         self._sized_by = ""
 
     def has(self, name: str) -> bool:
-        """Return whether the batches have that column."""
+        """Return whether the batches have this column."""
         return name in self._table.column_names and self._table[name].null_count < self._table.num_rows
 
     def column(self, name: str) -> Column:
-        """Return (R, ...) what the column holds."""
+        """Return the column (R, ...)."""
         column, place = self._table[name].combine_chunks(), self._place.of(name)
         if isinstance(column, pa.ChunkedArray):
             column = pa.concat_arrays(column.chunks)
@@ -196,35 +197,35 @@ class _BatchReader:
         return column_to_arrays(items, pa.field(name, items.type), DataLocation(place.file, None, name, unit="step"))
 
     def numbers(self, name: str) -> Array:
-        """Return (R,) numbers."""
+        """Return a column of numbers (R,)."""
         values = self.column(name)
         if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "biuf":
-            raise data_error("expected one number a step", self._place.of(name))
+            raise data_error("expected one number per step", self._place.of(name))
         return values
 
     def integers(self, name: str) -> npt.NDArray[np.int64]:
-        """Return (R,) integers."""
+        """Return a column of integers (R,)."""
         values = self.numbers(name)
         if values.dtype.kind == "f":
             raise data_error("expected integers", self._place.of(name), got=str(values.dtype))
         return values.astype(np.int64)
 
     def flags(self, name: str) -> npt.NDArray[np.bool_]:
-        """Return (R,) bools, of 0 and 1 too; false where the batches do not have them."""
+        """Return a column of flags (R,), bools or 0 and 1; false if it does not exist."""
         if not self.has(name):
             return np.zeros(int(self.sizes.sum()), np.bool_)
         values = self.numbers(name)
         wrong = np.flatnonzero((values != 0) & (values != 1))
         if len(wrong):
             place = self._place.at(self.batch_of(int(wrong[0]))).of(name)
-            raise data_error("an end flag is true or false", place, got=str(values[wrong[0]]))
+            raise data_error("an end flag must be true or false", place, got=str(values[wrong[0]]))
         return values.astype(np.bool_)
 
     def ids(self) -> Array:
-        """Return (R,) episode ids, which tell several agents of one episode apart."""
+        """Return episode ids (R,) that also distinguish the agents of an episode."""
         ids = self.column("eps_id")
         if not isinstance(ids, np.ndarray) or ids.ndim != 1 or ids.dtype.kind not in "iuSU":
-            raise data_error("expected one id a step", self._place.of("eps_id"))
+            raise data_error("expected one id per step", self._place.of("eps_id"))
         agents = self.integers("agent_index") if self.has("agent_index") else None
         if agents is None or not agents.any():
             return ids
@@ -232,7 +233,7 @@ class _BatchReader:
         return np.array([f"{episode}/{agent}" for episode, agent in pairs])
 
     def segments(self) -> npt.NDArray[np.int64]:
-        """Return (R,) number of the batch, and of the unroll in it: what steps without ids belong to."""
+        """Return a number (R,) for the batch and unroll of each step, which replaces an id."""
         batch = np.repeat(np.arange(len(self.sizes)), self.sizes)
         if not self.has("unroll_id"):
             return batch
@@ -241,7 +242,7 @@ class _BatchReader:
         return np.cumsum(changes)
 
     def infos(self) -> list[dict[str, Any]] | None:
-        """Return (R,) infos, None where all are empty."""
+        """Return the infos (R,), or None if all are empty."""
         if not self.has("infos"):
             return None
         column, place = self._table["infos"], self._place.of("infos")
@@ -265,7 +266,7 @@ class _BatchReader:
             column = nested.stack(value) if isinstance(value, list) else value
             nested.check_columns(column)
         except (TypeError, ValueError) as error:
-            raise data_error(f"a packed batch holds no arrays: {error}", place) from None
+            raise data_error(f"a packed batch does not contain arrays: {error}", place) from None
         return column
 
     def _check_sizes(self, sizes: npt.NDArray[Any], name: str) -> None:
@@ -274,32 +275,32 @@ class _BatchReader:
         wrong = np.flatnonzero(sizes != self._sizes)
         if len(wrong):
             row = int(wrong[0])
-            expected = f"{int(self._sizes[row])}, as {self._sized_by} has"
-            what = "a batch's columns must have one length"
+            expected = f"{int(self._sizes[row])}, as in {self._sized_by}"
+            what = "the columns of a batch must have the same length"
             raise data_error(what, self._place.at(row).of(name), got=f"{int(sizes[row])} steps", expected=expected)
 
     def batch_of(self, step: int) -> int:
-        """Return the batch that holds the step."""
+        """Return the batch of a step."""
         return int(np.searchsorted(np.cumsum(self.sizes), step, side="right"))
 
 
 def _without_none(info: dict[str, Any]) -> dict[str, Any]:
-    """Return an info without the keys that only other rows have, which Arrow adds."""
+    """Remove keys that only other rows have, which Arrow adds with the value null."""
     return {key: value for key, value in info.items() if value is not None}
 
 
 def policies_in(schema: pa.Schema) -> list[str]:
-    """Return the policies of MultiAgentBatches in rows with this schema; none of SampleBatches."""
+    """Return the policies of MultiAgentBatches with this schema; empty for SampleBatches."""
     if _POLICY_BATCHES not in schema.names or not pa.types.is_struct(schema.field(_POLICY_BATCHES).type):
         return []
     return [field.name for field in schema.field(_POLICY_BATCHES).type]
 
 
 def _of_policy(table: pa.Table, place: DataLocation, name: str | None) -> pa.Table | None:
-    """Return the columns of a policy of MultiAgentBatches, None where it has none; other tables as they are."""
+    """Return the columns of one policy of MultiAgentBatches, or None without rows. Other tables are unchanged."""
     if _POLICY_BATCHES not in table.column_names:
         if name is not None:
-            what = "these SampleBatches are of a single agent, and the experiment has several"
+            what = "these SampleBatches come from a single agent, but the experiment has several"
             raise data_error(what, place, expected="MultiAgentBatches, whose policies have the names of modules")
         return table
     batches = table[_POLICY_BATCHES].combine_chunks()
@@ -307,16 +308,17 @@ def _of_policy(table: pa.Table, place: DataLocation, name: str | None) -> pa.Tab
         raise data_error("SampleBatches and MultiAgentBatches are mixed", place.of(_POLICY_BATCHES))
     names = policies_in(table.schema)
     if name is None and len(names) != 1:
-        what = "these batches are of several policies, and the experiment has a single agent"
-        expected = "an experiment with several agents, whose modules have the names of policies"
-        raise data_error(what, place.of(_POLICY_BATCHES), got=", ".join(names), expected=expected)
+        what = "these batches come from several policies, but the experiment has a single agent"
+        fix = "use an experiment with several agents whose modules are named like the policies"
+        raise data_error(what, place.of(_POLICY_BATCHES), got=", ".join(names), fix=fix)
     if name is not None and name not in names:
         return None
     policy = batches.field(names.index(name) if name is not None else 0)
     if name is not None and pa.types.is_struct(policy.type):
         policy = policy.filter(policy.is_valid())  # not every policy acts in every batch
     if not pa.types.is_struct(policy.type) or policy.null_count:
-        raise data_error("a MultiAgentBatch holds no SampleBatch", place.of(_POLICY_BATCHES), got=str(policy.type)[:80])
+        what = "a MultiAgentBatch does not contain a SampleBatch"
+        raise data_error(what, place.of(_POLICY_BATCHES), got=str(policy.type)[:80])
     fields = [policy.type.field(index).name for index in range(policy.type.num_fields)]
     return pa.Table.from_arrays(policy.flatten(), names=fields)
 
@@ -325,11 +327,11 @@ def _of_policy(table: pa.Table, place: DataLocation, name: str | None) -> pa.Tab
 
 
 def _lines(stream: ByteStream) -> Iterator[bytes]:
-    """Yield lines with their line ends, as the file has them."""
+    """Yield the lines of a file, including line ends."""
     rest: list[bytes] = []
     while chunk := stream.read(_READ_BYTES):
-        *whole, tail = chunk.split(b"\n")
-        for line in whole:
+        *complete, tail = chunk.split(b"\n")
+        for line in complete:
             rest.append(line)
             yield b"".join([*rest, b"\n"])
             rest = []
@@ -340,10 +342,10 @@ def _lines(stream: ByteStream) -> Iterator[bytes]:
 
 
 def _parse(lines: Sequence[bytes | str], place: DataLocation) -> Iterator[tuple[DataLocation, pa.Table]]:
-    """Yield a table for each run of lines whose columns have one type.
+    """Yield one table per run of lines whose columns have equal types.
 
-    By Python's parser: pyarrow 25 crashes the process where a line is no object (`null`), and makes arrays of
-    unequal length of some damaged lines.
+    Python parses the lines: pyarrow 25 crashes the process if a line is not an object (`null`), and returns arrays of
+    unequal length for some damaged lines.
     """
     first, signature = 0, None
     run: list[dict[str, Any]] = []
@@ -354,9 +356,9 @@ def _parse(lines: Sequence[bytes | str], place: DataLocation) -> Iterator[tuple[
             batch = json.loads(line)
         except (ValueError, RecursionError) as error:
             hint = "; the file is truncated" if isinstance(line, bytes) and not line.endswith(b"\n") else ""
-            raise data_error(f"a line is no JSON: {error!s:.200}{hint}", place.at(number)) from None
+            raise data_error(f"this line is not valid JSON: {error!s:.200}{hint}", place.at(number)) from None
         if not isinstance(batch, dict):
-            raise data_error("a line is no JSON object", place.at(number), got=type(batch).__name__)
+            raise data_error("this line is not a JSON object", place.at(number), got=type(batch).__name__)
         types = {name: type(value) for name, value in batch.items()}
         if run and types.keys() != run[0].keys():
             odd = ", ".join(sorted(types.keys() ^ run[0].keys()))
@@ -377,5 +379,5 @@ def _as_table(batches: list[dict[str, Any]], place: DataLocation) -> tuple[DataL
         try:
             columns[name] = pa.array([batch[name] for batch in batches])
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError) as error:
-            raise data_error(f"values of various types: {error!s:.200}", place.of(name)) from None
+            raise data_error(f"the values have different types: {error!s:.200}", place.of(name)) from None
     return place, pa.table(columns)

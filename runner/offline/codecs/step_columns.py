@@ -1,7 +1,7 @@
-"""Columns of steps in tables that other tools wrote, as arrays: any Arrow type with rows of one shape.
+"""Convert columns of steps in tables of other tools to arrays: any Arrow type with rows of equal shape.
 
-Numbers, bools and text; lists of any depth and size; tensors of pyarrow and of Ray Data; structs as dicts; text that is
-a JSON list (CSV files).
+Supported are numbers, bools and text; lists of any depth and size; tensors of pyarrow and Ray Data; structs, which
+become dicts; and text that is a JSON list, as in CSV files.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _TRUE, _FALSE = ("true", "1", "1.0"), ("false", "0", "0.0")
 
 
 def read_end_flags(values: Array, place: DataLocation) -> npt.NDArray[np.bool_]:
-    """Return (R,) bool of values of any dtype; `place` is the first one's.
+    """Return values of any dtype as bools (R,); `place` is the location of the first one.
 
     Raises:
-        DataError: a value is neither true nor false; in Python each text that is not empty would be true.
+        DataError: a value is neither true nor false. Python would treat all non-empty text as true.
     """
     if values.dtype.kind == "b":
         return np.asarray(values, np.bool_)
@@ -41,7 +41,7 @@ def read_end_flags(values: Array, place: DataLocation) -> npt.NDArray[np.bool_]:
     if len(wrong):
         row = int(wrong[0])
         raise data_error(
-            "an end flag is true or false", place.at(row), got=str(values[row]), expected="true, false, 0, 1"
+            "an end flag must be true or false", place.at(row), got=str(values[row]), expected="true, false, 0, 1"
         )
     return np.asarray(is_true, np.bool_)
 
@@ -55,15 +55,15 @@ _EXTENSION_NAME, _EXTENSION_METADATA = b"ARROW:extension:name", b"ARROW:extensio
 
 
 def column_to_arrays(column: pa.ChunkedArray | pa.Array, field: pa.Field, place: DataLocation) -> Column:
-    """Return a column as an array (rows, ...), or nested arrays for structs; read-only where it is a view.
+    """Return a column as an array (rows, ...), or nested arrays for structs; read-only if it is a view.
 
     Args:
         column: one column of a table.
-        field: its field, whose metadata may say that it holds tensors.
+        field: its field, whose metadata may mark it as tensors.
         place: file and first row, for messages.
 
     Raises:
-        DataError: empty values, rows of unequal shape, or a type that is none of numbers, bools and text.
+        DataError: values are missing, rows differ in shape, or the type is not numbers, bools or text.
     """
     shape = _tensor_shape(column.type, field)
     values = _to_arrays(_one_array(column), place)
@@ -73,23 +73,23 @@ def column_to_arrays(column: pa.ChunkedArray | pa.Array, field: pa.Field, place:
 
 
 def is_list(type_: pa.DataType) -> bool:
-    """Return whether values of this type are lists, of any or of one size."""
+    """Return whether a type is a list, of variable or fixed size."""
     return bool(pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_))
 
 
 def _one_array(column: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Return all rows as one array, extension types as their storage type."""
+    """Return all rows as one array, with extension types as their storage type."""
     if not isinstance(column, pa.ChunkedArray):
         return column.storage if isinstance(column, pa.ExtensionArray) else column
-    if isinstance(column.type, pa.BaseExtensionType):  # not all types of pyarrow's own can be joined as they are
+    if isinstance(column.type, pa.BaseExtensionType):  # pyarrow cannot concatenate all of its extension types
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], column.type.storage_type)
     array = column.combine_chunks()
-    # Several chunks are left of more than 2 GiB of text.
+    # More than 2 GiB of text remain in several chunks.
     return pa.concat_arrays(array.chunks) if isinstance(array, pa.ChunkedArray) else array
 
 
 def _tensor_shape(type_: pa.DataType, field: pa.Field) -> tuple[int, ...] | None:
-    """Return the shape of a row of a tensor column; Ray's type is unknown to pyarrow in a process without Ray."""
+    """Return the shape of a row of a tensor column. Without Ray, pyarrow does not know Ray's type."""
     if isinstance(type_, pa.FixedShapeTensorType):
         return tuple(type_.shape)
     if getattr(type_, "extension_name", None) in _RAY_TENSORS:
@@ -122,11 +122,11 @@ def _to_arrays(array: pa.Array, place: DataLocation) -> Column:
         return values
     if pa.types.is_decimal(type_):
         return _to_arrays(array.cast(pa.float64()), place)
-    raise data_error(f"values of type {type_} cannot be trained on", place, expected="numbers, bools, text, lists")
+    raise data_error(f"values of type {type_} are not supported", place, expected="numbers, bools, text, lists")
 
 
 def _decoded(array: pa.Array) -> pa.Array:
-    """Return the values in one of the plain types, which others are only another storage of."""
+    """Return the values converted from special storage, such as dictionaries and views, to a plain type."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     type_ = array.type
@@ -139,7 +139,7 @@ def _decoded(array: pa.Array) -> pa.Array:
     if pa.types.is_binary_view(type_):
         return array.cast(pa.binary())
     is_view = pa.types.is_list_view(type_) or pa.types.is_large_list_view(type_)
-    if is_view and not array.null_count:  # pyarrow 25 miscounts the last list if it casts them
+    if is_view and not array.null_count:  # casting them in pyarrow 25 miscounts the last list
         offsets = np.concatenate(([0], np.cumsum(array.sizes.to_numpy(), dtype=np.int64)))
         return pa.LargeListArray.from_arrays(offsets, array.flatten())
     return array
@@ -149,18 +149,18 @@ def _struct_to_arrays(array: pa.Array, place: DataLocation) -> Column:
     type_ = array.type
     names = [type_.field(index).name for index in range(type_.num_fields)]
     if not names or len(set(names)) < len(names):
-        what = "a struct without fields holds no values" if not names else "fields of a struct have the same name"
+        what = "a struct does not have fields" if not names else "fields of a struct have the same name"
         raise data_error(what, place, got=str(type_))
     parts = {
         name: _to_arrays(part, place.of(f"{place.column}.{name}"))
         for name, part in zip(names, array.flatten(), strict=True)
     }
-    # Ray's tensors whose shape may differ from row to row
+    # Ray's tensors with a variable shape
     return _ray_tensors(parts["data"], parts["shape"], place) if names == ["data", "shape"] else parts
 
 
 def _ray_tensors(data: Column, shapes: Column, place: DataLocation) -> Column:
-    """Return the tensors of data and shapes; a struct whose fields have these names and are none as it is."""
+    """Return the tensors of data and shapes. A struct that only has these field names is returned unchanged."""
     are_arrays = isinstance(data, np.ndarray) and isinstance(shapes, np.ndarray)
     if not are_arrays or data.ndim != 2 or shapes.ndim != 2 or shapes.dtype.kind not in "iu" or not len(shapes):
         return {"data": data, "shape": shapes}
@@ -169,7 +169,7 @@ def _ray_tensors(data: Column, shapes: Column, place: DataLocation) -> Column:
         raise _unequal(shapes[0].tolist(), shapes[row].tolist(), place.at(row))
     shape = shapes[0].tolist()
     if min(shape, default=1) < 0 or math.prod(shape) != data.shape[1]:
-        what = f"a tensor of shape {shape} does not have {data.shape[1]} values"
+        what = f"a tensor of shape {shape} has {data.shape[1]} values"
         raise data_error(what, place.at(0), expected=f"{math.prod(shape)} values")
     return data.reshape(len(data), *shape)
 
@@ -195,7 +195,7 @@ def _lists_to_array(array: pa.Array, place: DataLocation) -> Column:
 
 
 def _in_row(error: Exception, items: pa.Array, size: int, place: DataLocation) -> Exception:
-    """Turn the error of an item into an error of the row that holds it."""
+    """Convert the error of an item to an error of its row."""
     from runner.offline.files.data_error import DataError
 
     if not isinstance(error, DataError):
@@ -218,7 +218,7 @@ def _text_to_array(array: pa.Array, place: DataLocation) -> Column:
         rows = json.loads(f"[{','.join(texts)}]")
     except ValueError:
         row = next((i for i, text in enumerate(texts) if not _is_json(text)), 0)
-        raise data_error("a list of numbers is expected", place.at(row), got=texts[row][:80]) from None
+        raise data_error("expected a list of numbers", place.at(row), got=texts[row][:80]) from None
     try:
         values = np.array(rows)
     except ValueError:
@@ -226,12 +226,12 @@ def _text_to_array(array: pa.Array, place: DataLocation) -> Column:
         row = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), 0)
         raise _unequal(shapes[0], shapes[row], place.at(row)) from None
     if values.dtype.kind not in "biufU" or len(values) != len(texts):
-        raise data_error("a list of numbers is expected", place, got=texts[0][:80])
+        raise data_error("expected a list of numbers", place, got=texts[0][:80])
     return values
 
 
 def _flat_lists(texts: pa.Array) -> Array | None:
-    """Return (rows, K) of texts that are all a list of K numbers, ten times as fast as by JSON; None for any others."""
+    """Parse texts that are lists of K numbers to (rows, K), ten times as fast as JSON; None for other texts."""
     if not len(texts) or not texts[0].as_py().startswith("["):
         return None
     if not all(pc.all(pc.equal(pc.count_substring(texts, bracket), 1)).as_py() for bracket in "[]"):
@@ -241,7 +241,7 @@ def _flat_lists(texts: pa.Array) -> Array | None:
     if sizes["min"] != sizes["max"]:
         return None
     words = pc.ascii_trim_whitespace(items.flatten())
-    is_integer = words[0].as_py().lstrip("-").isdigit()  # a cast that fails takes long
+    is_integer = words[0].as_py().lstrip("-").isdigit()  # a failing cast is slow
     for type_ in (*([pa.int64()] if is_integer else []), pa.float64()):
         with suppress(pa.ArrowInvalid):
             values: Array = words.cast(type_).to_numpy(zero_copy_only=False)
@@ -265,10 +265,10 @@ def _is_regular(row: Any) -> bool:
 
 
 def _unequal(first: Any, other: Any, place: DataLocation) -> Exception:
-    what = "rows of one column must have one shape"
+    what = "rows of a column must have the same shape"
     if first is None:
-        return data_error(what, place, got="a list of lists that differ in length")
-    return data_error(what, place, got=f"shape {_show(other)}", expected=f"{_show(first)}, the shape of the first row")
+        return data_error(what, place, got="a list of lists of different lengths")
+    return data_error(what, place, got=f"shape {_show(other)}", expected=f"{_show(first)}, like the first row")
 
 
 def _show(shape: Any) -> str:

@@ -1,17 +1,17 @@
-"""Tables: one row a step. Ours have metadata and are read back exactly; others by column names and the user's schema.
+"""Tables with one row per step. Native ones have metadata; others are read by column names and the user's schema.
 
 | column                                      | holds                                                             |
 |---------------------------------------------|-------------------------------------------------------------------|
 | eps_id, t                                   | the episode, and the time step in it                              |
 | agent_id, module_id, multi_agent_episode_id | null with a single agent                                          |
-| task                                        | only if episodes have tasks; written, and not read                |
-| obs, actions, rewards, extra model outputs  | a value, a fixed-size list, or bytes for two dimensions and more  |
-| new_obs                                     | the observation after the step                                    |
-| terminateds, truncateds                     | the step ended the episode                                        |
-| infos, new_infos                            | JSON text; new_infos only in the last row; only if there are any  |
-| env_t, new_env_t                            | env time step of both observations; several agents only           |
-
-Nested columns are one column a leaf (`obs/position`). The metadata `runner.steps` of the schema describe the columns.
+| task                                        | only if episodes have tasks; written but not read                 |
+| obs, actions, rewards, extra model outputs  | a value, a fixed-size list, or bytes for two or more dimensions   |
+| new_obs                                     | observation after the step                                        |
+| terminateds, truncateds                     | whether the step ended the episode                                |
+| infos, new_infos                            | JSON text, optional; new_infos only in the last row               |
+| env_t, new_env_t                            | env time step of both observations; multi-agent only              |
+Nested columns are stored as one column per leaf (`obs/position`). The metadata `runner.steps` of the schema describes
+the columns.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ NEW_OBS = "new_obs"
 def block_to_steps(
     block: ColumnBlock, spaces: Spaces | None = None, env_name: str | None = None, layout: Layout | None = None
 ) -> pa.Table:
-    """Return the steps of a block, a row each; lookback is left out.
+    """Return the steps of a block as a table, one row each, without lookback.
 
     Raises:
         TypeError: a column cannot be recorded.
@@ -93,13 +93,12 @@ def block_to_steps(
 
 
 def new_obs_column(leaf: Leaf) -> str:
-    """Return the column with the observations after the steps that goes with a column of `obs`."""
+    """Return the column of next observations for a column of `obs`."""
     return NEW_OBS + leaf.column.removeprefix(OBS)
 
 
 def read_steps_layout(schema: pa.Schema) -> Layout | None:
-    """Return the layout in the metadata of a table; None for a table of others. Raises `StateError` if it is
-    damaged."""
+    """Return the layout in the metadata of a table, or None without metadata. Raises `StateError` if it is damaged."""
     content = (schema.metadata or {}).get(METADATA_KEY)
     return None if content is None else Layout.from_json(content)
 
@@ -111,7 +110,7 @@ def _pairs(tree: Any, column: Column) -> list[tuple[Leaf, Array]]:
 
 
 def _id_columns(block: ColumnBlock, chunk: npt.NDArray[np.int64]) -> dict[pa.Field, pa.Array]:
-    """Return the columns that say whose steps the rows are, and of which task; agents' are null with a single agent."""
+    """Return the columns of episode, agent and task of the rows. Agents' columns are null with a single agent."""
     agents = block.agents
     texts = {
         "agent_id": None if agents is None else agents.agent_ids,
@@ -135,7 +134,7 @@ def _text_of(texts: Any, chunk: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def _info_texts(block: ColumnBlock) -> tuple[pa.Array, pa.Array] | None:
-    """Return `infos` and `new_infos` of all rows; None where there are none."""
+    """Return `infos` and `new_infos` of all rows, or None if all are empty."""
     if block.infos is None:
         return None
     texts: list[str | None] = []
@@ -158,15 +157,15 @@ def _info_texts(block: ColumnBlock) -> tuple[pa.Array, pa.Array] | None:
 
 @dataclass(frozen=True)
 class StepRows:
-    """Rows of a table as arrays, R rows each; what the table does not have is None.
+    """Rows of a table as arrays with R rows each, or None for missing columns.
 
     Attributes:
         columns: `obs`, `actions`, `rewards`, extra model outputs.
-        new_obs: the observations after the steps.
+        new_obs: observations after the steps.
         eps_ids, agent_ids, module_ids, multi_agent_episode_ids: text.
         t: time step within the episode.
-        is_terminated, is_truncated: the step ended the episode.
-        infos, new_infos: JSON text or None each.
+        is_terminated, is_truncated: whether the step ended the episode.
+        infos, new_infos: JSON text, or None per row.
         env_t, new_env_t: env time step of both observations.
     """
 
@@ -195,17 +194,17 @@ def read_steps(
     place: DataLocation,
     left_out: dict[str, str] | None = None,
 ) -> StepRows:
-    """Return the rows of a table.
+    """Decode the rows of a table.
 
     Args:
         table: some rows of a file.
-        schema: which column is what.
-        layout: of a table of ours; None: the columns speak for themselves.
-        place: the file and the first row, for messages.
-        left_out: receives the extra columns that cannot become arrays, with the reason; None: they are errors.
+        schema: role of each column.
+        layout: layout of a native table, or None if it is inferred from the columns.
+        place: file and first row, for messages.
+        left_out: receives extra columns that cannot become arrays -> reason. If None, they raise an error.
 
     Raises:
-        DataError: a column does not hold what it must; rewards that are not finite.
+        DataError: a column has an invalid type or values, or rewards are not finite.
     """
     reader = _StepReader(table, schema, layout, place, left_out)
     columns = {OBS: reader.column(OBS), ACTIONS: reader.column(ACTIONS), REWARDS: reader.rewards()}
@@ -231,10 +230,10 @@ def read_steps(
 
 
 def read_keys(table: pa.Table, schema: TableSchema, place: DataLocation) -> StepRows:
-    """Return what tells to which trajectory the rows of a table belong, without their data; rewards are looked at.
+    """Return only the columns that determine the trajectories, and the rewards, to check them.
 
     Raises:
-        DataError: as in `read_steps`, of these columns.
+        DataError: see `read_steps`.
     """
     has_rewards = schema.names.get(REWARDS) in table.column_names
     names = {name: column for name, column in schema.names.items() if column in table.column_names}
@@ -285,7 +284,7 @@ class _StepReader:
         return self._ours(tree, is_new_obs=name == NEW_OBS)
 
     def extra(self, name: str, file_name: str) -> Column | None:
-        """Return an extra model output; None if the column is empty or left out."""
+        """Return an extra model output, or None if the column is empty or left out."""
         if self.layout is not None and name in self.layout.columns:
             return self._ours(self.layout.columns[name])
         if file_name in self.table.column_names and _is_empty(self.table[file_name]):
@@ -305,7 +304,7 @@ class _StepReader:
             self.left_out[name] = reason
 
     def rewards(self) -> Array:
-        """Return (R,) floats; zeros where the table has none."""
+        """Return the rewards (R,) as floats, or zeros without rewards."""
         if REWARDS not in self.schema.names:
             return np.zeros(self.table.num_rows, np.float32)
         rewards = self.column(REWARDS)
@@ -313,11 +312,11 @@ class _StepReader:
         if isinstance(rewards, np.ndarray) and rewards.shape[1:] == (1,):
             rewards = rewards[:, 0]
         if not isinstance(rewards, np.ndarray) or rewards.ndim != 1 or rewards.dtype.kind not in "biuf":
-            raise data_error("a reward is one number a step", place, got=describe_column(rewards))
+            raise data_error("a reward must be one number per step", place, got=describe_column(rewards))
         return rewards if rewards.dtype.kind == "f" else rewards.astype(np.float64)
 
     def end_flags(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
-        """Return (R,) bools: terminated (`dones` are taken for it), truncated; false where the table has none."""
+        """Return terminated and truncated flags (R,), false if missing. `dones` count as terminated."""
         nothing = np.zeros(self.table.num_rows, np.bool_)
         is_terminated, is_truncated = self.flags("terminateds"), self.flags("truncateds")
         if is_terminated is None:
@@ -325,7 +324,7 @@ class _StepReader:
         return nothing if is_terminated is None else is_terminated, nothing if is_truncated is None else is_truncated
 
     def flags(self, name: str) -> npt.NDArray[np.bool_] | None:
-        """Return (R,) bool, of what `read_end_flags` reads."""
+        """Return a column of flags (R,), see `read_end_flags`."""
         if name not in self.schema.names:
             return None
         values = self._foreign(self.schema.names[name])
@@ -333,37 +332,37 @@ class _StepReader:
         if isinstance(values, np.ndarray) and values.shape[1:] == (1,):
             values = values[:, 0]
         if not isinstance(values, np.ndarray) or values.ndim != 1:
-            raise data_error("an end flag is true or false", place, got=describe_column(values))
+            raise data_error("an end flag must be true or false", place, got=describe_column(values))
         return read_end_flags(values, place)
 
     def integers(self, name: str) -> npt.NDArray[np.int64] | None:
-        """Return (R,) int64."""
+        """Return a column of integers (R,) as int64."""
         if name not in self.schema.names or _is_empty(self.table[self.schema.names[name]]):
             return None
         values = self._foreign(self.schema.names[name])
         if not isinstance(values, np.ndarray) or values.ndim != 1 or values.dtype.kind not in "iuf":
-            raise data_error(f"{name} is an integer", self._place(name), got=describe_column(values))
+            raise data_error(f"{name} must be an integer", self._place(name), got=describe_column(values))
         with np.errstate(invalid="ignore"):  # NaN
             integers = values.astype(np.int64)
         wrong = np.flatnonzero(integers != values)
         if len(wrong):
             row = int(wrong[0])
-            raise data_error(f"{name} is an integer", self._place(name).at(row), got=str(values[row]))
+            raise data_error(f"{name} must be an integer", self._place(name).at(row), got=str(values[row]))
         return integers
 
     def time_steps(self) -> npt.NDArray[np.int64] | None:
-        """Return (R,) int64, from 0."""
+        """Return the time steps (R,) as int64, from 0."""
         t = self.integers("t")
         if t is None:
             return None
         wrong = np.flatnonzero(t < 0)
         if len(wrong):
             row = int(wrong[0])
-            raise data_error("t counts the steps of an episode from 0", self._place("t").at(row), got=str(t[row]))
+            raise data_error("t must count the steps of an episode from 0", self._place("t").at(row), got=str(t[row]))
         return t
 
     def text(self, name: str) -> pa.Array | None:
-        """Return (R,) text; integers become text. Without agents their columns are empty, and None is returned."""
+        """Return a column of text (R,), converted from integers if necessary; None if a column of agents is empty."""
         if name not in self.schema.names:
             return None
         if name != "eps_id" and _is_empty(self.table[self.schema.names[name]]):
@@ -373,14 +372,14 @@ class _StepReader:
         try:
             values = column.cast(pa.string()).combine_chunks()
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            raise data_error(f"{name} is text or a number", place, got=str(column.type)) from None
+            raise data_error(f"{name} must be text or a number", place, got=str(column.type)) from None
         if values.null_count:
             row = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
             raise data_error("a value is missing", place.at(row))
         return values
 
     def infos(self, name: str) -> Array | None:
-        """Return (R,) objects: JSON text, or None."""
+        """Return a column of infos (R,): JSON text, or None per row."""
         if self.schema.names.get(name) not in self.table.column_names:
             return None
         if _is_empty(self.table[self.schema.names[name]]):
@@ -390,7 +389,7 @@ class _StepReader:
             return np.asarray(column.to_numpy(), object)
         try:
             infos = column.to_pylist()
-        except ValueError as error:  # two fields of one name
+        except ValueError as error:  # two fields with the same name
             raise data_error(f"infos cannot be read: {first_line(error)}", self._place(name)) from None
         return np.array([None if not info else _info_text(info) for info in infos], object)
 
@@ -423,19 +422,19 @@ class _StepReader:
         return nest_columns(parts)
 
     def _stacked(self, columns: Sequence[str]) -> Array:
-        """Return (R, K) numbers of columns that hold one feature each, or several in a list."""
+        """Concatenate columns of features, each with one feature or a list of them, to numbers (R, K)."""
         parts = []
         for name in columns:
             part = self._foreign(name)
             if not isinstance(part, np.ndarray) or part.ndim > 2 or part.dtype.kind not in "biuf":
-                what = "a column of one feature holds numbers"
+                what = "a column of features must hold numbers"
                 raise data_error(what, self.place.of(name), got=describe_column(part))
             parts.append(part.reshape(len(part), -1))
         return np.concatenate(parts, axis=1)
 
 
 def nest_columns(parts: Mapping[str, Any]) -> Any:
-    """Nest arrays, or what describes them, by the names of columns: `{"a": x, "b/0": y}` -> `{"a": x, "b": (y,)}`."""
+    """Nest arrays or descriptions by the names of columns: `{"a": x, "b/0": y}` -> `{"a": x, "b": (y,)}`."""
     heads = top_level_names(parts)
     branches: dict[str, Any] = {}
     for head in heads:
@@ -451,7 +450,7 @@ def _unescape(key: str) -> str:
 
 
 def _info_text(value: Any) -> str:
-    """Return an info of any table as the JSON text of an object; what is none becomes one."""
+    """Return an info of any table as the JSON text of an object; other values are wrapped in one."""
     if isinstance(value, str):
         with suppress(ValueError, TypeError, KeyError, AttributeError, RecursionError):
             info_from_json(value)

@@ -1,4 +1,4 @@
-"""Which column of a table is what: RLlib's names, names of other libraries, and the user's own mapping."""
+"""Roles of the columns of a table, by RLlib's names, names of other libraries, and the user's mapping."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ END_FLAGS = ("terminateds", "truncateds", "dones")
 
 @dataclass(frozen=True)
 class TableSchema:
-    """Which column is what.
+    """Roles of the columns.
 
     Attributes:
-        names: name here -> name in the files.
-        extra: the same, of the columns that become extra model outputs.
-        features: name in `names` or `extra` without a column -> the columns with one feature each.
+        names: native name -> name in the files.
+        extra: native name -> name in the files, for columns that become extra model outputs.
+        features: name in `names` or `extra` that is not a column -> columns with its features.
     """
 
     names: Mapping[str, str]
@@ -35,12 +35,12 @@ class TableSchema:
 
     @property
     def has_end_flags(self) -> bool:
-        """Whether rows say where episodes end."""
+        """Whether rows mark the ends of episodes."""
         return any(name in self.names for name in END_FLAGS)
 
     @property
     def has_trajectories(self) -> bool:
-        """Whether rows can be put together to whole trajectories."""
+        """Whether rows can be grouped to complete trajectories."""
         return self.has_end_flags or "eps_id" in self.names or "t" in self.names
 
     @property
@@ -49,22 +49,22 @@ class TableSchema:
         return "new_obs" in self.names
 
     def columns_of(self, name: str) -> Sequence[str]:
-        """Return the columns of the files that go by a name in `names` or `extra`."""
+        """Return the file columns of a name in `names` or `extra`."""
         return self.features.get(name, (name,))
 
     def file_columns(self, columns: Iterable[str]) -> list[str]:
-        """Select the columns of a file that are read, nested ones (`obs/x`) too, from its `columns`."""
-        wanted = {column for name in (*self.names.values(), *self.extra.values()) for column in self.columns_of(name)}
-        return [column for column in columns if column in wanted or column.partition("/")[0] in wanted]
+        """Select the file columns to read from `columns`, including nested ones (`obs/x`)."""
+        needed = {column for name in (*self.names.values(), *self.extra.values()) for column in self.columns_of(name)}
+        return [column for column in columns if column in needed or column.partition("/")[0] in needed]
 
 
 def schema_of_layout(layout: Layout, file_columns: Sequence[str], wanted: Iterable[str] | None = None) -> TableSchema:
-    """Return the schema of a table of ours, whose columns have the names here."""
+    """Return the schema of a native table, whose columns have native names."""
     wanted_names = None if wanted is None else set(wanted)
     fixed = {name: name for name in ALIASES if name in file_columns}
     required = {name: name for name in _REQUIRED}
     if "new_obs" in top_level_names(file_columns) or "obs" not in top_level_names(file_columns):
-        required["new_obs"] = "new_obs"  # observations without values have no column
+        required["new_obs"] = "new_obs"  # observations without values are not stored in a column
     extra = {
         name: name
         for name in layout.columns
@@ -74,7 +74,7 @@ def schema_of_layout(layout: Layout, file_columns: Sequence[str], wanted: Iterab
 
 
 def top_level_names(columns: Iterable[str]) -> list[str]:
-    """Return the columns of a file; leaves of one nested column (`obs/x`, `obs/y`) count as that column."""
+    """Return the columns of a file; the leaves of a nested column (`obs/x`, `obs/y`) count as one."""
     return list(dict.fromkeys(column.partition("/")[0] for column in columns))
 
 
@@ -84,17 +84,16 @@ def resolve_schema(
     where: str,
     wanted: Iterable[str] | None = None,
 ) -> TableSchema:
-    """Find the columns of a table.
+    """Find the roles of the columns of a table.
 
     Args:
-        file_columns: of the file.
+        file_columns: columns of the file.
         mapping: `offline.input_read_schema`.
         where: the file, for messages.
-        wanted: columns that are read; None: all. Without `rewards` among them, a file need not have them.
+        wanted: columns to read, or None for all. If `rewards` is not among them, it may be missing from the file.
 
     Raises:
-        DataError: misspelt names in the mapping; all columns that are missing, each with the names in the file that
-            are most like it.
+        DataError: names in the mapping are misspelt, or columns are missing; lists all with the most similar names.
     """
     if faults := list(find_schema_faults(mapping)):
         raise DataError(faults)
@@ -116,7 +115,7 @@ def resolve_schema(
             taken.add(found)
     optional = "rewards" if wanted_names is not None and "rewards" not in wanted_names else None
     problems += [
-        _missing(f"there is no column {name}; name it: offline.input_read_schema.{name}=COLUMN", name, present, where)
+        _missing(f"there is no column {name}", name, present, where, f"set offline.input_read_schema.{name}=COLUMN")
         for name in _REQUIRED
         if name not in names and name not in given and name != optional
     ]
@@ -149,7 +148,7 @@ def _label(columns: str | list[str]) -> str:
     return columns if isinstance(columns, str) else f"[{', '.join(columns)}]"
 
 
-def _missing(what: str, name: str, present: Sequence[str], where: str) -> Problem:
+def _missing(what: str, name: str, present: Sequence[str], where: str, fix: str | None = None) -> Problem:
     options = list(dict.fromkeys(present))
     by_lower = {option.lower(): option for option in options}
     close = dict.fromkeys(
@@ -158,4 +157,4 @@ def _missing(what: str, name: str, present: Sequence[str], where: str) -> Proble
         for match in difflib.get_close_matches(known, by_lower, n=3, cutoff=0.5)
     )
     nearest = ", ".join([by_lower[match] for match in close][:3]) or None
-    return Problem(what, where=where, expected=f"columns: {list_names(options, name)}", nearest=nearest)
+    return Problem(what, where=where, expected=f"columns: {list_names(options, name)}", nearest=nearest, fix=fix)

@@ -1,4 +1,4 @@
-"""Rows of single steps -> trajectories: which rows follow each other, and what was observed after the last one.
+"""Group rows of single steps to trajectories, and find the observations after their last steps.
 
 Dimension letters: R rows, E trajectories.
 """
@@ -27,16 +27,16 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass
 class ReadCounts:
-    """What reading had to decide, added up over a data set.
+    """Corrections that reading has made, summed over a data set.
 
     Attributes:
-        final_obs_repeated: trajectories that terminate and lack the observation after the last step, which no value is
-            taken from: the observation before it stands there.
-        final_steps_dropped: trajectories that do not terminate and lack it: they are truncated one step earlier.
-        trajectories_dropped: trajectories of no step, or of that one step only.
-        breaks: places where the next row's observation is not what this row's next observation says.
-        gaps: places where a time step of an episode is missing.
-        columns_left_out: extra columns that nobody named and that cannot become arrays -> the reason.
+        final_obs_repeated: terminated trajectories without a final observation. The previous observation is repeated,
+            as its value is never used.
+        final_steps_dropped: other trajectories without a final observation. They are truncated one step earlier.
+        trajectories_dropped: trajectories left out because they do not contain a complete step.
+        breaks: rows whose next observation differs from the next row's observation.
+        gaps: missing time steps within an episode.
+        columns_left_out: extra columns that cannot become arrays and were not requested -> reason.
     """
 
     final_obs_repeated: int = 0
@@ -47,22 +47,22 @@ class ReadCounts:
     columns_left_out: dict[str, str] = field(default_factory=dict)
 
     def add(self, other: ReadCounts) -> None:
-        """Add what was counted elsewhere."""
+        """Add other counts."""
         for name, count in vars(other).items():
             if name != "columns_left_out":
                 setattr(self, name, getattr(self, name) + count)
         self.columns_left_out.update(other.columns_left_out)
 
     def log(self, name: str) -> None:
-        """Tell what was counted, if anything was."""
+        """Log a warning for each correction."""
         texts = {
-            "trajectories that terminate have no last observation: the one before is repeated": self.final_obs_repeated,
-            "trajectories that do not terminate have no last observation: they end a step earlier": (
+            "terminated trajectories lack a final observation: the previous one is repeated": self.final_obs_repeated,
+            "trajectories without a termination lack a final observation: they end one step earlier": (
                 self.final_steps_dropped
             ),
             "trajectories without a complete step are left out": self.trajectories_dropped,
-            "times a row's next observation is not the next row's observation: trajectories end there": self.breaks,
-            "times a step of an episode is missing: trajectories end there": self.gaps,
+            "next observations differ from the next row's observation: trajectories end there": self.breaks,
+            "gaps in the time steps of an episode: trajectories end there": self.gaps,
         }
         for text, count in texts.items():
             if count:
@@ -75,13 +75,13 @@ class Steps:
 
     Attributes:
         columns: `obs`, `actions`, `rewards` and extra model outputs, R rows each.
-        is_terminated: (R,) the step led to a terminal state.
-        is_truncated: (R,) the step was the last one before a limit.
-        new_obs: the observations after the steps, R rows; None where only the next row tells.
-        episode_ids: (R,) of text or integers.
+        is_terminated: (R,) whether the step led to a terminal state.
+        is_truncated: (R,) whether the step was the last one before a limit.
+        new_obs: observations after the steps, R rows; None if they are only known from the next rows.
+        episode_ids: (R,) text or integers.
         t: (R,) time step within the episode.
-        infos: (R,) dicts, each along with the observation before the step.
-        segments: (R,) rows that differ here do not follow each other.
+        infos: (R,) dicts, each belonging to the observation before the step.
+        segments: (R,) numbers; rows with different ones do not follow each other.
     """
 
     columns: Mapping[str, Column]
@@ -96,7 +96,7 @@ class Steps:
 
 @dataclass(frozen=True)
 class Spans:
-    """E trajectories of consecutive rows: where each starts, its steps, its first time step, its id."""
+    """E trajectories of consecutive rows: first row, number of steps, first time step and id of each."""
 
     starts: IntArray
     lengths: IntArray
@@ -106,7 +106,7 @@ class Spans:
 
 @dataclass(frozen=True)
 class StepInfos:
-    """Infos of a block's steps; the observation after a chunk's last step has none."""
+    """Infos of a block's steps; a chunk's final observation gets an empty info."""
 
     rows: Sequence[dict[str, Any]]  # R
     offsets: IntArray  # (E + 1,)
@@ -121,10 +121,10 @@ class StepInfos:
 
 
 def group_steps(steps: Steps, counts: ReadCounts) -> ColumnBlock:
-    """Return trajectories of these rows, in the order of their first rows.
+    """Group rows to trajectories, in the order of their first rows.
 
-    Rows follow each other while the episode id stays, `t` grows by one, no end flag comes between, and `new_obs` (where
-    there is one) is the next row's observation. With ids and `t`, parts of an episode that lie apart are joined.
+    Rows follow each other if the episode id is the same, `t` grows by one, no end flag is set, and `new_obs`, if
+    recorded, equals the next row's observation. With ids and `t`, separate parts of an episode are joined.
     """
     num_rows = len(steps.is_terminated)
     code = _codes(steps.episode_ids, num_rows)
@@ -142,7 +142,7 @@ def group_steps(steps: Steps, counts: ReadCounts) -> ColumnBlock:
 
 
 def build_block(steps: Steps, spans: Spans, counts: ReadCounts) -> ColumnBlock:
-    """Return the block of these trajectories; the last observations as `ReadCounts` says."""
+    """Return the block of these trajectories, completing final observations as described in `ReadCounts`."""
     last = spans.starts + spans.lengths - 1
     is_terminated, is_truncated = steps.is_terminated[last], steps.is_truncated[last]
     kept = spans.lengths.copy()
@@ -156,12 +156,12 @@ def build_block(steps: Steps, spans: Spans, counts: ReadCounts) -> ColumnBlock:
     starts, kept = spans.starts[is_kept], kept[is_kept]
     offsets = np.concatenate(([0], np.cumsum(kept)))
     rows = _ranges(starts, kept)
-    final = offsets[1:] + np.arange(len(kept))  # rows of the last observations in `obs`
+    final = offsets[1:] + np.arange(len(kept))  # rows of the final observations in `obs`
     obs_rows = np.empty(len(rows) + len(kept), np.int64)
     is_final = np.zeros(len(obs_rows), np.bool_)
     is_final[final] = True
     obs_rows[~is_final] = rows
-    obs_rows[final] = np.minimum(starts + kept, last[is_kept])  # of a dropped step, or repeated
+    obs_rows[final] = np.minimum(starts + kept, last[is_kept])  # observation of the dropped step, or a repeated one
     columns = {name: _gather(column, rows) for name, column in steps.columns.items() if name != OBS}
     columns = {OBS: _gather(steps.columns[OBS], obs_rows)} | columns
     if steps.new_obs is not None:
@@ -181,7 +181,7 @@ def build_block(steps: Steps, spans: Spans, counts: ReadCounts) -> ColumnBlock:
 
 
 def rows_equal(a: Column, b: Column) -> BoolArray:
-    """Return whether (R,) the rows are equal in every leaf; NaN equals NaN."""
+    """Return whether rows are equal in every leaf, as bools (R,); NaN equals NaN."""
 
     def leaf(x: Array, y: Array) -> Array:
         same = x == y
@@ -194,7 +194,7 @@ def rows_equal(a: Column, b: Column) -> BoolArray:
 
 
 def check_rewards(rewards: Array, place_of: Callable[[int], DataLocation]) -> None:
-    """Refuse rewards that are no finite numbers; `place_of` tells where the reward of a step was read."""
+    """Reject rewards that are not finite; `place_of` returns the location of a step's reward."""
     wrong = np.flatnonzero(~np.isfinite(rewards))
     if len(wrong):
         step = int(wrong[0])
@@ -202,17 +202,17 @@ def check_rewards(rewards: Array, place_of: Callable[[int], DataLocation]) -> No
 
 
 def check_new_obs(obs: Column, new_obs: Column, place: DataLocation) -> None:
-    """Refuse observations after the steps that are no observations: of another structure or shape."""
+    """Reject next observations with another structure or shape than the observations."""
 
     def check(known: Array, new: Array) -> None:
         if known.shape != new.shape or (known.dtype.kind in "SU") != (new.dtype.kind in "SU"):
             got, expected = (f"{array.dtype} {array.shape[1:]}" for array in (new, known))
-            raise data_error("next observations must be like observations", place, got=got, expected=expected)
+            raise data_error("next observations and observations differ", place, got=got, expected=expected)
 
     try:
         nested.map_leaves(check, obs, new_obs)
     except ValueError as error:
-        raise data_error(f"next observations must be like observations: {error}", place) from None
+        raise data_error(f"next observations and observations differ: {error}", place) from None
 
 
 def concatenate_alike(
@@ -222,14 +222,14 @@ def concatenate_alike(
     as_in: str = "",
     mixes_numbers: bool = False,
 ) -> Column:
-    """Return the parts one after the other; each must have the structure, shapes and kinds of dtypes of the first.
+    """Concatenate parts, which must have the structure, shapes and kinds of dtypes of the first one.
 
     Args:
         parts: columns of episodes or batches.
-        what: the parts in messages, `episodes`.
-        place_of: tells where a part was read.
-        as_in: where the first part was read, for messages.
-        mixes_numbers: integers and floats go together.
+        what: name of the parts in messages, for example `episodes`.
+        place_of: returns the location of a part.
+        as_in: describes the first part, for messages.
+        mixes_numbers: whether integers and floats may be mixed.
 
     Raises:
         DataError: a part differs.
@@ -252,7 +252,7 @@ def concatenate_alike(
 
 
 def content_id(steps: Steps, start: int, length: int) -> str:
-    """Return an id made of the trajectory's data: the same whenever the same data are read."""
+    """Return an id computed from the trajectory's data, equal whenever the same data are read."""
     digest = hashlib.blake2b(digest_size=16)
     for name in (OBS, ACTIONS, REWARDS):
         for leaf in nested.leaves(nested.take(steps.columns[name], slice(start, start + length))):
@@ -261,10 +261,10 @@ def content_id(steps: Steps, start: int, length: int) -> str:
 
 
 def _codes(ids: Array | None, num_rows: int) -> IntArray:
-    """Return the number (R,) of each row's episode id, by first appearance."""
+    """Number each row's episode id (R,) by first appearance."""
     if ids is None or not num_rows:
         return np.zeros(num_rows, np.int64)
-    changes = np.flatnonzero(np.append(True, ids[1:] != ids[:-1]))  # runs are long: sort their heads only
+    changes = np.flatnonzero(np.append(True, ids[1:] != ids[:-1]))  # sort only the starts of long runs
     _, first, inverse = np.unique(ids[changes], return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
@@ -272,7 +272,7 @@ def _codes(ids: Array | None, num_rows: int) -> IntArray:
 
 
 def _follows(steps: Steps, code: IntArray, counts: ReadCounts) -> BoolArray:
-    """Return whether (R,) each row continues the trajectory of the row before it."""
+    """Return whether each row continues the trajectory of the previous row, as bools (R,)."""
     follows = np.ones(len(code), np.bool_)
     if len(code):
         follows[0] = False
@@ -289,7 +289,7 @@ def _follows(steps: Steps, code: IntArray, counts: ReadCounts) -> BoolArray:
 
 
 def _join(steps: Steps, code: IntArray, starts: IntArray, lengths: IntArray) -> list[list[int]]:
-    """Return runs of rows that make one trajectory, in the order of their first rows."""
+    """Return the runs of rows of each trajectory, in the order of their first rows."""
     if steps.episode_ids is None or not len(starts):
         return [[run] for run in range(len(starts))]
     last = starts + lengths - 1
@@ -313,7 +313,7 @@ def _join(steps: Steps, code: IntArray, starts: IntArray, lengths: IntArray) -> 
 
 
 def _arrange(groups: list[list[int]], starts: IntArray, lengths: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the order of rows in which each group lies together, and the groups' first rows and lengths in it."""
+    """Return an order of rows in which each group is contiguous, and the groups' first rows and lengths in it."""
     runs = np.array([run for group in groups for run in group], np.int64)
     order = _ranges(starts[runs], lengths[runs])
     num_runs = np.array([len(group) for group in groups], np.int64)
@@ -322,7 +322,7 @@ def _arrange(groups: list[list[int]], starts: IntArray, lengths: IntArray) -> tu
 
 
 def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
-    """Return start, start + 1, ... of each range, one range after the other."""
+    """Concatenate the ranges start, start + 1, ..."""
     offsets = np.cumsum(lengths) - lengths
     ranges: IntArray = np.arange(int(lengths.sum())) + np.repeat(starts - offsets, lengths)
     return ranges
@@ -342,8 +342,11 @@ def _reorder(steps: Steps, order: IntArray) -> Steps:
 
 
 def _ids(steps: Steps, code: IntArray, starts: IntArray, lengths: IntArray, t_started: IntArray) -> list[str]:
-    """Return ids of the trajectories. A chunk that cannot continue an earlier one of its id (that one is done, or
-    reaches as far or further, or ends elsewhere) gets the id with a number."""
+    """Return ids of the trajectories.
+
+    A chunk gets the id with a number if it cannot continue an earlier chunk of its id: that chunk has ended, reaches at
+    least as far, or does not end where this one starts.
+    """
     if steps.episode_ids is None:
         return [content_id(steps, *span) for span in zip(starts.tolist(), lengths.tolist(), strict=True)]
     last = starts + lengths - 1

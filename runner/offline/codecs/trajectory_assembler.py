@@ -1,9 +1,9 @@
-"""Tables as a stream of rows -> whole trajectories, holding open episodes only.
+"""Assemble tables of steps, read as a stream, to complete trajectories; only open episodes are held.
 
-Rows of one episode may lie in several tables or files, among rows of other episodes, and in any order as long as there
-is `t`. An episode is complete when the row with its end flag and all before it are there. Without end flags it is over
-when a whole table has no row of it; without `eps_id`, when the next one starts: after an end flag, or where `t` does
-not go on.
+Rows of an episode may be spread over several tables or files, mixed with other episodes, and in any order if `t` is
+recorded. An episode is complete when the row with its end flag and all rows before it have been read. Without end
+flags, it ends when a complete table does not contain it. Without `eps_id`, it ends with an end flag or if `t` does not
+continue.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ MAX_HELD_BYTES = 2**27
 
 
 class TrajectoryAssembler:
-    """Turns tables, added in the order of the files, into blocks of whole trajectories.
+    """Assembles tables, added in the order of the files, to blocks of complete trajectories.
 
     Attributes:
-        counts: what had to be decided on the way; rows that come later may add to the columns that are left out.
+        counts: corrections made so far; later rows may add to the columns that are left out.
     """
 
     def __init__(self, schema: TableSchema) -> None:
@@ -45,16 +45,16 @@ class TrajectoryAssembler:
         self._is_closed = np.zeros(0, np.bool_)
         self._next_number = 0
         self._num_rows = 0
-        self._last: tuple[int, int, bool] | None = None  # of the newest row: episode, t, whether it ends it
+        self._last: tuple[int, int, bool] | None = None  # episode and t of the newest row, and whether it ends it
         self._modules: list[str] = []
         self._module_numbers: dict[str, int] = {}
         self._place = DataLocation()
 
     def add(self, rows: StepRows, place: DataLocation) -> list[ColumnBlock]:
-        """Yield the trajectories that these rows complete, a block for each module; `place` is the first row's.
+        """Return the trajectories that these rows complete, one block per module; `place` locates the first row.
 
         Raises:
-            DataError: rows of an episode that was over, the same step twice.
+            DataError: an episode continues after its end, or contains a step twice.
         """
         if len(rows) == 0:
             return []
@@ -69,11 +69,11 @@ class TrajectoryAssembler:
         return self._blocks(ready)
 
     def finish(self) -> list[ColumnBlock]:
-        """Return what is left when all rows are there: episodes whose end is not recorded."""
+        """Return the remaining episodes, whose end is not recorded."""
         rows, self._held = self._held, None
         return [] if rows is None else self._blocks(rows)
 
-    # --- which row belongs to which episode -----------------------------------------------------------------------
+    # --- episodes of the rows -------------------------------------------------------------------------------------
 
     def _numbered(self, rows: StepRows) -> HeldRows:
         ends = rows.is_terminated | rows.is_truncated
@@ -83,7 +83,7 @@ class TrajectoryAssembler:
             episode = self._by_id(rows)
             t = np.full(len(rows), -1, np.int64) if rows.t is None else rows.t
         data: dict[str, Column] = dict(rows.columns)
-        # A chunk of a file may lack what others have: infos that are all empty.
+        # Chunks of a file may lack columns that others have, such as infos that are all empty.
         optional: dict[str, Any] = {
             "\0new_obs": rows.new_obs,
             "\0infos": self._texts_or_none(rows.infos, "infos", len(rows)),
@@ -113,7 +113,7 @@ class TrajectoryAssembler:
         try:
             return held.joined_with(new)
         except ValueError as error:
-            raise data_error(f"rows do not fit the rows before them: {error}", self._place) from None
+            raise data_error(f"rows are inconsistent with earlier rows: {error}", self._place) from None
 
     def _by_id(self, rows: StepRows) -> IntArray:
         encoded = rows.eps_ids.dictionary_encode()  # type: ignore[union-attr]
@@ -134,10 +134,10 @@ class TrajectoryAssembler:
             code = int(np.flatnonzero(again)[0])
             row = int(np.flatnonzero(codes == code)[0])
             raise data_error(
-                f"episode {_show_key(keys[code])} goes on after it was over: its rows lie too far apart, or two "
-                "episodes share an id",
+                f"episode {_show_key(keys[code])} continues after its end: its rows are too far apart, or two episodes "
+                "have the same id",
                 self._place.of(self._schema.names["eps_id"]).at(row),
-                expected="ids that are unique over all files; rows of an episode that lie together",
+                fix="use ids that are unique over all files, and keep the rows of an episode together",
             )
         episode: IntArray = numbers[codes]
         return episode
@@ -152,7 +152,7 @@ class TrajectoryAssembler:
         return number
 
     def _by_order(self, rows: StepRows, ends: npt.NDArray[np.bool_]) -> tuple[IntArray, IntArray]:
-        """Return numbers and time steps by order: an episode starts after an end flag, or where `t` does not go on."""
+        """Number episodes and time steps by order: an episode starts after an end flag, or if `t` does not continue."""
         starts = np.concatenate(([self._last is None or self._last[2]], ends[:-1]))
         if rows.t is not None:
             before = np.concatenate(([rows.t[0] - 1 if self._last is None else self._last[1]], rows.t[:-1]))
@@ -183,10 +183,10 @@ class TrajectoryAssembler:
         codes: IntArray = np.array(numbers, np.int64)[encoded.indices.to_numpy()]
         return codes
 
-    # --- which episodes are over ----------------------------------------------------------------------------------
+    # --- complete episodes ----------------------------------------------------------------------------------------
 
     def _find_done(self, held: HeldRows, new: HeldRows) -> npt.NDArray[np.bool_]:
-        """Return whether (R,) the row's episode is complete."""
+        """Return whether each row's episode is complete, as bools (R,)."""
         ids, row_index = np.unique(held.episode, return_inverse=True)
         ends = held.is_terminated | held.is_truncated
         has_end = np.zeros(len(ids), np.bool_)
@@ -227,7 +227,7 @@ class TrajectoryAssembler:
 
     @staticmethod
     def _in_order(rows: HeldRows) -> HeldRows:
-        """Return the rows of each episode one after the other, by time step."""
+        """Sort the rows by episode and time step."""
         is_sorted = rows.episode[1:] > rows.episode[:-1]
         is_sorted |= (rows.episode[1:] == rows.episode[:-1]) & ((rows.t[1:] >= rows.t[:-1]) | (rows.t[1:] < 0))
         return rows if is_sorted.all() else rows.take(np.lexsort((rows.t, rows.episode)))
@@ -239,12 +239,12 @@ class TrajectoryAssembler:
     def _block(self, rows: HeldRows, module_id: str | None) -> Iterator[ColumnBlock]:
         rows = self._with_t(rows)
         same = rows.episode[1:] == rows.episode[:-1]
-        self._refuse_conflicts(rows, same)
+        self._check_conflicts(rows, same)
         follows = same & (rows.t[1:] == rows.t[:-1] + 1)
         self.counts.gaps += int((same & ~follows).sum())
         new_obs = rows.data.get("\0new_obs")
         if new_obs is not None and follows.any():
-            with np.errstate(invalid="ignore"):  # NaNs may be signalling ones
+            with np.errstate(invalid="ignore"):  # NaNs may be signalling
                 fits = rows_equal(nested.take(new_obs, slice(None, -1)), nested.take(rows.data["obs"], slice(1, None)))
             self.counts.breaks += int((follows & ~fits).sum())
             follows &= fits
@@ -260,27 +260,27 @@ class TrajectoryAssembler:
 
     @staticmethod
     def _with_t(rows: HeldRows) -> HeldRows:
-        """Count time steps by order where there is no `t`."""
+        """Number time steps by order if `t` is not recorded."""
         if (rows.t >= 0).all():
             return rows
         starts = np.flatnonzero(np.concatenate(([True], rows.episode[1:] != rows.episode[:-1])))
         lengths = np.diff(np.append(starts, len(rows)))
         return replace(rows, t=np.arange(len(rows)) - np.repeat(starts, lengths))
 
-    def _refuse_conflicts(self, rows: HeldRows, same: npt.NDArray[np.bool_]) -> None:
+    def _check_conflicts(self, rows: HeldRows, same: npt.NDArray[np.bool_]) -> None:
         twice = np.flatnonzero(same & (rows.t[1:] == rows.t[:-1]))
         if len(twice):
             row = int(twice[0])
             name = self._ids_of(rows.episode[row : row + 1])[0]
-            what = f"step {rows.t[row]} of episode {name} is there twice"
-            raise data_error(what, self._place_of_file(), expected="ids that are unique over all files")
+            what = f"step {rows.t[row]} of episode {name} occurs twice"
+            raise data_error(what, self._place_of_file(), fix="use ids that are unique over all files")
         ends = (rows.is_terminated | rows.is_truncated)[:-1]
         beyond = np.flatnonzero(same & ends)
         if len(beyond):
             row = int(beyond[0])
             name = self._ids_of(rows.episode[row : row + 1])[0]
-            what = f"episode {name} goes on after step {rows.t[row]}, which ends it"
-            raise data_error(what, self._place_of_file(), expected="an end flag in the last row of an episode only")
+            what = f"episode {name} continues after step {rows.t[row]}, which ends it"
+            raise data_error(what, self._place_of_file(), fix="set end flags only in the last row of an episode")
 
     def _place_of_file(self) -> DataLocation:
         return DataLocation(self._place.file)
@@ -293,7 +293,7 @@ class TrajectoryAssembler:
     # --- tables without trajectories ------------------------------------------------------------------------------
 
     def _single_steps(self, rows: StepRows) -> ColumnBlock:
-        """Return each row as an episode of one step; without `new_obs` its own observation stands for the next one."""
+        """Return each row as an episode of one step; without `new_obs`, its own observation is also the final one."""
         count = len(rows)
         obs = rows.columns["obs"]
         following = obs if rows.new_obs is None else rows.new_obs
@@ -317,12 +317,12 @@ class TrajectoryAssembler:
 
 
 class StepChecker(TrajectoryAssembler):
-    """Refuses what `TrajectoryAssembler` does, of rows without their data, and makes nothing of them."""
+    """Makes the checks of `TrajectoryAssembler` on rows without data, and returns nothing."""
 
     def _blocks(self, rows: HeldRows) -> list[ColumnBlock]:
         if len(rows):
             rows = self._with_t(self._in_order(rows))
-            self._refuse_conflicts(rows, rows.episode[1:] == rows.episode[:-1])
+            self._check_conflicts(rows, rows.episode[1:] == rows.episode[:-1])
         return []
 
 

@@ -1,15 +1,15 @@
-"""Off-policy estimates of a policy's value from episodes that another policy recorded: pure functions on arrays.
+"""Off-policy estimates of a policy's value from episodes of another policy, as pure functions on arrays.
 
 The value is the expected return, sum over t of gamma^t r_t, of the target policy pi. The recording policy is mu, and
 rho_t = pi(a_t|s_t) / mu(a_t|s_t) is the ratio of the probabilities of the *recorded* action; rho_{0:t} is its running
 product over the episode, kept as a sum of logarithms. Episodes start at t = 0 and are ragged.
 
-An episode that was truncated counts with its rewards up to there: importance sampling estimates the return up to the
-truncation. Estimates with a model (`direct_method`, `doubly_robust`) take the model's value of the final observation
-instead of what was cut off, so where episodes are truncated the two kinds estimate different things.
+Importance sampling estimates the return of a truncated episode up to the truncation. Estimates with a model
+(`direct_method`, `doubly_robust`) add the model's value of the final observation. If episodes are truncated, the two
+kinds therefore estimate different quantities.
 
-Dimension letters: E episodes, R rows (steps of all episodes, one episode after the other), T steps of the longest
-episode, B resamples. All arrays are float64 unless said otherwise.
+Dimension letters: E episodes, R rows (steps of all episodes, concatenated), T steps of the longest episode,
+B resamples. All arrays are float64 unless stated otherwise.
 
 * Precup, Sutton and Singh, 2000, Eligibility traces for off-policy policy evaluation, ICML.
 * Jiang and Li, 2016, Doubly robust off-policy value evaluation for reinforcement learning, ICML, arXiv 1511.03722.
@@ -29,26 +29,26 @@ import numpy.typing as npt
 Array = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 
-# Ratios beyond e^600 count as e^600, so that sums of weighted returns stay finite. One such weight outweighs all
-# others; the effective sample size, which knows no such limit, then says 1.
+# Larger ratios are clipped to e^600 so that sums of weighted returns stay finite. One such weight outweighs all others,
+# and the effective sample size, which is not clipped, is then 1.
 _MAX_LOG_WEIGHT = 600.0
-# Cells of the arrays (E, part of T) and (part of B, E) that are held at a time; 32 MiB each.
+# Maximum number of cells in arrays (E, part of T) and (part of B, E): 32 MiB each.
 _MAX_CELLS = 2**22
-# Sums of weights, relative to the largest one, below which rounding matters.
+# Sums of weights below this fraction of the largest weight suffer from rounding.
 _SMALLEST_WEIGHT_SUM = 1e-200
 
 
 @dataclass(frozen=True, eq=False)
 class RecordedSteps:
-    """R steps of E whole episodes.
+    """R steps of E complete episodes.
 
     Attributes:
-        lengths: (E,) int64, at least 1 each.
+        lengths: (E,) int64 steps per episode, at least 1.
         rewards: (R,).
-        log_ratios: (R,) log pi(a_t|s_t) - log mu(a_t|s_t); -inf where the target policy never takes the action.
+        log_ratios: (R,) log pi(a_t|s_t) - log mu(a_t|s_t); -inf if the target policy never takes the action.
 
     Raises:
-        ValueError: shapes that do not fit, rewards that are not finite, ratios that are NaN or infinite.
+        ValueError: shapes do not match, rewards are not finite, or ratios are NaN or positive infinity.
     """
 
     lengths: IntArray
@@ -57,14 +57,14 @@ class RecordedSteps:
 
     def __post_init__(self) -> None:
         if len(self.lengths) == 0 or self.lengths.min() < 1:
-            raise ValueError("episodes of at least one step each are needed")
+            raise ValueError("every episode needs at least one step")
         for name, rows in (("rewards", self.rewards), ("log_ratios", self.log_ratios)):
             if rows.shape != (int(self.lengths.sum()),):
-                raise ValueError(f"{name} need shape ({int(self.lengths.sum())},), got {rows.shape}")
+                raise ValueError(f"{name} must have shape ({int(self.lengths.sum())},), got {rows.shape}")
         if not np.isfinite(self.rewards).all():
             raise ValueError("rewards must be finite")
         if np.isnan(self.log_ratios).any() or np.isposinf(self.log_ratios).any():
-            raise ValueError("log_ratios must be numbers, or -inf for what the target policy never does")
+            raise ValueError("log_ratios must be finite, or -inf for actions that the target policy never takes")
 
     @cached_property
     def first_rows(self) -> IntArray:
@@ -73,7 +73,7 @@ class RecordedSteps:
 
     @cached_property
     def times(self) -> IntArray:
-        """(R,) t of each row."""
+        """(R,) time step t of each row."""
         return times_of(self.lengths)
 
     @cached_property
@@ -83,25 +83,24 @@ class RecordedSteps:
 
     @cached_property
     def episode_log_ratios(self) -> Array:
-        """(E,) log rho_{0:H-1} of whole episodes."""
+        """(E,) log rho_{0:H-1} of complete episodes."""
         last: Array = self.running_log_ratios[self.first_rows + self.lengths - 1]
         return last
 
     def discounted_sums(self, terms: Array, gamma: float) -> Array:
-        """Return the sum (E,) over t of gamma^t terms_t, from (R,) terms."""
+        """Return (E,) sums over t of gamma^t terms_t, from terms (R,)."""
         sums: Array = np.add.reduceat(gamma**self.times * terms, self.first_rows)
         return sums
 
 
 @dataclass(frozen=True, eq=False)
 class ModelValues:
-    """What a model of the target policy's action values says about the recorded steps.
+    """Action values of the target policy for the recorded steps, according to a model.
 
     Attributes:
         q_values: (R,) Q(s_t, a_t) of the recorded actions.
         values: (R,) V(s_t), the expectation of Q(s_t, a) over the target policy's actions.
-        next_values: (R,) V(s_{t+1}), 0 where the episode terminated there; of the final observation where it was
-            truncated.
+        next_values: (R,) V(s_{t+1}), including the final observation of truncated episodes; 0 after a termination.
     """
 
     q_values: Array
@@ -110,14 +109,14 @@ class ModelValues:
 
 
 class Estimator(Protocol):
-    """An estimate as a function of how often each episode counts."""
+    """Estimate as a function of the number of times each episode counts."""
 
     @property
     def effective_sample_size(self) -> float:
         """Kish's (sum w)^2 / sum w^2, at most E."""
 
     def at(self, counts: Array) -> Array:
-        """Return the estimates (B,) from episodes that count so often, (B, E); NaN where no episode has any weight."""
+        """Return the estimates (B,) for episode counts (B, E); NaN if no episode has any weight."""
 
 
 def importance_sampling(steps: RecordedSteps, gamma: float) -> Estimator:
@@ -136,8 +135,8 @@ def weighted_importance_sampling(steps: RecordedSteps, gamma: float) -> Estimato
 def per_decision_importance_sampling(steps: RecordedSteps, gamma: float) -> Estimator:
     """Estimate PDIS: 1/E sum_e sum_t gamma^t rho_{0:t} r_t. Unbiased (Precup et al., 2000, section 3).
 
-    The effective sample size is computed from the ratios rho_{0:t} of all episodes at each t (an ended one keeps its
-    last), averaged over the recorded steps with weights gamma^t.
+    The effective sample size is computed from the ratios rho_{0:t} of all episodes at each t and averaged over the
+    recorded steps with weights gamma^t. Ended episodes keep their last ratio.
     """
     terms = _weights(steps.running_log_ratios) * steps.rewards
     return _EpisodeMean(steps.discounted_sums(terms, gamma), _mean_kish_of_steps(steps, gamma))
@@ -146,22 +145,22 @@ def per_decision_importance_sampling(steps: RecordedSteps, gamma: float) -> Esti
 def weighted_per_decision_importance_sampling(steps: RecordedSteps, gamma: float) -> Estimator:
     """Estimate WPDIS: sum_t gamma^t (sum_e rho_{0:t} r_t) / (sum_e rho_{0:t}); Precup et al., 2000, section 3.
 
-    Each t has weights of its own, which sum to 1 over all episodes; one that has ended stays in an absorbing state with
-    reward 0 and keeps its last ratio (Thomas and Brunskill, 2016, section 3). Consistent and biased.
+    The weights at each t sum to 1 over all episodes. An ended episode stays in an absorbing state with reward 0 and
+    keeps its last ratio (Thomas and Brunskill, 2016, section 3). Consistent and biased.
     """
     return _WeightedSteps(steps, steps.rewards, np.zeros(len(steps.lengths)), gamma)
 
 
 def direct_method(initial_values: Array) -> Estimator:
-    """Estimate DM: 1/E sum_e V(s_0), from values (E,) of a model, whose error the interval does not know."""
+    """Estimate DM: 1/E sum_e V(s_0), from values (E,) of a model. The interval ignores the model's error."""
     return _EpisodeMean(initial_values, float(len(initial_values)))
 
 
 def doubly_robust(steps: RecordedSteps, model: ModelValues, gamma: float) -> Estimator:
     """Estimate DR: 1/E sum_e [V(s_0) + sum_t gamma^t rho_{0:t} (r_t + gamma V(s_{t+1}) - Q(s_t, a_t))].
 
-    Eq. 10 of Jiang and Li, 2016, written as a sum. Unbiased for any model that was made without these episodes; the
-    better the model, the smaller the variance. Effective sample size as of `per_decision_importance_sampling`.
+    Eq. 10 of Jiang and Li, 2016, written as a sum. Unbiased for any model fitted without these episodes. A better model
+    reduces the variance. See `per_decision_importance_sampling` for the effective sample size.
     """
     corrections = _weights(steps.running_log_ratios) * _residuals(steps, model, gamma)
     values = model.values[steps.first_rows] + steps.discounted_sums(corrections, gamma)
@@ -171,29 +170,29 @@ def doubly_robust(steps: RecordedSteps, model: ModelValues, gamma: float) -> Est
 def weighted_doubly_robust(steps: RecordedSteps, model: ModelValues, gamma: float) -> Estimator:
     """Estimate WDR: as `doubly_robust`, with the weights of `weighted_per_decision_importance_sampling`.
 
-    Section 5 of Thomas and Brunskill, 2016. Consistent and biased, usually of the smallest error.
+    Section 5 of Thomas and Brunskill, 2016. Consistent and biased, usually with the smallest error.
     """
     return _WeightedSteps(steps, _residuals(steps, model, gamma), model.values[steps.first_rows], gamma)
 
 
 def point_estimate(estimator: Estimator, num_episodes: int) -> float:
-    """Return the estimate from each of E episodes once."""
+    """Return the estimate that counts each of E episodes once."""
     return float(estimator.at(np.ones((1, num_episodes)))[0])
 
 
 def bootstrap_estimates(
     estimators: Mapping[str, Estimator], num_episodes: int, num_resamples: int, stream: np.random.Generator
 ) -> dict[str, Array]:
-    """Compute each estimate from resamples of the episodes with replacement, the same ones for all estimators.
+    """Compute each estimate from resamples of the episodes with replacement, shared by all estimators.
 
     Args:
-        estimators: of the same E episodes.
+        estimators: name -> estimator over the same E episodes.
         num_episodes: E.
         num_resamples: B.
         stream: draws the episodes.
 
     Returns:
-        (B,) estimates of each.
+        Name -> estimates (B,).
     """
     per_pass = max(1, _MAX_CELLS // num_episodes)
     parts: dict[str, list[Array]] = {name: [] for name in estimators}
@@ -205,9 +204,9 @@ def bootstrap_estimates(
 
 
 def percentile_interval(estimates: Array, level: float) -> tuple[float, float]:
-    """Return the percentile bootstrap's interval (Efron, 1979) of a level such as 0.95, from (B,) estimates.
+    """Return the percentile bootstrap interval (Efron, 1979) at a level such as 0.95, from estimates (B,).
 
-    Resamples without an estimate (NaN) are left out; NaN if there is no other.
+    Resamples without an estimate (NaN) are ignored. The bounds are NaN if none is left.
     """
     known = estimates[~np.isnan(estimates)]
     if len(known) == 0:
@@ -217,8 +216,7 @@ def percentile_interval(estimates: Array, level: float) -> tuple[float, float]:
 
 
 def kish(log_weights: Array) -> Array:
-    """Return the effective sample sizes (sum w)^2 / sum w^2 (Kish, 1965) from logarithms (E, ...); 0 without any
-    weight."""
+    """Return the effective sample sizes (sum w)^2 / sum w^2 (Kish, 1965) from log weights (E, ...); 0 if all are 0."""
     weights = np.exp(log_weights - _finite_max(log_weights))
     sums, squares = weights.sum(0), np.square(weights).sum(0)
     sizes: Array = np.square(sums) / np.where(squares > 0, squares, 1.0)
@@ -226,9 +224,9 @@ def kish(log_weights: Array) -> Array:
 
 
 def running_sums(values: Array, lengths: IntArray) -> Array:
-    """Return for each row the sum (R,) of its episode's values up to it, in log2(T) vectorised passes.
+    """Return running sums (R,) over each episode's values, in log2(T) vectorised passes.
 
-    Not one cumulative sum over all rows: it would carry -inf, and the rounding of large numbers, into other episodes.
+    A single cumulative sum over all rows would carry -inf and rounding errors into later episodes.
     """
     sums, times = values.astype(np.float64), times_of(lengths)
     shift = 1
@@ -249,12 +247,12 @@ def times_of(lengths: IntArray) -> IntArray:
     return times
 
 
-# --- the two kinds of estimates -----------------------------------------------------------------------
+# --- kinds of estimates -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
 class _EpisodeMean:
-    """The mean of one number an episode, (E,)."""
+    """Mean over episodes of one number per episode (E,)."""
 
     values: Array
     effective_sample_size: float
@@ -266,7 +264,7 @@ class _EpisodeMean:
 
 @dataclass(frozen=True, eq=False)
 class _WeightedReturns:
-    """The mean of one number an episode, (E,), with weights that are made to sum to 1."""
+    """Weighted mean over episodes of one number per episode (E,), with normalised weights."""
 
     log_weights: Array
     values: Array
@@ -278,7 +276,7 @@ class _WeightedReturns:
 
 @dataclass(frozen=True, eq=False)
 class _WeightedSteps:
-    """The mean of `initial` (E,) and, for each t, gamma^t times the weighted mean of the terms (R,) at t."""
+    """Mean of `initial` (E,) plus, for each t, gamma^t times the weighted mean of the terms (R,) at t."""
 
     steps: RecordedSteps
     terms: Array
@@ -300,13 +298,13 @@ class _WeightedSteps:
 
 @dataclass(frozen=True, eq=False)
 class _PartOfTime:
-    """Some consecutive t of all episodes.
+    """A range of consecutive time steps of all episodes.
 
     Attributes:
-        times: (P,) t.
-        rows: (E, P) row of each episode at each t, its last one after its end.
+        times: (P,) time steps t.
+        rows: (E, P) row of each episode at each t; the last row after its end.
         is_running: (E, P) bool, whether the episode has that step.
-        log_ratios: (E, P) log rho_{0:t}, the last one after the end.
+        log_ratios: (E, P) log rho_{0:t}; the last one after the end.
     """
 
     times: IntArray
@@ -325,9 +323,9 @@ def _parts_of_time(steps: RecordedSteps) -> Iterator[_PartOfTime]:
 
 
 def _weighted_means(log_weights: Array, values: Array, counts: Array) -> Array:
-    """Return means (B, P) over episodes of values (E, P) with weights exp(log_weights) (E, P) times counts (B, E)."""
+    """Return means (B, P) over episodes of values (E, P), with weights exp(log_weights) (E, P) * counts (B, E)."""
     weights = np.exp(log_weights - _finite_max(log_weights))
-    sums = counts @ weights  # (B, P), at least 1 where the episode of the largest weight was drawn
+    sums = counts @ weights  # (B, P), at least 1 if the episode with the largest weight was drawn
     means: Array = counts @ (weights * values)
     np.divide(means, sums, out=means, where=sums > 0)
     means[sums <= 0] = np.nan
@@ -338,7 +336,7 @@ def _weighted_means(log_weights: Array, values: Array, counts: Array) -> Array:
 
 
 def _rescale_means(means: Array, log_weights: Array, values: Array, counts: Array) -> None:
-    """Write the means (P,) of a resample, counts (E,), without the largest weights: relative to its own largest."""
+    """Write the means (P,) of a resample with counts (E,), with weights relative to the largest one drawn."""
     is_drawn = counts > 0
     drawn = log_weights[is_drawn]
     weights = np.exp(drawn - _finite_max(drawn)) * counts[is_drawn, None]
@@ -347,7 +345,7 @@ def _rescale_means(means: Array, log_weights: Array, values: Array, counts: Arra
 
 
 def _finite_max(log_weights: Array) -> Array:
-    """Return the largest (...) of (E, ...), 0 where all are -inf."""
+    """Return the maxima (...) of (E, ...); 0 if all are -inf."""
     largest: Array = log_weights.max(0)
     return np.where(np.isneginf(largest), 0.0, largest)
 
@@ -373,7 +371,7 @@ def _mean_kish_of_steps(steps: RecordedSteps, gamma: float) -> float:
 
 
 def _resample_counts(num_episodes: int, num_resamples: int, stream: np.random.Generator) -> Array:
-    """Return how often (B, E) each episode is among E drawn with replacement."""
+    """Return the number of times (B, E) each episode is drawn in E draws with replacement."""
     draws: npt.NDArray[Any] = stream.integers(num_episodes, size=(num_resamples, num_episodes))
     draws += np.arange(num_resamples)[:, None] * num_episodes
     counts = np.bincount(draws.reshape(-1), minlength=num_resamples * num_episodes)

@@ -1,8 +1,8 @@
-"""Fitted-Q evaluation: the action values of a given policy from recorded transitions.
+"""Fitted-Q evaluation: estimate the action values of a policy from recorded transitions.
 
 Le, Voloshin and Yue, 2019, Batch policy learning under constraints, ICML, arXiv 1903.08738, algorithm 3:
-Q_{k+1} = argmin_f mean over the data of (f(s, a) - r - gamma E_{a' ~ pi(s')} Q_k(s', a'))^2, the last term 0 after a
-terminal state. An episode that was truncated or cut has such a term: its final observation is recorded.
+Q_{k+1} = argmin_f mean over the data of (f(s, a) - r - gamma E_{a' ~ pi(s')} Q_k(s', a'))^2. The last term is 0 after a
+terminal state. Truncated and cut episodes keep it, because their final observation is recorded.
 
 Dimension letters: R steps of E episodes, B rows of a minibatch, K width of `action_dist_inputs`, S sampled actions.
 """
@@ -39,15 +39,15 @@ _SMALLEST_SCALE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Transitions:
-    """R recorded steps and what the target policy would do, as tensors on one device.
+    """R recorded steps and the target policy's distributions, as tensors on one device.
 
     Attributes:
-        obs: (R + E, ...), nested as the space: each episode's observations, its final one too.
-        dist_inputs: (R + E, K) the target policy's `action_dist_inputs` of them.
-        actions: (R, ...) recorded, nested as the space.
+        obs: (R + E, ...), nested as the space: observations of each episode, including the final one.
+        dist_inputs: (R + E, K) the target policy's `action_dist_inputs` for these observations.
+        actions: (R, ...) recorded actions, nested as the space.
         rewards: (R,) float32.
-        is_terminal: (R,) bool, the step ended in a terminal state.
-        lengths: (E,) int64 array, steps of each episode.
+        is_terminal: (R,) bool, whether the step ended in a terminal state.
+        lengths: (E,) int64 array, steps per episode.
     """
 
     obs: Any
@@ -59,11 +59,11 @@ class Transitions:
 
     @property
     def obs_rows(self) -> IntArray:
-        """(R,) row in `obs` that each step was taken on; the next row is what followed."""
+        """(R,) row in `obs` of each step's observation; the next row is the next observation."""
         return np.arange(len(self.rewards)) + np.repeat(np.arange(len(self.lengths)), self.lengths)
 
     def rewards_to_go(self, gamma: float) -> Tensor:
-        """Return (R,) discounted rewards from each step to the end of the record."""
+        """Return (R,) discounted rewards from each step to the end of the recorded episode."""
         is_last = np.zeros(len(self.rewards), np.bool_)
         is_last[np.cumsum(self.lengths) - 1] = True
         factors = gamma * (~torch.from_numpy(is_last)).float().to(self.rewards.device)
@@ -81,11 +81,11 @@ class QFunction(Protocol):
 
 
 class DiscreteQ(nn.Module):
-    """One value for each of A actions from an observation; expectations are exact.
+    """Values of A discrete actions from an observation; expectations are exact.
 
     Args:
-        observation_space: what `ObservationEncoder` takes.
-        action_space: of the A actions.
+        observation_space: any space that `ObservationEncoder` supports.
+        action_space: space of the A actions.
         dist: the target policy's distribution.
         network: widths, filters, activations.
     """
@@ -104,12 +104,12 @@ class DiscreteQ(nn.Module):
         self.head = MLP(self.encoder.num_outputs, [], LayerOptions("linear"), self._num_actions)
 
     def q_values(self, obs: Any, actions: Any) -> Tensor:
-        """Return (B,) values."""
+        """Return Q(s, a), shape (B,)."""
         index = (actions.long() - self._start).unsqueeze(-1)
         return self._all_values(obs).gather(-1, index).squeeze(-1)
 
     def values(self, obs: Any, dist_inputs: Tensor) -> Tensor:
-        """Return (B,) sum over a of pi(a|s) Q(s, a)."""
+        """Return the sum over a of pi(a|s) Q(s, a), shape (B,)."""
         num_rows = len(dist_inputs)
         every_action = torch.arange(self._num_actions, device=dist_inputs.device) + self._start
         inputs = dist_inputs.unsqueeze(1).expand(-1, self._num_actions, -1)  # (B, A, K)
@@ -117,18 +117,18 @@ class DiscreteQ(nn.Module):
         return (log_probs.exp() * self._all_values(obs)).sum(-1)
 
     def _all_values(self, obs: Any) -> Tensor:
-        """Return (B, A)."""
+        """Return the values (B, A) of all actions."""
         return self.head.forward(self.encoder.forward(obs))
 
 
 class SampledQ(nn.Module):
-    """One value from an observation and an action, of any spaces; expectations are means over sampled actions.
+    """Value of an observation and an action, for any spaces; expectations are means over sampled actions.
 
     Args:
-        observation_space, action_space: what `ObservationEncoder` takes.
+        observation_space, action_space: any spaces that `ObservationEncoder` supports.
         dist: the target policy's distribution.
         network: widths, filters, activations.
-        num_samples: S.
+        num_samples: number S of sampled actions per expectation.
         stream: draws the samples.
     """
 
@@ -147,11 +147,11 @@ class SampledQ(nn.Module):
         self.head = MLP(self.encoder.num_outputs, [], LayerOptions("linear"), 1)
 
     def q_values(self, obs: Any, actions: Any) -> Tensor:
-        """Return (B,) values."""
+        """Return Q(s, a), shape (B,)."""
         return self.head.forward(self.encoder.forward((obs, actions))).squeeze(-1)
 
     def values(self, obs: Any, dist_inputs: Tensor) -> Tensor:
-        """Return (B,) means of Q(s, a) over S sampled actions."""
+        """Return means of Q(s, a) over S sampled actions, shape (B,)."""
         leading = (self._num_samples, len(dist_inputs))
         noise = torch.from_numpy(self._dist.draw_noise(self._stream, leading)).to(dist_inputs.device)
         actions = self._dist.sample(dist_inputs.expand(self._num_samples, *dist_inputs.shape), noise)
@@ -160,17 +160,17 @@ class SampledQ(nn.Module):
 
 
 class ScaledQ:
-    """A network's values times `scale` plus `offset`, so that it learns numbers around 0 whatever the rewards are."""
+    """Rescale a network's values by `scale` and `offset`, so that its targets are close to 0 for any rewards."""
 
     def __init__(self, network: DiscreteQ | SampledQ, offset: float, scale: float) -> None:
         self.network, self.offset, self.scale = network, offset, scale
 
     def q_values(self, obs: Any, actions: Any) -> Tensor:
-        """Return (B,) Q(s, a)."""
+        """Return Q(s, a), shape (B,)."""
         return self.offset + self.scale * self.network.q_values(obs, actions)
 
     def values(self, obs: Any, dist_inputs: Tensor) -> Tensor:
-        """Return (B,) V(s)."""
+        """Return V(s), shape (B,)."""
         return self.offset + self.scale * self.network.values(obs, dist_inputs)
 
 
@@ -184,21 +184,20 @@ def fit_q(
     stream: np.random.Generator,
     rows: IntArray | None = None,
 ) -> QFunction:
-    """Return the target policy's action values; algorithm 3 of Le et al., 2019, with a network that is never fitted
-    anew.
+    """Fit the target policy's action values with algorithm 3 of Le et al., 2019, keeping one network throughout.
 
-    `target_update_period` gradient steps approach each Q_{k+1}. The network starts at the mean of the recorded
-    rewards to go; the result has the mean of the weights of the second half of all steps, which takes the minibatches'
-    noise out (Polyak and Juditsky, 1992).
+    `target_update_period` gradient steps approximate each Q_{k+1}. The network starts at the mean of the recorded
+    rewards to go. The result averages the weights over the second half of all steps, which removes minibatch noise
+    (Polyak and Juditsky, 1992).
 
     Args:
-        transitions: the data.
-        observation_space, action_space: of `transitions.obs` and `.actions`.
-        dist: the distribution of which `transitions.dist_inputs` are the inputs.
+        transitions: the recorded data.
+        observation_space, action_space: spaces of `transitions.obs` and `.actions`.
+        dist: distribution with the inputs `transitions.dist_inputs`.
         gamma: discount factor.
         config: updates, minibatches, network.
-        stream: initial weights, minibatches, sampled actions.
-        rows: (M,) steps to learn from; None: all R.
+        stream: draws initial weights, minibatches and sampled actions.
+        rows: (M,) steps to learn from, or None for all R.
 
     Raises:
         RunFailure: the values are not finite.
@@ -238,7 +237,7 @@ def fit_q(
 def _squared_error(
     q_function: ScaledQ, frozen: ScaledQ, data: Transitions, step_rows: IntArray, obs_rows: IntArray, gamma: float
 ) -> Tensor:
-    """Return the mean squared error of a minibatch's Bellman equations, in units of the scale."""
+    """Return the mean squared Bellman error of a minibatch, in units of the scale."""
     steps, at = (torch.from_numpy(rows).to(data.rewards.device) for rows in (step_rows, obs_rows))
     with torch.no_grad():
         next_values = frozen.values(take_rows(data.obs, at + 1), data.dist_inputs[at + 1])
@@ -248,7 +247,7 @@ def _squared_error(
 
 
 def take_rows(columns: Any, rows: Tensor) -> Any:
-    """Return rows of (nested) tensors."""
+    """Return the given rows of (nested) tensors."""
     return nested.map_leaves(lambda leaf: leaf.index_select(0, rows), columns)
 
 
@@ -261,7 +260,7 @@ def _make_two(
 
 
 def _offset_and_scale(rewards_to_go: Tensor) -> tuple[float, float]:
-    """Return mean and standard deviation; of values that do not vary, their size as the scale."""
+    """Return mean and standard deviation; for constant values, their magnitude replaces the deviation."""
     mean, std = float(rewards_to_go.mean()), float(rewards_to_go.std(correction=0))
     return mean, std if std > _SMALLEST_SCALE * max(1.0, abs(mean)) else max(1.0, abs(mean))
 
@@ -272,6 +271,6 @@ def _check_finite(parameters: Tensor, config: FittedQConfig) -> None:
             "the fitted action values are not finite",
             where="off-policy evaluation, methods dm, dr and wdr",
             got=f"lr {config.lr:g}, {config.num_updates:,} updates",
-            expected="a lower lr, or observations of moderate size (a MeanStdFilter)",
+            fix="lower lr, or scale the observations (for example with a MeanStdFilter)",
         )
         raise RunFailure(problem)

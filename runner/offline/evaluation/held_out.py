@@ -1,7 +1,7 @@
-"""Evaluation on held-out recorded data: the algorithm's loss, and off-policy estimates of the policy's value.
+"""Evaluate on held-out recorded data: the algorithm's loss, and off-policy estimates of the policy's value.
 
-It works on a module, a loss and pipelines of its own, which take over the training's state: training goes on to the
-same digits with it as without it.
+The evaluation uses separate copies of module, loss and pipelines, with the state of the training. It does not change
+the numbers of the training.
 """
 
 from __future__ import annotations
@@ -50,25 +50,25 @@ if TYPE_CHECKING:
 _INPUT = "evaluation.offline_evaluation_input_"
 _TYPE = "evaluation.offline_evaluation_type"
 _STREAM = "offline_evaluation"
-_NUM_TRIED = 4  # episodes that go through everything before training starts
+_NUM_TRIED = 4  # episodes evaluated as a test before training starts
 
 Metrics = dict[str, float | int | None]
 
 
 class HeldOutEvaluation:
-    """What `evaluation.offline_evaluation_...` asks for.
+    """Evaluation configured by `evaluation.offline_evaluation_...`.
 
-    The data are read anew for each evaluation, in blocks; off-policy estimates with a model hold all observations.
+    Every evaluation reads the data again, in blocks. Off-policy estimates with a model hold all observations.
 
     Args:
-        config: the experiment; data are read as `offline.input_...` says.
-        parts: module and pipelines that nothing else uses.
-        loss: that nothing else uses.
-        of_module: the agent whose episodes are read, in experiments with several.
+        config: the experiment; `offline.input_...` configures how data are read.
+        parts: module and pipelines used only by this evaluation.
+        loss: loss used only by this evaluation.
+        of_module: agent whose episodes are read, in multi-agent experiments.
 
     Raises:
-        ConfigError: the data cannot be read, do not fit the environment, or lack what is needed of them: columns that
-            the loss reads, `action_logp` for ratios, trajectories for estimates; estimates that are not for the module.
+        ConfigError: the data cannot be read, do not fit the environment, or lack columns for the loss, `action_logp`
+            for ratios, or trajectories for estimates; or a method does not support the module.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class HeldOutEvaluation:
 
     @property
     def source(self) -> RecordedSource:
-        """The source of the held-out data."""
+        """Source of the held-out data."""
         return self._source
 
     # -- evaluation ------------------------------------------------------------------------------------------------
@@ -102,17 +102,17 @@ class HeldOutEvaluation:
     def evaluate(
         self, learners_state: Mapping[str, Any], shared_state: Mapping[str, Any], num_env_steps: int
     ) -> Metrics:
-        """Return the metrics of the policy that is trained now; None where there is no finite number.
+        """Return the metrics of the current policy; None replaces numbers that are not finite.
 
-        Equal policies have equal metrics: minibatches, resamples and sampled actions are the same each time.
+        Equal policies get equal metrics: every call uses the same minibatches, resamples and sampled actions.
 
         Args:
-            learners_state: of the learners and their pipelines, as in a checkpoint.
-            shared_state: by module id, of the connectors that env runners share.
-            num_env_steps: sampled so far, for schedules.
+            learners_state: state of the learners and their pipelines, as in a checkpoint.
+            shared_state: module id -> state of the connectors that env runners share.
+            num_env_steps: env steps sampled so far, for schedules.
 
         Raises:
-            ConfigError: something in the data cannot be evaluated that was not seen in their first episodes.
+            ConfigError: later episodes cannot be evaluated, unlike the first ones.
             RunFailure: the fitted action values are not finite.
         """
         self._take_over(learners_state, shared_state, num_env_steps)
@@ -147,7 +147,7 @@ class HeldOutEvaluation:
         self._parts.env_to_module.set_state(shared_state.get(self._parts.spec.module_id, {}))
 
     def _read(self, loss: MeanLoss, recorded: _Recorded) -> Iterator[ColumnBlock]:
-        """Yield all episodes as the policy would hold them, each taken into account as it passes."""
+        """Yield all episodes with observations as the policy sees them, and add them to the statistics."""
         for block in self._source.blocks():
             end_overdue_evaluation()
             held = self._held(block)
@@ -183,7 +183,7 @@ class HeldOutEvaluation:
 
     @contextmanager
     def _torch_stream_kept(self) -> Iterator[None]:
-        """Keep training's place in torch's stream, from which losses and modules may draw."""
+        """Restore torch's random state afterwards; losses and modules may draw from it."""
         on_gpu = device_of(self._module).type == "cuda"
         with torch.random.fork_rng(devices=range(torch.cuda.device_count()) if on_gpu else []):
             torch.manual_seed(integer_seed(self._config.seed, _STREAM))
@@ -192,7 +192,7 @@ class HeldOutEvaluation:
     # -- checks ----------------------------------------------------------------------------------------------------
 
     def _check(self, block: ColumnBlock) -> None:
-        """Refuse what can be seen to fail in the first episodes."""
+        """Reject data whose first episodes show that the evaluation would fail."""
         problems = [self._find_missing_columns(block), self._find_missing_states(block)] if self._has_loss else []
         if self._methods:
             problems += [self._find_no_trajectories(), self._find_no_distribution(), self._find_missing_logp(block)]
@@ -217,7 +217,7 @@ class HeldOutEvaluation:
         return any(name != DIRECT_METHOD for name in self._methods)
 
     def _find_missing_columns(self, block: ColumnBlock) -> Problem | None:
-        """Find model outputs that loss and learner pipeline take from the episodes, which have none."""
+        """Find model outputs that the loss and the learner pipeline need but the episodes lack."""
         connectors = list(self._parts.learner.single_connectors())
         read = [
             *self._loss.reads,
@@ -235,30 +235,30 @@ class HeldOutEvaluation:
         if not missing:
             return None
         return Problem(
-            f"the held-out data have no {', '.join(missing)}, which {self._config.algorithm.loss} needs",
+            f"the held-out data lack {', '.join(missing)}, which {self._config.algorithm.loss} needs",
             where=_INPUT,
             got="columns " + list_names(block.columns),
-            expected=f"episodes that `record` wrote with evaluation.explore=true, or {_TYPE} without {EVAL_LOSS}",
+            fix=f"record episodes with evaluation.explore=true, or remove {EVAL_LOSS} from {_TYPE}",
         )
 
     def _find_missing_states(self, block: ColumnBlock) -> Problem | None:
         if not self._module.is_stateful or STATE_OUT in block.columns:
             return None
         return Problem(
-            f"the held-out data have no {STATE_OUT}, the memory that the loss begins its sequences with",
+            f"the held-out data lack {STATE_OUT}, the recurrent states with which the loss starts its sequences",
             where=_INPUT,
             got="columns " + list_names(block.columns),
-            expected=f"episodes that `record` wrote of a module with this memory, or {_TYPE} without {EVAL_LOSS}",
+            fix=f"record episodes of a module with these states, or remove {EVAL_LOSS} from {_TYPE}",
         )
 
     def _find_no_trajectories(self) -> Problem | None:
         if self._source.has_trajectories:
             return None
         return Problem(
-            "off-policy estimates need whole episodes, and these rows belong to no trajectory",
+            "off-policy estimates need complete episodes, but these rows do not form trajectories",
             where=_INPUT,
             got=f"{', '.join(self._methods)} from {self._source.where}",
-            expected=f"a table with eps_id and t, or with end flags; or {_TYPE}={EVAL_LOSS}",
+            fix=f"use a table with eps_id and t, or with end flags; or set {_TYPE}={EVAL_LOSS}",
         )
 
     def _find_no_distribution(self) -> Problem | None:
@@ -266,26 +266,26 @@ class HeldOutEvaluation:
         if ACTION_DIST_INPUTS in module.outputs and hasattr(module.action_dist, "log_prob"):
             return None
         return Problem(
-            "off-policy estimates need the probabilities of recorded actions, and the module has no distribution",
+            "off-policy estimates need the probabilities of recorded actions, which this module cannot compute",
             where=_TYPE,
             got=type(module).__name__,
-            expected=f"a module with {ACTION_DIST_INPUTS} among its outputs; or {EVAL_LOSS}",
+            fix=f"use a module with {ACTION_DIST_INPUTS} among its outputs, or set {_TYPE}={EVAL_LOSS}",
         )
 
     def _find_missing_logp(self, block: ColumnBlock) -> Problem | None:
         if not self._needs_ratios or ACTION_LOGP in block.columns:
             return None
-        wanted = [name for name in self._methods if name != DIRECT_METHOD]
+        methods = [name for name in self._methods if name != DIRECT_METHOD]
         return Problem(
-            f"the held-out data have no {ACTION_LOGP}: ratios need the probability with which each action was taken",
+            f"the held-out data lack {ACTION_LOGP}, the log probability of each action, which ratios need",
             where=_INPUT,
-            got=f"{', '.join(wanted)}, and columns {list_names(block.columns)}",
-            expected=f"episodes that `record` wrote with evaluation.explore=true; or only {DIRECT_METHOD}, {EVAL_LOSS}",
+            got=f"{', '.join(methods)}, and columns {list_names(block.columns)}",
+            fix=f"record episodes with evaluation.explore=true, or use only {DIRECT_METHOD} and {EVAL_LOSS}",
         )
 
 
 class _Recorded:
-    """Counts and returns of the episodes as they were recorded."""
+    """Counts and returns of the recorded episodes."""
 
     def __init__(self, gamma: float) -> None:
         self._gamma = gamma
@@ -311,7 +311,7 @@ def _finite(number: float) -> float | None:
 
 @contextmanager
 def _naming_data_keys() -> Iterator[None]:
-    """Name in problems of data the key that these data were named with."""
+    """Replace the keys of `offline` in data problems by the keys of the held-out data."""
     try:
         yield
     except ConfigError as error:
@@ -329,10 +329,10 @@ _COUNTS = ("num_episodes", "num_env_steps")
 
 
 class HeldOutAgents:
-    """Evaluates each agent by itself; metrics are named `evaluation/offline/AGENT/...`, counts also summed over agents.
+    """Evaluates each agent separately. Metrics are named `evaluation/offline/AGENT/...`; counts are also summed.
 
     Args:
-        agents: agent -> the evaluation of its module on its episodes.
+        agents: agent -> evaluation of its module on its episodes.
     """
 
     def __init__(self, agents: Mapping[str, HeldOutEvaluation]) -> None:
@@ -340,7 +340,7 @@ class HeldOutAgents:
 
     @property
     def source(self) -> RecordedSource:
-        """The source of the first agent's held-out data."""
+        """Source of the first agent's held-out data."""
         return next(iter(self._agents.values())).source
 
     def evaluate(
@@ -357,13 +357,13 @@ class HeldOutAgents:
 
 
 def check_methods_of_agents(methods: Sequence[str]) -> None:
-    """Refuse estimates that mean nothing of one agent among several; raises `ConfigError`.
+    """Reject methods that are invalid for one agent among several. Raises `ConfigError`.
 
-    Ratios hold whatever an agent has observed. Action values are fitted to its own observations, which do not tell
-    what the others do.
+    Ratios only need the agent's own observations. Action values fitted to them are wrong, because they do not include
+    the actions of other agents.
     """
     with_model = [name for name in methods if name not in RATIO_METHODS]
     if with_model:
-        what = "action values of one agent are not told by its own observations: what the others do is not in them"
+        what = "a single agent's observations do not determine its action values: they lack the other agents' actions"
         expected = f"{', '.join(RATIO_METHODS)}, {EVAL_LOSS}"
         raise ConfigError([Problem(what, "evaluation.offline_evaluation_type", ", ".join(with_model), expected)])

@@ -1,4 +1,4 @@
-"""An algorithm's loss on held-out data, and the inputs that a module reads from recorded episodes.
+"""Compute an algorithm's loss on held-out data, and the inputs of a module from recorded episodes.
 
 Dimension letters: E episodes, R steps.
 """
@@ -28,12 +28,12 @@ from runner.pipelines.requirements import Requirements
 
 
 def inputs_pipeline(learner: LearnerConnectorPipeline, module: RLModule) -> LearnerConnectorPipeline:
-    """Return the part of a learner pipeline that makes what the module reads, a row for each of R + E observations.
+    """Return the connectors of a learner pipeline that compute the module's inputs for R + E observations.
 
-    Left out are connectors that compute with the module, that cut sequences, or that need columns of such connectors.
+    Connectors that use the module, cut sequences, or need columns of such connectors are left out.
 
     Raises:
-        ConfigError: one of them writes what the module reads.
+        ConfigError: a connector that is left out writes an input of the module.
     """
     connectors: list[Connector] = []
     if not any(isinstance(connector, AddOneTsToEpisodesAndTruncate) for connector in learner.single_connectors()):
@@ -47,14 +47,14 @@ def inputs_pipeline(learner: LearnerConnectorPipeline, module: RLModule) -> Lear
         available.update(requires.writes)
     missing = [name for name in module.inputs if name != STATE_IN and name not in available]
     if missing:
-        what = f"the module reads {', '.join(missing)}, which takes the module itself to compute"
-        expected = "evaluation.offline_evaluation_type=eval_loss"
-        raise ConfigError([Problem(what, "connectors.learner, algorithm.learner_pipeline", expected=expected)])
+        what = f"the module reads {', '.join(missing)}, which only connectors that use the module compute"
+        fix = "set evaluation.offline_evaluation_type=eval_loss"
+        raise ConfigError([Problem(what, "connectors.learner, algorithm.learner_pipeline", fix=fix)])
     return LearnerConnectorPipeline(connectors, *learner.input_spaces)
 
 
 def writable(block: ColumnBlock) -> ColumnBlock:
-    """Return the block with arrays that may be written to: torch has no notion of others, such as Arrow's."""
+    """Return the block with writable arrays; torch does not support read-only ones, such as Arrow's."""
     return replace(block, columns={name: nested.map_leaves(_writable, rows) for name, rows in block.columns.items()})
 
 
@@ -62,17 +62,17 @@ def _writable(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return np.require(array, requirements="W")
 
 
-_MAX_ROWS_PER_PASS = 4096  # bounds the memory of a pass; the mean does not depend on it
+_MAX_ROWS_PER_PASS = 4096  # limits the memory of a pass; the mean does not depend on it
 
 
 class MeanLoss:
-    """The mean of `total_loss` over the env steps of all blocks so far; nothing is updated.
+    """Mean of `total_loss` over the env steps of all blocks so far. Nothing is updated.
 
     Args:
-        module: on the learner's device, in eval mode.
-        loss: with the coefficients of the training.
-        pipeline: makes the train batch; connectors that look at all rows (standardised advantages) see one block at a
-            time.
+        module: module on the learner's device, in eval mode.
+        loss: loss with the coefficients of the training.
+        pipeline: makes the train batch. Connectors that use all rows, such as standardised advantages, see one block
+            at a time.
     """
 
     def __init__(self, module: RLModule, loss: Loss, pipeline: LearnerConnectorPipeline) -> None:
@@ -82,12 +82,12 @@ class MeanLoss:
 
     @property
     def mean(self) -> float:
-        """The mean so far; NaN without any env step."""
+        """Mean so far, or NaN before the first env step."""
         return self._sum / self._num_env_steps if self._num_env_steps else float("nan")
 
     @torch.no_grad()
     def add(self, block: ColumnBlock) -> None:
-        """Count the env steps of some episodes."""
+        """Add the env steps of some episodes."""
         modules = {block.module_id: self._module}
         batch = self._pipeline(rl_module=modules, batch={}, episodes=block, shared_data={})[block.module_id]
         for part, num_env_steps in self._parts(batch):
@@ -95,7 +95,7 @@ class MeanLoss:
             self._num_env_steps += num_env_steps
 
     def _parts(self, batch: Mapping[str, Any]) -> Iterator[tuple[dict[str, Any], int]]:
-        """Yield minibatches as a learner's, in their order, and how many env steps each has."""
+        """Yield minibatches like a learner's, in order, each with its number of env steps."""
         module, reads = self._module, self._loss.reads
         if not module.is_stateful:
             columns = {name: batch[name] for name in reads}

@@ -1,7 +1,7 @@
-"""What a policy is worth, estimated from episodes that another policy recorded.
+"""Estimate a policy's value from episodes that another policy recorded.
 
-The target policy is the one that a module's distribution describes, as when it explores. See `estimators` for the
-methods and what they assume of truncated episodes, `fitted_q` for the model that `dm`, `dr` and `wdr` need.
+The target policy is a module's action distribution, as in exploration. See `estimators` for the methods and their
+treatment of truncated episodes, and `fitted_q` for the model that `dm`, `dr` and `wdr` need.
 
 Dimension letters: E episodes, R steps, K width of `action_dist_inputs`.
 """
@@ -41,15 +41,15 @@ _WHERE = "off-policy evaluation"
 
 @dataclass(frozen=True)
 class PolicyEstimate:
-    """What one method says about the target policy.
+    """Estimate of the target policy's value by one method.
 
     Attributes:
         method: one of `METHODS`.
-        estimate: of the expected discounted return; NaN where no recorded episode has any weight.
-        low, high: percentile bootstrap interval over episodes; it knows nothing of a model's error.
-        level: probability that the interval is made for.
-        effective_sample_size: Kish's, in episodes; far below `num_episodes` the estimate rests on few of them.
-        num_episodes, num_steps: of the data.
+        estimate: expected discounted return; NaN if no recorded episode has any weight.
+        low, high: percentile bootstrap interval over episodes, which ignores the error of a model.
+        level: nominal coverage of the interval.
+        effective_sample_size: Kish's, in episodes. Far below `num_episodes`, few episodes dominate the estimate.
+        num_episodes, num_steps: size of the data.
     """
 
     method: str
@@ -76,28 +76,29 @@ def evaluate_policy(  # noqa: PLR0913 - options of all estimators, by name
 ) -> dict[str, PolicyEstimate]:
     """Estimate the expected discounted return of a module's policy.
 
-    Blocks are read once. For the methods with a model all observations are held in memory, else a few numbers a step.
+    Blocks are read once. Methods with a model hold all observations in memory; others hold a few numbers per step.
 
     Args:
-        blocks: whole episodes with `action_logp`; an episode that has not ended counts as truncated.
-        module: the target policy. One with memory starts every episode anew; it has no method with a model.
+        blocks: complete episodes with `action_logp`. An episode without an end counts as truncated.
+        module: the target policy. If it is recurrent, every episode starts from its initial state, and methods with a
+            model are not supported.
         gamma: discount factor, 0 to 1.
-        stream: draws resamples, minibatches, initial weights, sampled actions.
-        methods: of `METHODS`.
-        level: of the intervals.
-        num_resamples: of the bootstrap.
-        fitted_q: how action values are fitted; None: the defaults.
-        behaviour: a module that stands for the recording policy, for example one that was cloned from the data;
-            None: the recorded `action_logp` does.
-        make_inputs: the columns that the modules read, where these are not the recorded observations as they are (the
-            learner pipeline's, with its bootstrap rows); `obs` is also what action values are fitted on.
+        stream: draws resamples, minibatches, initial weights and sampled actions.
+        methods: names from `METHODS`.
+        level: nominal coverage of the intervals.
+        num_resamples: number of bootstrap resamples.
+        fitted_q: configuration of the model, or None for the defaults.
+        behaviour: module that replaces the recording policy, for example cloned from the data. None uses the recorded
+            `action_logp`.
+        make_inputs: computes the columns that the modules read (the learner pipeline's, with its bootstrap rows), or
+            None for the recorded observations. Action values are also fitted to its `obs`.
 
     Returns:
-        An estimate for each method.
+        Method -> estimate.
 
     Raises:
-        ConfigError: unknown methods, arguments out of range, episodes without `action_logp`, without their first steps,
-            or with numbers that are not finite; methods with a model for a module with memory.
+        ConfigError: methods are unknown, or need a model and the module is recurrent; arguments are out of range;
+            episodes lack `action_logp` or their first steps; or numbers are not finite.
         RunFailure: the fitted action values are not finite.
     """
     _check_arguments(methods, gamma, level, num_resamples, module)
@@ -129,7 +130,7 @@ def _estimate(name: str, estimator: Estimator, resampled: Array, level: float, s
 def _model_values(
     data: RecordedData, module: RLModule, gamma: float, config: FittedQConfig, stream: np.random.Generator
 ) -> ModelValues:
-    """Return the action values of every recorded step, from a fit to the episodes of the other folds."""
+    """Return the action values of every recorded step, fitted to the episodes of the other folds."""
     transitions = _transitions(data)
     num_folds = min(config.num_folds, len(data.lengths))
     fold = np.arange(len(data.lengths)) % num_folds
@@ -177,7 +178,7 @@ def _values(q_function: QFunction, data: Transitions, obs_rows: IntArray) -> Arr
 
 
 def _passes(rows: IntArray, data: Transitions) -> list[Tensor]:
-    """Return row numbers in parts that are computed at once."""
+    """Split row numbers into parts that are computed together."""
     return list(torch.split(torch.from_numpy(rows).to(data.rewards.device), MAX_ROWS_PER_PASS))
 
 
@@ -185,7 +186,7 @@ def _passes(rows: IntArray, data: Transitions) -> list[Tensor]:
 
 
 def check_methods(methods: Sequence[str], module: RLModule) -> None:
-    """Check that there are such methods, and that they are for this module; raises `ConfigError`."""
+    """Check that the methods exist and support this module. Raises `ConfigError`."""
     problems = _find_method_problems(methods, module)
     if problems:
         raise ConfigError(problems)
@@ -198,10 +199,10 @@ def _find_method_problems(methods: Sequence[str], module: RLModule) -> list[Prob
         if name not in METHODS
     ]
     if not methods:
-        problems.append(Problem("no method is named", _WHERE, expected=", ".join(METHODS)))
+        problems.append(Problem("no method is given", _WHERE, expected=", ".join(METHODS)))
     with_model = [name for name in methods if name in METHODS and name not in RATIO_METHODS]
     if module.is_stateful and with_model:
-        what = "action values are fitted to single observations, which is not enough for a module with memory"
+        what = "methods with fitted action values do not support recurrent modules"
         problems.append(Problem(what, _WHERE, ", ".join(with_model), ", ".join(RATIO_METHODS)))
     return problems
 
@@ -213,6 +214,6 @@ def _check_arguments(methods: Sequence[str], gamma: float, level: float, num_res
     if not 0 < level < 1:
         problems.append(Problem("the level of the intervals is out of range", _WHERE, f"{level:g}", "above 0, below 1"))
     if num_resamples < 1:
-        problems.append(Problem("the bootstrap needs resamples", _WHERE, str(num_resamples), "1 or more"))
+        problems.append(Problem("the bootstrap needs at least one resample", _WHERE, str(num_resamples), "1 or more"))
     if problems:
         raise ConfigError(problems)

@@ -1,4 +1,4 @@
-"""How a policy would have chosen the recorded actions: what off-policy evaluation takes from column blocks.
+"""Compute from column blocks the data of off-policy evaluation: rewards, ratios and the target policy's outputs.
 
 Dimension letters: E episodes, R steps, K width of `action_dist_inputs`, S sequences, L their length.
 """
@@ -23,22 +23,22 @@ from runner.offline.evaluation.estimators import Array, IntArray
 from runner.pipelines.common_connectors import step_rows_of_obs
 from runner.pipelines.connector import ACTION_DIST_INPUTS, ACTION_LOGP, STATE_IN
 
-# Columns (R + E, ...) of what a module reads, nested arrays or tensors: a row for each observation of a block.
+# Columns (R + E, ...) that a module reads: nested arrays or tensors with a row for each observation of a block.
 ModuleInputs = Mapping[str, Any]
 
-# Rows of one pass through a network, which bounds its memory.
+# Rows per forward pass, which limits its memory.
 MAX_ROWS_PER_PASS = 4096
-# A policy gives a masked action this log probability or less; its probability is exactly 0.
+# A policy gives a masked action at most this log probability; its probability is exactly 0.
 _IMPOSSIBLE_LOGP = MASKED_LOGIT / 2
 
 
 @dataclass(frozen=True, eq=False)
 class RecordedData:
-    """What is kept of all blocks.
+    """Data collected from all blocks.
 
     Attributes:
-        lengths: (E,). is_terminated: (E,). rewards, log_ratios: (R,) float64, ratios 0 where no method needs them.
-        obs: (R + E, ...), actions: (R, ...), dist_inputs: (R + E, K) tensors; None where no method needs them.
+        lengths: (E,). is_terminated: (E,). rewards, log_ratios: (R,) float64; ratios are 0 if no method needs them.
+        obs: (R + E, ...), actions: (R, ...), dist_inputs: (R + E, K) tensors; None if no method needs them.
     """
 
     lengths: IntArray
@@ -51,13 +51,13 @@ class RecordedData:
 
 
 def concat_data(parts: list[RecordedData]) -> RecordedData:
-    """Return the data of all parts, in order.
+    """Concatenate the data of all parts, in order.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there are no parts.
     """
     if not parts:
-        raise ConfigError([Problem("there is no recorded episode to evaluate a policy on", where="offline.input_")])
+        raise ConfigError([Problem("there are no recorded episodes to evaluate a policy on", where="offline.input_")])
     return RecordedData(
         lengths=np.concatenate([part.lengths for part in parts]),
         is_terminated=np.concatenate([part.is_terminated for part in parts]),
@@ -75,14 +75,14 @@ def _concat_tensors(parts: list[Any]) -> Any:
 
 @dataclass(frozen=True)
 class BlockReader:
-    """Takes from blocks what the methods need.
+    """Extracts from blocks the data that the methods need.
 
     Attributes:
         module: the target policy.
-        behaviour: a module that stands for the recording policy; None: the recorded `action_logp` does.
-        make_inputs: the columns that modules read; None: the recorded observations as they are.
-        needs_ratios: some method needs the ratios of probabilities.
-        needs_model: some method needs action values.
+        behaviour: module that replaces the recording policy. None uses the recorded `action_logp`.
+        make_inputs: computes the columns that modules read. None uses the recorded observations.
+        needs_ratios: whether a method needs ratios of probabilities.
+        needs_model: whether a method needs action values.
     """
 
     module: RLModule
@@ -97,10 +97,10 @@ class BlockReader:
 
     @torch.no_grad()
     def read(self, block: ColumnBlock) -> RecordedData:
-        """Read one block's part of the data.
+        """Return the data of one block.
 
         Raises:
-            ConfigError: chunks that do not start at time step 0, no `action_logp`, numbers that are not finite.
+            ConfigError: chunks do not start at time step 0, `action_logp` is missing, or numbers are not finite.
         """
         check_block(block, needs_logp=self.needs_ratios and self.behaviour is None)
         inputs = self._inputs(block)
@@ -126,40 +126,40 @@ class BlockReader:
         inputs = {name: _to_tensors(column, device) for name, column in raw.items()}
         for name, column in inputs.items():
             if nested.row_count(column) != num_rows:
-                raise ValueError(f"make_inputs: {name} needs {num_rows} rows, got {nested.row_count(column)}")
+                raise ValueError(f"make_inputs must return {num_rows} rows of {name}, got {nested.row_count(column)}")
         return inputs
 
     def _behaviour_log_probs(self, inputs: ModuleInputs, actions: Any, block: ColumnBlock) -> Array:
-        """Return (R,) of the recorded actions, finite."""
+        """Return the finite log probabilities (R,) of the recorded actions."""
         if self.behaviour is None:
             return np.asarray(block.columns[ACTION_LOGP], np.float64)
         dist_inputs = compute_dist_inputs(self.behaviour, inputs, block.lengths)
         log_probs = _log_probs(self.behaviour, dist_inputs, actions, block)
         if np.isneginf(log_probs).any():
-            what = "the behaviour policy never takes some of the recorded actions, so no ratio to it exists"
-            raise ConfigError([Problem(what, where="off-policy evaluation", expected="a policy that fits the data")])
+            what = "the behaviour policy never takes some of the recorded actions, so their ratios are undefined"
+            raise ConfigError([Problem(what, where="off-policy evaluation", fix="use a policy that fits the data")])
         return log_probs
 
 
 def device_of(module: RLModule) -> torch.device:
-    """Return where a module's parameters are."""
+    """Return the device of a module's parameters."""
     return next((parameter.device for parameter in module.parameters()), torch.device("cpu"))
 
 
 def _log_probs(module: RLModule, dist_inputs: Tensor, actions: Any, block: ColumnBlock) -> Array:
-    """Return the log probabilities (R,) of the recorded actions, -inf for actions that a mask forbids."""
+    """Return the log probabilities (R,) of the recorded actions; -inf for actions that a mask forbids."""
     at_steps = dist_inputs.index_select(0, torch.from_numpy(step_rows_of_obs(block)).to(dist_inputs.device))
     log_probs = module.action_dist.log_prob(at_steps, actions).double().cpu().numpy()
     return np.where(log_probs <= _IMPOSSIBLE_LOGP, -np.inf, log_probs)
 
 
 def compute_dist_inputs(module: RLModule, inputs: ModuleInputs, lengths: IntArray) -> Tensor:
-    """Return a policy's `action_dist_inputs` (R + E, K) at every observation.
+    """Return a policy's `action_dist_inputs` (R + E, K) for every observation.
 
     Args:
-        module: the policy; one with memory starts each episode from its initial state.
-        inputs: columns (R + E, ...) of tensors, at least the ones that the module reads.
-        lengths: (E,) steps of each episode.
+        module: the policy. If it is recurrent, each episode starts from its initial state.
+        inputs: columns (R + E, ...) of tensors that include the module's inputs.
+        lengths: (E,) steps per episode.
     """
     read = {name: inputs[name] for name in module.inputs if name != STATE_IN}
     if module.is_stateful:
@@ -170,7 +170,7 @@ def compute_dist_inputs(module: RLModule, inputs: ModuleInputs, lengths: IntArra
 
 
 def _dist_inputs_of_sequences(module: RLModule, inputs: ModuleInputs, chunk_rows: IntArray) -> Iterable[Tensor]:
-    """Return the same in parts of as many episodes as one pass takes, each a zero-padded sequence."""
+    """Yield the `action_dist_inputs` of recurrent modules, one pass over several padded episodes at a time."""
     longest = int(chunk_rows.max())
     per_pass = max(1, MAX_ROWS_PER_PASS // longest)
     first_row = 0
@@ -185,7 +185,7 @@ def _dist_inputs_of_sequences(module: RLModule, inputs: ModuleInputs, chunk_rows
 
 
 def _padded(columns: Any, is_row: Tensor) -> Any:
-    """Return rows as sequences (S, L, ...), 0 where there is none."""
+    """Return rows as zero-padded sequences (S, L, ...)."""
 
     def padded(leaf: Tensor) -> Tensor:
         out = leaf.new_zeros((*is_row.shape, *leaf.shape[1:]))
@@ -196,7 +196,7 @@ def _padded(columns: Any, is_row: Tensor) -> Any:
 
 
 def _initial_states(module: RLModule, is_row: Tensor) -> Any:
-    """Return `state_in` (S, ...) of S sequences that start an episode."""
+    """Return the initial `state_in` (S, ...) of S sequences."""
     size, device = len(is_row), is_row.device
     return nested.map_leaves(
         lambda leaf: leaf.to(device).expand(size, *leaf.shape).contiguous(), module.get_initial_state()
@@ -206,7 +206,7 @@ def _initial_states(module: RLModule, is_row: Tensor) -> Any:
 def _to_tensors(columns: Any, device: torch.device) -> Any:
     def tensor(leaf: Any) -> Tensor:
         if not isinstance(leaf, Tensor):
-            leaf = torch.from_numpy(np.require(leaf, requirements="W"))  # arrays that Arrow owns are read-only
+            leaf = torch.from_numpy(np.require(leaf, requirements="W"))  # arrays owned by Arrow are read-only
         on_device: Tensor = leaf.to(device)
         return on_device
 
@@ -214,7 +214,7 @@ def _to_tensors(columns: Any, device: torch.device) -> Any:
 
 
 def _to_actions(columns: Any, device: torch.device) -> Any:
-    """Return recorded actions; whole numbers as int64, which distributions index with."""
+    """Return recorded actions; integers become int64, which distributions use as indices."""
     tensors = _to_tensors(columns, device)
     return nested.map_leaves(lambda leaf: leaf if leaf.is_floating_point() else leaf.long(), tensors)
 
@@ -226,7 +226,7 @@ def check_block(block: ColumnBlock, needs_logp: bool) -> None:
     """Check that every chunk starts its episode, and that rewards and, if needed, `action_logp` are finite.
 
     Raises:
-        ConfigError: what is missing, and where.
+        ConfigError: a check fails; names the column or location.
     """
     problems = [_find_late_start(block), _find_not_finite(block, REWARDS)]
     if needs_logp:
@@ -241,7 +241,7 @@ def _find_late_start(block: ColumnBlock) -> Problem | None:
     if len(late) == 0:
         return None
     return Problem(
-        "off-policy estimates need whole episodes: the ratio of every action from the first one on",
+        "off-policy estimates need complete episodes, with the ratios of all actions from the first one on",
         where="offline.input_",
         got=f"{len(late):,} of {len(block):,} chunks start later, the first of them {block.episode_ids[late[0]]} "
         f"at time step {int(block.t_started[late[0]])}",
@@ -253,11 +253,11 @@ def _find_missing_logp(block: ColumnBlock) -> Problem | None:
     if ACTION_LOGP in block.columns:
         return None
     return Problem(
-        f"the episodes have no {ACTION_LOGP}: ratios need the probability with which each action was taken",
+        f"the episodes lack {ACTION_LOGP}, the log probability of each action, which ratios need",
         where="offline.input_",
         got="columns " + list_names(block.columns, ACTION_LOGP),
-        expected=f"record with {ACTION_LOGP}; or estimate the behaviour policy (clone it from the data, give its "
-        "module as `behaviour`); or ask for dm only, which needs no ratios",
+        fix=f"record episodes with {ACTION_LOGP}; or clone the behaviour policy from the data and pass its module as "
+        "`behaviour`; or use only dm, which does not need ratios",
         nearest=nearest_match(ACTION_LOGP, block.columns),
     )
 

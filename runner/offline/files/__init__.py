@@ -1,1 +1,1 @@
-"""Files of recorded data: found, opened, and read as raw rows."""
+"""Find and open files of recorded data, and read their raw rows."""

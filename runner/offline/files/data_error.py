@@ -1,4 +1,4 @@
-"""The error of a recorded file that cannot be read: what is wrong, and in which file, row and column."""
+"""Errors of recorded files that cannot be read, with file, row and column."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _EXTRA = "pip install 'runner[offline]'"
 
 
 class DataError(ConfigError):
-    """Recorded data that cannot be read as what they seem to be."""
+    """Error of recorded data that cannot be read."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         super().__init__(problems)
@@ -24,13 +24,13 @@ class DataError(ConfigError):
 
 @dataclass(frozen=True)
 class DataLocation:
-    """Where in the data something is; what is unknown is None.
+    """Location in the data. Unknown attributes have the value None.
 
     Attributes:
-        file: its name.
+        file: name of the file.
         row: number of the row (line, step, episode) in the file, from 0.
-        column: the field.
-        unit: what a row is.
+        column: name of the field.
+        unit: content of a row.
     """
 
     file: str | None = None
@@ -39,11 +39,11 @@ class DataLocation:
     unit: str = "row"
 
     def at(self, row: int) -> DataLocation:
-        """Return the place `row` rows further on."""
+        """Return the location `row` rows further on."""
         return replace(self, row=row + (self.row or 0))
 
     def of(self, column: str) -> DataLocation:
-        """Return the place of a column here."""
+        """Return the location of a column at this location."""
         return replace(self, column=column)
 
     def __str__(self) -> str:
@@ -56,21 +56,27 @@ class DataLocation:
 
 
 def data_error(
-    what: str, place: DataLocation, *, got: str | None = None, expected: str | None = None, nearest: str | None = None
+    what: str,
+    place: DataLocation,
+    *,
+    got: str | None = None,
+    expected: str | None = None,
+    nearest: str | None = None,
+    fix: str | None = None,
 ) -> DataError:
-    """Return the error for one problem at one place."""
-    return DataError([Problem(what, where=str(place), got=got, expected=expected, nearest=nearest)])
+    """Return the error for one problem at one location."""
+    return DataError([Problem(what, where=str(place), got=got, expected=expected, nearest=nearest, fix=fix)])
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error of another library says, in one line; its class where it says nothing."""
+    """Return the first line of an error of another library, or the name of its class if the message is empty."""
     return next(iter(str(error).splitlines()), "") or type(error).__name__
 
 
 def import_extra(module: str, place: DataLocation, purpose: str) -> Any:
-    """Return the optional package's module; an error that says how to install it where it is missing."""
+    """Import a module of an optional package. Raises `DataError` with the installation command if it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError as error:
         package = module.partition(".")[0]
-        raise data_error(f"{purpose} needs the package {package}, which is not installed: {_EXTRA}", place) from error
+        raise data_error(f"{purpose} needs the package {package}, which is not installed", place, fix=_EXTRA) from error

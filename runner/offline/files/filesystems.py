@@ -1,4 +1,4 @@
-"""Where files are: local paths, URIs, and file systems by name or by class."""
+"""File systems: local paths, URIs, and file systems by name or class."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WILDCARDS = "*?["
 
 @dataclass(frozen=True)
 class Location:
-    """A path within a file system. `shown` is the path as it was given, for messages."""
+    """Path within a file system. `shown` is the path as given, for messages."""
 
     filesystem: fs.FileSystem
     path: str
@@ -29,11 +29,11 @@ class Location:
 
     @property
     def is_local(self) -> bool:
-        """Whether this is the machine's own file system."""
+        """Whether this is the local file system."""
         return isinstance(self.filesystem, fs.LocalFileSystem)
 
     def info(self) -> fs.FileInfo:
-        """Return what the path leads to; raise `ConfigError` if that cannot be found out."""
+        """Return the type and size of the file or folder. Raises `ConfigError` if it cannot be read."""
         try:
             return self.filesystem.get_file_info(self.path)
         except OSError as error:
@@ -41,20 +41,21 @@ class Location:
 
 
 def locate(path: str, filesystem: str | None, kwargs: Mapping[str, Any], where: str) -> Location:
-    """Return the file system of a path, and the path in it.
+    """Return the file system of a path and the path in it.
 
     Args:
-        path: local, a URI, or within `filesystem`.
-        filesystem: gcs, s3, abs, local, or the dotted path of a pyarrow or fsspec class; None: from the path.
-        kwargs: of its constructor; `{_target_: CLASS, ...}` is a file system that it is built on.
+        path: local path, URI, or path within `filesystem`.
+        filesystem: gcs, s3, abs, local, or the dotted path of a pyarrow or fsspec class. None infers it from the path.
+        kwargs: arguments of its constructor. `{_target_: CLASS, ...}` is a file system that it wraps.
         where: configuration key of the file system, for messages.
 
     Raises:
-        ConfigError: there is no such file system, or it cannot be reached.
+        ConfigError: the file system does not exist or cannot be reached.
     """
     if filesystem is None and kwargs:
-        what = f"arguments of a file system, and {where} names none"
-        raise ConfigError([Problem(what, f"{where}_kwargs", str(dict(kwargs)), f"{where}=NAME, or no arguments")])
+        what = f"{where}_kwargs has arguments, but {where} does not name a file system"
+        fix = f"set {where}=NAME, or remove the arguments"
+        raise ConfigError([Problem(what, f"{where}_kwargs", str(dict(kwargs)), fix=fix)])
     if filesystem is not None:
         system = make_filesystem(filesystem, kwargs, where)
         _, separator, rest = path.partition("://")
@@ -77,37 +78,37 @@ def _locate_with_fsspec(path: str, error: Exception) -> Location:
     try:
         system, inner = fsspec.core.url_to_fs(path)
     except (ValueError, ImportError, OSError):
-        if isinstance(error, OSError) and not isinstance(error, pa.ArrowException):  # known, but not reached
+        if isinstance(error, OSError) and not isinstance(error, pa.ArrowException):  # known but unreachable
             raise unreadable(path, error) from None
-        problem = Problem("no file system knows this address", path, str(error).splitlines()[0], ", ".join(NAMES))
+        problem = Problem("no file system supports this address", path, str(error).splitlines()[0], ", ".join(NAMES))
         raise ConfigError([problem]) from None
     return Location(fs.PyFileSystem(fs.FSSpecHandler(system)), inner.rstrip("/"), path)
 
 
 def make_filesystem(name: str, kwargs: Mapping[str, Any], where: str) -> fs.FileSystem:
-    """Return the file system of a name or class path; raises `ConfigError`."""
+    """Make the file system of a name or class path. Raises `ConfigError`."""
     if name in NAMES:
         maker = getattr(fs, NAMES[name], None)
         if maker is None:
-            raise ConfigError([Problem(f"this build of pyarrow has no {NAMES[name]}", where, name)])
+            raise ConfigError([Problem(f"this build of pyarrow does not include {NAMES[name]}", where, name)])
     else:
         import fsspec
 
         if "." not in name:
-            raise ConfigError([Problem("unknown file system", where, name, f"{', '.join(NAMES)}, a class")])
+            raise ConfigError([Problem("unknown file system", where, name, f"{', '.join(NAMES)}, or a class path")])
         maker = import_target(name, where, fs.FileSystem, fsspec.AbstractFileSystem)
     try:
         system = maker(**{key: _argument(value, f"{where}_kwargs.{key}") for key, value in kwargs.items()})
     except ConfigError:
         raise
     except Exception as error:
-        what = f"the file system {name} cannot be set up: {type(error).__name__}: {error}"
+        what = f"the file system {name} cannot be created: {type(error).__name__}: {error}"
         raise ConfigError([Problem(what, f"{where}_kwargs", str(dict(kwargs)))]) from None
     return system if isinstance(system, fs.FileSystem) else fs.PyFileSystem(fs.FSSpecHandler(system))
 
 
 def _argument(value: Any, where: str) -> Any:
-    """Return an argument of a file system; a block with `_target_` is a file system that it is built on."""
+    """Return an argument of a file system. A block with `_target_` is a file system that it wraps."""
     if not isinstance(value, Mapping) or "_target_" not in value:
         return value
     return make_filesystem(str(value["_target_"]), {k: v for k, v in value.items() if k != "_target_"}, where)
@@ -119,7 +120,7 @@ def is_pattern(path: str) -> bool:
 
 
 def expand_pattern(location: Location) -> list[str]:
-    """Return the paths that fit a pattern, in order; `**` stands for any number of folders."""
+    """Return the sorted paths that match a pattern; `**` matches any number of folders."""
     if location.is_local:
         return sorted(glob.glob(location.path, recursive=True))
     parts = location.path.split("/")
@@ -146,7 +147,7 @@ def _translate(pattern: str) -> str:
 
 
 def nearest_sibling(location: Location) -> str | None:
-    """Return the name beside a missing path that is most like it."""
+    """Return the most similar path in the folder of a missing path."""
     import difflib
 
     parent, _, name = location.path.rpartition("/")
@@ -159,8 +160,8 @@ def nearest_sibling(location: Location) -> str | None:
 
 
 def unreadable(shown: str, error: Exception) -> ConfigError:
-    """Return the error of a place that cannot be read."""
-    return ConfigError([Problem(f"cannot be read: {_first_line(error)}", shown)])
+    """Return the error for a path that cannot be read."""
+    return ConfigError([Problem(f"this path cannot be read: {_first_line(error)}", shown)])
 
 
 def _first_line(error: Exception) -> str:

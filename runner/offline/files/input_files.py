@@ -1,6 +1,6 @@
-"""The files that `offline.input_` names: find them, tell their kind, and bound what they may unpack to.
+"""Find the files that `offline.input_` names, detect their kind, and limit their unpacked size.
 
-Up to `FREE_BYTES` is always allowed, beyond that `offline.input_max_unpacked_ratio` bytes for each packed byte.
+`FREE_BYTES` are always allowed. More need at most `offline.input_max_unpacked_ratio` bytes per packed byte.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from runner.config.offline import OfflineConfig
 from runner.offline.files.data_error import DataError, DataLocation, data_error, first_line
 from runner.offline.files.filesystems import Location, expand_pattern, is_pattern, locate, nearest_sibling, unreadable
 
-HEAD_BYTES = 64  # are enough to tell a kind
+HEAD_BYTES = 64  # enough to detect the kind
 COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
-# What files of no kind of ours begin with -> what they are.
+# First bytes of files without recorded data -> format.
 _OTHERS = {
     b"\x1f\x8b": "gzip",
     b"BZh": "bzip2",
@@ -34,17 +34,17 @@ _OTHERS = {
 
 @dataclass(frozen=True)
 class FileKind:
-    """One kind of files.
+    """One kind of file.
 
     Attributes:
-        name: in `offline.input_read_method` (`read_<name>`) and in messages.
-        title: in messages.
-        suffixes: of the files' names.
-        signature: bytes that files begin with; empty: any.
-        is_binary: every file begins with the signature; otherwise a file may begin with anything that no other kind
-            begins with.
-        recognises_folder: tells by a local path whether a folder is one data set of this kind; None: folders hold
-            files.
+        name: name in `offline.input_read_method` (`read_<name>`) and in messages.
+        title: title in messages.
+        suffixes: suffixes of file names.
+        signature: first bytes of files; empty matches any file.
+        is_binary: whether every file starts with the signature. Otherwise a file may start with any bytes that are not
+            the signature of another kind.
+        recognises_folder: returns whether the folder at a local path is one data set of this kind. None means that
+            folders hold files.
     """
 
     name: str
@@ -61,7 +61,7 @@ CSV = FileKind("csv", "CSV", (".csv",))
 
 
 def kind_of_name(path: str, kinds: Iterable[FileKind]) -> FileKind | None:
-    """Return the kind that a file's name tells; packed files are named for what they hold (`part.json.gz`)."""
+    """Return the kind of a file by its name. Compressed files are named after their content (`part.json.gz`)."""
     name = path.lower()
     for suffix in COMPRESSED:
         name = name.removesuffix(suffix)
@@ -69,7 +69,7 @@ def kind_of_name(path: str, kinds: Iterable[FileKind]) -> FileKind | None:
 
 
 def kind_of_head(head: bytes, kinds: Iterable[FileKind]) -> FileKind | str | None:
-    """Return the kind that a file's first bytes tell, or the name of a format without recorded data; None: any."""
+    """Return the kind by a file's first bytes, or the name of another format, or None if it is unknown."""
     head = head.lstrip()
     found = next((kind for kind in kinds if kind.signature and head.startswith(kind.signature)), None)
     return found or next((title for signature, title in _OTHERS.items() if head.startswith(signature)), None)
@@ -86,30 +86,31 @@ _ratio = OfflineConfig().input_max_unpacked_ratio
 
 
 def allow(ratio: float) -> None:
-    """Set the ratio for all that this process reads from now on, by the data that it has opened last."""
+    """Set the ratio for all later reads of this process; the most recently opened data determine it."""
     global _ratio
     _ratio = ratio
 
 
 def most_bytes(packed: int) -> int:
-    """Return what so many bytes may unpack to."""
+    """Return the maximum unpacked size of `packed` bytes."""
     return FREE_BYTES + int(_ratio * packed)
 
 
 def check_size(unpacked: int, packed: int, place: DataLocation) -> None:
-    """Raise `DataError` if `packed` bytes unpack, or claim to unpack, to too many."""
+    """Raise `DataError` if `packed` bytes unpack, or claim to unpack, to too many bytes."""
     if unpacked > most_bytes(packed):
         raise too_large(packed, place)
 
 
 def too_large(packed: int, place: DataLocation) -> DataError:
-    """Return the error for packed bytes that unpack to too many."""
-    what = f"{packed:,} packed bytes hold more than {most_bytes(packed):,}: not unpacked"
-    return data_error(what, place, expected=f"a ratio of {_ratio:g}; offline.{_OPTION}=RATIO raises it")
+    """Return the error for packed bytes that unpack to too many bytes."""
+    what = f"{packed:,} packed bytes hold more than {most_bytes(packed):,} bytes and are not unpacked"
+    fix = f"raise offline.{_OPTION} (now {_ratio:g}) if you trust these data"
+    return data_error(what, place, fix=fix)
 
 
 def check_rows(rows: Iterable[Any], packed: int, place: DataLocation) -> Iterator[Any]:
-    """Yield the rows of texts or arrays as they come, until they have too many bytes; raises `DataError`."""
+    """Yield rows of texts or arrays until their total size exceeds the limit. Raises `DataError`."""
     total = 0
     for row in rows:
         total += len(row) * getattr(row, "itemsize", 1)
@@ -118,12 +119,12 @@ def check_rows(rows: Iterable[Any], packed: int, place: DataLocation) -> Iterato
 
 
 class BoundedStream:
-    """A stream that unpacks what it reads, and ends with an error where that gets too much.
+    """Stream that unpacks another stream and fails if the unpacked size exceeds the limit.
 
     Args:
-        stream: an open file.
-        packed: bytes of the file.
-        place: the file, for messages.
+        stream: open file.
+        packed: size of the file in bytes.
+        place: location of the file, for messages.
 
     Raises:
         DataError: in `read`.
@@ -147,7 +148,7 @@ class BoundedStream:
         return True
 
     def close(self) -> None:
-        """Leave the file open: who opened it closes it."""
+        """Do nothing: the owner of the file closes it."""
 
 
 _WHERE = "offline.input_"
@@ -158,11 +159,11 @@ class InputFiles:
     """Files of one kind.
 
     Attributes:
-        filesystem: where they are.
-        paths: in the file system, in order; a data set that is a folder is one path.
-        sizes: bytes of each.
-        kind: of all of them.
-        known: kinds that they are told from.
+        filesystem: their file system.
+        paths: paths in the file system, in order. A data set that is a folder is one path.
+        sizes: bytes of each file.
+        kind: kind of all files.
+        known: kinds that are distinguished.
     """
 
     filesystem: fs.FileSystem
@@ -178,7 +179,7 @@ class InputFiles:
 
     @contextmanager
     def open_stream(self, path: str) -> Iterator[Any]:
-        """Open the bytes of a file, unpacked if its name says that it is packed; `DataError` if they are too many."""
+        """Open the bytes of a file, unpacked if its suffix is compressed. Raises `DataError` if they are too many."""
         with self.filesystem.open_input_stream(path) as stream:
             is_packed = path.lower().endswith(COMPRESSED)
             size = dict(zip(self.paths, self.sizes, strict=True))[path]
@@ -186,7 +187,7 @@ class InputFiles:
 
     @contextmanager
     def open_seekable(self, path: str) -> Iterator[Any]:
-        """Open a file that is read in any order; of a local one its path is enough."""
+        """Open a file for random access. For a local file, yield its path."""
         if self.is_local:
             yield path
         else:
@@ -194,18 +195,18 @@ class InputFiles:
                 yield file
 
     def only(self, *numbers: int) -> InputFiles:
-        """Return the files with these numbers alone."""
+        """Return only the files with these numbers."""
         paths = tuple(self.paths[number] for number in numbers)
         return replace(self, paths=paths, sizes=tuple(self.sizes[number] for number in numbers))
 
     @property
     def is_local(self) -> bool:
-        """Whether they are on this machine's own file system."""
+        """Whether the files are in the local file system."""
         return isinstance(self.filesystem, fs.LocalFileSystem)
 
 
 def named_inputs(config: OfflineConfig) -> list[str]:
-    """Return what `offline.input_` names: paths, or the dotted path of a function that yields episodes."""
+    """Return the paths in `offline.input_`, or the dotted path of a function that yields episodes."""
     if isinstance(config.input_, Mapping):
         return [str(config.input_[TARGET])]
     return [config.input_] if isinstance(config.input_, str) else list(config.input_ or [])
@@ -215,12 +216,12 @@ def input_paths(config: OfflineConfig) -> list[str]:
     """Return `offline.input_` as a list; raises `ConfigError` if it is empty."""
     paths = named_inputs(config)
     if not paths:
-        raise ConfigError([Problem("there are no data to read", _WHERE, "null", "a file, a folder, a pattern, a URI")])
+        raise ConfigError([Problem("no input data are named", _WHERE, "null", "a file, a folder, a pattern or a URI")])
     return paths
 
 
 def existing_paths(config: OfflineConfig) -> tuple[fs.FileSystem, list[str]]:
-    """Return the file system and, in it, the files and folders that `offline.input_` names; patterns are expanded.
+    """Return the file system and the files and folders that `offline.input_` names, with patterns expanded.
 
     Raises:
         DataError: a path is missing.
@@ -244,15 +245,15 @@ def _locations(config: OfflineConfig) -> list[Location]:
 
 
 def find_files(config: OfflineConfig, known: Sequence[FileKind], kind: FileKind | None = None) -> InputFiles:
-    """Return all files that are read; folders are listed once, here.
+    """Find all input files. Folders are listed only once.
 
     Args:
         config: the `offline` block.
-        known: all kinds of files that are read.
-        kind: of the files, whatever their names say; None: their names tell.
+        known: kinds of files that are distinguished.
+        kind: kind of the files regardless of their names. None detects it from the names.
 
     Raises:
-        DataError: a path is missing, a folder has no data, or kinds are mixed.
+        DataError: a path is missing, a folder does not contain data, or kinds are mixed.
     """
     locations = _locations(config)
     problems: list[Problem] = []
@@ -267,8 +268,8 @@ def find_files(config: OfflineConfig, known: Sequence[FileKind], kind: FileKind 
     kinds = {kind: info.path for info, kind in reversed(found)}
     if len(kinds) > 1:
         got = "; ".join(f"{kind.name}: {path}" for kind, path in kinds.items())
-        what = "files of several kinds are mixed; name files of one kind, for example with a pattern"
-        raise DataError([Problem(what, _WHERE, got)])
+        fix = "name files of one kind, for example with a pattern"
+        raise DataError([Problem("files of several kinds are mixed", _WHERE, got, fix=fix)])
     infos = {info.path: info for info, _ in found}
     return InputFiles(
         locations[0].filesystem,
@@ -293,19 +294,19 @@ def _files_of(
 
 
 def _size_of(info: fs.FileInfo) -> int:
-    """Return bytes of a file, or of all files of a data set that is a folder."""
+    """Return the bytes of a file, or of all files of a data set that is a folder."""
     if info.type != fs.FileType.Directory:
         return int(info.size or 0)
     return sum(path.stat().st_size for path in Path(info.path).rglob("*") if path.is_file())
 
 
 def _files_that_fit(location: Location) -> list[fs.FileInfo]:
-    """Return the files that a pattern stands for."""
+    """Return the files that match a pattern."""
     paths = expand_pattern(location)
     infos = location.filesystem.get_file_info(paths) if paths else []
     files = [info for info in infos if info.type == fs.FileType.File]
     if not files:
-        raise DataError([Problem("no file fits this pattern", _WHERE, location.shown)])
+        raise DataError([Problem("no file matches this pattern", _WHERE, location.shown)])
     return files
 
 
@@ -317,9 +318,9 @@ def _missing(location: Location) -> DataError:
 def _files_in(
     location: Location, known: Sequence[FileKind], kind: FileKind | None
 ) -> list[tuple[fs.FileInfo, FileKind]]:
-    """Return the data files in a folder and the folders in it; hidden ones are left out.
+    """Return the data files in a folder and its subfolders, except for hidden ones.
 
-    Of a given kind: the files whose names say so, or all if no name does.
+    If a kind is given, return the files whose names match it, or all if no name does.
     """
     if kind is None and location.is_local:
         whole = next((one for one in known if one.recognises_folder and one.recognises_folder(location.path)), None)
@@ -340,7 +341,7 @@ def _files_in(
         found = [pair for pair in found if pair[1] == kind] or [(info, kind) for info in files]
     if not found:
         names = ", ".join(info.base_name for info in files[:5]) or "nothing"
-        what = f"this folder has no data files: {location.shown}"
+        what = f"folder {location.shown} does not contain data files"
         raise DataError([Problem(what, _WHERE, names, all_suffixes(known))])
     return sorted(found, key=lambda pair: _natural_order(pair[0].path))
 
@@ -363,31 +364,31 @@ def _kind_of_file(location: Location, info: fs.FileInfo, known: Sequence[FileKin
     if isinstance(begins_like, FileKind):
         return begins_like
     expected = ", ".join(kind.name for kind in known)
-    raise DataError([Problem("this is no file of recorded data", _WHERE, info.path, expected)])
+    raise DataError([Problem("this file does not contain recorded data", _WHERE, info.path, expected)])
 
 
 def check_kind(files: InputFiles, path: str) -> None:
-    """Refuse a file that begins like one of another kind than its name says; raises `DataError`."""
+    """Reject a file whose first bytes do not match its kind. Raises `DataError`."""
     read_head(files, path, HEAD_BYTES)
 
 
 def read_head(files: InputFiles, path: str, num_bytes: int) -> bytes:
-    """Return the first bytes of a file, unpacked; raises `DataError` where they are not of the kind of the files."""
+    """Return the first unpacked bytes of a file. Raises `DataError` if they do not match the kind of the files."""
     try:
         head = _head(files.filesystem, path, num_bytes)
     except OSError as error:
         raise DataError([Problem(f"a file cannot be read: {first_line(error)}", path)]) from None
     begins_like, kind = kind_of_head(head[:HEAD_BYTES], files.known), files.kind
     if begins_like is None and kind.is_binary:
-        raise DataError([Problem(f"this is no {kind.title} file, or it is damaged", path)])
+        raise DataError([Problem(f"this is not a {kind.title} file, or it is damaged", path)])
     if begins_like not in (None, kind):
         title = begins_like.title if isinstance(begins_like, FileKind) else begins_like
-        raise DataError([Problem(f"this is no {kind.title} file, it begins like {title}", path)])
+        raise DataError([Problem(f"this is not a {kind.title} file: it starts like {title}", path)])
     return head
 
 
 def _head(filesystem: fs.FileSystem, path: str, num_bytes: int) -> bytes:
-    """Return a file's first bytes; unpacked ones if its name ends in `.gz`, ..."""
+    """Return the first bytes of a file; pyarrow unpacks names that end in `.gz`, ..."""
     with filesystem.open_input_stream(path) as stream:
         head: bytes = stream.read(num_bytes)
     return head

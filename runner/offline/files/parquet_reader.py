@@ -1,4 +1,4 @@
-"""Raw rows of Parquet files as Arrow tables: in the order of the files, a bounded number of them at a time."""
+"""Read raw rows of Parquet files as Arrow tables of bounded size, in the order of the files."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _WIDTHS = {"BOOLEAN": 1, "INT64": 8, "DOUBLE": 8, "INT96": 12}  # bytes of a val
 
 @dataclass(frozen=True)
 class Footer:
-    """What the end of a Parquet file says of it.
+    """Metadata from the footer of a Parquet file.
 
     Attributes:
         column_bytes: path of a leaf -> compressed bytes.
-        null_paths: paths of leaves that have missing values, or lists around them that are missing.
+        null_paths: paths of leaves with missing values, or in lists that are missing.
     """
 
     schema: pa.Schema
@@ -39,7 +39,7 @@ class Footer:
 
     @classmethod
     def of(cls, metadata: pq.FileMetaData) -> Footer:
-        """Take what is needed from Parquet's metadata."""
+        """Extract the needed fields from Parquet's metadata."""
         sizes: Counter[str] = Counter()
         null_paths = set()
         for number in range(metadata.num_row_groups):
@@ -56,7 +56,7 @@ def read_footers(files: InputFiles) -> tuple[Footer, ...]:
     """Return the footers of all files.
 
     Raises:
-        DataError: all files that are damaged.
+        DataError: files are damaged; lists all of them.
     """
 
     def read(path: str) -> Footer | Problem:
@@ -78,7 +78,7 @@ def read_footers(files: InputFiles) -> tuple[Footer, ...]:
     if problems:
         raise DataError(problems)
     footers = [result for result in found if isinstance(result, Footer)]
-    first = footers[0].schema  # equal schemas become one object: thousands of files have few
+    first = footers[0].schema  # equal schemas become one object: thousands of files have few different ones
     return tuple(
         replace(footer, schema=first) if footer.schema.equals(first, check_metadata=True) else footer
         for footer in footers
@@ -86,7 +86,7 @@ def read_footers(files: InputFiles) -> tuple[Footer, ...]:
 
 
 def _checked(metadata: pq.FileMetaData, path: str) -> pq.FileMetaData:
-    """Refuse a file of which a row, or a column that is unpacked at once, is far larger than the file holds."""
+    """Reject a file in which a row, or a column chunk, is far larger than its compressed size allows."""
     for number in range(metadata.num_row_groups):
         group = metadata.row_group(number)
         chunks = [group.column(index) for index in range(group.num_columns)]
@@ -99,7 +99,7 @@ def _checked(metadata: pq.FileMetaData, path: str) -> pq.FileMetaData:
 
 
 def decoded_bytes(group: pq.RowGroupMetaData) -> int:
-    """Return bytes of a row group as arrays: one number may stand for a million equal ones in the file."""
+    """Return the size of a row group as arrays. One stored number can represent a million equal values."""
     total = 0
     for index in range(group.num_columns):
         chunk = group.column(index)
@@ -116,7 +116,7 @@ def _fixed_list_sizes(type_: pa.DataType) -> set[int]:
 
 @dataclass(frozen=True)
 class ParquetReader:
-    """Parquet files, row group by row group; columns and row filter are pushed down."""
+    """Reader of Parquet files by row group, with column selection and row filter pushed down."""
 
     files: InputFiles
     footers: tuple[Footer, ...]
@@ -124,17 +124,17 @@ class ParquetReader:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """See `RawReader`: of a file with all columns, as files of one writer differ in whether there were infos."""
+        """Schema of the file with the most columns: only some files of a writer may have infos."""
         return max((footer.schema for footer in self.footers), key=lambda schema: len(schema.names))
 
     @property
     def num_rows(self) -> int:
-        """Rows of all files, before the filter."""
+        """Number of rows of all files, before the filter."""
         return sum(footer.num_rows for footer in self.footers)
 
     @cached_property
     def unreadable(self) -> Mapping[str, str]:
-        """Columns that pyarrow cannot read, though the files are in order -> the reason."""
+        """Columns of intact files that pyarrow cannot read -> reason."""
         null_paths = frozenset[str]().union(*(footer.null_paths for footer in self.footers))
         reasons = {}
         for field in self.schema:
@@ -146,7 +146,7 @@ class ParquetReader:
         return reasons
 
     def only(self, number: int) -> ParquetReader:
-        """Return the reader of the file with this number alone."""
+        """Return the reader of only the file with this number."""
         return replace(self, files=self.files.only(number), footers=(self.footers[number],))
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
@@ -176,7 +176,7 @@ class ParquetReader:
             )
             for batch in scanner.to_batches():
                 if batch.num_rows:
-                    # After a filter nobody knows where a row was.
+                    # A filter hides the original row numbers.
                     yield (
                         pa.Table.from_batches([batch]),
                         place.at(row) if self.row_filter is None else DataLocation(path),

@@ -1,7 +1,7 @@
-"""Raw rows, which every reader of files returns, and row filters from YAML.
+"""Raw rows, which every file reader returns, and row filters from YAML.
 
-The text of a filter is parsed as a Python expression and never run: columns, numbers, text, comparisons, `in`, `and`,
-`or` and `not`.
+A filter text is parsed as a Python expression and never executed. It consists of columns, numbers, text, comparisons,
+`in`, `and`, `or` and `not`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ RawTable = tuple[pa.Table, DataLocation]
 
 
 class RawReader(Protocol):
-    """A stream of raw rows, in the order of the files, a bounded number of them at a time; can be pickled."""
+    """Stream of raw rows in tables of bounded size, in the order of the files. Can be pickled."""
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of the first rows; files that hold the same kind of data may differ in detail."""
+        """Schema of the first rows. Files with the same kind of data may differ in detail."""
 
     @property
     def row_filter(self) -> Any:
-        """What the rows that are left out are told by; None: no row is left out."""
+        """Filter of the rows, or None to keep all rows."""
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
-        """Return the rows, table by table, each with its file and the number of its first row in it."""
+        """Return the tables of rows, each with the location of its first row."""
 
 
 _WHERE = "offline.input_read_method_kwargs.filter"
@@ -43,8 +43,8 @@ _NEGATED |= {b: a for a, b in _NEGATED.items()}
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", ">": "<", "<=": ">=", ">=": "<="}
 _OPERATORS = ("=", "==", "!=", "<", ">", "<=", ">=", "in", "not in")
 _ALLOWED = (
-    "'column >= value and ...'; or [[column, operator, value], ...] (all of them), "
-    "or a list of such lists (one of them)"
+    "'column >= value and ...'; or [[column, operator, value], ...] (all must hold); "
+    "or a list of such lists (at least one must hold)"
 )
 _SYNTAX = {
     **{ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.Gt: ">", ast.LtE: "<=", ast.GtE: ">="},
@@ -53,18 +53,18 @@ _SYNTAX = {
 _WORDS = {"true": True, "false": False}
 
 Rule = list[Any]
-Rules = list[list[Rule]]  # one of these groups holds, of which all rules hold: disjunctive normal form
+Rules = list[list[Rule]]  # disjunctive normal form: at least one group must hold, with all of its rules
 
 
 def read_filter(given: Any, schema: pa.Schema) -> ds.Expression | None:
-    """Return the filter as an expression of pyarrow's.
+    """Return the filter as a pyarrow expression.
 
     Args:
-        given: from the configuration; None: none.
-        schema: of the files.
+        given: filter from the configuration, or None for no filter.
+        schema: schema of the files.
 
     Raises:
-        DataError: it has another form, names a column that is not there, or compares things that cannot be.
+        DataError: the form is invalid, a column does not exist, or values are not comparable.
     """
     if given is None:
         return None
@@ -74,14 +74,14 @@ def read_filter(given: Any, schema: pa.Schema) -> ds.Expression | None:
         raise DataError(problems)
     try:
         expression = pq.filters_to_expression(rules)
-        schema.empty_table().filter(expression)  # numbers are not compared with text
+        schema.empty_table().filter(expression)  # fails if numbers are compared with text
     except (TypeError, ValueError, AttributeError, pa.ArrowException) as error:
         raise _unreadable(given, first_line(error)) from None
     return expression
 
 
 def ray_expression(given: Any) -> Any:
-    """Return the filter as an expression of Ray Data's."""
+    """Return the filter as a Ray Data expression."""
     from ray.data.expressions import col
 
     def one(name: str, operator: str, value: Any) -> Any:
@@ -103,7 +103,7 @@ def ray_expression(given: Any) -> Any:
 
 
 def filter_rules(given: Any) -> Rules:
-    """Return all rules of a filter, in groups; raises `DataError` if it has another form."""
+    """Return all rules of a filter, in groups. Raises `DataError` if its form is invalid."""
     if isinstance(given, str):
         try:
             return _rules_of(ast.parse(given.strip(), mode="eval").body, is_negated=False)
@@ -135,7 +135,7 @@ def _fault_of(rule: Rule, columns: Sequence[str]) -> Problem | None:
     if operator not in _OPERATORS:
         return Problem("unknown operator", _WHERE, str(rule), ", ".join(_OPERATORS))
     if operator in ("in", "not in") and not _is_list(value):
-        return Problem(f"a list follows {operator}", _WHERE, str(rule))
+        return Problem(f"{operator} needs a list of values", _WHERE, str(rule))
     return None
 
 
@@ -148,7 +148,7 @@ def _unreadable(given: Any, reason: str = "") -> DataError:
 
 
 def _rules_of(node: ast.expr, is_negated: bool) -> Rules:
-    """Return the rules of an expression or of its negation; raises `ValueError` for anything but comparisons."""
+    """Return the rules of an expression or of its negation. Raises `ValueError` for anything except comparisons."""
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         return _rules_of(node.operand, not is_negated)
     if isinstance(node, ast.BoolOp):
@@ -161,7 +161,7 @@ def _rules_of(node: ast.expr, is_negated: bool) -> Rules:
         return _joined([[[_rule_of(*pair, is_negated)]] for pair in pairs], not is_negated)
     if isinstance(node, ast.Name):
         return [[[node.id, "==", not is_negated]]]
-    raise ValueError(f"{ast.unparse(node)} is no comparison")
+    raise ValueError(f"{ast.unparse(node)} is not a comparison")
 
 
 def _joined(parts: list[Rules], all_hold: bool) -> Rules:
@@ -173,11 +173,11 @@ def _joined(parts: list[Rules], all_hold: bool) -> Rules:
 def _rule_of(left: ast.expr, comparison: ast.cmpop, right: ast.expr, is_negated: bool) -> Rule:
     operator = _SYNTAX.get(type(comparison))
     if operator is None:
-        raise ValueError(f"{ast.unparse(left)} is compared in a way that rows are not")
+        raise ValueError(f"the comparison of {ast.unparse(left)} uses an unsupported operator")
     if not _is_column(left):
         left, right, operator = right, left, _MIRRORED.get(operator, "")
     if not _is_column(left) or not operator:
-        raise ValueError("a comparison has a column on one side and a value on the other")
+        raise ValueError("a comparison needs a column on one side and a value on the other")
     assert isinstance(left, ast.Name)
     return [left.id, _NEGATED[operator] if is_negated else operator, _value_of(right)]
 
@@ -192,7 +192,7 @@ def _value_of(node: ast.expr) -> Any:
     try:
         value = ast.literal_eval(node)
     except ValueError:
-        raise ValueError("a comparison has a column on one side and a value on the other") from None
+        raise ValueError("a comparison needs a column on one side and a value on the other") from None
     if not isinstance(value, (bool, int, float, str, list, tuple)):
-        raise ValueError(f"{ast.unparse(node)} is no number, text or list")
+        raise ValueError(f"{ast.unparse(node)} is not a number, text or list")
     return value

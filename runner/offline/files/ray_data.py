@@ -1,4 +1,4 @@
-"""Ray Data and user-defined functions: which of them read and write rows, and the settings of Ray Data in a run."""
+"""Ray Data and user-defined functions that read and write rows, and the settings of Ray Data in a run."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ if TYPE_CHECKING:
 
 
 METHOD, KWARGS = "offline.input_read_method", "offline.input_read_method_kwargs"
-# What is ours, and works with every function: which columns and rows are read.
+# Options of `runner` that work with every function: columns and rows to read.
 OWN_OPTIONS = ("columns", "filter")
 _PICKLES = "allow_pickle"
-# Takes an object in place of `input_`; may run code that a file names.
+# They take an object instead of `input_`, or may run code named in a file.
 _REFUSED = ("read_datasource", "read_zarr")
 
 
 @dataclass(frozen=True)
 class RayFunction:
-    """A function that makes a Ray data set of `offline.input_`, or writes one to `offline.output`.
+    """Function that makes a Ray data set from `offline.input_`, or writes one to `offline.output`.
 
     Attributes:
-        name: for messages.
-        function: takes the place that `offline` names, to write after the data set; to read it returns a data set.
-        is_of_files: the place is files and folders; false: whatever the function takes there, such as SQL.
+        name: name in messages.
+        function: takes the location as first argument, or as second one, after the data set, to write.
+        is_of_files: whether the location is files and folders, and not another argument, such as SQL.
         options: names of its other arguments.
-        required: the ones of them that must be given.
-        callables: the ones of them that are functions.
-        is_open: it takes arguments of other names, too.
+        required: options without a default.
+        callables: options that are functions.
+        is_open: whether it also takes arguments of other names.
     """
 
     name: str
@@ -61,7 +61,7 @@ class RayFunction:
 
 
 def find_read_function(method: str) -> RayFunction:
-    """Return the function; raises `ConfigError` if there is none, or it takes no `input_`."""
+    """Return the function. Raises `ConfigError` if it does not exist or does not take `input_`."""
     import ray.data
 
     if "." in method:
@@ -69,8 +69,8 @@ def find_read_function(method: str) -> RayFunction:
     functions = {name: getattr(ray.data, name) for name in dir(ray.data) if name.startswith("read_")}
     known = [name for name, one in functions.items() if inspect.isfunction(one) and name not in _REFUSED]
     if method not in known:
-        what = f"ray.data has no function {method}" if method not in _REFUSED else f"{method} of ray.data is not called"
-        expected = f"{list_names(known, method)}; or package.module.function of your own, which returns a Ray data set"
+        what = f"ray.data.{method} is not supported" if method in _REFUSED else f"ray.data.{method} does not exist"
+        expected = f"{list_names(known, method)}; or package.module.function that returns a Ray data set"
         raise ConfigError([Problem(what, METHOD, method, expected, nearest_match(method, known))])
     parameters = inspect.signature(functions[method]).parameters
     is_of_files = next(iter(parameters)) == "paths" and "filesystem" in parameters
@@ -85,18 +85,18 @@ def described(
     is_of_files: bool = False,
     num_before: int = 0,
 ) -> RayFunction:
-    """Return what the signature of a function says.
+    """Describe a function by its signature.
 
     Args:
-        name: for messages.
-        function: its arguments are the place that `offline` names, then options.
-        key: of the configuration that names it.
-        given: options that are given by runner.
+        name: name in messages.
+        function: function whose first argument after `num_before` is the location.
+        key: configuration key that names it.
+        given: options that `runner` sets.
         is_of_files: see `RayFunction`.
-        num_before: arguments before the place.
+        num_before: number of arguments before the location.
 
     Raises:
-        ConfigError: it takes no place.
+        ConfigError: the function does not take a location.
     """
     parameters = list(inspect.signature(function).parameters.values())[num_before:]
     if not parameters or parameters[0].kind not in (
@@ -105,7 +105,7 @@ def described(
         inspect.Parameter.VAR_POSITIONAL,
     ):
         place, which = ("offline.output", "second") if num_before else ("offline.input_", "first")
-        raise ConfigError([Problem(f"{name} takes no argument for {place}, its {which} one", key, name)])
+        raise ConfigError([Problem(f"{name} needs a {which} argument for {place}", key, name)])
     is_open = any(one.kind is one.VAR_KEYWORD for one in parameters)
     others = [one for one in parameters[1:] if one.kind is not one.VAR_KEYWORD and one.name not in given]
     callables = [one.name for one in others if typing.get_origin(one.annotation) is Callable]
@@ -114,7 +114,7 @@ def described(
 
 
 def check_ray_options(config: OfflineConfig) -> None:
-    """Refuse a function that there is not, or arguments that it does not take; raises `ConfigError`."""
+    """Reject a missing function, or arguments that it does not take. Raises `ConfigError`."""
     found = find_read_function(config.input_read_method)
     check_option_names(config, found.name, [*OWN_OPTIONS, *found.options], found.is_open)
     problems = find_argument_faults(found, config.input_read_method_kwargs, KWARGS)
@@ -123,45 +123,45 @@ def check_ray_options(config: OfflineConfig) -> None:
 
 
 def find_argument_faults(found: RayFunction, given: Mapping[str, Any], key: str) -> list[Problem]:
-    """Return the arguments of a function that are missing, or are no functions where it calls them."""
+    """Return the problems of a function's arguments: missing ones, and values that are not functions."""
     expected = "{_target_: package.module.function, _partial_: true, argument: value, ...}"
     problems = [
-        Problem(f"{found.name} calls its argument {name}", f"{key}.{name}", show_value(value), expected)
+        Problem(f"the argument {name} of {found.name} must be a function", f"{key}.{name}", show_value(value), expected)
         for name, value in given.items()
         if name in found.callables and not (isinstance(value, Mapping) and value.get(PARTIAL) is True)
     ]
     missing = [name for name in found.required if name not in given]
-    problems += [Problem(f"{found.name} needs the argument {name}", key, expected=f"{name}: ...") for name in missing]
+    problems += [Problem(f"{found.name} needs the argument {name}", key, fix=f"add {name}: ...") for name in missing]
     return problems
 
 
 def check_option_names(config: OfflineConfig, method: str, known: Sequence[str], is_open: bool = False) -> None:
-    """Refuse keyword arguments of reading that have no effect, or that unpickle what is in the files.
+    """Reject keyword arguments that have no effect or that unpickle objects in the files.
 
     Args:
         config: the `offline` block.
-        method: what reads, for messages.
+        method: name of the reader, for messages.
         known: names that have an effect.
-        is_open: others may have one, too.
+        is_open: whether other names are also allowed.
 
     Raises:
-        ConfigError: all arguments that are refused.
+        ConfigError: arguments are rejected; lists all of them.
     """
     given: Mapping[str, Any] = config.input_read_method_kwargs
     problems = [
-        Problem(f"{method} has no option {name}", KWARGS, str(value), list_names(known), nearest_match(name, known))
+        Problem(f"{method} takes no option {name}", KWARGS, str(value), list_names(known), nearest_match(name, known))
         for name, value in given.items()
         if name not in (*known, _PICKLES) and not is_open
     ]
     if _PICKLES in given:
-        what = "objects in recorded data are not unpickled, as that would run code in the files"
+        what = "objects in recorded data are not unpickled, because that runs code from the files"
         problems.append(Problem(what, f"{KWARGS}.{_PICKLES}", str(given[_PICKLES])))
     if problems:
         raise ConfigError(problems)
 
 
 def missing_package(method: str, error: ImportError, key: str = METHOD) -> ConfigError:
-    """Return the error of a function that needs a package."""
+    """Return the error of a function that needs a package that is not installed."""
     what = f"{method} needs a package that is not installed: {next(iter(str(error).splitlines()), '')}"
     return ConfigError([Problem(what, key, method)])
 
@@ -170,16 +170,16 @@ _log = logging.getLogger(__name__)
 
 
 def set_up_ray_data() -> None:
-    """Let Ray Data keep the order of blocks, and take the places that a trial of a sweep has reserved.
+    """Configure Ray Data to keep the order of blocks and to use the resources reserved for a trial of a sweep.
 
-    It writes to its own log and to the run's, not to the terminal, where the run's display is.
+    It logs to its own file and to the run's log, not to the terminal, which shows the run's display.
     """
     import ray.data
 
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     context.raise_original_map_exception = True
-    context.execution_options.preserve_order = True  # batches do not depend on which worker is faster
+    context.execution_options.preserve_order = True  # batches do not depend on the speed of workers
     _stay_in_group(context)
     logger = logging.getLogger("ray.data")
     for handler in logger.handlers[:]:
@@ -190,40 +190,40 @@ def set_up_ray_data() -> None:
 
 
 def _stay_in_group(context: Any) -> None:
-    """Let tasks and actors run in the placement group of this process, if any: nothing else may be free."""
+    """Run tasks and actors in the placement group of this process, if any, as other resources may be in use."""
     from ray.util.placement_group import get_current_placement_group
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     group = get_current_placement_group()
     if group is not None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Ray 2.60 has no other setting for all of them
+            warnings.simplefilter("ignore", DeprecationWarning)  # Ray 2.60 offers no other global setting
             context.scheduling_strategy = PlacementGroupSchedulingStrategy(group)
             context.scheduling_strategy_large_args = PlacementGroupSchedulingStrategy(group)
 
 
 class _ToRunLog(logging.Handler):
-    """Passes on to the run's log, but for what Ray Data says of the setting made here."""
+    """Forwards records to the run's log, except for Ray Data's message about disabled progress bars."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if not record.getMessage().startswith("Progress bars disabled"):
             _log.handle(record)
 
 
-# Arguments that every way to read has: what may be read at once, and where.
+# Arguments of every Ray Data reader: parallelism and resources.
 RAY_OPTIONS = ("concurrency", "override_num_blocks", "ray_remote_args", "num_cpus", "num_gpus", "memory")
 _ROWS_PER_TABLE = 4096
 
 
 class RayReader:
-    """The rows of a Ray data set, in order.
+    """Rows of a Ray data set, in order.
 
     Args:
         config: the `offline` block.
-        row_filter: a row that is not true there is left out.
+        row_filter: only rows for which it is true are returned.
 
     Raises:
-        DataError: there is no row, or they cannot be read.
+        DataError: there are no rows, or they cannot be read.
     """
 
     def __init__(self, config: OfflineConfig) -> None:
@@ -233,11 +233,11 @@ class RayReader:
         self.row_filter: ds.Expression | None = None
         batch = next(self._batches(1), None)
         if batch is None:
-            raise data_error("there is no row in these data", DataLocation(str(config.input_)))
+            raise data_error("these data do not contain any rows", DataLocation(str(config.input_)))
         self.schema: pa.Schema = batch.schema
 
     def held(self) -> RayReader:
-        """Return the reader of the same rows in Ray's object store, so that every process reads them, and none anew.
+        """Return a reader of the same rows in Ray's object store, so that no process reads the source again.
 
         Raises:
             DataError: they cannot be read.
@@ -248,7 +248,7 @@ class RayReader:
         return reader
 
     def dataset(self, columns: Sequence[str] | None = None) -> Dataset:
-        """Return the rows as a Ray data set, in the process that has opened them."""
+        """Return the rows as a Ray data set. Works only in the process that opened them."""
         return _narrowed(self._dataset, self._config.input_read_method_kwargs.get("filter"), columns)
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
@@ -295,12 +295,12 @@ class RayReader:
 
 
 def read_with_ray(config: OfflineConfig) -> Dataset:
-    """Call the function that `input_read_method` names with `input_` and the keyword arguments, less `OWN_OPTIONS`.
+    """Call the function of `input_read_method` with `input_` and its keyword arguments, without `OWN_OPTIONS`.
 
     Raises:
-        ConfigError: there is no such function, it does not take these arguments, needs a package, or returns no data
-            set.
-        DataError: there are no such files.
+        ConfigError: the function does not exist, does not take these arguments, needs a package, or does not return a
+            data set.
+        DataError: files are missing.
     """
     import ray.data
 
@@ -314,18 +314,19 @@ def read_with_ray(config: OfflineConfig) -> Dataset:
         dataset = read.function(paths, **given)
     except ImportError as error:
         raise missing_package(read.name, error) from None
-    except Exception as error:  # databases and functions of one's own raise what they like
+    except Exception as error:  # databases and user functions raise arbitrary errors
         if isinstance(error, ConfigError):
             raise
         what = f"{read.name}: {type(error).__name__}: {first_line(error)}"
         raise ConfigError([Problem(what, KWARGS, str(named))]) from error
     if not isinstance(dataset, ray.data.Dataset):
-        raise ConfigError([Problem(f"{read.name} returns no ray.data.Dataset", METHOD, type(dataset).__name__)])
+        what = f"{read.name} did not return a ray.data.Dataset"
+        raise ConfigError([Problem(what, METHOD, type(dataset).__name__)])
     return dataset
 
 
 def check_readable(config: OfflineConfig) -> None:
-    """Refuse, before Ray starts, files that are not there and a function that does not exist.
+    """Reject missing files and functions that do not exist, before Ray starts.
 
     Raises:
         ConfigError, DataError: see `read_with_ray`.
@@ -339,11 +340,11 @@ def check_readable(config: OfflineConfig) -> None:
 
 
 def read_rows(config: OfflineConfig, known: Sequence[FileKind]) -> Dataset:
-    """Return rows of any columns, for a pre-learner that maps them itself; `auto` is by the files' names.
+    """Read rows with any columns, for a pre-learner that maps them itself. `auto` uses the files' names.
 
     Args:
         config: the `offline` block.
-        known: kinds of files that names tell.
+        known: kinds of files that are distinguished.
 
     Raises:
         ConfigError, DataError: see `read_with_ray`.

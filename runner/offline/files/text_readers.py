@@ -1,9 +1,8 @@
-"""JSON lines and CSV as Arrow tables, a block of text at a time.
+"""Read JSON lines and CSV as Arrow tables, one block of text at a time.
 
-pyarrow 25 ends the process at a file of `null`, reads a `null` among objects as a row without values, and overflows the
-stack on deeply nested lists.
-
-A thread of pyarrow that reads ahead through a Python stream aborts the process at its exit.
+Lines are checked first: pyarrow 25 ends the process at a file of `null`, reads a `null` among objects as a row without
+values, and overflows the stack on deeply nested lists. Its read-ahead thread aborts the process at exit if it reads
+from a Python stream.
 """
 
 from __future__ import annotations
@@ -35,27 +34,27 @@ _DEPTH_STEP[list(b"]}")] = -1
 
 
 class CheckedLines:
-    """A stream of bytes that looks at each line that passes.
+    """Stream of bytes that checks each line.
 
     Args:
-        stream: an open file.
-        place: the file, for messages.
+        stream: open file.
+        place: location of the file, for messages.
 
     Raises:
-        DataError: in `read`: a line that is no JSON object, or no UTF-8 text; with its number.
+        DataError: in `read`: a line is not a JSON object or not UTF-8. Names the line.
     """
 
     def __init__(self, stream: Any, place: DataLocation) -> None:
         self._stream, self._place = stream, place
-        self._tail = b""  # of the line that is not complete
+        self._tail = b""  # incomplete last line
         self._num_lines = 0
 
     def read(self, size: int = -1) -> bytes:
-        """Return the next bytes, as they are."""
+        """Return the next bytes, unchanged."""
         data: bytes = self._stream.read(size)
         held = self._tail + data
         if self._num_lines == 0:
-            held = held.removeprefix(_BOM)  # a mark of Unicode may precede the first line
+            held = held.removeprefix(_BOM)  # optional byte order mark
         end = held.rfind(b"\n") + 1 if data else len(held)
         if end:
             self._check(held[:end])
@@ -70,14 +69,14 @@ class CheckedLines:
         for line in np.flatnonzero(values[starts] != _OBJECT).tolist():
             text = lines[starts[line] :].partition(b"\n")[0].strip()
             if text and not text.startswith(b"{"):
-                raise self._refusal("a line of a JSON file is an object, {...}", line, text)
+                raise self._line_error("this line is not a JSON object ({...})", line, text)
         if not lines.isascii():
             self._check_text(lines)
         long = np.flatnonzero(np.diff(np.append(starts, len(values))) > _MAX_DEPTH)
         for line in long.tolist():
             line_bytes = values[starts[line] :][: len(lines[starts[line] :].partition(b"\n")[0])]
             if np.cumsum(_DEPTH_STEP[line_bytes], dtype=np.int32).max() > _MAX_DEPTH:
-                raise self._refusal(f"a line nests deeper than {_MAX_DEPTH} levels", line, line_bytes.tobytes())
+                raise self._line_error(f"a line nests deeper than {_MAX_DEPTH} levels", line, line_bytes.tobytes())
         self._num_lines += len(ends)
 
     def _check_text(self, lines: bytes) -> None:
@@ -85,15 +84,14 @@ class CheckedLines:
             lines.decode()
         except UnicodeDecodeError as error:
             line = lines.count(b"\n", 0, error.start)
-            raise self._refusal("a line of a JSON file is no UTF-8 text", line, lines.split(b"\n")[line]) from None
+            raise self._line_error("this line is not valid UTF-8", line, lines.split(b"\n")[line]) from None
 
-    def _refusal(self, what: str, line: int, text: bytes) -> DataError:
+    def _line_error(self, what: str, line: int, text: bytes) -> DataError:
         return data_error(what, self._place.at(self._num_lines + line), got=_shown(text))
 
 
 def find_damaged_line(stream: Any, place: DataLocation) -> DataError | None:
-    """Return the first line that Python reads no object from; None if there is none. For messages: it takes its
-    time."""
+    """Return the error of the first line that is not a JSON object, or None. Slow, as it parses with Python."""
     number = 0
     held = b""
     while data := stream.read(2**20):
@@ -112,10 +110,10 @@ def _damage(line: bytes, place: DataLocation, hint: str) -> DataError | None:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        return data_error(f"a line is no JSON: {error!s:.200}{hint}", place, got=_shown(text))
+        return data_error(f"this line is not valid JSON: {error!s:.200}{hint}", place, got=_shown(text))
     if isinstance(value, dict):
         return None
-    return data_error("a line of a JSON file is an object, {...}", place, got=_shown(text))
+    return data_error("this line is not a JSON object ({...})", place, got=_shown(text))
 
 
 def _shown(text: bytes) -> str:
@@ -128,11 +126,11 @@ class _Readable(Protocol):
 
 
 class Utf8Stream:
-    """A stream of text in UTF-8.
+    """Stream that re-encodes text as UTF-8.
 
     Args:
-        stream: an open file.
-        encoding: of the file.
+        stream: open file.
+        encoding: encoding of the file.
 
     Raises:
         UnicodeDecodeError: in `read`: the file has another encoding.
@@ -144,7 +142,7 @@ class Utf8Stream:
         self._decoder = None if is_utf8 else codecs.getincrementaldecoder(encoding)()
 
     def read(self, size: int) -> bytes:
-        """Return about `size` bytes; none at the end."""
+        """Return about `size` bytes, or none at the end."""
         while data := self._stream.read(size):
             if self._decoder is None:
                 return data
@@ -158,12 +156,12 @@ def _last_line_end(block: bytes) -> int:
 
 
 def whole_lines(stream: _Readable, size: int, end_of: Callable[[bytes], int] = _last_line_end) -> Iterator[bytes]:
-    """Yield blocks of about `size` bytes that end where a line or the stream ends.
+    """Yield blocks of about `size` bytes that end at the end of a line or of the stream.
 
     Args:
-        stream: of text.
+        stream: stream of text.
         size: bytes per block.
-        end_of: returns where the last complete record of a block ends.
+        end_of: returns the end of the last complete record in a block.
     """
     tail, is_over = b"", False
     while not is_over:
@@ -180,7 +178,7 @@ def whole_lines(stream: _Readable, size: int, end_of: Callable[[bytes], int] = _
 
 
 def read_ahead(blocks: Iterator[bytes], number: int) -> Iterator[bytes]:
-    """Yield each block when `number` more have been read, so that a file that unpacks to too much fails early."""
+    """Yield each block after `number` more were read, so that a file that unpacks to too much fails early."""
     waiting: deque[bytes] = deque()
     for block in blocks:
         waiting.append(block)
@@ -190,7 +188,7 @@ def read_ahead(blocks: Iterator[bytes], number: int) -> Iterator[bytes]:
 
 
 def record_end(parse: Mapping[str, Any]) -> Callable[[bytes], int]:
-    """Return the `end_of` for a CSV file with these options of pyarrow; quoted values may have newlines."""
+    """Return `end_of` for a CSV file with these pyarrow options; quoted values may contain newlines."""
     quote = parse.get("quote_char", '"')
     if not parse.get("newlines_in_values") or not quote:
         return _last_line_end
@@ -210,13 +208,13 @@ def record_end(parse: Mapping[str, Any]) -> Callable[[bytes], int]:
 
 _BLOCK_BYTES = 2**23
 _NUM_AHEAD = 15
-# Unlike pyarrow's own: NaN is a number, of which rewards are checked and observations may have some.
+# Unlike pyarrow's default, NaN is a number: rewards are checked for it, and observations may contain it.
 _NULL_VALUES = ("", "null", "NULL", "None", "NA", "N/A", "n/a", "#N/A")
 _CSV_READ = ("skip_rows", "skip_rows_after_names", "column_names", "autogenerate_column_names", "encoding")
 _CSV_PARSE = ("delimiter", "quote_char", "double_quote", "escape_char", "newlines_in_values", "ignore_empty_lines")
 _CSV_CONVERT = ("null_values", "true_values", "false_values", "decimal_point", "quoted_strings_can_be_null")
 _ROW = re.compile(r"Row #(\d+):")
-# Of `offline.input_read_method_kwargs`, by kind of file.
+# Options in `offline.input_read_method_kwargs`, by kind of file.
 TEXT_OPTIONS: Mapping[FileKind, tuple[str, ...]] = {
     CSV: ("block_size", *_CSV_READ, *_CSV_PARSE, *_CSV_CONVERT),
     JSON: ("block_size",),
@@ -224,12 +222,12 @@ TEXT_OPTIONS: Mapping[FileKind, tuple[str, ...]] = {
 
 
 class TextReader:
-    """JSON lines or CSV; the first block of the first file says which type a column has.
+    """Reader of JSON lines or CSV. The first block of the first file determines the column types.
 
     Args:
-        files: of one of these kinds.
-        options: the given options, of `TEXT_OPTIONS`.
-        row_filter: a row that is not true there is left out.
+        files: files of one of these kinds.
+        options: options from `TEXT_OPTIONS`.
+        row_filter: only rows for which it is true are returned.
     """
 
     def __init__(self, files: InputFiles, options: Mapping[str, Any], row_filter: Any = None) -> None:
@@ -238,11 +236,11 @@ class TextReader:
         self._options = dict(options)
         first = next(self._stream(files.paths[0], None, None), None)
         if first is None:
-            raise data_error("there is no row in this file", DataLocation(files.paths[0]))
+            raise data_error("this file does not contain any rows", DataLocation(files.paths[0]))
         self.schema = _widened(first.schema)
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:
-        """See `RawReader`; columns that are not asked for are not converted from text."""
+        """See `RawReader`. Only the requested columns are converted from text."""
         for path in self.files.paths:
             row = 0
             for batch in self._stream(path, self.schema, columns if self.row_filter is None else None):
@@ -250,7 +248,7 @@ class TextReader:
                 place = DataLocation(path, row)
                 row += batch.num_rows
                 if self.row_filter is not None:
-                    table, place = table.filter(self.row_filter), DataLocation(path)  # nobody knows where a row was
+                    table, place = table.filter(self.row_filter), DataLocation(path)  # row numbers are lost
                 if columns is not None:
                     table = table.select([name for name in table.column_names if name in columns])
                 yield table, place
@@ -267,7 +265,7 @@ class TextReader:
     def _json_batches(
         self, stream: Any, path: str, schema: pa.Schema | None, columns: Sequence[str] | None
     ) -> Iterator[pa.RecordBatch]:
-        """Parse block by block: a thread of pyarrow that reads ahead through Python aborts the process at its exit."""
+        """Parse block by block: the read-ahead thread of pyarrow aborts the process at exit."""
         wanted = schema if schema is None or columns is None else _selected(schema, columns)
         lines = CheckedLines(stream, DataLocation(path, 0, unit="line"))
         num_rows = 0
@@ -287,7 +285,7 @@ class TextReader:
             num_rows += table.num_rows
             yield from table.combine_chunks().to_batches()
         if num_rows == 0:
-            raise data_error("a JSON file cannot be read: there is no row in it", DataLocation(path))
+            raise data_error("a JSON file cannot be read: it does not contain any rows", DataLocation(path))
 
     def _csv_batches(
         self, stream: Any, path: str, schema: pa.Schema | None, columns: Sequence[str] | None
@@ -315,12 +313,12 @@ class TextReader:
             num_lines += block.count(b"\n") + (not block.endswith(b"\n"))
             yield from table.combine_chunks().to_batches()
         if num_lines == 0:
-            raise data_error("a CSV file cannot be read: there is no row in it", DataLocation(path))
+            raise data_error("a CSV file cannot be read: it does not contain any rows", DataLocation(path))
 
     def _failure(self, path: str, error: Exception) -> DataError:
-        """Return the error with the line where a JSON file is damaged, which pyarrow counts anew in every block."""
+        """Return the error with the line of a damaged JSON file; pyarrow restarts its line count in every block."""
         kind = self.files.kind
-        reason = "there is no row in it" if "Empty" in str(error) else first_line(error)
+        reason = "it does not contain any rows" if "Empty" in str(error) else first_line(error)
         if kind == JSON and isinstance(error, pa.ArrowInvalid):
             with self.files.open_stream(path) as stream:
                 found = find_damaged_line(stream, DataLocation(path, 0, unit="line"))
@@ -332,11 +330,11 @@ class TextReader:
 def _parse_csv(
     block: bytes, read: Mapping[str, Any], parse: Mapping[str, Any], convert: Mapping[str, Any], num_lines: int
 ) -> pa.Table:
-    """Return the rows of a block that follows `num_lines` lines, which count in the row number of an error."""
+    """Parse a block that follows `num_lines` lines, and correct row numbers in errors by that many."""
     try:
         return pa.csv.read_csv(
             pa.BufferReader(block),
-            pa.csv.ReadOptions(block_size=len(block), use_threads=False, **read),  # with threads, errors have no number
+            pa.csv.ReadOptions(block_size=len(block), use_threads=False, **read),  # threaded errors lack row numbers
             pa.csv.ParseOptions(**parse),
             pa.csv.ConvertOptions(**convert),
         )
@@ -345,14 +343,14 @@ def _parse_csv(
 
 
 def _check_names(schema: pa.Schema, path: str) -> None:
-    """Refuse columns whose names or texts are no text."""
+    """Reject columns whose names or values are not UTF-8."""
     try:
         names = schema.names
     except UnicodeDecodeError:
-        raise data_error("the names of the columns are no UTF-8 text", DataLocation(path)) from None
+        raise data_error("the names of the columns are not valid UTF-8", DataLocation(path)) from None
     for name in names:
         if pa.types.is_binary(schema.field(schema.get_field_index(name)).type):
-            raise data_error("a column is no UTF-8 text", DataLocation(path, column=name))
+            raise data_error("this column is not valid UTF-8 text", DataLocation(path, column=name))
 
 
 def _selected(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
@@ -360,7 +358,7 @@ def _selected(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
 
 
 def _widened(schema: pa.Schema) -> pa.Schema:
-    """Return integers that may become floats further on: a column of 0, 1, 0.5 starts like one of integers."""
+    """Widen integers to floats where later rows may be floats: a column 0, 1, 0.5 starts like integers."""
     integers = {"eps_id", "episode_id", "t", "actions", "action", "agent_id"}
     fields = []
     for field in schema:

@@ -1,1 +1,1 @@
-"""Formats of recorded data: one class each, which recognises its data, knows their layout and decodes them."""
+"""Formats of recorded data: each class recognises its data, knows the layout and decodes the rows."""

@@ -1,4 +1,4 @@
-"""Env episodes of several agents as `runner` records them, read for one module: the columns of its agents."""
+"""Multi-agent env episodes recorded by `runner`, read for the agents of one module."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class EnvEpisodeFormat(RowFormat):
     """Env episodes of several agents.
 
     Attributes:
-        agents: agent that is read -> the layout of its columns.
-        are_files_alike: whether all files have the same agents; of other files Ray would read the first one's.
+        agents: agent that is read -> layout of its columns.
+        are_files_alike: whether all files have the same agents. If not, Ray would only read the first file's agents.
     """
 
     name = "env_episodes"
@@ -61,7 +61,7 @@ class EnvEpisodeFormat(RowFormat):
         if len(set(found)) > 1:
             odd = data.paths[found.index(not found[0])]
             raise data_error(
-                f"some files hold episodes of several agents, others do not: {data.where} and this one",
+                f"some files contain multi-agent episodes and others do not: {data.where} and this file",
                 DataLocation(odd),
             )
         return found[0]
@@ -92,7 +92,7 @@ class EnvEpisodeFormat(RowFormat):
         )
 
     def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
-        """Return the episodes of the module's agents, one agent after the other."""
+        """Return the episodes of the module's agents, grouped by agent."""
         assert self.layout is not None
         return self._decoded(table, self.layout, place, counts)
 
@@ -126,25 +126,25 @@ class EnvEpisodeFormat(RowFormat):
             self._decoded(table, rewards, place, ReadCounts())
 
     def sizes(self, reader: ParquetReader) -> Mapping[str, int]:
-        """See `RecordedFormat`: env episodes and env steps."""
+        """Return the number of env episodes and env steps."""
         lengths = [table[LENGTH] for table, _ in reader.tables([LENGTH])]
         return {"num_episodes": sum(map(len, lengths)), "num_steps": sum(pc.sum(one).as_py() or 0 for one in lengths)}
 
     def num_rows_of(self, num_episodes: int, num_steps: int, counts: ReadCounts) -> int | None:
-        """See `RecordedFormat`: a row may hold several episodes of agents, or none."""
+        """Return None: a row holds the episodes of any number of agents."""
         return None
 
 
 def layouts_of(data: RawData) -> dict[str, Layout]:
-    """Return agent -> the layout of its columns in all files; raises `DataError` where they differ."""
+    """Return agent -> layout of its columns in all files. Raises `DataError` if the files differ."""
     layouts: dict[str, Layout] = {}
     for path, schema in zip(data.paths, data.schemas, strict=True):
         try:
             layouts = merged_layouts(layouts, read_layouts(schema))
         except StateError as error:
-            raise data_error(f"the metadata of this file are damaged: {error}", DataLocation(path)) from None
+            raise data_error(f"the metadata of this file is damaged: {error}", DataLocation(path)) from None
         except ValueError as error:
-            what = f"the files do not hold the same columns: {error}"
+            what = f"the files have different columns: {error}"
             raise data_error(what, DataLocation(path), expected=f"the columns of {data.where}") from None
     return layouts
 
@@ -153,8 +153,9 @@ def _common(agents: Mapping[str, Layout], place: DataLocation) -> Layout:
     try:
         return common_columns(list(agents.values()))
     except ValueError as error:
-        what = f"the agents {', '.join(agents)} act by one module, and their columns differ: {error}"
-        raise data_error(what, place, expected="agents with equal spaces; others need a module of their own") from None
+        what = f"the agents {', '.join(agents)} share a module but their columns differ: {error}"
+        expected, fix = "agents with equal spaces", "give the other agents a separate module"
+        raise data_error(what, place, expected=expected, fix=fix) from None
 
 
 def _check_names(selection: Selection, layout: Layout, where: str) -> None:
@@ -169,7 +170,7 @@ def _check_names(selection: Selection, layout: Layout, where: str) -> None:
 
 
 def _check_complete(agents: Mapping[str, Layout], layout: Layout, schema: pa.Schema, path: str) -> None:
-    """Refuse a file of ours from which another tool has taken columns that every reader needs."""
+    """Reject a file from which another tool has removed columns that every reader needs."""
     in_file = read_layouts(schema)
     missing = [
         name for agent in agents if agent in in_file for name in missing_columns(agent, layout, schema, ALWAYS_READ)

@@ -1,8 +1,8 @@
-"""Episodes as `runner` records them: a row is an episode, or a part of one.
+"""Episodes as `runner` records them: each row is an episode or a chunk of one.
 
-Ray Data and other tools leave out a table's metadata. Then the types of the columns say what they hold wherever a row
-of the environment is a number, a text or a list of these. Rows of more dimensions are bytes, of which only the metadata
-say what they are.
+Ray Data and other tools drop the metadata of a table. The layout is then inferred from the column types, if each env
+step holds a number, a text or a list of these. Values with more dimensions are stored as bytes, which only the metadata
+describes.
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ _MODULE_ID = "module_id"
 
 
 def are_columns_of_episodes(schema: pa.Schema) -> bool:
-    """Return whether columns have the names of our episodes, and rewards are lists."""
+    """Return whether the columns have the names of recorded episodes and rewards are lists."""
     return {*KEYS, REWARDS} <= set(schema.names) and is_list(schema.field(REWARDS).type)
 
 
 def infer_layout(table: pa.Table, place: DataLocation) -> Layout:
-    """Return the layout of episodes by the types of their columns, without spaces and the environment's name.
+    """Infer the layout of episodes from the types of their columns, without spaces and environment name.
 
     Args:
         table: the first episodes, with the columns of `episode_format`.
-        place: of the first one, for messages.
+        place: location of the first episode, for messages.
 
     Raises:
-        DataError: a column does not say what it holds.
+        DataError: the content of a column cannot be inferred.
     """
     leaves = {
         name: _leaf_of(table[name], place.of(name))
@@ -71,21 +71,22 @@ def _leaf_of(column: pa.ChunkedArray, place: DataLocation) -> Leaf:
     if is_list(values.type):
         sizes = pc.list_value_length(values)
         if not len(sizes) or pc.count_distinct(sizes).as_py() > 1:
-            raise data_error("the first episodes do not show the shape of a row", place, expected="lists of one length")
+            what = "the first episodes do not show the shape of a row"
+            raise data_error(what, place, expected="lists of equal length")
         values, shape = pc.list_flatten(values), (sizes[0].as_py(),)
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         return Leaf(np.dtype("U1"), shape, str(place.column))
     try:
         return Leaf(np.dtype(values.type.to_pandas_dtype()), shape, str(place.column))
     except (TypeError, NotImplementedError):
-        what = f"only the metadata of our files say what a column of {values.type} holds, and they are not there"
-        expected = "the folder as offline.input_, with offline.input_read_method=auto; or without this column"
-        raise data_error(what, place, expected=expected) from None
+        what = f"a column of {values.type} can only be decoded with the metadata of the files, which is missing"
+        fix = "read the folder with offline.input_read_method=auto, or leave out this column"
+        raise data_error(what, place, fix=fix) from None
 
 
 @dataclass(frozen=True)
 class EpisodeFormat(RowFormat):
-    """Episodes of `runner`, whose layout is in the files' metadata; where these are lost the columns' types say it."""
+    """Episodes of `runner`, with the layout from the files' metadata or, without it, inferred from the columns."""
 
     name = "episodes"
     kinds = (PARQUET,)
@@ -96,7 +97,8 @@ class EpisodeFormat(RowFormat):
         found = [is_episodes(schema) or are_columns_of_episodes(schema) for schema in data.schemas]
         if len(set(found)) > 1:
             odd = data.paths[found.index(not found[0])]
-            raise data_error(f"some files hold episodes, others do not: {data.where} and this one", DataLocation(odd))
+            what = f"some files contain episodes and others do not: {data.where} and this file"
+            raise data_error(what, DataLocation(odd))
         return found[0]
 
     @classmethod
@@ -113,7 +115,7 @@ class EpisodeFormat(RowFormat):
         return cls(selection, completed(spaces, layout.spaces), layout.env_name, layout)
 
     def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
-        """See `RecordedFormat`: a block for each module that acted."""
+        """See `RecordedFormat`. Yields one block per module that acted."""
         for table, place in tables:
             for block in decode_by_module(table, self.layout, place, counts):
                 if len(block):
@@ -139,13 +141,13 @@ class EpisodeFormat(RowFormat):
 
 
 def decode_episodes(table: pa.Table, layout: Layout | None, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
-    """Return the episodes in the rows of a table; ones that were recorded before their first step are left out.
+    """Decode the episodes in a table, except for episodes recorded before their first step.
 
     Args:
-        table: rows in the format of episodes.
-        layout: of these columns, of which some may not be in the table; None: as the metadata of the table say.
-        place: of the first row, for messages.
-        counts: is added to.
+        table: rows in the episode format.
+        layout: layout of the columns, some of which may be missing from the table. None uses the table's metadata.
+        place: location of the first row, for messages.
+        counts: updated with the number of episodes left out.
 
     Raises:
         DataError: the rows are damaged, or a reward is not finite.
@@ -169,7 +171,7 @@ def decode_episodes(table: pa.Table, layout: Layout | None, place: DataLocation,
 def decode_by_module(
     table: pa.Table, layout: Layout | None, place: DataLocation, counts: ReadCounts
 ) -> Iterator[ColumnBlock]:
-    """Yield the episodes in the rows of a table, a block for each module that acted; see `decode_episodes`."""
+    """Yield the episodes in a table, one block per module that acted. See `decode_episodes`."""
     for module_id, rows in rows_by_module(table):
         block = decode_episodes(rows, layout, place, counts)
         yield block if module_id is None else replace(block, module_id=module_id)

@@ -24,7 +24,7 @@ HDF5 = FileKind("hdf5", "HDF5", (".h5", ".hdf5"), hdf5.SIGNATURE, is_binary=True
 
 @dataclass(frozen=True)
 class D4RLFormat(FileFormat):
-    """One array a field, with the steps of all episodes one after the other."""
+    """D4RL files: one array per field, with the steps of all episodes concatenated."""
 
     name = "hdf5"
     kinds = (HDF5,)
@@ -51,7 +51,7 @@ MINARI = FileKind("minari", "Minari", recognises_folder=minari.recognises)
 
 @dataclass(frozen=True)
 class MinariFormat(FileFormat):
-    """A folder with a description, and HDF5 or Arrow files."""
+    """Minari data set: a folder with a description and HDF5 or Arrow files."""
 
     name = "minari"
     kinds = (MINARI,)
@@ -72,7 +72,7 @@ class MinariFormat(FileFormat):
 
 @dataclass(frozen=True)
 class RLlibEpisodeFormat(RowFormat):
-    """Episodes of RLlib, one msgpack a row."""
+    """RLlib episodes, one msgpack value per row."""
 
     name = "rllib_episodes"
     kinds = (PARQUET,)
@@ -89,7 +89,7 @@ class RLlibEpisodeFormat(RowFormat):
         return cls(selection, spaces)
 
     def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
-        """See `RecordedFormat`: a block for each module that acted."""
+        """See `RecordedFormat`. Yields one block per module that acted."""
         for table, place in tables:
             yield from self._by_module(table, place, counts)
 
@@ -102,7 +102,7 @@ class RLlibEpisodeFormat(RowFormat):
 
 @dataclass(frozen=True)
 class SampleBatchFormat(RowFormat):
-    """SampleBatches of RLlib: JSON lines with a type, or tables of lists."""
+    """RLlib SampleBatches, as JSON lines with a type or as tables of lists."""
 
     name = "sample_batches"
     kinds = (PARQUET, JSON)
@@ -121,7 +121,7 @@ class SampleBatchFormat(RowFormat):
 
     @classmethod
     def reader_of(cls, data: RawData) -> RawReader:
-        """See `RecordedFormat`: lines whose arrays may be packed are no table that Arrow could read."""
+        """See `RecordedFormat`. Arrow cannot parse lines with packed arrays."""
         if cls._are_lines(data):
             assert data.files is not None
             return SampleBatchReader(data.files)
@@ -129,9 +129,9 @@ class SampleBatchFormat(RowFormat):
 
     @staticmethod
     def _are_lines(data: RawData) -> bool:
-        """Whether each line of a text is a batch."""
-        is_said = data.config.input_read_sample_batches
-        return len(data.head) > 0 and (is_said or sample_batches.recognises(data.head))
+        """Return whether each line of a text file is a batch."""
+        is_configured = data.config.input_read_sample_batches
+        return len(data.head) > 0 and (is_configured or sample_batches.recognises(data.head))
 
     def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
         module = self.selection.of_module
@@ -143,10 +143,8 @@ class SampleBatchFormat(RowFormat):
         module = self.selection.of_module
         if module is None:
             return super().no_steps(place)
-        what = f"module {module.module_id} has no rows: no step of these MultiAgentBatches is of a policy of this name"
-        return data_error(
-            what, place, expected="modules with the names of the policies, by multi_agent.agent_to_module"
-        )
+        what = f"no rows for module {module.module_id}: these MultiAgentBatches do not have a policy of this name"
+        return data_error(what, place, fix="name the modules like the policies in multi_agent.agent_to_module")
 
 
 class SampleBatchReader:
@@ -158,7 +156,7 @@ class SampleBatchReader:
         self.files = files
         first = next(self.tables(), None)
         if first is None:
-            raise data_error("there is no line in this file", DataLocation(files.paths[0]))
+            raise data_error("this file does not contain any lines", DataLocation(files.paths[0]))
         self.schema = first[0].schema
 
     def tables(self, columns: Sequence[str] | None = None) -> Iterator[RawTable]:

@@ -1,4 +1,4 @@
-"""Recorded data before their format is known: the files, their first rows, and the layout that they have in common."""
+"""Recorded data before their format is known: the files, their first rows and their common layout."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ _EXTENSION, _PICKLED = b"ARROW:extension:name", "ray.data.arrow_pickled_object"
 
 
 class RawData:
-    """Data that are opened: each look at them is taken once, when a format asks for it.
+    """Opened data. Each property is computed once, on first use.
 
     Args:
         config: the `offline` block.
-        files: what is read; None: a `ray.data` function of the user's choice reads.
+        files: the input files, or None if a `ray.data` function reads the data.
     """
 
     def __init__(self, config: OfflineConfig, files: InputFiles | None) -> None:
@@ -50,14 +50,14 @@ class RawData:
 
     @cached_property
     def head(self) -> bytes:
-        """First bytes of the first file if it is text in lines, else nothing; raises `DataError`."""
+        """First bytes of the first file if it consists of text lines, else empty. Raises `DataError`."""
         if self.files is None or self.files.kind != JSON:
             return b""
         return read_head(self.files, self.files.paths[0], _HEAD_BYTES)
 
     @cached_property
     def reader(self) -> RawReader:
-        """The reader of the rows, with the filter; raises `DataError`, `ConfigError`."""
+        """Reader of the rows, with the filter. Raises `DataError`, `ConfigError`."""
         given = self.config.input_read_method_kwargs
         reader: RayReader | TextReader
         if self.files is not None and self.files.kind == PARQUET:
@@ -73,17 +73,17 @@ class RawData:
 
     @cached_property
     def schemas(self) -> Sequence[pa.Schema]:
-        """Schema of every Parquet file; other data have one, of their first rows."""
+        """Schema of every Parquet file; for other data, only the schema of the first rows."""
         if isinstance(self.reader, ParquetReader):
             return [footer.schema for footer in self.reader.footers]
         return [self.first_rows.schema]
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """Of all rows.
+        """Schema of all rows.
 
         Raises:
-            DataError: columns differ between files, two have one name, or one holds pickled objects.
+            DataError: columns differ between files, two columns have the same name, or one holds pickled objects.
         """
         if self.files is not None:
             _check_same_columns(self.files.paths, self.schemas)
@@ -92,12 +92,12 @@ class RawData:
 
     @cached_property
     def names(self) -> list[str]:
-        """Columns of the file that has most; raises what `schema` does."""
+        """Columns of the file that has the most. Raises the same errors as `schema`."""
         return list(max((self.schema, *self.schemas), key=lambda schema: len(schema.names)).names)
 
     @cached_property
     def first_rows(self) -> pa.Table:
-        """Some rows, none where there are none."""
+        """The first table of rows; empty if the data do not contain any rows."""
         columns = None if not self.unreadable else [n for n in self.reader.schema.names if n not in self.unreadable]
         tables: Iterator[Any] = self.reader.tables(columns)
         first = next((table for table, _ in tables), None)
@@ -109,12 +109,12 @@ class RawData:
         return self.reader.unreadable if isinstance(self.reader, ParquetReader) else {}
 
     def of_module(self, module: ModuleAgents) -> RawData:
-        """Return the data without files that have no row of the module's agents.
+        """Return the data without files that do not contain rows of the module's agents.
 
-        Where files are of several modules, each of one, as others may have other columns; else all data.
+        Files are left out only if each of them holds one module, because the columns of other modules may differ.
 
         Raises:
-            DataError: files are damaged, no module acts for an agent, or none of these agents has a row.
+            DataError: files are damaged, an agent does not belong to a module, or none of these agents has a row.
         """
         if self.files is None or self.files.kind != PARQUET:
             return self
@@ -132,30 +132,30 @@ class RawData:
 
     @property
     def paths(self) -> Sequence[str]:
-        """A name for each of `schemas`, for messages."""
+        """Path of each schema in `schemas`, for messages."""
         return [self.where] if len(self.schemas) == 1 or self.files is None else self.files.paths
 
 
 def _module_in(schema: pa.Schema) -> str | None:
-    """Return the module that acted in a file of agents' episodes or steps; None: it does not say it."""
+    """Return the module that acted in a file of agents' episodes or steps, or None if it is not recorded."""
     if _AGENT_ID not in schema.names:
         return None
     try:
         layout = read_layout(schema) if is_episodes(schema) else read_steps_layout(schema)
-    except StateError:  # whoever opens the file says so
+    except StateError:  # reported when the file is opened
         return None
     return None if layout is None else layout.module_id
 
 
 def _agents_in(reader: ParquetReader) -> dict[str, None]:
-    """Return the agents of all rows, in the order of their first ones."""
+    """Return the agents of all rows, in order of first appearance."""
     return dict.fromkeys(
         agent for table, _ in reader.tables([_AGENT_ID]) for agent in pc.unique(table[_AGENT_ID]).to_pylist()
     )
 
 
 def _check_same_columns(paths: Sequence[str], schemas: Sequence[pa.Schema]) -> None:
-    """Refuse tables whose columns differ."""
+    """Reject tables whose columns differ."""
     for path, schema in zip(paths, schemas, strict=False):
         odd_names = (set(schema.names) ^ set(schemas[0].names)) - _OPTIONAL
         if odd_names:
@@ -164,14 +164,14 @@ def _check_same_columns(paths: Sequence[str], schemas: Sequence[pa.Schema]) -> N
 
 
 def _check_unique_names(schema: pa.Schema, path: str) -> None:
-    """Refuse a table that has two columns of one name, and columns of pickled objects."""
+    """Reject duplicate column names and columns of pickled objects."""
     twice = {name for name in schema.names if schema.names.count(name) > 1}
     if twice:
         raise data_error(f"several columns have the name {', '.join(sorted(twice))}", DataLocation(path))
     for field in schema:
         kinds = {getattr(field.type, "extension_name", ""), (field.metadata or {}).get(_EXTENSION, b"").decode()}
         if _PICKLED in kinds:
-            what = "a column of pickled objects is not read, as that would run code in the file"
+            what = "columns of pickled objects are not read, because unpickling runs code from the file"
             raise data_error(what, DataLocation(path, column=field.name))
 
 
@@ -179,12 +179,12 @@ _MAX_CHECKED_BYTES = 2**28
 
 
 def find_not_finite(reader: ParquetReader, column: str, more: Sequence[str]) -> Iterator[RawTable]:
-    """Yield the tables in which a reward is NaN or infinite; none where the column is too large to look at.
+    """Yield the tables with a NaN or infinite reward. Nothing is checked if the column is very large.
 
     Args:
-        reader: of the files.
-        column: of the rewards.
-        more: columns that the tables have beside it.
+        reader: reader of the files.
+        column: column of rewards.
+        more: additional columns of the yielded tables.
     """
     if column not in reader.schema.names or reader.column_bytes(column) > _MAX_CHECKED_BYTES:
         return
@@ -195,7 +195,7 @@ def find_not_finite(reader: ParquetReader, column: str, more: Sequence[str]) -> 
 
 
 def flat_values(column: pa.ChunkedArray) -> pa.Array:
-    """Return the numbers of a column, out of all lists."""
+    """Return the values of a column with all lists flattened."""
     values = column.combine_chunks()
     while isinstance(values, (pa.ListArray, pa.LargeListArray, pa.FixedSizeListArray)):
         values = values.flatten()
@@ -208,16 +208,16 @@ _NO_OUTPUTS = ("eps_id", "t", "infos", "terminateds", "truncateds", "new_obs")
 def common_layout(
     data: RawData, selection: Selection, read: Callable[[pa.Schema], Layout | None], keys: Sequence[str] = ()
 ) -> Layout | None:
-    """Return the layout of all files, narrowed to what is read; None where files have none.
+    """Return the layout of all files, narrowed to the selection, or None if the files do not record a layout.
 
     Args:
         data: the files.
-        selection: what is read.
-        read: takes the layout from the metadata of a schema.
-        keys: columns that files need beside the layout's.
+        selection: columns to read.
+        read: reads the layout from the metadata of a schema.
+        keys: required columns in addition to the layout's.
 
     Raises:
-        DataError: metadata are damaged, columns are missing or differ between files.
+        DataError: metadata is damaged, or columns are missing or differ between files.
     """
     layout: Layout | None = None
     for path, schema in zip(data.paths, data.schemas, strict=True):
@@ -230,19 +230,19 @@ def common_layout(
             found = selection.layout(found)
             layout = found if layout is None else layout.merged_with(found)
         except StateError as error:
-            raise data_error(f"the metadata of this file are damaged: {error}", DataLocation(path)) from None
+            raise data_error(f"the metadata of this file is damaged: {error}", DataLocation(path)) from None
         except ValueError as error:
-            what = f"the files do not hold the same columns: {error}"
-            expected = (
-                f"the columns of {data.where}; or a pattern that names the files of one module; or "
+            what = f"the files have different columns: {error}"
+            fix = (
+                "use a pattern that matches the files of one module, or set "
                 "offline.input_read_method_kwargs.columns=[obs,actions,rewards,...]"
             )
-            raise DataError([Problem(what, path, expected=expected)]) from None
+            raise data_error(what, DataLocation(path), expected=f"the columns of {data.where}", fix=fix) from None
     return layout
 
 
 def _check_names(selection: Selection, layout: Layout, path: str) -> None:
-    """Refuse names of columns that the files do not have."""
+    """Reject names of columns that the files do not have."""
     missing = [
         name
         for name in selection.columns or ()
@@ -258,7 +258,7 @@ def _check_names(selection: Selection, layout: Layout, path: str) -> None:
 
 
 def _check_complete(layout: Layout, schema: pa.Schema, path: str, keys: Sequence[str]) -> None:
-    """Refuse a file of ours from which another tool has taken columns that every reader needs."""
+    """Reject a file from which another tool has removed columns that every reader needs."""
     needed = [leaf.column for leaf in layout.selected(set(ALWAYS_READ)).leaves() if value_type(leaf) is not None]
     missing = [name for name in ALWAYS_READ if name not in layout.columns]
     missing += [name for name in (*needed, *keys) if name not in schema.names]

@@ -1,4 +1,4 @@
-"""What every format of recorded data offers."""
+"""Base classes of the formats of recorded data."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runner.offline.formats.selection import Selection
 
 
 class Row(Enum):
-    """What one row of a format is."""
+    """Content of one row of a format."""
 
     EPISODE = "episode"
     STEP = "step"
@@ -31,22 +31,22 @@ class Row(Enum):
 
 @dataclass(frozen=True)
 class RecordedFormat(ABC):
-    """The format of some data that are opened: knows their layout, and decodes them. Can be pickled.
+    """Format of opened data: knows their layout and decodes them. Can be pickled.
 
-    A format of one's own is a subclass of `RowFormat` or `FileFormat`, and a line in `registry.FORMATS`.
+    To add a format, derive from `RowFormat` or `FileFormat` and add the class to `registry.FORMATS`.
 
     Attributes:
-        name: in reports, records and messages.
-        kinds: of files that data of this format are in.
-        row: what a row is; None: there are no rows.
-        has_env_actions: actions are recorded in the environment's units.
-        reads_one_module: blocks have the steps of `selection.of_module` alone; false: of all agents that are recorded.
-        selection: which columns are read.
-        spaces: given, or recorded with the data.
-        env_name: of the environment, where it is recorded.
-        layout: of the decoded columns, where the files say it; None: the first block shows it.
-        has_trajectories: rows belong to trajectories; false: to nothing, each is an episode of one step.
-        has_final_obs: the observation after a trajectory's last step is recorded.
+        name: name in reports, records and messages.
+        kinds: kinds of files that can hold this format.
+        row: content of a row, or None if the data do not have rows.
+        has_env_actions: whether actions are recorded in the environment's units.
+        reads_one_module: whether blocks only have the steps of `selection.of_module` instead of all recorded agents.
+        selection: columns to read.
+        spaces: spaces given by the caller or recorded with the data.
+        env_name: recorded name of the environment.
+        layout: layout of the decoded columns if it is recorded, or None if it is inferred from the first block.
+        has_trajectories: whether rows form trajectories. If not, each row is an episode of one step.
+        has_final_obs: whether the observation after a trajectory's last step is recorded.
     """
 
     name: ClassVar[str]
@@ -67,25 +67,25 @@ class RecordedFormat(ABC):
     @classmethod
     @abstractmethod
     def recognises(cls, data: RawData) -> bool:
-        """Return whether data in one of `kinds` are of this format; raises `DataError` where they are damaged."""
+        """Return whether data in one of `kinds` have this format. Raises `DataError` if they are damaged."""
 
     @classmethod
     @abstractmethod
     def open(cls, data: RawData, selection: Selection, spaces: Spaces) -> Self:
-        """Read what the data say about themselves.
+        """Read the recorded metadata.
 
         Args:
-            data: of this format.
-            selection: the columns that are read.
-            spaces: of the environment, as far as they are known.
+            data: data of this format.
+            selection: columns to read.
+            spaces: known spaces of the environment.
 
         Raises:
-            DataError: columns are missing, or files do not fit together.
+            DataError: columns are missing, or the files are inconsistent.
         """
 
     @classmethod
     def reader_of(cls, data: RawData) -> RawReader | None:
-        """Return the reader of the rows; None: there are no rows."""
+        """Return the reader of the rows, or None if the data do not have rows."""
         return data.reader
 
     def narrowed(self, selection: Selection) -> Self:
@@ -97,26 +97,26 @@ class RecordedFormat(ABC):
 
     @abstractmethod
     def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
-        """Yield the episodes, in blocks of bounded size; whole trajectories wherever the data allow it.
+        """Yield the episodes in blocks of bounded size, with complete trajectories if possible.
 
         Args:
-            files: what is read, of data without rows.
-            tables: the rows, with the columns that `file_columns` names; none of data without rows.
-            counts: is added to.
+            files: files to read if the data do not have rows.
+            tables: rows with the columns of `file_columns`; empty if the data do not have rows.
+            counts: updated with the trajectories and steps left out.
 
         Raises:
-            DataError: data that are damaged, or do not fit the data before; with file, row and column.
+            DataError: the data are damaged or do not match earlier data. Names the file, row and column.
         """
 
     def decode(self, table: pa.Table, place: DataLocation, counts: ReadCounts) -> ColumnBlock:
-        """Return the episodes in raw rows; trajectories of steps are cut at the table's ends; raises `DataError`."""
-        raise NotImplementedError(f"data of the format {self.name} have no rows")
+        """Decode the episodes in raw rows; trajectories of steps are cut at the table's ends. Raises `DataError`."""
+        raise NotImplementedError(f"data of the format {self.name} do not have rows")
 
     def one_block(self, blocks: Sequence[ColumnBlock], place: DataLocation) -> ColumnBlock:
-        """Return the episodes of `selection.of_module` in blocks of several modules; without it there is one block.
+        """Return the episodes of `selection.of_module` as one block. Without a module there must be only one block.
 
         Raises:
-            DataError: there are several blocks and nobody says which episodes are read, or see `ModuleAgents.joined`.
+            DataError: there are several blocks without `selection.of_module`; or see `ModuleAgents.joined`.
         """
         if self.selection.of_module is not None:
             return self.selection.of_module.joined(blocks, place)
@@ -125,43 +125,43 @@ class RecordedFormat(ABC):
         return blocks[0]
 
     def file_columns(self, schema: pa.Schema) -> list[str] | None:
-        """Return the columns of the files that are read; None: all."""
+        """Return the columns to read from files, or None for all."""
         return None
 
     @property
     def has_whole_rows(self) -> bool:
-        """Whether rows can be decoded in any order, and away from each other."""
+        """Whether rows can be decoded independently of each other."""
         return self.row is Row.EPISODE
 
     # -- checks and records ----------------------------------------------------------------------------------------
 
-    def check_rewards(self, reader: ParquetReader) -> None:  # noqa: B027 - not every format can tell
-        """Refuse rewards that are not finite where one column tells; raises `DataError`."""
+    def check_rewards(self, reader: ParquetReader) -> None:  # noqa: B027 - optional
+        """Reject rewards that are not finite, if a single column shows it. Raises `DataError`."""
 
-    def check_steps(self, reader: RawReader) -> None:  # noqa: B027 - only steps can be wrong
-        """Refuse rows that cannot be put together to trajectories, by as few columns as it takes.
+    def check_steps(self, reader: RawReader) -> None:  # noqa: B027 - only needed for rows that are steps
+        """Reject rows that do not form trajectories, reading as few columns as possible.
 
         Raises:
             DataError: see `TrajectoryAssembler`.
         """
 
     def sizes(self, reader: ParquetReader) -> Mapping[str, int]:
-        """Return what is in Parquet files, by little reading: `num_rows`, or `num_episodes` and `num_steps`."""
+        """Return the content of Parquet files from little data: `num_rows`, or `num_episodes` and `num_steps`."""
         return {"num_rows": reader.num_rows}
 
     def no_steps(self, place: DataLocation) -> DataError:
-        """Return the error for data without a complete step, or without one of the module's agents."""
+        """Return the error for data without a complete step, or without steps of the module's agents."""
         if self.selection.of_module is not None:
             return self.selection.of_module.no_rows((), place)
-        return data_error("there is no complete step in these data", place)
+        return data_error("these data do not contain a complete step", place)
 
     def num_rows_of(self, num_episodes: int, num_steps: int, counts: ReadCounts) -> int | None:
-        """Return how many rows hold the episodes that were decoded; None: rows say nothing of it."""
+        """Return the number of rows that hold the decoded episodes, or None if it is unknown."""
         return num_episodes + counts.trajectories_dropped if self.row is Row.EPISODE else None
 
 
 class RowFormat(RecordedFormat):
-    """A format whose tables are decoded one by one."""
+    """Base class of formats whose tables are decoded one by one."""
 
     def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
         for table, place in tables:
@@ -171,18 +171,18 @@ class RowFormat(RecordedFormat):
 
 
 class FileFormat(RecordedFormat):
-    """A format of files that have no rows."""
+    """Base class of formats of files without rows."""
 
     @classmethod
     def recognises(cls, data: RawData) -> bool:
-        """See `RecordedFormat`: the kind of the files is enough."""
+        """Return True: the kind of the files is sufficient."""
         return True
 
     @classmethod
     def reader_of(cls, data: RawData) -> None:
-        """See `RecordedFormat`."""
+        """Return None: these files do not have rows."""
 
 
 def completed(given: Spaces, recorded: Spaces) -> Spaces:
-    """Return the given spaces; a space that is not given is the recorded one."""
+    """Return the given spaces, with missing ones replaced by the recorded ones."""
     return Spaces(given.observation or recorded.observation, given.action or recorded.action)

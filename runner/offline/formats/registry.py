@@ -1,4 +1,4 @@
-"""All formats of recorded data, and which of them some data are in."""
+"""All formats of recorded data, and how to find the format of opened data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.offline.formats.raw_data import RawData
 from runner.offline.formats.recorded_format import RecordedFormat
 from runner.offline.formats.table import TableFormat
 
-# In this order: the first that recognises the data is their format.
+# The first format that recognises the data is used.
 FORMATS: tuple[type[RecordedFormat], ...] = (
     EnvEpisodeFormat,
     EpisodeFormat,
@@ -24,19 +24,19 @@ FORMATS: tuple[type[RecordedFormat], ...] = (
 
 
 def file_kinds() -> tuple[FileKind, ...]:
-    """Return the kinds of files that any format is in."""
+    """Return the kinds of files of all formats."""
     return tuple(dict.fromkeys(kind for one in FORMATS for kind in one.kinds))
 
 
 def find_format(data: RawData) -> type[RecordedFormat]:
-    """Return the format of data that are opened; what Ray Data reads may be in each format that has rows.
+    """Return the format of opened data. Ray Data can read every format that has rows.
 
     Raises:
-        DataError: the data are damaged, or in no known format.
+        DataError: the data are damaged or in an unknown format.
     """
     for one in FORMATS:
         fits = one.row is not None if data.files is None else data.files.kind in one.kinds
         if fits and one.recognises(data):
             return one
     names = ", ".join(one.name for one in FORMATS)
-    raise data_error("these data are in no known format", DataLocation(data.where), expected=names)
+    raise data_error("the format of these data is unknown", DataLocation(data.where), expected=names)

@@ -1,4 +1,4 @@
-"""Which columns and which agents of recorded data are read."""
+"""Selection of the columns and agents to read from recorded data."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MAPPING = "multi_agent.agent_to_module"
 
 @dataclass(frozen=True)
 class ModuleAgents:
-    """Which agents' episodes a module learns from.
+    """Agents whose episodes a module learns from.
 
     Attributes:
-        module_id: the module, as which what is read is known.
-        agents: its agents.
+        module_id: module to which the episodes are assigned.
+        agents: agents of this module.
         others: agents of other modules.
     """
 
@@ -31,39 +31,39 @@ class ModuleAgents:
     others: tuple[str, ...] = ()
 
     def check_known(self, agents: Iterable[str], place: DataLocation) -> None:
-        """Refuse an agent that no module acts for; raises `DataError`."""
+        """Reject an agent without a module. Raises `DataError`."""
         known = (*self.agents, *self.others)
         for agent in agents:
             if agent not in known:
-                what = f"agent {agent} is in the data, and the experiment has no such agent"
+                what = f"agent {agent} of the data does not exist in the experiment"
                 expected = f"{', '.join(known)}, the agents of the environment and of {MAPPING}"
                 raise data_error(what, place, got=agent, expected=expected, nearest=nearest_match(agent, list(known)))
 
     def no_rows(self, found: Iterable[str], place: DataLocation) -> DataError:
-        """Return the error for data without a step of these agents; `found` are the agents that they have."""
-        what = f"module {self.module_id} has no rows: no step of {_listed(self.agents)} is in the data"
-        expected = f"{MAPPING} maps an agent of the data to it, or multi_agent.modules_to_train without it"
-        return data_error(what, place, got=_listed(found) or "no agent", expected=expected)
+        """Return the error for data without steps of these agents; `found` are the agents in the data."""
+        what = f"no rows for module {self.module_id}: the data do not contain steps of {_listed(self.agents)}"
+        fix = f"map an agent of the data to it in {MAPPING}, or remove it from multi_agent.modules_to_train"
+        return data_error(what, place, got=_listed(found) or "no agents", fix=fix)
 
     def chosen(self, block: ColumnBlock, place: DataLocation) -> ColumnBlock:
         """Return the episodes of the module's agents.
 
         Raises:
-            DataError: the data are of a single agent, or have an agent that no module acts for.
+            DataError: the data come from a single agent, or have an agent without a module.
         """
         if block.agents is None:
             known = _listed((*self.agents, *self.others))
-            what = "these data are of a single agent, and the experiment has several"
-            raise data_error(what, place, expected=f"data that say whose each episode is, of {known}")
+            what = "these data come from a single agent, but the experiment has several"
+            raise data_error(what, place, expected=f"data that name the agent of each episode, one of {known}")
         self.check_known(dict.fromkeys(block.agents.agent_ids), place)
         mine = [chunk for chunk, agent in enumerate(block.agents.agent_ids) if agent in self.agents]
         return replace(take_chunks(block, mine), module_id=self.module_id)
 
     def joined(self, blocks: Sequence[ColumnBlock], place: DataLocation) -> ColumnBlock:
-        """Return the episodes of the module's agents in blocks of whichever modules acted; see `chosen`.
+        """Join the episodes of the module's agents in blocks of any modules. See `chosen`.
 
         Raises:
-            DataError: what `chosen` raises, or columns of these agents differ.
+            DataError: see `chosen`; or columns of these agents differ.
         """
         chosen = [self.chosen(block, place) for block in blocks]
         kept = [block for block in chosen if len(block)] or chosen[:1]
@@ -73,16 +73,16 @@ class ModuleAgents:
                 raise ValueError(f"only some have {', '.join(odd)}")
             return concat_blocks(kept)
         except ValueError as error:
-            what = f"the agents {_listed(self.agents)} act by one module, and their columns differ: {error}"
-            expected = "agents with equal spaces; others need a module of their own"
-            raise data_error(what, place, expected=expected) from None
+            what = f"the agents {_listed(self.agents)} share a module but their columns differ: {error}"
+            expected, fix = "agents with equal spaces", "give the other agents a separate module"
+            raise data_error(what, place, expected=expected, fix=fix) from None
 
 
 def several_agents(agents: Iterable[str], place: DataLocation) -> DataError:
-    """Return the error for data of these agents in an experiment with a single one."""
-    what = "these data are of several agents, and the experiment has one"
-    expected = "an experiment with several agents: env._target_ is a MultiAgentEnv"
-    return data_error(what, place, got=list_names(agents), expected=expected)
+    """Return the error for data of these agents in an experiment with a single agent."""
+    what = "these data come from several agents, but the experiment has one"
+    fix = "use an experiment with several agents (env._target_ is a MultiAgentEnv)"
+    return data_error(what, place, got=list_names(agents), fix=fix)
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -94,12 +94,12 @@ ALWAYS_READ = (OBS, ACTIONS, REWARDS)
 
 @dataclass(frozen=True)
 class Selection:
-    """What is read of the recorded columns.
+    """Columns to read from recorded data.
 
     Attributes:
-        columns: the extra model outputs beside `ALWAYS_READ`; None: all.
-        with_infos: whether infos and tasks are read.
-        of_module: whose episodes are read, in experiments with several agents; None: there is a single agent.
+        columns: extra model outputs to read in addition to `ALWAYS_READ`, or None for all.
+        with_infos: whether to read infos and tasks.
+        of_module: agents whose episodes are read, or None in single-agent experiments.
     """
 
     columns: tuple[str, ...] | None = None
@@ -108,14 +108,14 @@ class Selection:
 
     @classmethod
     def of(cls, config: OfflineConfig) -> Selection:
-        """Return what `input_read_method_kwargs.columns` names; a leaf of a nested column (`obs/x`) names all of it."""
+        """Read `input_read_method_kwargs.columns`. A leaf of a nested column (`obs/x`) selects the entire column."""
         given = config.input_read_method_kwargs.get("columns")
         if given is None:
             return cls()
         return cls(tuple(dict.fromkeys(canonical_name(str(name).partition("/")[0]) for name in given)))
 
     def narrowed(self, columns: Sequence[str] | None, with_infos: bool) -> Selection:
-        """Return what is in this selection and in the other one."""
+        """Return the intersection with another selection."""
         if columns is None:
             kept = self.columns
         else:

@@ -1,4 +1,4 @@
-"""Episodes that a function of one's own yields, perhaps without end (`offline.input_: {_target_: FUNCTION, ...}`)."""
+"""Episodes yielded by a user's function, possibly forever (`offline.input_: {_target_: FUNCTION, ...}`)."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _STEPS_OF_BLOCK = 2048
 
 @dataclass(frozen=True)
 class StreamFormat(FileFormat):
-    """Episodes of a function; it is called anew for each pass.
+    """Episodes yielded by a function, which is called again for each pass.
 
     Attributes:
-        target: `offline.input_`.
+        target: the block `offline.input_`.
     """
 
     name = "stream"
@@ -46,10 +46,10 @@ class StreamFormat(FileFormat):
 
     def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
         path, num_steps = str(self.target[TARGET]), 0
-        waiting: dict[int, SingleAgentEpisode] = {}  # number -> episode; empty ones have none
+        waiting: dict[int, SingleAgentEpisode] = {}  # number, counting empty episodes -> episode
         for number, episode in enumerate(self._episodes()):
             if not isinstance(episode, SingleAgentEpisode):
-                what, expected = "this is no episode", "runner.episodes.SingleAgentEpisode"
+                what, expected = "the function did not yield an episode", "runner.episodes.SingleAgentEpisode"
                 raise data_error(
                     what, DataLocation(path, number, unit="episode"), got=type(episode).__name__, expected=expected
                 )
@@ -71,7 +71,7 @@ class StreamFormat(FileFormat):
             yield from called(import_target(path, _WHERE), arguments, _WHERE)
         except ConfigError:
             raise
-        except Exception as error:  # of the user's function
+        except Exception as error:  # raised by the user's function
             raise data_error(
                 f"{path} failed: {type(error).__name__}: {first_line(error)}", DataLocation(path)
             ) from error
@@ -82,7 +82,7 @@ class StreamFormat(FileFormat):
             block = block_from_episodes(list(episodes.values()))
         except (ValueError, TypeError) as error:
             place = DataLocation(path, numbers[0], unit="episode")
-            raise data_error(f"these episodes do not fit together: {first_line(error)}", place) from error
+            raise data_error(f"these episodes are inconsistent: {first_line(error)}", place) from error
         ends = np.cumsum(block.lengths)
 
         def place_of(step: int) -> DataLocation:

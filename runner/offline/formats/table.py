@@ -1,4 +1,4 @@
-"""Tables of which a row is a step: of `runner`, of RLlib, of anybody; in Parquet, JSON lines or CSV."""
+"""Tables with one step per row, from `runner`, RLlib or other sources, in Parquet, JSON lines or CSV."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _INFOS = ("infos", "new_infos")
 
 @dataclass(frozen=True)
 class TableFormat(RecordedFormat):
-    """Steps, put together to trajectories.
+    """Tables of steps, which are joined to trajectories.
 
     Attributes:
-        schema: which column is what.
-        steps_layout: of the columns of a table of `runner`; None: the columns speak for themselves.
-        packed: columns that RLlib may have packed; None: there are none in these data.
-        left_out: extra columns that pyarrow cannot read -> the reason.
+        schema: role of each column.
+        steps_layout: layout of a table written by `runner`, or None if it is inferred from the columns.
+        packed: columns that RLlib may have packed, or None if the data are not from RLlib.
+        left_out: extra columns that pyarrow cannot read -> reason.
     """
 
     name = "table"
@@ -52,7 +52,7 @@ class TableFormat(RecordedFormat):
 
     @classmethod
     def recognises(cls, data: RawData) -> bool:
-        """See `RecordedFormat`: all rows may be steps; `open` says which columns are missing."""
+        """Return True: any rows may be steps. `open` reports missing columns."""
         return True
 
     @classmethod
@@ -88,7 +88,7 @@ class TableFormat(RecordedFormat):
     def blocks(self, files: InputFiles | None, tables: Iterator[RawTable], counts: ReadCounts) -> Iterator[ColumnBlock]:
         assembler = TrajectoryAssembler(self.schema)
         counts.columns_left_out.update(self.left_out)
-        assembler.counts.columns_left_out = counts.columns_left_out  # known before the last block
+        assembler.counts.columns_left_out = counts.columns_left_out  # needed before the last block
         for table, place in tables:
             yield from assembler.add(self._read(table, place, counts), place)
         yield from assembler.finish()
@@ -133,8 +133,8 @@ class TableFormat(RecordedFormat):
             values = flat_values(table[column])
             row = int(np.flatnonzero(~np.isfinite(values.to_numpy(zero_copy_only=False)))[0])
             words = (" in episode", ", step") if len(more) == 2 else ()
-            said = "".join(f"{word} {table[name][row].as_py()}" for word, name in zip(words, more, strict=False))
-            what = f"a reward is not finite{said}"
+            shown = "".join(f"{word} {table[name][row].as_py()}" for word, name in zip(words, more, strict=False))
+            what = f"a reward is not finite{shown}"
             raise data_error(what, place.at(row).of(column), got=str(values[row].as_py()))
 
     def check_steps(self, reader: RawReader) -> None:
@@ -163,11 +163,11 @@ def _selected(schema: TableSchema, selection: Selection) -> TableSchema:
 
 
 def _unreadable(schema: TableSchema, data: RawData, selection: Selection) -> dict[str, str]:
-    """Return the extra columns that are left out as pyarrow cannot read them; raises `DataError` if one is needed."""
+    """Return the extra columns that pyarrow cannot read. Raises `DataError` if one of them is needed."""
     named = [*schema.names.values(), *(schema.extra.values() if selection.columns is not None else ())]
     needed = {column for name in named for column in schema.columns_of(name)}
     problems = [
-        Problem(reason, str(DataLocation(data.where, column=column)), expected="the column as lists of variable size")
+        Problem(reason, str(DataLocation(data.where, column=column)), fix="store the column as variable-size lists")
         for column, reason in data.unreadable.items()
         if column in needed
     ]
@@ -177,7 +177,7 @@ def _unreadable(schema: TableSchema, data: RawData, selection: Selection) -> dic
 
 
 def _packed_columns(data: RawData, schema: TableSchema) -> list[str]:
-    """Return the columns of the files that are unpacked; RLlib's rule is that naming `obs` names `new_obs`, too."""
+    """Return the columns to unpack. As in RLlib, naming `obs` includes `new_obs`."""
     names = list(data.config.input_compress_columns)
     if OBS in names and NEW_OBS not in names:
         names.append(NEW_OBS)
@@ -185,19 +185,17 @@ def _packed_columns(data: RawData, schema: TableSchema) -> list[str]:
 
 
 def _check_unpacked(table: pa.Table, packed: Sequence[str], place: DataLocation) -> None:
-    """Refuse columns that RLlib has packed and that nobody names."""
+    """Reject columns that RLlib has packed and the configuration does not name."""
     for name in table.column_names:
         if name not in packed and rllib_tables.is_packed(table[name]):
-            what = "this column is packed by RLlib"
-            raise data_error(
-                what, place.of(name), expected=f"its name in offline.input_compress_columns: [{name}, ...]"
-            )
+            fix = f"name it in offline.input_compress_columns: [{name}, ...]"
+            raise data_error("this column is packed by RLlib", place.of(name), fix=fix)
 
 
 def _check_same_form(obs: Column, new_obs: Column | None, place: DataLocation) -> None:
-    """Refuse next observations of another structure, shape or kind than the observations; raises `DataError`."""
+    """Reject next observations whose structure, shape or kind differs from the observations."""
     if new_obs is not None and _form(obs) != _form(new_obs):
-        what = "next observations are no observations: structure, shape or kind differ"
+        what = "next observations and observations differ in structure, shape or kind"
         raise data_error(what, place.of(NEW_OBS), got=str(_form(new_obs)), expected=str(_form(obs)))
 
 

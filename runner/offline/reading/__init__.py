@@ -1,1 +1,1 @@
-"""Sources of recorded data: opened, checked, narrowed and summed up."""
+"""Open, check, narrow and summarise sources of recorded data."""

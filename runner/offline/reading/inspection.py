@@ -1,4 +1,4 @@
-"""What recorded data hold: counts, returns, lengths, actions, ranges, first rows. One pass, a block at a time."""
+"""Summarise recorded data (counts, returns, lengths, actions, ranges, first rows) in one pass over blocks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ACTION_LOGP = "action_logp"
 
 @dataclass
 class Distribution:
-    """One number for each episode, in short."""
+    """Statistics of one number per episode."""
 
     mean: float
     std: float
@@ -41,7 +41,7 @@ class Distribution:
 
     @classmethod
     def of(cls, values: npt.NDArray[Any]) -> Distribution:
-        """Describe at least one value."""
+        """Describe an array of at least one value."""
         values = values.astype(np.float64)
         low, high = float(values.min()), float(values.max())
         edges = _bin_edges(low, high, np.array_equal(values, np.round(values)))
@@ -60,12 +60,12 @@ class Distribution:
 
 @dataclass
 class ColumnSummary:
-    """A leaf of a column: type, shape of a row, and what its numbers are.
+    """Summary of a leaf of a column: type, shape of a row and range of values.
 
     Attributes:
-        minimum, maximum, mean: of all finite numbers; None for text.
-        num_not_finite: NaNs and infinities.
-        counts: value -> how often, of integers with few values.
+        minimum, maximum, mean: over all finite numbers, or None for text.
+        num_not_finite: number of NaN and infinite values.
+        counts: value -> number of occurrences, for integers with few distinct values.
     """
 
     name: str
@@ -80,9 +80,11 @@ class ColumnSummary:
 
 @dataclass
 class Inspection:
-    """What `inspect` shows.
+    """Summary of single-agent data.
 
-    `trajectories` says why there are none, where there are none. `tasks`: task -> number of its episodes.
+    Attributes:
+        trajectories: reason why rows do not form trajectories, or None if they do.
+        tasks: task -> number of its episodes.
     """
 
     description: Description
@@ -104,7 +106,7 @@ class Inspection:
     tasks: dict[str, int] = field(default_factory=dict)
 
     def to_plain(self) -> dict[str, Any]:
-        """Return JSON-able values."""
+        """Return JSON-serialisable values."""
         import dataclasses
 
         return dataclasses.asdict(self)
@@ -112,12 +114,12 @@ class Inspection:
 
 @dataclass
 class AgentsInspection:
-    """What `inspect` shows of several agents.
+    """Summary of multi-agent data.
 
     Attributes:
-        episodes, steps, terminated, truncated, returns, lengths: of env episodes; returns are sums over the agents.
-        modules: agent -> the modules that have acted for it.
-        agents: agent -> what its own episodes are.
+        episodes, steps, terminated, truncated, returns, lengths: about env episodes; returns are summed over agents.
+        modules: agent -> modules that acted for it.
+        agents: agent -> summary of its episodes.
         tasks: task -> number of its env episodes.
     """
 
@@ -134,14 +136,14 @@ class AgentsInspection:
     tasks: dict[str, int]
 
     def to_plain(self) -> dict[str, Any]:
-        """Return JSON-able values."""
+        """Return JSON-serialisable values."""
         import dataclasses
 
         return dataclasses.asdict(self)
 
 
 def inspect_data(config: OfflineConfig) -> Inspection | AgentsInspection:
-    """Read all of `offline.input_` once.
+    """Summarise the data of `offline.input_`.
 
     Raises:
         DataError, ConfigError: see `open_source`.
@@ -171,7 +173,7 @@ def _inspect_agents(recorded: RecordedEnvEpisodes) -> AgentsInspection:
 
 
 def _counted(tasks: Iterable[str | None]) -> dict[str, int]:
-    """Return the number of episodes of each task, in the order of their names."""
+    """Return the number of episodes of each task, sorted by name."""
     return dict(sorted(Counter(task for task in tasks if task is not None).items()))
 
 
@@ -183,7 +185,7 @@ def _inspect_source(source: RecordedSource) -> Inspection:
 
 
 class _Scan:
-    """What is added up over the blocks."""
+    """Statistics accumulated over the blocks."""
 
     def __init__(self) -> None:
         self._returns: list[npt.NDArray[np.float64]] = []
@@ -195,7 +197,7 @@ class _Scan:
         self._tasks: list[str | None] = []
 
     def add(self, block: ColumnBlock) -> None:
-        """Take in a block."""
+        """Add a block."""
         if not self._first:
             self._first = _first_rows(block)
         rewards = np.asarray(block.columns[REWARDS], np.float64)
@@ -217,7 +219,7 @@ class _Scan:
         names.sort(key=lambda name: order.get(name.partition("/")[0], 3))
         without = None
         if not source.has_trajectories:
-            without = "rows have neither eps_id nor t nor end flags: each is an episode of one step"
+            without = "rows have neither eps_id, t nor end flags, so each is an episode of one step"
         return Inspection(
             description=source.description(),
             env_name=source.env_name,
@@ -240,7 +242,7 @@ class _Scan:
 
 
 class _LeafScan:
-    """Numbers of one leaf, added up."""
+    """Statistics accumulated over one leaf."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -251,7 +253,7 @@ class _LeafScan:
         self._counts: dict[int, int] | None = {}
 
     def add(self, leaf: Array) -> None:
-        """Take in rows."""
+        """Add rows."""
         self._dtype, self._shape = leaf.dtype, leaf.shape[1:]
         if leaf.dtype.kind not in "biuf" or leaf.size == 0:
             return
@@ -272,7 +274,7 @@ class _LeafScan:
         self._num += leaf.size
 
     def _count(self, leaf: Array) -> None:
-        """Count how often each value of integers or bools occurs, as long as there are few."""
+        """Count the values of integers or bools, as long as there are few distinct ones."""
         if self._counts is None or leaf.size > 2**22 or self._name == OBS or self._name.startswith(f"{OBS}/"):
             self._counts = None
             return
@@ -280,7 +282,7 @@ class _LeafScan:
         if high - low >= 2**16:
             self._counts = None
             return
-        wide = leaf if leaf.dtype == np.uint64 else leaf.astype(np.int64)  # differences of int8 leave their type
+        wide = leaf if leaf.dtype == np.uint64 else leaf.astype(np.int64)  # differences of int8 would overflow
         counts = np.bincount((wide - wide.dtype.type(low)).astype(np.int64).reshape(-1))
         for value in np.flatnonzero(counts).tolist():
             self._counts[low + value] = self._counts.get(low + value, 0) + int(counts[value])
@@ -288,7 +290,7 @@ class _LeafScan:
             self._counts = None
 
     def summary(self) -> ColumnSummary:
-        """Return what was seen."""
+        """Return the summary of the rows so far."""
         known = self._num > 0
         return ColumnSummary(
             name=self._name,
@@ -324,7 +326,7 @@ def _first_rows(block: ColumnBlock) -> list[dict[str, Any]]:
 
 
 def _short(value: Array) -> Any:
-    """Return the value, or what it is where it is an image."""
+    """Return a small value, or the type and shape of a large one, such as an image."""
     return value.tolist() if value.size <= 16 else f"{value.dtype}{list(value.shape)}"
 
 
@@ -338,6 +340,6 @@ def _bin_edges(low: float, high: float, are_integers: bool) -> npt.NDArray[np.fl
     if are_integers:
         width = max(1.0, math.ceil(width))
     first = math.floor(low / width) * width
-    count = max(1, math.ceil((high - first) / width - 1e-9))  # the last bin has its upper edge
+    count = max(1, math.ceil((high - first) / width - 1e-9))  # the last bin includes its upper edge
     edges: npt.NDArray[np.float64] = first + width * np.arange(count + 1, dtype=np.float64)
     return edges

@@ -1,4 +1,4 @@
-"""The result of `inspect` as a page: tables and a histogram on a terminal, plain text elsewhere."""
+"""Print the result of `inspect`: tables and a histogram on a terminal, plain text elsewhere."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Section = tuple[str, list[tuple[str, str]]]
 
 
 def plain_report(inspection: Inspection | AgentsInspection, width: int) -> str:
-    """Return the page as text without escape sequences or trailing blanks."""
+    """Return the report as text without escape sequences or trailing blanks."""
     import io
 
     from rich.console import Console
@@ -33,7 +33,7 @@ def plain_report(inspection: Inspection | AgentsInspection, width: int) -> str:
 
 
 def print_report(inspection: Inspection | AgentsInspection, console: Console) -> None:
-    """Print the page; tables have lines and colours only where the console is a terminal."""
+    """Print the report. Tables only have lines and colours on a terminal."""
     if isinstance(inspection, Inspection):
         _print_sections(_sections(inspection), console)
         _print_columns(inspection, console)
@@ -93,7 +93,7 @@ def _what_is_recorded(inspection: Inspection) -> list[tuple[str, str]]:
     return [
         ("observations", inspection.observation_space),
         ("actions", inspection.action_space),
-        ("action_logp", "recorded" if inspection.has_action_logp else "not recorded: no off-policy estimates"),
+        ("action_logp", "recorded" if inspection.has_action_logp else "not recorded (needed for off-policy estimates)"),
         ("infos", "recorded" if inspection.has_infos else "none"),
     ]
 
@@ -106,7 +106,7 @@ def _sections_of_agents(inspection: AgentsInspection) -> Iterator[Section]:
     rows = [("episodes", f"{inspection.episodes:,} ({ended})"), ("env steps", f"{inspection.steps:,}")]
     rows += [("return", _describe(inspection.returns)), ("length", _describe(inspection.lengths))]
     rows += _tasks(inspection.tasks)
-    yield "Env episodes, returns of all agents together", rows
+    yield "Env episodes, returns summed over all agents", rows
     yield "Returns", list(_histogram(inspection.returns))
 
 
@@ -120,11 +120,11 @@ def _episode_sections(inspection: Inspection) -> Iterator[Section]:
     rows += [
         ("", f"{count:,} {text}")
         for count, text in (
-            (counts.final_obs_repeated, "terminated without a last observation: the one before is repeated"),
-            (counts.final_steps_dropped, "ended without a last observation: truncated one step earlier"),
-            (counts.trajectories_dropped, "left out: no complete step"),
-            (counts.breaks, "cut where the next row is not the next observation"),
-            (counts.gaps, "cut where a time step is missing"),
+            (counts.final_obs_repeated, "terminated without a final observation: the previous one is repeated"),
+            (counts.final_steps_dropped, "ended without a final observation: truncated one step earlier"),
+            (counts.trajectories_dropped, "left out: they do not contain a complete step"),
+            (counts.breaks, "cut because the next row does not match the next observation"),
+            (counts.gaps, "cut because a time step is missing"),
         )
         if count
     ]
@@ -139,7 +139,7 @@ def _episode_sections(inspection: Inspection) -> Iterator[Section]:
 
 
 def _tasks(tasks: Mapping[str, int]) -> list[tuple[str, str]]:
-    """Return how many episodes are of each task; nothing where none is recorded."""
+    """Return a row with the number of episodes per task, or no row if tasks are not recorded."""
     return [("tasks", ", ".join(f"{task} {count:,}" for task, count in tasks.items()))] if tasks else []
 
 

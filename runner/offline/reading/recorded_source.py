@@ -1,4 +1,4 @@
-"""A source of recorded data: raw rows, blocks of trajectories, or a Ray data set. `open_source` makes it."""
+"""Sources of recorded data, read as raw rows, blocks of trajectories, or a Ray data set. See `open_source`."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 def parquet_dataset(
     config: OfflineConfig, reader: ParquetReader, columns: list[str] | None, options: Mapping[str, Any]
 ) -> Dataset:
-    """Return the rows of Parquet files, which Ray reads in parallel and in their order.
+    """Return the rows of Parquet files, read by Ray in parallel but in order.
 
     Args:
-        config: the `offline` block; its filter and its arguments of reading are applied.
-        reader: of the files.
-        columns: of the files that are read; None: all.
-        options: of `ray.data.read_parquet`; they go before the configured ones.
+        config: the `offline` block with the filter and read arguments.
+        reader: reader of the files.
+        columns: columns to read, or None for all.
+        options: arguments of `ray.data.read_parquet`; they override the configured ones.
     """
     import ray.data
 
@@ -58,13 +58,13 @@ def parquet_dataset(
 def streamed_dataset(
     config: OfflineConfig, read: Callable[[], Iterator[pa.Table]], num_bytes: int | None, options: Mapping[str, Any]
 ) -> Dataset:
-    """Return a data set with one read task, which yields the tables of `read`.
+    """Return a data set with one read task that yields the tables of `read`.
 
     Args:
-        config: the `offline` block; its arguments of reading are applied.
-        read: can be pickled.
-        num_bytes: size of it all, about; None: unknown.
-        options: of `ray.data.read_datasource`; they go before the configured ones.
+        config: the `offline` block with the read arguments.
+        read: returns the tables. Can be pickled.
+        num_bytes: approximate total size, or None if it is unknown.
+        options: arguments of `ray.data.read_datasource`; they override the configured ones.
     """
     import ray.data
     from ray.data import Datasource, ReadTask
@@ -96,7 +96,7 @@ _DIGEST_BYTES = 2**16
 
 @dataclass(frozen=True)
 class Description:
-    """A data set in short, for the record of a run."""
+    """Short description of a data set for the record of a run."""
 
     name: str
     digest: str
@@ -108,19 +108,19 @@ class Description:
 
 @dataclass
 class RecordedSource:
-    """Recorded data: a stream of raw rows, or of blocks of trajectories. Can be pickled.
+    """Recorded data as a stream of raw rows or of blocks of trajectories. Can be pickled.
 
-    `open_source` makes it, once for all that read the same data; `narrowed` and `parts` give sources of less, for
-    which nothing is opened again.
+    Use `open_source` to create one source for all readers of the same data. `narrowed` and `parts` return smaller
+    sources without opening the files again.
 
     Attributes:
         config: the `offline` block.
-        format: what tells rows and files apart, and decodes them.
-        files: what is read; None with a `ray.data` function of the user's choice.
-        reader: of the rows; None: the format has none.
-        spaces: of the environment, or recorded with the data.
-        counts: what reading had to decide so far, in this process.
-        num_rows_read: raw rows that the last stream has given.
+        format: detected format, which decodes the rows.
+        files: input files, or None if a `ray.data` function reads the data.
+        reader: reader of the rows, or None if the format does not have rows.
+        spaces: spaces of the environment or recorded with the data.
+        counts: corrections that reading has made so far, in this process.
+        num_rows_read: number of raw rows returned by the last stream.
     """
 
     config: OfflineConfig
@@ -133,16 +133,16 @@ class RecordedSource:
     _layout: Layout | None = field(default=None, repr=False)
     _first_block: ColumnBlock | None = field(default=None, repr=False)
 
-    # -- what it is ------------------------------------------------------------------------------------------------
+    # -- properties ------------------------------------------------------------------------------------------------
 
     @property
     def env_name(self) -> str | None:
-        """The recorded environment, where it is known."""
+        """Recorded name of the environment, or None if it is unknown."""
         return self.format.env_name
 
     @property
     def has_trajectories(self) -> bool:
-        """Whether rows belong to trajectories; otherwise each is an episode of one step."""
+        """Whether rows form trajectories. If not, each row is an episode of one step."""
         return self.format.has_trajectories
 
     @property
@@ -152,7 +152,7 @@ class RecordedSource:
 
     @property
     def layout(self) -> Layout:
-        """The layout of the decoded columns; of the first block where the files do not say it."""
+        """Layout of the decoded columns, inferred from the first block if it is not recorded."""
         if self.format.layout is not None:
             return self.format.layout
         if self._layout is None:
@@ -161,32 +161,32 @@ class RecordedSource:
 
     @property
     def has_parts(self) -> bool:
-        """Whether each file can be read for itself, and in any order."""
+        """Whether files can be read independently and in any order."""
         return self.format.row is Row.EPISODE and isinstance(self.reader, ParquetReader)
 
     @property
     def may_be_endless(self) -> bool:
-        """Whether a function of the user's yields the episodes, which may never end."""
+        """Whether a user's function yields the episodes, possibly forever."""
         return isinstance(self.format, StreamFormat)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all files; 0 where Ray Data reads them."""
+        """Size of all files in bytes, or 0 if Ray Data reads them."""
         return self.files.num_bytes if self.files is not None else 0
 
     @property
     def where(self) -> str:
-        """The first file, for messages."""
+        """Path of the first file, for messages."""
         return self.files.paths[0] if self.files is not None else named_inputs(self.config)[0]
 
     def schema(self) -> dict[str, str]:
-        """Return column of the files -> its type."""
+        """Return column name -> type, as in the files."""
         if self.reader is not None:
             return {column.name: str(column.type) for column in self.reader.schema}
         return {leaf.column: f"{leaf.dtype}{list(leaf.shape)}" for leaf in self.layout.leaves()}
 
     def description(self) -> Description:
-        """Name, digest, schema, files and size. The digest covers the names, sizes and ends of all files."""
+        """Return name, digest, schema, files and size. The digest covers the names, sizes and ends of all files."""
         paths = named_inputs(self.config)
         if self.files is None:
             digest = hashlib.sha256(repr(paths).encode()).hexdigest()[:16]
@@ -195,7 +195,7 @@ class RecordedSource:
         return Description(name, digest, self.format.name, self.schema(), self.files.paths, self.files.num_bytes)
 
     def beginning(self) -> str | None:
-        """Return a digest of the first episodes and their ids; None of files, which stay as they are."""
+        """Return a digest of the first episodes and their ids, or None for files, which do not change."""
         if self.files is not None:
             return None
         block = self.first_block()
@@ -206,7 +206,7 @@ class RecordedSource:
         return digest.hexdigest()[:16]
 
     def check_spaces(self, observation_space: Any, action_space: Any) -> None:
-        """Refuse data that do not fit these spaces, by the first episodes; raises `DataError`."""
+        """Reject data whose first episodes do not fit these spaces. Raises `DataError`."""
         module = self.format.selection.of_module
         where = self.where if module is None else f"{self.where}, {', '.join(module.agents)}"
         check_spaces(self.first_block(), observation_space, action_space, where)
@@ -214,11 +214,11 @@ class RecordedSource:
     # -- narrower sources ------------------------------------------------------------------------------------------
 
     def narrowed(self, columns: Sequence[str] | None = None, with_infos: bool = True) -> RecordedSource:
-        """Return the source with fewer columns; nothing is opened.
+        """Return the source with fewer columns, without opening the files again.
 
         Args:
-            columns: the extra model outputs that are needed beside `obs`, `actions` and `rewards`; None: all.
-            with_infos: whether infos are read.
+            columns: extra model outputs to read in addition to `obs`, `actions` and `rewards`, or None for all.
+            with_infos: whether to read infos.
         """
         format_ = self.format.narrowed(self.format.selection.narrowed(columns, with_infos))
         selection = format_.selection
@@ -231,20 +231,20 @@ class RecordedSource:
         )
 
     def parts(self) -> list[RecordedSource]:
-        """Return a source for each file; of data that have parts."""
+        """Return one source per file. Requires `has_parts`."""
         assert self.has_parts
         assert isinstance(self.reader, ParquetReader)
         readers = [self.reader.only(number) for number in range(len(self.reader.files.paths))]
         return [replace(self, files=one.files, reader=one, counts=ReadCounts()) for one in readers]
 
     def for_other_processes(self) -> RecordedSource:
-        """Return the source as tasks can read it: rows that Ray Data has read are held in its object store."""
+        """Return a source for other processes. Rows read by Ray Data are kept in its object store."""
         return replace(self, reader=self.reader.held()) if isinstance(self.reader, RayReader) else self
 
     # -- streams ---------------------------------------------------------------------------------------------------
 
     def tables(self) -> Iterator[pa.Table]:
-        """Yield the rows as they are in the files, table by table; of a format without rows as our episodes."""
+        """Yield the tables of raw rows; a format without rows yields tables in the episode format."""
         if self.reader is None:
             yield from self.episode_tables()
         else:
@@ -252,10 +252,10 @@ class RecordedSource:
                 yield table
 
     def blocks(self) -> Generator[ColumnBlock, None, None]:
-        """Return the episodes, in blocks of bounded size; whole trajectories wherever the data allow it.
+        """Yield the episodes in blocks of bounded size, with complete trajectories if possible.
 
         Raises:
-            DataError: data that are damaged, or do not fit the data before; with file, row and column.
+            DataError: the data are damaged or do not match earlier data. Names the file, row and column.
         """
         for block in self.format.blocks(self.files, self._rows(), self.counts):
             chosen = self._of_module(block)
@@ -263,14 +263,14 @@ class RecordedSource:
                 yield chosen
 
     def episode_tables(self) -> Iterator[pa.Table]:
-        """Yield the blocks as tables in the format of episodes."""
+        """Yield the blocks as tables in the episode format."""
         for block in self.blocks():
             yield episodes_to_table(block, layout=layout_of(block, self.spaces, self.env_name))
 
     def first_block(self) -> ColumnBlock:
-        """Return the first episodes, which are read once; raises `DataError` where there are none."""
+        """Return the first episodes, which are read only once. Raises `DataError` if there are none."""
         if self._first_block is None:
-            stream = replace(self, counts=ReadCounts()).blocks()  # what is read once more is counted once
+            stream = replace(self, counts=ReadCounts()).blocks()  # reading these rows again must not count twice
             self._first_block = next(stream, None)
             stream.close()
         if self._first_block is None:
@@ -278,27 +278,27 @@ class RecordedSource:
         return self._first_block
 
     def decode(self, table: pa.Table) -> ColumnBlock:
-        """Return the episodes of one table, of raw rows or as `dataset` gives it.
+        """Decode the episodes of a table of raw rows or of `dataset`.
 
-        Trajectories of raw rows of steps are cut at the table's ends; `dataset` gives whole ones.
+        Trajectories of raw steps are cut at the table's ends. `dataset` returns complete ones.
 
         Raises:
-            DataError: damaged data.
+            DataError: the data are damaged.
         """
         if set(KEYS) <= set(table.column_names):
             return self._of_module(decode_episodes(table, self.layout, DataLocation(), self.counts))
         return self._of_module(self.format.decode(table, DataLocation(row=0), self.counts))
 
     def dataset(self, **options: Any) -> Dataset:
-        """Return the data as a Ray data set, whose blocks `decode` takes: rows are episodes wherever there are any.
+        """Return the data as a Ray data set for `decode`, with one episode per row if possible.
 
-        Rows that stand alone are read in parallel by Ray, columns and filter pushed down: of files, and of a function's
-        data set, whose blocks stay as they are. Rows of steps are put together to whole trajectories first, in one task
-        that streams; so is all that has no rows.
+        Ray reads independent rows in parallel, with columns and filter pushed down. A user function's data set keeps
+        its blocks. Rows that are steps, and formats without rows, are first assembled to complete trajectories in a
+        single streaming task.
 
         Args:
-            options: of `ray.data.read_parquet`, or `override_num_blocks`, `ray_remote_args`, ... of `read_datasource`;
-                a function's data set has its own.
+            options: arguments of `ray.data.read_parquet`, or of `read_datasource` (`override_num_blocks`,
+                `ray_remote_args`, ...). A user function's data set ignores them.
         """
         if self.format.has_whole_rows and isinstance(self.reader, ParquetReader):
             return parquet_dataset(self.config, self.reader, self._file_columns(), options)
@@ -310,7 +310,7 @@ class RecordedSource:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _of_module(self, block: ColumnBlock) -> ColumnBlock:
-        """Return the episodes of the agents that are read for a module; with a single agent all of them."""
+        """Return the episodes of the module's agents, or all in single-agent experiments."""
         module = self.format.selection.of_module
         if module is None or self.format.reads_one_module or not len(block):
             return block

@@ -1,4 +1,4 @@
-"""Open recorded data: `open_source` finds, recognises and checks them; whole env episodes of several agents."""
+"""Open recorded data: find the files, detect the format and check it; also for multi-agent env episodes."""
 
 from __future__ import annotations
 
@@ -55,20 +55,20 @@ def open_source(
     with_infos: bool = True,
     of_module: ModuleAgents | None = None,
 ) -> RecordedSource:
-    """Find and check recorded data; nothing is trained before.
+    """Find and check recorded data before training starts.
 
     Args:
         config: the `offline` block.
-        spaces: of the environment, which the data must fit; None: they are not compared.
-        columns: the extra model outputs that are needed beside `obs`, `actions` and `rewards` (the latter is then
-            needed only if it is named); None: all. `input_read_method_kwargs.columns` narrows further.
-        with_infos: whether infos are read.
-        of_module: whose episodes are read, in experiments with several agents.
+        spaces: spaces of the environment, which the data must fit. None skips the comparison.
+        columns: extra model outputs to read in addition to `obs`, `actions` and `rewards`, or None for all. If given,
+            `rewards` may be missing unless it is named. `input_read_method_kwargs.columns` narrows further.
+        with_infos: whether to read infos.
+        of_module: agents whose episodes are read, in multi-agent experiments.
 
     Raises:
-        DataError: a path is missing, a folder has no data, files are damaged, formats are mixed, columns are missing,
-            rewards are not finite, spaces do not fit.
-        ConfigError: options that do not go together, an unknown file system or function.
+        DataError: a path is missing, a folder does not contain data, files are damaged, formats are mixed, columns are
+            missing, rewards are not finite, or spaces do not fit.
+        ConfigError: options are inconsistent, or a file system or function does not exist.
     """
     data = open_raw_data(config)
     if of_module is not None:
@@ -85,7 +85,7 @@ def open_source(
 
 
 def open_raw_data(config: OfflineConfig) -> RawData:
-    """Find the files of recorded data, before anybody knows their format; raises as `open_source` does."""
+    """Find the files of recorded data without detecting their format. Raises the errors of `open_source`."""
     _check_options(config)
     input_files.allow(config.input_max_unpacked_ratio)
     is_stream = isinstance(config.input_, Mapping)
@@ -96,7 +96,7 @@ def open_raw_data(config: OfflineConfig) -> RawData:
 
 
 def is_read_by_ray(config: OfflineConfig) -> bool:
-    """Return whether a `ray.data` function of the user's choice reads the data, which takes a cluster."""
+    """Return whether a `ray.data` function reads the data, which needs a cluster."""
     return config.input_read_method not in ("auto", *_KIND_OF_METHOD)
 
 
@@ -108,7 +108,7 @@ def _find_files(config: OfflineConfig) -> InputFiles:
 
 
 def _source_of(data: RawData, selection: Selection, spaces: Spaces) -> RecordedSource:
-    """Tell the format and take what the data say about themselves."""
+    """Detect the format and read the recorded metadata."""
     format_class = StreamFormat if isinstance(data.config.input_, Mapping) else find_format(data)
     reader = format_class.reader_of(data)
     _check_filter(data.config, format_class, reader)
@@ -118,47 +118,48 @@ def _source_of(data: RawData, selection: Selection, spaces: Spaces) -> RecordedS
 
 
 def _check_options(config: OfflineConfig) -> None:
-    """Refuse options that contradict each other."""
+    """Reject options that contradict each other."""
     if config.input_read_episodes and config.input_read_sample_batches:
-        what = "rows are either episodes or SampleBatches"
-        raise DataError([Problem(what, "offline.input_read_sample_batches", "true", "one of both is false")])
+        what = "rows are either episodes or SampleBatches, not both"
+        fix = "set one of input_read_episodes and input_read_sample_batches to false"
+        raise DataError([Problem(what, "offline.input_read_sample_batches", "true", fix=fix)])
 
 
 def _check_flags(config: OfflineConfig, found: type[RecordedFormat], where: str) -> None:
-    """Refuse a configuration that says the rows are something else than they are."""
+    """Reject options that contradict the format of the data."""
     problem: tuple[str, str, str] | None = None
     if config.input_read_sample_batches and found.row is not Row.BATCH:
-        problem = ("input_read_sample_batches", "true", "these data are no SampleBatches")
+        problem = ("input_read_sample_batches", "true", "these data are not SampleBatches")
     elif config.input_read_episodes is True and found.row in (Row.STEP, Row.BATCH):
-        problem = ("input_read_episodes", "true", "the rows of these data are no episodes")
+        problem = ("input_read_episodes", "true", "the rows of these data are not episodes")
     elif config.input_read_episodes is False and found.row is Row.EPISODE:
         problem = ("input_read_episodes", "false", "the rows of these data are episodes")
     mapping = {name: column for name, column in config.input_read_schema.items() if name != column}
     if mapping and found.row is not Row.STEP:
-        what = f"data of the format {found.name} have no columns to be named: {where}"
+        what = f"columns of the format {found.name} cannot be renamed: {where}"
         raise DataError([Problem(what, "offline.input_read_schema", str(mapping), "{}")])
     if problem is not None:
         name, got, what = problem
-        expected = f"leave it out: it is seen from the files ({found.name})"
-        raise DataError([Problem(f"{what}: {where}", f"offline.{name}", got, expected)])
+        fix = f"remove this option: the format is detected from the files ({found.name})"
+        raise DataError([Problem(f"{what}: {where}", f"offline.{name}", got, fix=fix)])
 
 
 def _check_filter(config: OfflineConfig, found: type[RecordedFormat], reader: RawReader | None) -> None:
-    """Refuse a row filter where none can be applied."""
+    """Reject a row filter that cannot be applied."""
     is_filtered = reader is not None and reader.row_filter is not None
     if config.input_read_method_kwargs.get("filter") is not None and not is_filtered:
         where = "offline.input_read_method_kwargs.filter"
-        raise DataError([Problem(f"data of the format {found.name} are read without a filter", where)])
+        raise DataError([Problem(f"a filter is not supported for data of the format {found.name}", where)])
 
 
-# Larger data, and data on other machines, are not read to count their episodes and steps.
+# The episodes and steps of larger data, and of data on other machines, are not counted.
 _MAX_COUNTED_BYTES = 2**30
 
 _log = logging.getLogger(__name__)
 
 
 def data_set_of(source: RecordedSource, context: Context) -> DataSet:
-    """Return what a source names, with counts where reading them is cheap."""
+    """Describe a source for the record of a run, with counts if they are cheap to compute."""
     described, files = source.description(), source.files
     profile: dict[str, str | int] = {"format": described.format}
     if files is not None:
@@ -168,23 +169,23 @@ def data_set_of(source: RecordedSource, context: Context) -> DataSet:
 
 
 def data_set_of_config(offline: OfflineConfig, context: Context) -> DataSet:
-    """Return what the configuration alone says, for data that the user's own code reads."""
+    """Describe the data by the configuration alone, if the user's code reads them."""
     kind, place = _place(offline)
     return DataSet(_name(offline), hashlib.sha256(repr(place).encode()).hexdigest()[:16], context, kind, place)
 
 
 def recorded_data_set(source: RecordedSource | None, offline: OfflineConfig, context: Context) -> DataSet:
-    """Return `data_set_of` where there is a source and it can still be read, else `data_set_of_config`."""
+    """Return `data_set_of` if the source can still be read, else `data_set_of_config`."""
     if source is not None:
         try:
             return data_set_of(source, context)
-        except Exception:  # for the record only: reading them for training says what is wrong
-            _log.exception("the recorded data could not be described")
+        except Exception:  # only for the record: training reports the error
+            _log.exception("could not describe the recorded data")
     return data_set_of_config(offline, context)
 
 
 def start_text(config: ExperimentConfig, source: RecordedSource | None) -> str:
-    """Return what is waited for while a run on recorded data is built."""
+    """Return the progress message shown while a run on recorded data is built."""
     offline, num_runners = config.offline, config.evaluation.evaluation_num_env_runners
     with_runners = num_runners > 0 and config.evaluation.evaluation_interval is not None and config.engine != "inline"
     runners = f"starting {num_runners} evaluation runner{'' if num_runners == 1 else 's'}, " if with_runners else ""
@@ -202,14 +203,14 @@ def _name(offline: OfflineConfig) -> str:
 
 
 def _are_files(offline: OfflineConfig) -> bool:
-    """Whether `offline.input_` is paths: neither a function, nor what a function takes in their place, such as SQL."""
+    """Return whether `offline.input_` holds paths, and not a function or another argument, such as SQL."""
     if isinstance(offline.input_, Mapping):
         return False
     return not is_read_by_ray(offline) or find_read_function(offline.input_read_method).is_of_files
 
 
 def _place(offline: OfflineConfig) -> tuple[str, dict[str, Any]]:
-    """Return type and address as MLflow has them."""
+    """Return type and address in MLflow's terms."""
     paths = named_inputs(offline)
     if not _are_files(offline):
         return "code", {"tags": {"input": paths[0], "input_read_method": offline.input_read_method}}
@@ -243,12 +244,12 @@ _OF_ENV = (EPS_ID, LENGTH, "terminated", "truncated")
 
 @dataclass(frozen=True)
 class RecordedEnvEpisodes:
-    """Files of env episodes.
+    """Files of multi-agent env episodes.
 
     Attributes:
         config: the `offline` block.
-        files, reader: what is read.
-        layouts: agent -> the layout of its columns.
+        files, reader: the files and their reader.
+        layouts: agent -> layout of its columns.
     """
 
     config: OfflineConfig
@@ -258,26 +259,26 @@ class RecordedEnvEpisodes:
 
     @property
     def env_name(self) -> str | None:
-        """The recorded environment, where it is known."""
+        """Recorded name of the environment, or None if it is unknown."""
         return next((layout.env_name for layout in self.layouts.values()), None)
 
     @property
     def spaces(self) -> dict[str, Spaces]:
-        """Agent -> its spaces, as recorded."""
+        """Agent -> its recorded spaces."""
         return {agent: layout.spaces for agent, layout in self.layouts.items()}
 
     def source_of(self, agent: str) -> RecordedSource:
-        """Return the episodes of one agent; raises `DataError` as `open_source` does."""
+        """Return the episodes of one agent. Raises the errors of `open_source`."""
         others = tuple(other for other in self.layouts if other != agent)
         return open_source(self.config, of_module=ModuleAgents(agent, (agent,), others))
 
     def ends(self) -> Iterator[EnvEpisodes]:
-        """Yield the env episodes without their agents."""
+        """Yield the env episodes without the agents' episodes."""
         for table, place in self.reader.tables([*_OF_ENV, TASK]):
             yield _env_episodes(table, [], place)
 
     def episodes(self, counts: ReadCounts) -> Iterator[EnvEpisodes]:
-        """Yield the env episodes, in blocks of bounded size; raises `DataError` for damaged data."""
+        """Yield the env episodes in blocks of bounded size. Raises `DataError` if the data are damaged."""
         for table, place in self.reader.tables():
             blocks = [
                 block
@@ -287,12 +288,12 @@ class RecordedEnvEpisodes:
             yield _env_episodes(table, blocks, place)
 
     def returns(self) -> Iterator[pa.ChunkedArray]:
-        """Yield the sums of the rewards of all agents in each env episode."""
+        """Yield the return of each env episode, summed over the agents."""
         for table, _ in self.reader.tables(["episode_return"]):
             yield table["episode_return"]
 
     def modules_of(self, agent: str) -> list[str]:
-        """Return the modules that have acted for an agent, in the order of their first episodes."""
+        """Return the modules that acted for an agent, in order of first appearance."""
         name = f"{agent_prefix(agent)}{MODULE_ID}"
         found: dict[str, None] = {}
         for table, _ in self.reader.tables([name]):
@@ -302,7 +303,7 @@ class RecordedEnvEpisodes:
 
 
 def open_env_episodes(config: OfflineConfig) -> RecordedEnvEpisodes | None:
-    """Open `offline.input_` if it has env episodes of several agents; None: it has others.
+    """Open `offline.input_` if it holds multi-agent env episodes; otherwise return None.
 
     Raises:
         DataError, ConfigError: see `open_source`.

@@ -1,4 +1,4 @@
-"""Train batches out of train rows: of a Ray data set, or of a function that samples them."""
+"""Read train batches from a Ray data set of train rows, or from a function that samples them."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ Rows = Mapping[str, Any]
 def passes(
     rows: Dataset | DataIterator, rows_per_batch: int, options: Mapping[str, Any]
 ) -> Generator[tuple[Rows, bool], None, None]:
-    """Yield batches of train rows without end, and whether each is the last one of a pass.
+    """Yield batches of train rows endlessly, each with a flag for the last batch of a pass.
 
     Args:
         rows: train rows.
-        rows_per_batch: of one update.
-        options: of `iter_batches`.
+        rows_per_batch: rows per update.
+        options: arguments of `iter_batches`.
 
     Raises:
-        ConfigError: there is no batch in a pass.
+        ConfigError: a pass does not contain a batch.
     """
     options = {"prefetch_batches": _PREFETCHED_BATCHES, **options}
     while True:
@@ -47,11 +47,9 @@ def passes(
         with pipeline_errors(), native_messages_to_log():
             current: Rows | None = next(batches, None)
         if current is None:
-            what = f"the recorded data have no train batch of {rows_per_batch} rows for each learner"
-            expected = (
-                "more data, a smaller algorithm.train_batch_size_per_learner, or no iter_batches_kwargs.drop_last"
-            )
-            raise ConfigError([Problem(what, "offline.input_", expected=expected)])
+            what = f"the recorded data are too small for a train batch of {rows_per_batch} rows for each learner"
+            fix = "use more data, reduce algorithm.train_batch_size_per_learner, or unset iter_batches_kwargs.drop_last"
+            raise ConfigError([Problem(what, "offline.input_", fix=fix)])
         while current is not None:
             with pipeline_errors():
                 following: Rows | None = next(batches, None)
@@ -60,10 +58,10 @@ def passes(
 
 
 def train_batch(rows: Rows, device: torch.device, ends_pass: bool, module_id: str = DEFAULT_MODULE_ID) -> TrainBatch:
-    """Return the batch of a module's train rows, column -> (B, ...) array as a pre-learner makes them."""
+    """Return the batch of a module's train rows, given as column -> array (B, ...) from a pre-learner."""
 
     def on_device(column: npt.NDArray[Any]) -> Tensor:
-        # Arrays in Ray's object store are read-only, which torch has no notion of.
+        # Arrays in Ray's object store are read-only, which torch does not support.
         return torch.from_numpy(np.require(column, requirements="W")).to(device, non_blocking=True)
 
     rows, reported = without_metrics(rows)
@@ -75,14 +73,14 @@ def train_batch(rows: Rows, device: torch.device, ends_pass: bool, module_id: st
 
 @dataclass(frozen=True)
 class RayBatchReader:
-    """The train batches of one learner; can be sent to its process.
+    """Train batches of one learner. Can be sent to its process.
 
     Attributes:
-        rows: train rows: a data set, or a learner's share of one (`Dataset.streaming_split`).
-        rows_per_batch: of one update.
-        num_to_skip: batches that were learned from before.
-        options: of `iter_batches`.
-        module_id: the module that the rows are for.
+        rows: train rows, as a data set or as a learner's share of one (`Dataset.streaming_split`).
+        rows_per_batch: rows per update.
+        num_to_skip: batches used before an interruption.
+        options: arguments of `iter_batches`.
+        module_id: module that learns from the rows.
     """
 
     rows: Dataset | DataIterator
@@ -92,24 +90,24 @@ class RayBatchReader:
     module_id: str = DEFAULT_MODULE_ID
 
     def batches(self, device: torch.device) -> Generator[TrainBatch, None, None]:
-        """Return batches on the device without end; a pass that is over begins again."""
+        """Yield batches on the device endlessly, pass after pass."""
         for number, (rows, ends_pass) in enumerate(passes(self.rows, self.rows_per_batch, self.options)):
             if number >= self.num_to_skip:
                 yield train_batch(rows, device, ends_pass, self.module_id)
 
 
 class SampledBatches:
-    """The train batches that an `OfflineData.sample` of the user's own gives.
+    """Train batches from a user-defined `OfflineData.sample`.
 
     Args:
         sample: (number of rows) -> train rows.
-        rows_per_batch: of one update.
-        num_to_skip: batches that were learned from before.
-        beginning: digest of the first batch of the run that is resumed; None: unknown.
-        name: of what samples, for messages.
+        rows_per_batch: rows per update.
+        num_to_skip: batches used before an interruption.
+        beginning: digest of the first batch before an interruption, or None.
+        name: name of the class that samples, for messages.
 
     Attributes:
-        beginning: digest of the first batch; None before it.
+        beginning: digest of the first batch, or None if it has not been sampled.
     """
 
     def __init__(
@@ -120,10 +118,10 @@ class SampledBatches:
         self.beginning = beginning
 
     def batches(self, device: torch.device) -> Generator[TrainBatch, None, None]:
-        """Return batches on the device without end.
+        """Yield batches on the device endlessly.
 
         Raises:
-            ConfigError: rows that are no train batch, or others than they were before an interruption.
+            ConfigError: rows are not a valid train batch, or differ from the rows before an interruption.
         """
         for number in itertools.count():
             rows = self._rows()
@@ -137,11 +135,11 @@ class SampledBatches:
         try:
             flat = flat_columns(rows)
             if not flat or not nested.row_count(flat):
-                raise ValueError("it is empty")
+                raise ValueError("it does not contain any rows")
             nested.check_columns(flat)
         except (AttributeError, TypeError, ValueError) as error:
-            what = f"sample of {self._name} gives no train batch: {error}"
-            expected = "column -> (B, ...) array, as many rows in each"
+            what = f"sample of {self._name} does not return a train batch: {error}"
+            expected = "column -> array (B, ...), with the same number of rows in each"
             raise ConfigError([Problem(what, "offline.offline_data_class", type(rows).__name__, expected)]) from error
         return flat
 
@@ -151,7 +149,7 @@ class SampledBatches:
             digest.update(name.encode() + np.ascontiguousarray(rows[name]).tobytes())
         found = digest.hexdigest()[:16]
         if self.beginning not in (None, found):
-            what = f"sample of {self._name} does not give the rows that it gave before: a run cannot go on in them"
-            expected = "random numbers that follow from config.seed; or resume RUN_DIR --module-only"
-            raise ConfigError([Problem(what, "offline.offline_data_class", expected=expected)])
+            what = f"sample of {self._name} does not return the same rows as before, so the run cannot resume"
+            fix = "derive its random numbers from config.seed, or resume RUN_DIR --module-only"
+            raise ConfigError([Problem(what, "offline.offline_data_class", fix=fix)])
         self.beginning = found

@@ -1,4 +1,4 @@
-"""The data set of an experiment with several agents: a pipeline for each module, from its agents' rows."""
+"""Recorded data of multi-agent experiments, with one pipeline per module for the rows of its agents."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from runner.pipelines.custom_metrics import ReducedMetrics, merge_metrics
 
 
 class OfflineDataOfModules(OfflineData):
-    """Recorded data of several modules; each has a pipeline of its own.
+    """Recorded data of several modules, each with a separate pipeline.
 
     Args:
         config: the experiment.
-        modules: module id -> the pipeline from its agents' rows, connected.
+        modules: module id -> connected pipeline of its agents' rows.
     """
 
     def __init__(self, config: ExperimentConfig, modules: Mapping[str, OfflineData]) -> None:
@@ -31,7 +31,7 @@ class OfflineDataOfModules(OfflineData):
         self._note_shared_state()
 
     def readers(self, num_learners: int) -> Sequence[BatchReader]:
-        """Return what each of the learners reads: `train_batch_size_per_learner` rows of each module."""
+        """Return one reader per learner; batches have `train_batch_size_per_learner` rows of each module."""
         by_module = {module_id: data.readers(num_learners) for module_id, data in self._modules.items()}
         return [
             ReaderOfModules({module_id: readers[number] for module_id, readers in by_module.items()})
@@ -45,7 +45,7 @@ class OfflineDataOfModules(OfflineData):
         return is_due
 
     def metrics(self) -> Mapping[str, float | int | None]:
-        """Return the sums over the modules; None where one of them is not known."""
+        """Return the metrics summed over the modules, or None if one of them is unknown."""
         every = [data.metrics() for data in self._modules.values()]
         values = {name: [metrics[name] for metrics in every] for name in every[0]}
         return {name: None if None in of_all else sum(filter(None, of_all)) for name, of_all in values.items()}
@@ -70,7 +70,7 @@ class OfflineDataOfModules(OfflineData):
             data.set_weights(weights)
 
     def get_state(self) -> dict[str, Any]:
-        """See `OfflineData`; by module."""
+        """Return the state of all modules; see `OfflineData`."""
         modules = {module_id: data.get_state() for module_id, data in self._modules.items()}
         return {"num_batches": self.num_batches, "shared": dict(self.shared_state), "modules": modules}
 
@@ -86,18 +86,18 @@ class OfflineDataOfModules(OfflineData):
 
 @dataclass(frozen=True)
 class ReaderOfModules:
-    """The train batches of one learner, which have the rows of each module.
+    """Train batches of one learner with rows of every module.
 
-    A batch counts as many env steps as the module has rows that has most. A pass is over when each module's is.
+    The number of env steps of a batch is the largest one of its modules. A pass ends when the passes of all modules do.
 
     Attributes:
-        readers: module id -> what its rows come from.
+        readers: module id -> reader of its rows.
     """
 
     readers: Mapping[str, BatchReader]
 
     def batches(self, device: torch.device) -> Generator[TrainBatch, None, None]:
-        """Return batches on the device without end."""
+        """Yield batches on the device endlessly."""
         streams = {module_id: reader.batches(device) for module_id, reader in self.readers.items()}
         ended: set[str] = set()
         try:

@@ -1,4 +1,4 @@
-"""Recorded data from files to train batches: a Ray Data pipeline, read -> pre-learner -> iteration."""
+"""Turn recorded data into train batches with Ray Data: read files, apply pre-learners, iterate over batches."""
 
 from __future__ import annotations
 
@@ -51,32 +51,32 @@ from runner.pipelines.train_batch_connectors import AddInfosFromEpisodesToTrainB
 if TYPE_CHECKING:
     from ray.data import Dataset
 
-# What data in memory are cut into: parts of so many train batches, which are shuffled.
+# Size of the shuffled blocks of data in memory, in train batches.
 _BATCHES_OF_BLOCK = 8
 _SMALLEST_BLOCK = 2**16
 
 
 class OfflineData(Part):
-    """The data set of an experiment; subclass it for a pipeline of your own (`offline.offline_data_class`).
+    """Recorded data of an experiment; derive from it to write your own pipeline (`offline.offline_data_class`).
 
-    A subclass sets `data` in its constructor, a Ray data set of raw rows for the pre-learners, and leaves the rest
-    as it is; or overrides `sample`, which gives the train rows of each update.
+    A subclass sets `data` in its constructor: a Ray data set of raw rows for the pre-learners. Alternatively, it
+    overrides `sample`, which returns the train rows of each update.
 
     Args:
         config: the experiment.
-        source: what `offline.input_` names, where it is open already; None: it is opened here.
-        module_id: the module that learns from it.
-        num_pipelines: how many modules have a pipeline; their pre-learners share a CPU.
+        source: the opened source of `offline.input_`, or None to open it here.
+        module_id: module that learns from the data.
+        num_pipelines: number of modules with a pipeline; their pre-learners share a CPU.
 
     Attributes:
-        data: raw rows, one pass over them.
+        data: raw rows of one pass.
         decode: Arrow table of raw rows -> column block; None if the pre-learner maps rows itself.
-        source: what `offline.input_` names; None in subclasses that read by themselves.
-        shared_state: module id -> connector name -> what connectors have learned from the observations.
-        num_batches: that each learner has learned from.
+        source: source of `offline.input_`; None in subclasses that read the data themselves.
+        shared_state: module id -> connector name -> state learned from the observations.
+        num_batches: number of batches that each learner has used.
 
     Raises:
-        ConfigError: the data are not there, not readable, or not what their schema says.
+        ConfigError: the data are missing, not readable, or do not match their schema.
     """
 
     data: Dataset
@@ -90,7 +90,7 @@ class OfflineData(Part):
     _monitor: PipelineMonitor | None = None
     _pass_over_rows: Iterator[tuple[Rows, bool]] | None = None
     _sampled: SampledBatches | None = None
-    _beginning: str | None = None  # digest of the first rows, before an interruption
+    _beginning: str | None = None  # digest of the first rows before an interruption
 
     name, settings_key = RECORDED_DATA, "offline"
 
@@ -114,11 +114,11 @@ class OfflineData(Part):
     # -- the pipeline ----------------------------------------------------------------------------------------------
 
     def connect(self, spec: PreLearnerSpec, board: ModuleBoard | None) -> None:
-        """Put the pre-learners behind the raw rows, and materialise what the configuration says.
+        """Apply the pre-learners to the raw rows, and materialise the data if configured.
 
         Args:
             spec: makes module and learner pipeline in the workers.
-            board: newest module parameters, for pipelines that read the module.
+            board: newest module parameters, for pipelines that use the module.
 
         Raises:
             ConfigError: the data do not fit the environment's spaces.
@@ -155,7 +155,7 @@ class OfflineData(Part):
         self._monitor = PipelineMonitor(self._mapped)
 
     def _leave_out_unread(self, source: RecordedSource, parts: PreLearnerParts) -> None:
-        """Read neither infos nor extra model outputs that nothing asks for; parts of the user's own may ask for any."""
+        """Skip unused infos and extra model outputs. User-defined parts may use any, so nothing is skipped for them."""
         connectors = [*parts.env_to_module, *parts.learner_pipeline]
         theirs = [type(part).__module__ for part in connectors if not type(part).__module__.startswith("runner.")]
         if theirs or self._prelearner_class is not OfflinePreLearner or self.config.offline.prelearner_buffer_class:
@@ -177,7 +177,7 @@ class OfflineData(Part):
         return found
 
     def _raw_rows(self) -> Dataset:
-        """Return one pass over the raw rows, or as many as a stream has."""
+        """Return one pass over the raw rows, or all passes of a stream."""
         offline = self.config.offline
         if offline.materialize_data:
             parts = parts_in_memory(self.data, self._rows_per_call)
@@ -188,13 +188,13 @@ class OfflineData(Part):
         if offline.materialize_mapped_data or self.source is None:
             return self.data
         if self.source.may_be_endless:
-            with limited_stream(_SMALLEST_BLOCK):  # a block is handed on when it is full
+            with limited_stream(_SMALLEST_BLOCK):  # a block is passed on when it is full
                 return endless_dataset(self.source.episode_tables)
         return repeated_dataset(source_parts(self.source), self.config.seed)
 
     @cached_property
     def _rows_per_call(self) -> int | None:
-        """Rows that a pre-learner gets at a time; None: whole blocks."""
+        """Rows that a pre-learner receives per call, or None for complete blocks."""
         offline = self.config.offline
         if offline.input_read_batch_size is not None or not offline.materialize_data or self.source is None:
             return offline.input_read_batch_size
@@ -205,17 +205,17 @@ class OfflineData(Part):
         return _BATCHES_OF_BLOCK * self.config.algorithm.train_batch_size_per_learner
 
     def sample(self, num_samples: int) -> Mapping[str, Any]:
-        """Return the train rows of the next update; override it for rows of your own.
+        """Return the train rows of the next update; override it to sample rows yourself.
 
-        It is called in the process of the run, by which a single learner learns (`learners.num_learners=0`). A resumed
-        run calls it as often as before and drops what it gives, and is refused where the first rows are others than
-        they were: random numbers must follow from `config.seed`.
+        It is called in the run's process, with a single learner (`learners.num_learners=0`). A resumed run repeats the
+        earlier calls and drops their rows. It stops with an error if the first rows differ from before, so derive
+        random numbers from `config.seed`.
 
         Args:
-            num_samples: rows, one an env step, that a batch should have.
+            num_samples: rows of a batch, one per env step.
 
         Returns:
-            Column -> (B, ...) array, or nested mapping of arrays, of the columns that module and loss read.
+            Column -> array (B, ...) or nested mapping of arrays, with the columns that module and loss read.
         """
         if self._pass_over_rows is None:
             self._pass_over_rows = passes(self._mapped, num_samples, self._iteration_options)
@@ -223,7 +223,7 @@ class OfflineData(Part):
         return rows
 
     def readers(self, num_learners: int) -> Sequence[BatchReader]:
-        """Return what each of the learners reads; `train_batch_size_per_learner` env steps are a batch."""
+        """Return one reader per learner, with batches of `train_batch_size_per_learner` env steps."""
         if self._samples_itself:
             self._pass_over_rows = None
             arguments = (self._rows_per_batch, self.num_batches, self._beginning, type(self).__name__)
@@ -242,15 +242,15 @@ class OfflineData(Part):
         return type(self).sample is not OfflineData.sample
 
     def _check_sampling(self) -> None:
-        """Refuse what a `sample` of the user's own does not go with."""
-        name = f"{type(self).__name__} has its own sample, which"
+        """Reject options that a user-defined `sample` does not support."""
+        name = f"{type(self).__name__} overrides sample, which"
         if self.config.learners.num_learners > 0:
             got = str(self.config.learners.num_learners)
-            what = f"{name} is called in the process of the run"
+            what = f"{name} only works with a single learner in the run's process"
             raise ConfigError([Problem(what, "learners.num_learners", got, "0")])
         if self.config.offline.dataset_num_iters_per_learner is None:
             where = "offline.dataset_num_iters_per_learner"
-            raise ConfigError([Problem(f"{name} has no passes", where, "null", "1 or more")])
+            raise ConfigError([Problem(f"{name} does not end a pass over the data", where, "null", "1 or more")])
 
     @property
     def _iteration_options(self) -> dict[str, Any]:
@@ -261,21 +261,21 @@ class OfflineData(Part):
 
     @property
     def _rows_per_batch(self) -> int:
-        """Env steps of a batch; with memory, sequences that may hold as many."""
+        """Rows per batch: env steps, or the number of sequences that hold that many env steps in a recurrent module."""
         module = self.config.module
         per_row = module.max_seq_len if module.use_lstm or module.use_gru else 1
         return max(1, self.config.algorithm.train_batch_size_per_learner // per_row)
 
-    # -- what was learned from -----------------------------------------------------------------------------------------
+    # -- progress --------------------------------------------------------------------------------------------------
 
     def num_until_synch(self, most: int | None) -> int | None:
-        """Return how many updates of `most` may be done before the pre-learners are due for the newest weights."""
+        """Return the number of updates, at most `most`, before the pre-learners need the newest weights."""
         if not self.follows_module:
             return most
         return self._until_synch if most is None else min(most, self._until_synch)
 
     def count(self, num_batches: int, ends_pass: bool) -> bool:
-        """Count batches that each learner has learned from; returns whether the pre-learners are due for weights."""
+        """Count the batches used by each learner. Return whether the pre-learners need the newest weights."""
         is_due = self.follows_module and num_batches == self._until_synch
         self.num_batches += num_batches
         if ends_pass and self._monitor is not None:
@@ -287,27 +287,26 @@ class OfflineData(Part):
         period = self.config.offline.prelearner_module_synch_period
         return period - self.num_batches % period
 
-    # -- what it is doing ------------------------------------------------------------------------------------------
+    # -- metrics ---------------------------------------------------------------------------------------------------
 
     def metrics(self) -> Mapping[str, float | int | None]:
-        """Return the metrics under `offline_data/`, of the time since the last call; empty in a pipeline of another
-        kind."""
+        """Return the metrics under `offline_data/` since the last call; empty for user-defined pipelines."""
         return {} if self._monitor is None else self._monitor.progress()
 
-    # -- as a part of a run ----------------------------------------------------------------------------------------
+    # -- part of a run ---------------------------------------------------------------------------------------------
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What the state depends on: how data are read, not how they are recorded."""
+        """Settings that the state depends on: how data are read, but not how they are recorded."""
         return settings_of_reading(asdict(self.config.offline))
 
     @property
     def follows_module(self) -> bool:
-        """Whether the pre-learners want to know the module's newest parameters."""
+        """Whether the pre-learners use the module's newest parameters."""
         return self._board is not None
 
     def use_shared_state(self, shared_state: Mapping[str, Any]) -> None:
-        """Let connectors go on with what they knew in a checkpoint, or in the run that a module is loaded from."""
+        """Restore the connectors' state from a checkpoint or from the run of a loaded module."""
         mine = self.shared_state
         state = {**mine, **{id_: {**mine.get(id_, {}), **connectors} for id_, connectors in shared_state.items()}}
         if not nested.equal(dict(mine), state):
@@ -315,12 +314,12 @@ class OfflineData(Part):
             self.connect(self._spec.with_shared_state(state), self._board)
 
     def set_weights(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
-        """Let the pre-learners work with these parameters, if their pipeline reads the module."""
+        """Send these parameters to the pre-learners if their pipeline uses the module."""
         if self._board is not None:
             self._board.post(weights[self.module_id])
 
     def get_state(self) -> dict[str, Any]:
-        """Return how many batches have been learned from, and the parameters that the pre-learners work with."""
+        """Return the number of used batches and the parameters that the pre-learners use."""
         posted = None if self._board is None else self._board.posted
         module = {} if posted is None else {"module": posted.copy()}
         beginning = None if self.source is None else self.source.beginning()
@@ -330,23 +329,23 @@ class OfflineData(Part):
         return {"num_batches": self.num_batches, "shared": dict(self.shared_state), **known, **module}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Skip the batches that were learned from before; for `readers` that are made afterwards.
+        """Make later `readers` skip the batches used before.
 
         Raises:
-            ConfigError: what is no file does not begin as it did, so that nobody can tell where to go on.
+            ConfigError: a stream or query starts with other rows than before, so the position cannot be found.
         """
         if self._samples_itself:
             self._beginning = state.get("beginning")
         elif self.source is not None and state.get("beginning") not in (None, self.source.beginning()):
-            what = "these data do not begin as they did when the checkpoint was written: a run cannot go on in them"
-            expected = "episodes that are the same each time, their id_ too; or resume RUN_DIR --module-only"
-            raise ConfigError([Problem(what, "offline.input_", self.source.where, expected)])
+            what = "these data start differently than when the checkpoint was written, so the run cannot resume"
+            fix = "make the function yield the same episodes with the same id_, or resume RUN_DIR --module-only"
+            raise ConfigError([Problem(what, "offline.input_", self.source.where, fix=fix)])
         self.num_batches = int(state["num_batches"])
-        if self._board is not None and "module" in state:  # newer parameters of the learner follow when they are due
+        if self._board is not None and "module" in state:  # the learner's newer parameters follow at the next update
             self._board.post(np.asarray(state["module"], np.float32))
 
     def close(self) -> None:
-        """Let go of the data; Ray frees them with the last reference."""
+        """Release the data; Ray frees them with the last reference."""
         self._monitor = None
         self._board = None
         mapped, self._mapped = self._mapped, None

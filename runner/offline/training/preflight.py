@@ -1,4 +1,4 @@
-"""Check recorded data against the experiment that will learn from them, before anything is started."""
+"""Check recorded data against the experiment before it starts."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 
 def statistics_of(source: RecordedSource, env_to_module: EnvToModulePipeline, module: RLModule) -> dict[str, Any]:
-    """Return connector name -> its state after one pass over all observations, the last one of each episode included.
+    """Return connector name -> state after one pass over all observations, including the final ones.
 
     Args:
-        source: of the data.
-        env_to_module: stays as it is; its connectors begin with what they know.
-        module: what connectors are given as such.
+        source: source of the data.
+        env_to_module: pipeline with the initial states; it is not modified.
+        module: module passed to the connectors.
 
     Raises:
-        DataError: damaged data.
+        DataError: the data are damaged.
     """
     learning = copy.deepcopy(env_to_module)
     connectors = list(learning.single_connectors())
@@ -51,7 +51,7 @@ def statistics_of(source: RecordedSource, env_to_module: EnvToModulePipeline, mo
     return learning.merge_states([learning.get_state()])
 
 
-# Data of up to so many bytes are read once; of larger ones, up to the second number, ids, time steps and rewards are.
+# Smaller data are read completely. Up to the second size, only ids, time steps and rewards are checked.
 _MAX_READ_BYTES = 2**25
 _MAX_CHECKED_BYTES = 2**28
 
@@ -59,18 +59,18 @@ _MAX_CHECKED_BYTES = 2**28
 def check_recorded_data(
     config: ExperimentConfig, parts: ModuleParts, of_module: ModuleAgents | None = None
 ) -> RecordedSource | None:
-    """Refuse recorded data that cannot be learned from, without Ray. Larger data are not read to their end.
+    """Reject recorded data that cannot be used for training, without starting Ray. Large data are checked partially.
 
     Args:
-        config: the experiment; an `offline_data_class` of the user's own reads by itself.
-        parts: its module and pipelines.
-        of_module: whose episodes are read, in experiments with several agents.
+        config: the experiment. A user-defined `offline_data_class` reads the data itself and is not checked.
+        parts: module and pipelines of the experiment.
+        of_module: agents whose episodes are read, in multi-agent experiments.
 
     Returns:
-        The data; None where they are read in a way that takes Ray, or by the user's own code.
+        The source, or None if Ray or the user's code reads the data.
 
     Raises:
-        DataError, ConfigError: see `open_source`; what `check_trajectories` raises.
+        DataError, ConfigError: see `open_source` and `check_trajectories`.
     """
     offline = config.offline
     if of_module is not None:
@@ -78,13 +78,9 @@ def check_recorded_data(
     if offline.offline_data_class is not None:
         return None
     if isinstance(offline.input_, Mapping) and _maps_rows_itself(config):
-        what = (
-            "a pre-learner with its own _map_to_episodes maps rows, and the function of offline.input_ yields episodes"
-        )
-        expected = (
-            "a function of offline.input_read_method, which gives rows; or a pre-learner without _map_to_episodes"
-        )
-        raise ConfigError([Problem(what, "offline.prelearner_class", str(offline.prelearner_class), expected)])
+        what = "the function of offline.input_ yields episodes, but a pre-learner with _map_to_episodes needs rows"
+        fix = "set offline.input_read_method to a function that returns rows, or do not override _map_to_episodes"
+        raise ConfigError([Problem(what, "offline.prelearner_class", str(offline.prelearner_class), fix=fix)])
     if is_read_by_ray(offline) or _maps_rows_itself(config):
         check_readable(offline)
         return None
@@ -99,7 +95,7 @@ def check_recorded_data(
 
 
 def _check_read_here(config: ExperimentConfig) -> None:
-    """Refuse ways of reading that give no episodes of several agents."""
+    """Reject ways of reading that do not support multi-agent episodes."""
     offline = config.offline
     given = {
         "offline_data_class": offline.offline_data_class is not None,
@@ -109,10 +105,10 @@ def _check_read_here(config: ExperimentConfig) -> None:
     }
     problems = [
         Problem(
-            "this reads episodes of a single agent, and the experiment has several",
+            "this option only reads single-agent episodes, but the experiment has several agents",
             f"offline.{name}",
             str(getattr(offline, name)),
-            "files of several agents, which are read by runner itself",
+            fix="use multi-agent files, which runner reads itself",
         )
         for name, is_given in given.items()
         if is_given
@@ -122,51 +118,51 @@ def _check_read_here(config: ExperimentConfig) -> None:
 
 
 def _check_single_agent(source: RecordedSource) -> None:
-    """Refuse episodes of several agents in an experiment with one."""
+    """Reject multi-agent episodes in single-agent experiments."""
     agents = source.first_block().agents
     if agents is not None:
         raise several_agents(dict.fromkeys(agents.agent_ids), DataLocation(source.where))
 
 
 def check_trajectories(source: RecordedSource, pipeline: Iterable[Connector], module: RLModule) -> None:
-    """Refuse rows that belong to no trajectory where a connector or the module needs more than single steps.
+    """Reject rows that do not form trajectories if a connector or the module needs trajectories.
 
     Raises:
-        DataError: who needs what, and what the data lack.
+        DataError: names the connector or module and the missing columns.
     """
     if source.has_trajectories:
         return
     if module.is_stateful:
-        raise _no_trajectories(source, f"the memory of {type(module).__name__}")
+        raise _no_trajectories(source, f"the recurrent module {type(module).__name__}")
     for connector in pipeline:
         name, requires = type(connector).__name__, Requirements.of(connector)
         if requires.needs_trajectories or requires.num_lookback:
             raise _no_trajectories(source, name)
         if requires.needs_next_obs and not source.has_final_obs:
-            what = f"{name} needs the observation after each step, and these rows have none"
-            raise DataError([Problem(what, source.where, expected="a column new_obs; or eps_id and t, or end flags")])
+            what = f"{name} needs the observation after each step, which these rows do not contain"
+            raise DataError([Problem(what, source.where, fix="add a column new_obs, or eps_id and t, or end flags")])
 
 
 def _check_action_units(config: ExperimentConfig, source: RecordedSource, space: gym.Space[Any]) -> None:
-    """Refuse actions in the environment's units for a module that acts in [-1, 1]; D4RL and Minari record such."""
+    """Reject actions in the environment's units, as in D4RL and Minari, if the module acts in [-1, 1]."""
     if not source.format.has_env_actions or not config.env.normalize_actions or not isinstance(space, Box):
         return
     if space.is_bounded() and not (np.all(space.low == -1) and np.all(space.high == 1)):
-        what = "these actions are in the environment's units, and the module would act in [-1, 1]"
-        expected = "env.normalize_actions=false, with env.clip_actions=true for a Gaussian policy"
-        raise DataError([Problem(what, source.where, f"actions of {describe_space(space)}", expected)])
+        what = "these actions are in the environment's units, but the module acts in [-1, 1]"
+        fix = "set env.normalize_actions=false, and env.clip_actions=true for a Gaussian policy"
+        raise DataError([Problem(what, source.where, f"actions of {describe_space(space)}", fix=fix)])
 
 
 def _no_trajectories(source: RecordedSource, reader: str) -> DataError:
     what = (
-        f"{reader} needs whole trajectories, and the rows of these data belong to none: they have neither eps_id nor t "
-        "nor end flags, so that each is an episode of one step"
+        f"{reader} needs trajectories, but these rows have neither eps_id, t nor end flags, so each is an episode of "
+        "one step"
     )
-    expected = (
-        "columns eps_id and t, or end flags in the order of the steps, under these names or named by "
-        "offline.input_read_schema; or what learns from single steps, for example bc without memory"
+    fix = (
+        "add columns eps_id and t, or end flags in the order of the steps, under these names or mapped by "
+        "offline.input_read_schema; or use an algorithm for single steps, for example bc without memory"
     )
-    return DataError([Problem(what, source.where, expected=expected)])
+    return DataError([Problem(what, source.where, fix=fix)])
 
 
 def _maps_rows_itself(config: ExperimentConfig) -> bool:
@@ -178,7 +174,7 @@ def _maps_rows_itself(config: ExperimentConfig) -> bool:
 
 
 def _check_rows(source: RecordedSource) -> None:
-    """Look at as many rows as can be read quickly; of a stream at the first ones."""
+    """Check the rows that can be read quickly; of a stream, only the first ones."""
     size = source.num_bytes
     if source.may_be_endless:
         source.first_block()

@@ -1,7 +1,7 @@
-"""The pre-learner: recorded rows to flat rows of a train batch, in each worker of the Ray Data pipeline.
+"""The pre-learner turns recorded rows into flat train rows, in each worker of the Ray Data pipeline.
 
-A nested column is one flat column a leaf: `obs/position` for a dict's key, `obs/#0` for a tuple's place. What
-connectors have reported for these rows goes with them, in a column `#<reduction>#<metric>` of bytes for each metric.
+A nested column becomes one flat column per leaf: `obs/position` for a dict key, `obs/#0` for a tuple index. Metrics
+that connectors report for these rows are added as columns `#<reduction>#<metric>` of bytes.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _METRIC = "#"
 
 
 def flat_columns(columns: Mapping[str, Any]) -> TrainRows:
-    """Return one array (B, ...) a leaf.
+    """Return one array (B, ...) per leaf.
 
     Raises:
-        ValueError: a key has a slash or begins with #, so that its name could not be read back.
+        ValueError: a key contains a slash or starts with #, so the name would be ambiguous.
     """
     flat: TrainRows = {}
     for name, column in columns.items():
@@ -56,7 +56,7 @@ def _flatten(name: str, column: Any, flat: TrainRows) -> None:
     if isinstance(column, Mapping):
         for key, part in column.items():
             if "/" in key or key.startswith("#"):
-                raise ValueError(f"the key {key!r} of column {name} has a slash or begins with #")
+                raise ValueError(f"the key {key!r} of column {name} contains a slash or starts with #")
             _flatten(f"{name}/{key}", part, flat)
     elif isinstance(column, tuple):
         for place, part in enumerate(column):
@@ -87,7 +87,7 @@ def _with_tuples(column: Any) -> Any:
 
 
 def metric_columns(metrics: ReducedMetrics, num_rows: int) -> TrainRows:
-    """Return reports as columns (B,): value, weight and kept values, float64 as bytes in the first row."""
+    """Return metrics as columns (B,): value, weight and kept values, float64 as bytes in the first row."""
     columns: TrainRows = {}
     for name, reduced in metrics.items():
         column = columns[f"{_METRIC}{reduced.reduction}{_METRIC}{name}"] = np.full(num_rows, b"", object)
@@ -97,7 +97,7 @@ def metric_columns(metrics: ReducedMetrics, num_rows: int) -> TrainRows:
 
 
 def without_metrics(rows: Mapping[str, npt.NDArray[Any]]) -> tuple[dict[str, npt.NDArray[Any]], ReducedMetrics]:
-    """Return the other columns, and what was reported for these rows, in their order."""
+    """Return the columns without metrics, and the metrics reported for these rows, in order."""
     metrics: ReducedMetrics = {}
     others = {}
     for key, column in rows.items():
@@ -111,7 +111,7 @@ def without_metrics(rows: Mapping[str, npt.NDArray[Any]]) -> tuple[dict[str, npt
     return others, metrics
 
 
-# The names of columns in recorded tables, if `input_read_schema` does not say otherwise.
+# Names of columns in recorded tables without `input_read_schema`.
 SCHEMA = {
     name: name
     for name in (
@@ -132,13 +132,13 @@ SCHEMA = {
 
 @dataclass(frozen=True)
 class PreLearnerParts:
-    """What a pre-learner works with, made in its own process.
+    """Parts of a pre-learner, made in its own process.
 
     Attributes:
-        module: of the run, on the worker's device.
-        env_to_module: of the module; its connectors that write to the episodes are applied to what was recorded.
-        learner_pipeline: of the module, to tensors on that device.
-        columns: what module and loss read; nothing else leaves the pre-learner.
+        module: the run's module, on the worker's device.
+        env_to_module: the module's pipeline, of which connectors that write to episodes are applied to recorded data.
+        learner_pipeline: the module's pipeline, which returns tensors on the worker's device.
+        columns: columns that module and loss read; all others are dropped.
     """
 
     module: RLModule
@@ -152,34 +152,34 @@ class PreLearnerSpec(Protocol):
 
     @property
     def observation_space(self) -> gym.Space[Any]:
-        """The environment's observation space."""
+        """Observation space of the environment."""
 
     @property
     def action_space(self) -> gym.Space[Any]:
-        """The environment's action space."""
+        """Action space of the environment."""
 
     def build(self) -> PreLearnerParts:
-        """Return module and learner pipeline, anew."""
+        """Return new parts."""
 
     def with_shared_state(self, shared_state: Mapping[str, Any]) -> PreLearnerSpec:
-        """Return what makes the same parts with another state of connectors that learn from observations."""
+        """Return a spec for the same parts with another state of connectors that learn from observations."""
 
 
 class OfflinePreLearner:
-    """Rows to episodes to train rows; subclass it for data of your own (`offline.prelearner_class`).
+    """Maps rows to episodes and then to train rows; derive from it for custom data (`offline.prelearner_class`).
 
-    Override `_map_to_episodes` for rows that are no episodes and no steps, and `__call__` for all that is done with a
-    batch; a constructor of your own takes the arguments below by name and need not call this one. The learner pipeline
-    is the experiment's, edited under `connectors.learner`, unless your `__call__` has another.
+    Override `_map_to_episodes` for rows in an unknown format, or `__call__` to replace all processing of a batch. A
+    constructor must take the arguments below by name and need not call this one. The default `__call__` uses the
+    experiment's learner pipeline, as edited under `connectors.learner`.
 
     Args:
         config: the experiment.
         module_spec: makes module and learner pipeline.
-        decode: Arrow table of raw rows -> column block; None where `_map_to_episodes` is your own.
-        module_state: (P,) parameters to begin with; None: the ones that the run's seed gives.
-        newest_module_state: where newer parameters come from: (version that is there) -> (version, (P,) parameters), or
-            None if there are none; None for pipelines that do not read the module.
-        **kwargs: `offline.prelearner_kwargs`, which `_map_to_episodes` gets, too.
+        decode: Arrow table of raw rows -> column block; None if `_map_to_episodes` is overridden.
+        module_state: (P,) initial parameters, or None for the parameters that the run's seed determines.
+        newest_module_state: called with the current version; returns the newest version and its parameters (P,), or
+            None if it is current. None for pipelines that do not use the module.
+        **kwargs: `offline.prelearner_kwargs`, also passed to `_map_to_episodes`.
     """
 
     def __init__(
@@ -210,18 +210,18 @@ class OfflinePreLearner:
         """Return the train rows of a batch of raw rows.
 
         Args:
-            batch: `pyarrow.Table`; for a subclass with its own `_map_to_episodes`, column -> array.
+            batch: a `pyarrow.Table`; for a subclass that overrides `_map_to_episodes`, column -> array.
 
         Returns:
-            Column -> (B, ...) array, nested columns flattened (see `flat_columns`), rows in random order; and columns
-            of what connectors have reported.
+            Column -> array (B, ...), with nested columns flattened (see `flat_columns`) and rows in random order, plus
+            columns of metrics.
         """
         self._take_newest_module()
         recorded = self._episodes_of(batch)
         if not len(recorded):
-            return {}  # nothing but episodes that ended before their first step, or of agents of other modules
+            return {}  # only episodes that ended before their first step, or episodes of other modules
         block = with_held_observations(recorded, self._env_to_module, self._module)
-        # Random numbers follow from the first episode and the pass, not from which worker is faster.
+        # Random numbers depend on the first episode and the pass, not on the speed of workers.
         name = zlib.crc32(block.episode_ids[0].encode())
         stream = random_stream(self.config.seed, "prelearner", name, pass_number(batch))
         if self._buffer is not None:
@@ -243,7 +243,7 @@ class OfflinePreLearner:
 
     @staticmethod
     def _shuffled(columns: dict[str, Any], stream: np.random.Generator) -> dict[str, Any]:
-        """Return the env steps, or with memory the sequences that have one, in random order."""
+        """Return the env steps, or the sequences of a recurrent module that contain one, in random order."""
         mask = columns.pop(LOSS_MASK, None)
         if mask is None:
             rows = np.arange(nested.row_count(columns))
@@ -279,7 +279,7 @@ class OfflinePreLearner:
 
     @classmethod
     def maps_rows_itself(cls) -> bool:
-        """Return whether a subclass has its own `_map_to_episodes`; its batches are column -> array then."""
+        """Return whether a subclass overrides `_map_to_episodes`; its batches are then column -> array."""
         return cls._map_to_episodes is not OfflinePreLearner._map_to_episodes
 
     @staticmethod
@@ -293,25 +293,25 @@ class OfflinePreLearner:
         action_space: gym.Space[Any] | None = None,
         **kwargs: Any,
     ) -> dict[str, list[SingleAgentEpisode]]:
-        """Return rows of data of your own as `{"episodes": [...]}`; override this.
+        """Return rows in an unknown format as `{"episodes": [...]}`. Override this method.
 
         Args:
             is_multi_agent: always false.
-            batch: column -> array of a batch of rows.
-            schema: name of a column here -> its name in the files.
-            to_numpy: whether the episodes shall hold arrays.
-            input_compress_columns: columns that are packed with LZ4.
-            observation_space, action_space: of the environment.
+            batch: column -> array for a batch of rows.
+            schema: column name -> its name in the files.
+            to_numpy: whether the episodes should hold arrays.
+            input_compress_columns: columns packed with LZ4.
+            observation_space, action_space: spaces of the environment.
             **kwargs: `offline.prelearner_kwargs`.
         """
-        raise NotImplementedError("rows of a format that is not known here need your own _map_to_episodes")
+        raise NotImplementedError("override _map_to_episodes to read rows in an unknown format")
 
 
 def _make_buffer(offline: OfflineConfig) -> EpisodeReplayBuffer | None:
-    """Return the buffer that the configuration names, if any.
+    """Return the configured buffer, if any.
 
     Raises:
-        ConfigError: it cannot be made with the given arguments.
+        ConfigError: the buffer cannot be created with the given arguments.
     """
     arguments = with_callables(offline.prelearner_buffer_kwargs, "offline.prelearner_buffer_kwargs")
     if offline.prelearner_buffer_class is None and not arguments:
@@ -321,7 +321,7 @@ def _make_buffer(offline: OfflineConfig) -> EpisodeReplayBuffer | None:
     try:
         buffer: EpisodeReplayBuffer = buffer_class(**arguments)
     except (TypeError, ValueError) as error:
-        what = f"{path} cannot be made: {error}"
+        what = f"{path} cannot be created: {error}"
         raise ConfigError([Problem(what, "offline.prelearner_buffer_kwargs", str(arguments))]) from error
     return buffer
 

@@ -1,9 +1,8 @@
-"""Many passes over recorded data in one execution of Ray Data, and what its pipeline is doing.
+"""Run many passes over recorded data in one execution of Ray Data, and monitor its pipeline.
 
-Ray Data reports executions in this process only. Nothing is known of data that stream to learners in other processes.
-
-Ray Data takes seconds to start a pool of workers. The read tasks of many passes, each with its files in another order,
-therefore form one data set.
+Ray Data takes seconds to start a pool of workers. The read tasks of many passes, each with shuffled files, therefore
+form one data set. Ray Data only reports executions in this process, so data streamed to learners in other processes
+cannot be monitored.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ QUEUED_LEARNER = "offline_data/queued_blocks_learner"
 
 
 class PipelineMonitor:
-    """Counts what a data set's executions in this process have read.
+    """Counts the rows read by a data set's executions in this process.
 
     Args:
-        dataset: train rows, behind the pre-learners.
-        clock: seconds.
+        dataset: train rows after the pre-learners.
+        clock: returns the time in seconds.
     """
 
     def __init__(self, dataset: Dataset, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -46,7 +45,7 @@ class PipelineMonitor:
         self._dataset = dataset
         self._clock = clock
         self._is_materialised = isinstance(dataset, MaterializedDataset)
-        # Of a materialised data set, all rows were read when it was made.
+        # All rows of a materialised data set have been read already.
         self._num_rows_of_others = dataset.count() if self._is_materialised else 0
         self._executor: Callable[[], Any] = _nothing
         self._status: PipelineStatus | None = None
@@ -54,7 +53,7 @@ class PipelineMonitor:
         self._reported_at = clock()
 
     def look(self) -> None:
-        """Take over what the newest execution has done; at the end of each pass, since the next may be another."""
+        """Read the progress of the newest execution. Call it at the end of each pass, as the next may be a new one."""
         executor = executor_of(self._dataset)
         if executor is None:
             return
@@ -64,7 +63,7 @@ class PipelineMonitor:
         self._status = status_of(executor) or self._status
 
     def progress(self) -> dict[str, float | int | None]:
-        """Return the metrics under `offline_data/`, the rate since the last call; None where nothing is known."""
+        """Return the metrics under `offline_data/`, with the rate since the last call; None if unknown."""
         self.look()
         now, status, num_rows = self._clock(), self._status, self._num_rows
         rate = (num_rows - self._reported_rows) / max(now - self._reported_at, 1e-9)
@@ -84,18 +83,18 @@ class PipelineMonitor:
 
 
 def _nothing() -> None:
-    """Stand for a reference to nothing."""
+    """Replace a weak reference before the first execution."""
 
 
-# An execution with about this many read tasks is followed by the next one.
+# Approximate number of read tasks in one execution.
 _NUM_TASKS = 2000
-_PASS = b"runner.pass"  # key of the metadata of tables
+_PASS = b"runner.pass"  # metadata key of tables
 
 ReadTables = Callable[[], Iterator[pa.Table]]
 
 
 def repeated_dataset(parts: Sequence[ReadTables], seed: int) -> Dataset:
-    """Make a Ray data set with the tables of many passes over `parts`; each pass shuffles the parts."""
+    """Make a Ray data set with the tables of many passes over `parts`, which each pass shuffles."""
     import ray.data
     from ray.data import Datasource, ReadTask
     from ray.data.block import BlockMetadata
@@ -123,7 +122,7 @@ def repeated_dataset(parts: Sequence[ReadTables], seed: int) -> Dataset:
 
 
 def endless_dataset(read: ReadTables) -> Dataset:
-    """Make a Ray data set with one read task that never ends: what `read` gives, again and again."""
+    """Make a Ray data set with one endless read task, which repeats the tables of `read`."""
     import ray.data
     from ray.data import Datasource, ReadTask
     from ray.data.block import BlockMetadata
@@ -155,24 +154,24 @@ def _tables_of_pass(part: ReadTables, number: int) -> Iterator[pa.Table]:
 
 
 def pass_number(batch: Any) -> int:
-    """Return the number of the pass in which a batch of raw rows was read; 0 if its metadata lack it."""
+    """Return the number of the pass that read a batch of raw rows, or 0 without this metadata."""
     metadata = batch.schema.metadata if isinstance(batch, pa.Table) else None
     return int((metadata or {}).get(_PASS, 0))
 
 
 def source_parts(source: RecordedSource) -> list[ReadTables]:
-    """Split a source into parts that can be read in any order: one a file of episodes, otherwise one in all."""
+    """Split a source into parts for reading in any order: one per file of episodes, otherwise a single part."""
     if source.has_parts:
         return [part.tables for part in source.parts()]
     return [source.for_other_processes().episode_tables]
 
 
 def parts_in_memory(dataset: Dataset, rows_per_part: int | None) -> list[ReadTables]:
-    """Read a data set once into Ray's object store, and split its blocks into parts.
+    """Read a data set once into Ray's object store and split its blocks into parts.
 
     Args:
         dataset: the data set.
-        rows_per_part: most rows of a part; None: each block is one part.
+        rows_per_part: maximum rows of a part, or None for one part per block.
     """
     references = dataset.materialize().to_arrow_refs()
     if rows_per_part is None:

@@ -1,4 +1,4 @@
-"""The pool of pre-learners: what it asks of the cluster, and how it gets the newest module."""
+"""The pool of pre-learners: its resources, and how it receives the newest module."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runner.config.offline import OfflineConfig
 from runner.offline.files.data_error import first_line
 
 _CPUS_FOR_READING = 1.0
-# With sixteen, Ray Data's estimates leave nothing for pre-learners until all has stood still for 20 s.
+# With sixteen, Ray Data's estimates leave no memory for pre-learners until the execution has stalled for 20 s.
 _BLOCKS_AHEAD = 32
 _STDERR = 2
 _log = logging.getLogger(__name__)
@@ -27,14 +27,14 @@ _log = logging.getLogger(__name__)
 
 @contextmanager
 def limited_stream(block_bytes: int) -> Iterator[None]:
-    """Let data sets that are made here run ahead of the learner by little.
+    """Limit how far data sets created in this context run ahead of the learner.
 
-    Their first batch is there early, and pre-learners that follow the module work with new weights. Ray Data's own
-    limit is a quarter of the object store.
+    The first batch arrives early, and pre-learners that follow the module use recent weights. Ray Data's default limit
+    is a quarter of the object store.
 
     Args:
-        block_bytes: size of a block; some thirty are held at a time. A read task must not give more than a few, else
-            the execution waits for minutes.
+        block_bytes: size of a block; about thirty are held at a time. A read task must yield only a few blocks,
+            otherwise the execution stalls for minutes.
     """
     from ray.data import DataContext, ExecutionResources
 
@@ -51,11 +51,11 @@ def limited_stream(block_bytes: int) -> Iterator[None]:
 
 @contextmanager
 def pipeline_errors() -> Iterator[None]:
-    """Raise here what fails in the pipeline's processes, with what went wrong and where.
+    """Re-raise errors of the pipeline's processes, with their cause.
 
     Raises:
-        RunnerError: as it was raised there.
-        RunFailure: anything else; the stack trace is in the run's log.
+        RunnerError: as raised in the process.
+        RunFailure: any other error; the stack trace is in the run's log.
     """
     from ray.exceptions import RayError
 
@@ -72,9 +72,9 @@ def pipeline_errors() -> Iterator[None]:
 
 @contextmanager
 def native_messages_to_log() -> Iterator[None]:
-    """Send what this process writes to stderr to the run's log within.
+    """Redirect this process's stderr to the run's log.
 
-    Ray's C++ part warns on the terminal whenever a pool is started whose actors may be started again.
+    Ray's C++ code prints a warning when a pool of restartable actors starts.
     """
     sys.stderr.flush()
     with tempfile.TemporaryFile() as written:
@@ -92,7 +92,7 @@ def native_messages_to_log() -> Iterator[None]:
 
 
 def pool_size(offline: OfflineConfig) -> tuple[int, int]:
-    """Return least and greatest number of pre-learners; one, unless `map_batches_kwargs.concurrency` is set."""
+    """Return the minimum and maximum number of pre-learners (default 1), set by `map_batches_kwargs.concurrency`."""
     concurrency = offline.map_batches_kwargs.get("concurrency", 1)
     if isinstance(concurrency, list):
         return concurrency[0], concurrency[1]
@@ -100,16 +100,16 @@ def pool_size(offline: OfflineConfig) -> tuple[int, int]:
 
 
 def actor_options(offline: OfflineConfig) -> dict[str, Any]:
-    """Return `map_batches_kwargs` with its `ray_remote_args` beside its other options."""
+    """Return `map_batches_kwargs` with `ray_remote_args` merged into its other options."""
     options = dict(offline.map_batches_kwargs)
     options.update(options.pop("ray_remote_args", {}))
     return options
 
 
 def pool_options(offline: OfflineConfig, num_pools: int = 1) -> dict[str, Any]:
-    """Return options of `map_batches`; without `num_cpus` among them, as many pools share what one would have.
+    """Return the options of `map_batches`. Unless `num_cpus` is set, the pools share the CPUs of a single pool.
 
-    In a trial of a sweep pre-learners are in its placement group, whatever their strategy: it has made the group.
+    In a trial of a sweep, pre-learners always run in its placement group, which has reserved their resources.
     """
     from ray.data import ActorPoolStrategy
     from ray.util.placement_group import get_current_placement_group
@@ -126,27 +126,27 @@ def pool_options(offline: OfflineConfig, num_pools: int = 1) -> dict[str, Any]:
 
 @contextmanager
 def remote_args_allowed() -> Iterator[None]:
-    """Silence Ray's notice that options of actors without a parameter of their own end with Ray 2.64."""
+    """Silence Ray's notice that actor options without a separate parameter end with Ray 2.64."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="`ray_remote_args` is deprecated")
         yield
 
 
 def resources_asked_for(offline: OfflineConfig) -> list[dict[str, float]]:
-    """Return what the pipeline cannot run without, by Ray's names: its least number of pre-learners, a CPU to read."""
+    """Return the resources that the pipeline needs: its minimum number of pre-learners, and a CPU for reading."""
     options, (least, _) = actor_options(offline), pool_size(offline)
     standard = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus", 0)}
     return [standard | options.get("resources", {})] * least + [{"CPU": _CPUS_FOR_READING, "GPU": 0.0}]
 
 
 class ModuleBoard:
-    """The newest module parameters, where pre-learners in other processes can see them.
+    """Shares the newest module parameters with pre-learners in other processes.
 
-    An instance is sent to the workers; only the process that made it posts. If the board's process dies, Ray starts it
-    again, so that workers can keep what they hold. Until the next post it has no parameters, and workers keep theirs.
+    The instance is sent to the workers; only the process that created it posts. If the board's process dies, Ray
+    restarts it without parameters, and workers keep their current ones until the next post.
 
     Attributes:
-        posted: (P,) the parameters that were posted last; None before, and in workers.
+        posted: (P,) parameters posted last; None before the first post and in workers.
     """
 
     def __init__(self) -> None:
@@ -166,7 +166,7 @@ class ModuleBoard:
         self._actor.post.remote(self._version, parameters)
 
     def __call__(self, version: int) -> tuple[int, npt.NDArray[np.float32]] | None:
-        """Return the newest version and parameters; None if `version` is the newest."""
+        """Return the newest version and its parameters, or None if `version` is the newest."""
         import ray
 
         newest: tuple[int, npt.NDArray[np.float32]] | None = ray.get(self._actor.newer_than.remote(version))
@@ -174,7 +174,7 @@ class ModuleBoard:
 
 
 class _Board:
-    """The actor of a board."""
+    """Actor of a board."""
 
     def __init__(self) -> None:
         self._newest: tuple[int, Any] | None = None

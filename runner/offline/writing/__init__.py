@@ -1,1 +1,1 @@
-"""Recorded data as files: written by runs, or converted from another format."""
+"""Write recorded data to files, from a run or by conversion from another format."""

@@ -1,4 +1,4 @@
-"""Recorded data from one format to another: a stream from a source to a writer, whose counts must agree."""
+"""Convert recorded data by streaming from a source to a writer, and compare the counts of both."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from runner.offline.writing.writer import EpisodeWriter, WriteReport, prepare_ou
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """What was read and what was written.
+    """Counts of a conversion.
 
     Attributes:
-        format: of the data that were read.
-        row: what a row of it is; None: it has none.
-        num_files, num_rows: of them; rows are what the format has, episodes, steps or batches (0: it has none).
-        episodes, steps: decoded.
-        written: what is on disk now.
-        counts: what reading had to decide.
-        seconds: of it all.
+        format: format of the input.
+        row: content of an input row, or None if the format does not have rows.
+        num_files, num_rows: size of the input; rows are episodes, steps or batches, or 0 without rows.
+        episodes, steps: decoded episodes and steps.
+        written: files that were written.
+        counts: corrections made by reading.
+        seconds: total duration.
     """
 
     format: str
@@ -56,13 +56,13 @@ def convert(
 
     Args:
         config: the `offline` block.
-        spaces, env_name: of the environment: data that do not fit are refused, numbers get its dtypes.
+        spaces, env_name: spaces and name of the environment. Data must fit the spaces and are cast to their dtypes.
         on_progress: called with the episodes and steps written so far, after each block.
 
     Raises:
-        DataError: what is wrong with the data.
-        ConfigError: what is wrong with the options, or with the output folder.
-        RunFailure: data could not be written, or counts differ.
+        DataError: the data are damaged or do not fit.
+        ConfigError: options or the output folder are invalid.
+        RunFailure: data cannot be written, or counts differ.
     """
     recorded = open_env_episodes(config)
     if recorded is not None:
@@ -112,7 +112,7 @@ def _removing_incomplete(writer: EpisodeWriter) -> Iterator[None]:
 def _convert_env_episodes(
     recorded: RecordedEnvEpisodes, env_name: str | None, on_progress: Callable[[int, int], None] | None
 ) -> ConversionReport:
-    """Write env episodes of several agents as rows again, or as other rows the episodes of their agents."""
+    """Write multi-agent env episodes, either one row per env episode or as episodes of the agents."""
     started, config, counts = time.perf_counter(), recorded.config, ReadCounts()
     _check_apart(recorded.files, prepare_output(config), config.output_run_folders)
     as_rows = config.output_write_episodes and config.output_episode_format == "columns"
@@ -139,23 +139,23 @@ def _convert_env_episodes(
 
 
 def _check_apart(files: InputFiles | None, output: Location | None, has_folders: bool) -> None:
-    """Refuse to write into a folder that is read: it would hold every episode twice."""
+    """Reject an output folder that contains the input, because it would then hold every episode twice."""
     folders = [path.rpartition("/")[0] for path in files.paths] if files is not None else []
     if output is None:
         return
     is_read = any(f"{folder}/".startswith(f"{output.path}/") for folder in folders)
     if output.path in folders or (has_folders and is_read):
-        what = "this folder holds the data that are read"
-        raise ConfigError([Problem(what, "offline.output", output.shown, "another folder")])
+        what = "this folder contains the input data"
+        raise ConfigError([Problem(what, "offline.output", output.shown, fix="use another folder")])
 
 
 def _check_complete(missing: set[str], source: RecordedSource) -> None:
-    """Refuse to write half of a column: rows after the first ones have values that cannot be written."""
+    """Reject columns of which only some rows can be written."""
     problems = [
         Problem(
-            f"column {name} can be converted only in a part of the rows: {source.counts.columns_left_out.get(name)}",
+            f"column {name} can be converted only for some of the rows: {source.counts.columns_left_out.get(name)}",
             where=source.where,
-            expected="offline.input_read_method_kwargs.columns=[NAME, ...] with the extra columns to keep, or []",
+            fix="set offline.input_read_method_kwargs.columns=[NAME, ...] to the extra columns to keep, or to []",
         )
         for name in sorted(missing)
     ]
@@ -167,12 +167,12 @@ def _check_counts(report: ConversionReport, format_: RecordedFormat, where: str)
     _check_written(report, where)
     expected = format_.num_rows_of(report.episodes, report.steps, report.counts)
     if expected is not None and report.num_rows != expected:
-        raise RunFailure(Problem(f"{report.num_rows} rows were read, {expected} are accounted for", where))
+        raise RunFailure(Problem(f"{report.num_rows} rows were read, but {expected} were decoded", where))
 
 
 def _check_written(report: ConversionReport, where: str) -> None:
     written = report.written
     if (written.episodes, written.steps) != (report.episodes, report.steps):
         got = f"{written.episodes} episodes, {written.steps} steps"
-        what = f"{report.episodes} episodes and {report.steps} steps were read, not all of them are written"
+        what = f"{report.episodes} episodes and {report.steps} steps were read, but not all of them were written"
         raise RunFailure(Problem(what, where, got))

@@ -1,4 +1,4 @@
-"""Recording of several agents: whole env episodes out of the chunks that an env runner samples.
+"""Record multi-agent env episodes by joining the chunks that an env runner samples.
 
 Dimension letters: E env episodes, T steps of an agent.
 """
@@ -23,7 +23,7 @@ from runner.rows.to_record import ToRecord
 
 @dataclass
 class _AgentEpisode:
-    """What was taken of one agent's episode, and the flags of its newest chunk."""
+    """Recorded chunks of one agent's episode, and the end flags of the newest chunk."""
 
     id: str
     agent: str
@@ -34,7 +34,7 @@ class _AgentEpisode:
     is_truncated: bool = False
 
     def get_state(self) -> dict[str, Any]:
-        """Return it as arrays and plain values, without infos."""
+        """Return arrays and plain values, without infos."""
         self.parts = [RecordedChunk.joined(self.parts)]
         return {
             "agent": self.agent,
@@ -54,16 +54,16 @@ class _AgentEpisode:
 
 
 class EnvEpisodeRecorder:
-    """Joins the chunks of agents' episodes, and writes an env episode when it has ended.
+    """Joins the chunks of agents' episodes, and writes each env episode when it ends.
 
     Args:
-        writer: of this runner.
+        writer: writer of this env runner.
     """
 
     def __init__(self, writer: EpisodeWriter) -> None:
         self._writer = writer
-        self._open: dict[str, dict[str, _AgentEpisode]] = {}  # env episode -> agent's episode id -> what was taken
-        self._waiting: Sequence[EndedEpisode] = ()  # over if nobody else comes to them
+        self._open: dict[str, dict[str, _AgentEpisode]] = {}  # env episode -> agent's episode id -> recorded chunks
+        self._waiting: Sequence[EndedEpisode] = ()  # episodes that end unless another agent joins
         self._left_out: set[str] = set()
         self._num_broken_off = 0
 
@@ -73,27 +73,27 @@ class EnvEpisodeRecorder:
         ended: Sequence[EndedEpisode],
         is_recorded: Mapping[str, BoolArray] = MappingProxyType({}),
     ) -> None:
-        """Take the chunks of a fragment, and write the env episodes that ended with it.
+        """Record the chunks of a fragment, and write the env episodes that ended with it.
 
         Args:
-            blocks: of all modules; their arrays may be reused afterwards.
-            ended: env episodes of which no more chunk comes.
-            is_recorded: module id -> (E,) which chunks count; all chunks of modules that are not in it.
+            blocks: blocks of all modules. Their arrays may be reused afterwards.
+            ended: env episodes without further chunks.
+            is_recorded: module id -> (E,) chunks to record; missing modules record all chunks.
 
         Raises:
-            RunFailure: what has ended cannot be written.
+            RunFailure: an ended episode cannot be written.
         """
         for block in blocks:
             self._take(block, is_recorded.get(block.module_id))
-        whole = [episode for episode in ended if episode.id not in self._left_out]
-        self._num_broken_off += len(ended) - len(whole)
+        complete = [episode for episode in ended if episode.id not in self._left_out]
+        self._num_broken_off += len(ended) - len(complete)
         self._left_out -= {episode.id for episode in ended}
-        if whole:
-            agents = [agent for episode in whole for agent in self._open.pop(episode.id, {}).values()]
-            self._writer.add_env_episodes(_env_episodes(whole, agents))
+        if complete:
+            agents = [agent for episode in complete for agent in self._open.pop(episode.id, {}).values()]
+            self._writer.add_env_episodes(_env_episodes(complete, agents))
 
     def add_sample(self, blocks: Sequence[ColumnBlock], to_record: ToRecord) -> None:
-        """Take the blocks of a sample of simulators; raises as `add` does."""
+        """Record the blocks of a sample of simulators. Raises the errors of `add`."""
         self.add(blocks, to_record.ended, to_record.is_whole)
         self._waiting = to_record.waiting
         for id_ in to_record.broken_off:
@@ -101,7 +101,7 @@ class EnvEpisodeRecorder:
             self._num_broken_off += 1
 
     def break_off_all(self) -> None:
-        """Leave out all open env episodes; write the ones that are over if nobody else comes, since nobody will."""
+        """Leave out all open env episodes. Episodes that only waited for another agent end here and are written."""
         self._write_waiting()
         self._num_broken_off += len(self._open)
         self._open.clear()
@@ -111,36 +111,36 @@ class EnvEpisodeRecorder:
         self.add((), [episode for episode in waiting if episode.id in self._open])
 
     def leave_out(self, ids: Iterable[str]) -> None:
-        """Leave out env episodes, of which some chunks were or will be taken, but not all."""
+        """Leave out env episodes of which some chunks are missing."""
         for id_ in ids:
             self._left_out.add(id_)
             self._open.pop(id_, None)
 
     def drop(self, ids: Iterable[str]) -> None:
-        """Forget env episodes that have ended and do not count."""
+        """Forget ended env episodes that should not be counted."""
         for id_ in ids:
             self._open.pop(id_, None)
 
     def drop_open(self) -> None:
-        """Forget the env episodes that are open: they do not count."""
+        """Forget the open env episodes without counting them."""
         self._open.clear()
         self._waiting = ()
 
     def put_on_disk(self) -> Recorded:
-        """Finish the files; what was recorded until now.
+        """Finish the files, and return a report of the recorded data.
 
         Raises:
-            RunFailure: it cannot be written.
+            RunFailure: the data cannot be written.
         """
         num_open = len(self._open) + len(self._left_out)
         return Recorded(self._writer.put_on_disk(), num_open, self._num_broken_off)
 
     def get_open(self) -> dict[str, Any]:
-        """Return what was taken of env episodes that are not over.
+        """Return the recorded chunks of unfinished env episodes.
 
         Returns:
             Id -> `agents`: agent's episode id -> its state, without infos; `end`: the (length, is_terminated, task)
-            with which it is over if nobody else comes to it, else None.
+            with which the episode ends unless another agent joins, or None.
         """
         ends = {episode.id: [episode.length, episode.is_terminated, episode.task] for episode in self._waiting}
         return {
@@ -152,7 +152,7 @@ class EnvEpisodeRecorder:
         }
 
     def set_open(self, episodes: Mapping[str, Any]) -> None:
-        """Go on with the env episodes that `get_open` returned."""
+        """Continue the env episodes returned by `get_open`."""
         self._open = {
             env_id: {id_: _AgentEpisode.from_state(id_, env_id, state) for id_, state in saved["agents"].items()}
             for env_id, saved in episodes.items()
@@ -163,14 +163,14 @@ class EnvEpisodeRecorder:
         ]
 
     def close(self) -> Recorded:
-        """Finish the files; whoever has not come to an env episode by now will not come."""
+        """Finish the files. Env episodes that wait for further agents end here."""
         self._write_waiting()
         num_open = len(self._open) + len(self._left_out)
         self._open.clear()
         return Recorded(self._writer.close(), num_open, self._num_broken_off)
 
     def abort(self) -> None:
-        """Drop what is in no whole file yet."""
+        """Discard data that are not in a complete file."""
         self._writer.abort()
 
     def _take(self, block: ColumnBlock, is_recorded: BoolArray | None) -> None:
@@ -205,7 +205,7 @@ def _env_episodes(ended: Sequence[EndedEpisode], agents: Sequence[_AgentEpisode]
 
 
 def _block(module_id: str, episodes: Sequence[_AgentEpisode]) -> ColumnBlock:
-    """Return a block with one chunk an agent's episode."""
+    """Return a block with one chunk per agent's episode."""
     every = [episode.parts for episode in episodes]
     columns = {
         name: nested.concatenate([part.rows_of(name, part is parts[-1]) for parts in every for part in parts])

@@ -1,6 +1,6 @@
-"""Files of recorded data: where the next one goes, its hidden name until it is complete, and the list of a run's files.
+"""Files of recorded data: names for new files, hidden names of incomplete files, and the list of a run's files.
 
-Readers never see a part of a file, and nothing that exists is written over.
+Readers never see an incomplete file, and existing files are never overwritten.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from runner.offline.writing.output_formats import OutputFormat, file_extension, 
 
 
 class WriteFailed(RunFailure):
-    """Recorded data that could not be written."""
+    """Error of recorded data that cannot be written."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """A file that is whole. `path` is empty where rows are in no file, but in a database."""
+    """A complete file. `path` is empty if rows are written to a database."""
 
     path: str
     rows: int
@@ -36,16 +36,16 @@ class Written:
 
 
 class OutputFile:
-    """An open file; made, it has its hidden name.
+    """An open file with a hidden name.
 
     Args:
-        config: what it is written as.
+        config: options of the format.
         location: the folder.
-        name: the final one.
-        schema: of all tables that are written.
+        name: final name.
+        schema: schema of all tables.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
     """
 
     def __init__(self, config: OfflineConfig, location: Location, name: str, schema: pa.Schema) -> None:
@@ -63,17 +63,17 @@ class OutputFile:
             raise
 
     def write(self, table: pa.Table) -> int:
-        """Write rows; the bytes of the file so far."""
+        """Write rows, and return the size of the file so far in bytes."""
         assert self._sink is not None
         self._sink.write(table)
         self.rows += table.num_rows
         return int(self._stream.tell())
 
     def publish(self) -> Written:
-        """Finish the file and give it its name.
+        """Finish the file and give it its final name.
 
         Raises:
-            OSError: the disk is full, the name is taken, ...; nothing is left behind.
+            OSError: the disk is full, the name is taken, ... The incomplete file is removed.
         """
         assert self._sink is not None
         try:
@@ -87,10 +87,10 @@ class OutputFile:
         return Written(self._final, self.rows, int(size or 0))
 
     def remove(self) -> None:
-        """Drop what is written."""
+        """Delete the incomplete file."""
         with contextlib.suppress(OSError, pa.ArrowException):
             if self._sink is not None:
-                self._sink.close()  # else Parquet's writer tries it when nobody holds it, on a closed stream
+                self._sink.close()  # otherwise Parquet's destructor would write to the closed stream
         with contextlib.suppress(OSError, pa.ArrowException):
             self._stream.close()
         with contextlib.suppress(OSError):
@@ -98,7 +98,7 @@ class OutputFile:
 
 
 def give_name(location: Location, temporary: str, final: str) -> None:
-    """Give a whole file its name.
+    """Give a complete file its final name.
 
     Raises:
         OSError: the name is taken, ...
@@ -123,45 +123,45 @@ def _move(location: Location, temporary: str, final: str) -> None:
 
 
 def names_in(location: Location, kind: fs.FileType = fs.FileType.File, is_deep: bool = False) -> list[str]:
-    """Return the names of the files (or folders) in a folder, in order; none if it does not exist.
+    """Return the sorted names of the files (or folders) in a folder; empty if it does not exist.
 
     Args:
         location: the folder.
-        kind: what is named.
-        is_deep: name what is in its folders, too, by the path from here.
+        kind: kind of entries to list.
+        is_deep: whether to include subfolders, as relative paths.
     """
     selector = fs.FileSelector(location.path, allow_not_found=True, recursive=is_deep)
     try:
         found = location.filesystem.get_file_info(selector)
-    except FileNotFoundError:  # another process has just created the folder: Arrow lists it, and then asks if it exists
+    except FileNotFoundError:  # the folder was created between Arrow's listing and its check that it exists
         found = location.filesystem.get_file_info(selector)
     start = len(location.path)
     return sorted(info.path[start:].lstrip("/") if is_deep else info.base_name for info in found if info.type == kind)
 
 
 def remove_empty_folder(filesystem: fs.FileSystem, path: str) -> None:
-    """Remove a folder unless there is anything in it."""
+    """Remove a folder if it is empty."""
     with contextlib.suppress(OSError):
         if not filesystem.get_file_info(fs.FileSelector(path)):
             filesystem.delete_dir(path)
 
 
 def reason_of(error: Exception) -> str:
-    """Return why something could not be written, in a few words."""
+    """Return a short reason why a file could not be written."""
     return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else first_line(error)
 
 
 def write_failure(error: Exception, where: str) -> WriteFailed:
-    """Return the error for what the file system said."""
+    """Return the error for a failed write."""
     return WriteFailed(Problem(f"recorded episodes cannot be written: {reason_of(error)}", where))
 
 
 class FileList:
-    """Paths of recorded files in a file of the run dir, one a line.
+    """List of recorded files in a file of the run dir, one path per line.
 
     Args:
-        path: of the list; made with the first entry.
-        location: the folder of the recorded files.
+        path: path of the list, which is created with the first entry.
+        location: folder of the recorded files.
     """
 
     def __init__(self, path: Path, location: Location) -> None:
@@ -169,17 +169,17 @@ class FileList:
 
     @property
     def paths(self) -> list[str]:
-        """All entries; files that were never finished among them."""
+        """All entries, including unfinished files."""
         return self._path.read_text(encoding="utf-8").splitlines() if self._path.exists() else []
 
     def add(self, path: str) -> None:
-        """Take note of a file before it is written."""
+        """Add a file before it is written."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with self._path.open("a", encoding="utf-8") as lines:
             lines.write(f"{path}\n")
 
     def keep_only(self, kept: Collection[str]) -> None:
-        """Remove the files in the folder that are not among `kept`, with what was begun of them."""
+        """Delete all listed files that are not in `kept`, including incomplete ones."""
         for path in self.paths:
             folder, _, name = path.rpartition("/")
             if path in kept or not self._is_inside(folder):
@@ -188,13 +188,13 @@ class FileList:
             for left in (path, begun):
                 with contextlib.suppress(OSError):
                     self._location.filesystem.delete_file(left)
-            with contextlib.suppress(OSError):  # where Ray Data writes, it is a folder
+            with contextlib.suppress(OSError):  # Ray Data writes to a folder
                 self._location.filesystem.delete_dir(begun)
             if folder != self._location.path:
                 remove_empty_folder(self._location.filesystem, folder)
 
     def _is_inside(self, folder: str) -> bool:
-        """Whether a folder is the one of the recorded files, or in it."""
+        """Return whether a folder is the folder of the recorded files or in it."""
         return ".." not in folder.split("/") and f"{folder}/".startswith(f"{self._location.path}/")
 
 
@@ -203,21 +203,21 @@ _NAMELESS = "environment"
 
 
 def safe_name(text: str) -> str:
-    """Return a part of a file's name."""
+    """Return the text with characters replaced that are not safe in a file name."""
     return _UNSAFE.sub("-", text)
 
 
 def next_place(
     config: OfflineConfig, location: Location, stem: str, writer_number: int, env_name: str | None
 ) -> tuple[Location, str]:
-    """Return the folder and the name of a file, both free.
+    """Return a free folder and file name for the next file.
 
     Args:
         config: the `output...` options.
         location: the output folder.
-        stem: of the files' names, which no other writer has: names do not clash, whatever folder they are in.
-        writer_number: of the writer, from 1.
-        env_name: of the environment; None: unknown.
+        stem: start of the file names, unique for each writer, so that names never clash.
+        writer_number: number of the writer, from 1.
+        env_name: name of the environment, or None if it is unknown.
     """
     extension = file_extension(config)
     if not config.output_run_folders:
@@ -231,6 +231,6 @@ def next_place(
 
 
 def _highest(pattern: str, names: list[str], default: int) -> int:
-    """Return the highest number in names, hidden ones of files that are written among them."""
+    """Return the highest number in names, including hidden names of open files."""
     found = [re.fullmatch(pattern, name.lstrip(".")) for name in names]
     return max((int(match.group(1)) for match in found if match), default=default)

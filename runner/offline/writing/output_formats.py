@@ -1,4 +1,4 @@
-"""The formats in which recorded data are written (Parquet, JSON lines, CSV, Ray Data) and the options of each."""
+"""The formats in which recorded data are written (Parquet, JSON lines, CSV, Ray Data), and their options."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from runner.offline.files.ray_data import RayFunction, described, find_argument_
 from runner.offline.writing.text_tables import write_csv_rows, write_json_rows
 
 METHOD, KWARGS = "offline.output_write_method", "offline.output_write_method_kwargs"
-# What is ours, and works with every function: which columns are written, in this order.
+# Option of `runner` that works with every function: columns to write, in this order.
 COLUMNS = "columns"
-# Write what they are given by themselves, so that these have no effect, or would leave more than one file.
+# Options that `runner` sets, that have no effect, or that would write several files.
 _GIVEN = ("filesystem", "mode", "try_create_dir", "min_rows_per_file", "max_rows_per_file", "num_rows_per_file")
-_NO_PLACE = "takes no place to write to, or an object in its stead"
-# What cannot be called, and why.
+_NO_PLACE = "does not take a location to write to"
+# Functions that are not supported -> reason.
 _REFUSED = {
     "write_datasink": _NO_PLACE,
     "write_turbopuffer": _NO_PLACE,
-    "write_numpy": "writes one column, and a step has several",
-    "write_images": "writes one column, and a step has several",
+    "write_numpy": "writes only one column, but a step has several",
+    "write_images": "writes only one column, but a step has several",
 }
 _EXTENSIONS = {"write_webdataset": "tar"}
 
@@ -39,11 +39,11 @@ def find_write_function(method: str, ours: Mapping[str, Any]) -> RayFunction:
     """Return the function.
 
     Args:
-        method: what `output_write_method` names, none of `ours`.
-        ours: names of our own ways to write.
+        method: value of `output_write_method`, except for built-in methods.
+        ours: names of the built-in methods.
 
     Raises:
-        ConfigError: there is no such function, it takes no `offline.output`, or cannot hold recorded steps.
+        ConfigError: the function does not exist, does not take `offline.output`, or cannot store recorded steps.
     """
     if "." in method:
         return described(method, import_target(method, METHOD), METHOD, num_before=1)
@@ -52,35 +52,38 @@ def find_write_function(method: str, ours: Mapping[str, Any]) -> RayFunction:
     functions = {name: getattr(ray.data.Dataset, name) for name in dir(ray.data.Dataset) if name.startswith("write_")}
     known = [*ours, *(name for name in functions if name not in ours and name not in _REFUSED)]
     if method not in functions or method in _REFUSED:
-        what = f"{method} of ray.data {_REFUSED[method]}" if method in _REFUSED else "there is no such way to write"
-        expected = f"{list_names(known, method)}; or package.module.function of your own, which takes a Ray data set"
+        what = f"{method} of ray.data {_REFUSED[method]}" if method in _REFUSED else "unknown write method"
+        expected = f"{list_names(known, method)}; or package.module.function that takes a Ray data set"
         raise ConfigError([Problem(what, METHOD, method, expected, nearest_match(method, known))])
     is_of_files = "filename_provider" in inspect.signature(functions[method]).parameters
     return described(method, functions[method], METHOD, _GIVEN if is_of_files else (), is_of_files, num_before=1)
 
 
 def check_write_function(config: OfflineConfig, found: RayFunction) -> None:
-    """Refuse arguments that the function does not take; raises `ConfigError`."""
+    """Reject arguments that the function does not take. Raises `ConfigError`."""
     given, known = config.output_write_method_kwargs, [COLUMNS, *found.options]
     problems = [
-        Problem(f"{found.name} has no option {name}", KWARGS, str(value), list_names(known), nearest_match(name, known))
+        Problem(
+            f"{found.name} takes no option {name}", KWARGS, str(value), list_names(known), nearest_match(name, known)
+        )
         for name, value in given.items()
         if name not in known and (not found.is_open or name in _GIVEN)
     ]
     if found.name == "write_webdataset" and "encoder" not in given:
-        what = "write_webdataset writes files that are named by their endings, and columns of steps have none"
-        expected = "encoder: {_target_: package.module.function, _partial_: true}, which makes bytes of a row"
-        problems.append(Problem(what, f"{KWARGS}.encoder", expected=expected))
+        what = "write_webdataset chooses a file type by the ending of a column name, which columns of steps lack"
+        fix = "set encoder: {_target_: package.module.function, _partial_: true}, a function from a row to bytes"
+        problems.append(Problem(what, f"{KWARGS}.encoder", fix=fix))
     columns = given.get(COLUMNS, [])
     if not isinstance(columns, list) or not all(isinstance(name, str) for name in columns):
-        problems.append(Problem("columns are names", f"{KWARGS}.{COLUMNS}", str(columns), "[eps_id, t, obs, ...]"))
+        what = "columns must be a list of names"
+        problems.append(Problem(what, f"{KWARGS}.{COLUMNS}", str(columns), "[eps_id, t, obs, ...]"))
     problems = problems or find_argument_faults(found, given, KWARGS)
     if problems:
         raise ConfigError(problems)
 
 
 def extension_of(found: RayFunction) -> str:
-    """Return how the names of files that a function writes end, without the dot."""
+    """Return the file extension of a function's files, without the dot."""
     return _EXTENSIONS.get(found.name, found.name.removeprefix("write_"))
 
 
@@ -91,18 +94,18 @@ _PACKED = "offline.output_compress_columns"
 
 
 class OutputFormat(ABC):
-    """One way to write: turns tables into the bytes of a file. A new one is a subclass and a line in `OUTPUT_FORMATS`.
+    """Writes tables to a file in one format. To add a format, derive from it and extend `OUTPUT_FORMATS`.
 
     Args:
         config: the `offline` block.
-        schema: of the tables.
-        stream: an open file.
+        schema: schema of the tables.
+        stream: open file.
 
     Attributes:
-        extension: of files, without the first dot.
-        packed_extensions: compression of whole files -> what it adds to their names.
-        compressions: that can be asked for.
-        has_lists: columns may be lists, so that a row may be an episode, and are compressed one by one.
+        extension: extension of files, without the first dot.
+        packed_extensions: compression of entire files -> additional extension.
+        compressions: supported compressions.
+        has_lists: whether columns may be lists, so that a row may be an episode, and are compressed separately.
     """
 
     extension: ClassVar[str]
@@ -116,7 +119,7 @@ class OutputFormat(ABC):
     @classmethod
     @abstractmethod
     def options(cls) -> Collection[str]:
-        """Return the names that `output_write_method_kwargs` may have."""
+        """Return the allowed names in `output_write_method_kwargs`."""
 
     @abstractmethod
     def write(self, table: pa.Table) -> None:
@@ -124,11 +127,11 @@ class OutputFormat(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Write what ends the file."""
+        """Write the end of the file."""
 
 
 class ParquetOutput(OutputFormat):
-    """Parquet, a row group a table."""
+    """Parquet, with one row group per table."""
 
     extension = "parquet"
     compressions = ("none", "snappy", "gzip", "brotli", "lz4", "zstd")
@@ -157,7 +160,7 @@ class ParquetOutput(OutputFormat):
 
 
 def _compression_by_path(config: OfflineConfig, schema: pa.Schema) -> dict[str, str]:
-    """Return path of each column in Parquet -> its compression."""
+    """Return the Parquet path of each column -> compression."""
     given = config.output_write_method_kwargs.get("compression", _DEFAULT_COMPRESSION) or "none"
     packed = () if given == "none" else config.output_compress_columns
     columns = given if isinstance(given, Mapping) else dict.fromkeys(packed, "lz4")
@@ -166,7 +169,7 @@ def _compression_by_path(config: OfflineConfig, schema: pa.Schema) -> dict[str, 
 
 
 def _parquet_paths(schema: pa.Schema) -> dict[str, str]:
-    """Return path of each column in Parquet -> the column of the schema that it belongs to."""
+    """Return the Parquet path of each column -> column of the schema."""
     buffer = io.BytesIO()
     pq.write_table(schema.empty_table(), buffer)
     parquet = pq.ParquetFile(io.BytesIO(buffer.getvalue())).schema
@@ -181,7 +184,7 @@ def _base_name(column: str) -> str:
 
 
 class TextOutput(OutputFormat):
-    """Lines of text, the whole file compressed or not."""
+    """Lines of text, optionally compressed as one file."""
 
     packed_extensions = _TEXT_EXTENSIONS
     compressions = tuple(_TEXT_EXTENSIONS)
@@ -192,7 +195,7 @@ class TextOutput(OutputFormat):
         self._stream = stream if compression is None else pa.CompressedOutputStream(stream, compression)
 
     def close(self) -> None:
-        """End the compression; nothing else ends such a file."""
+        """Finish the compressed stream; plain text needs no end."""
         if hasattr(self._stream, "closed") and not self._stream.closed:
             self._stream.flush()
             self._stream.close()
@@ -213,7 +216,7 @@ class JsonOutput(TextOutput):
 
 
 class CsvOutput(TextOutput):
-    """CSV, with one header a file."""
+    """CSV with one header per file."""
 
     extension = "csv"
     _is_first = True
@@ -229,7 +232,7 @@ class CsvOutput(TextOutput):
         self._is_first = False
 
 
-# `offline.output_write_method` -> its class.
+# `offline.output_write_method` -> class.
 OUTPUT_FORMATS: Mapping[str, type[OutputFormat]] = {
     "write_parquet": ParquetOutput,
     "write_json": JsonOutput,
@@ -238,18 +241,18 @@ OUTPUT_FORMATS: Mapping[str, type[OutputFormat]] = {
 
 
 def output_format(config: OfflineConfig) -> type[OutputFormat]:
-    """Return what `output_write_method` names, which `check_output_options` has found to be there."""
+    """Return the class for `output_write_method`, which `check_output_options` has validated."""
     return OUTPUT_FORMATS[config.output_write_method]
 
 
 def write_function(config: OfflineConfig) -> RayFunction | None:
-    """Return the function that writes; None: one of `OUTPUT_FORMATS` does. Raises `ConfigError` if there is none."""
+    """Return the function that writes, or None for a class of `OUTPUT_FORMATS`. Raises `ConfigError` if unknown."""
     method = config.output_write_method
     return None if method in OUTPUT_FORMATS else find_write_function(method, OUTPUT_FORMATS)
 
 
 def file_extension(config: OfflineConfig) -> str:
-    """Return how the names of files end, without the first dot."""
+    """Return the extension of file names, without the first dot."""
     function = write_function(config)
     if function is not None:
         return extension_of(function)
@@ -261,20 +264,21 @@ def file_extension(config: OfflineConfig) -> str:
 
 
 def check_output_options(config: OfflineConfig) -> None:
-    """Refuse options that are not known, have no effect, or do not work; raises `ConfigError`."""
+    """Reject options that are unknown, have no effect, or do not work. Raises `ConfigError`."""
     if config.output_episode_format != "columns" and not config.output_write_episodes:
-        what = "offline.output_episode_format is of rows that are episodes, and rows are steps"
-        expected = "columns, or offline.output_write_episodes=true"
-        raise ConfigError([Problem(what, "offline.output_episode_format", config.output_episode_format, expected)])
+        what = "offline.output_episode_format only applies to rows that are episodes, but rows are steps"
+        where, fix = "offline.output_episode_format", "set offline.output_write_episodes=true"
+        raise ConfigError([Problem(what, where, config.output_episode_format, "columns", fix=fix)])
     function, method = write_function(config), config.output_write_method
     if config.output_write_episodes and (function is not None or not output_format(config).has_lists):
-        what, able = f"{method} writes tables only", [name for name, one in OUTPUT_FORMATS.items() if one.has_lists]
-        expected = f"{', '.join(able)}, or offline.output_write_episodes=false"
-        raise ConfigError([Problem(what, METHOD, method, expected)])
+        what = f"{method} can only write steps, not episodes"
+        able = [name for name, one in OUTPUT_FORMATS.items() if one.has_lists]
+        fix = "set offline.output_write_episodes=false"
+        raise ConfigError([Problem(what, METHOD, method, ", ".join(able), fix=fix)])
     if function is not None:
         check_write_function(config, function)
         if config.output_run_folders and not function.is_of_files:
-            what = f"{method} writes no files, of which offline.output_run_folders is"
+            what = f"offline.output_run_folders needs a method that writes files, but {method} does not"
             raise ConfigError([Problem(what, "offline.output_run_folders", "true", "false")])
         return
     found = output_format(config)
@@ -285,17 +289,18 @@ def check_output_options(config: OfflineConfig) -> None:
 
 
 def check_env_episode_options(config: OfflineConfig) -> None:
-    """Refuse what env episodes of several agents are not written as; raises `ConfigError`."""
+    """Reject options that multi-agent env episodes do not support. Raises `ConfigError`."""
     options = {
         "output_write_episodes": ("true", config.output_write_episodes),
         "output_episode_format": ("columns", config.output_episode_format == "columns"),
     }
     problems = [
         Problem(
-            "env episodes of several agents are recorded a row each",
+            "multi-agent env episodes can only be recorded as one row per episode",
             f"offline.{name}",
             str(getattr(config, name)).lower(),
-            f"{expected}; then python -m runner convert",
+            expected,
+            fix="record in this format, then use python -m runner convert",
         )
         for name, (expected, is_so) in options.items()
         if not is_so
@@ -305,7 +310,7 @@ def check_env_episode_options(config: OfflineConfig) -> None:
 
 
 def check_columns(config: OfflineConfig, layout: Layout) -> None:
-    """Refuse names of columns to compress that the data do not have; raises `ConfigError`."""
+    """Reject unknown columns to compress. Raises `ConfigError`."""
     if config.output_write_method not in OUTPUT_FORMATS:
         return
     known, compression = {*layout.columns, "new_obs"}, _compression(config)
@@ -327,14 +332,14 @@ def _compression(config: OfflineConfig) -> Any:
 def _find_unknown(config: OfflineConfig, found: type[OutputFormat]) -> list[Problem]:
     known, method = found.options(), config.output_write_method
     return [
-        Problem(f"{method} has no option {name}", KWARGS, str(value), list_names(known), nearest_match(name, known))
+        Problem(f"{method} takes no option {name}", KWARGS, str(value), list_names(known), nearest_match(name, known))
         for name, value in config.output_write_method_kwargs.items()
         if name not in known
     ]
 
 
 def _find_compression_fault(config: OfflineConfig, found: type[OutputFormat]) -> list[Problem]:
-    """Return an unknown compression, and `output_compress_columns` where it would have no effect."""
+    """Return problems of an unknown compression, or of `output_compress_columns` without effect."""
     given, packed, known = _compression(config), config.output_compress_columns, found.compressions
     names = list(given.values()) if isinstance(given, Mapping) and found.has_lists else [given]
     problems = [
@@ -346,15 +351,15 @@ def _find_compression_fault(config: OfflineConfig, found: type[OutputFormat]) ->
         return problems
     if not found.has_lists:
         what = f"{config.output_write_method} does not compress single columns"
-        problems.append(Problem(what, _PACKED, str(packed), "leave it out"))
+        problems.append(Problem(what, _PACKED, str(packed), fix="remove this option"))
     elif given == "none" or isinstance(given, Mapping):
-        what = f"{KWARGS}.compression tells the compression of all columns"
-        problems.append(Problem(what, _PACKED, str(packed), "leave it out"))
+        what = f"{KWARGS}.compression already sets the compression of all columns"
+        problems.append(Problem(what, _PACKED, str(packed), fix="remove this option"))
     return problems
 
 
 def _find_fault(config: OfflineConfig) -> list[Problem]:
-    """Return what writing a row to memory says of the options' values, before anything is recorded."""
+    """Find invalid option values by writing a row to memory, before anything is recorded."""
     table = pa.table({"obs": [0.0]})
     try:
         output = output_format(config)(config, table.schema, pa.BufferOutputStream())

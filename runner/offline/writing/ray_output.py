@@ -1,7 +1,7 @@
-"""Rows that a function of Ray Data, or of one's own, writes (`offline.output_write_method`).
+"""Write rows with a function of Ray Data or of the user (`offline.output_write_method`).
 
-Functions that write files are given a hidden folder; the file that they leave there gets its name when it is whole, as
-all others do. Any other function is given `offline.output` as it is: a table of a database, an SQL statement.
+Functions that write files get a hidden folder; when the file is complete, it is moved to its final name. Other
+functions get `offline.output` unchanged, for example the table of a database or an SQL statement.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ _TAKES_NO_LISTS = ("write_sql",)
 
 
 class RayOutput:
-    """Rows that are written at once when they are published; until then they are held.
+    """Rows that are held until `publish` writes all of them.
 
     Args:
         config: the `offline` block.
-        found: what writes.
-        location: the folder, of functions that write files.
-        name: of the file.
-        schema: of all tables.
+        found: function that writes.
+        location: folder for functions that write files.
+        name: name of the file.
+        schema: schema of all tables.
 
     Raises:
-        ConfigError: columns are named that there are not, or that the function cannot hold.
+        ConfigError: columns do not exist, or the function cannot store them.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class RayOutput:
         _check_columns(config, schema)
 
     def write(self, table: pa.Table) -> int:
-        """Take rows; their bytes so far."""
+        """Add rows, and return the size of all rows so far in bytes."""
         self._tables.append(table)
         self.rows += table.num_rows
         return sum(int(held.nbytes) for held in self._tables)
@@ -63,8 +63,8 @@ class RayOutput:
         """Write the rows.
 
         Raises:
-            ConfigError: the function does not work with its arguments, or cannot hold the columns.
-            OSError: there is already a file of this name.
+            ConfigError: the function rejects its arguments, or cannot store the columns.
+            OSError: a file with this name exists.
         """
         table, rows = as_plain_columns(pa.concat_tables(self._tables), self._found, self._config), self.rows
         self._tables = []
@@ -80,7 +80,7 @@ class RayOutput:
             found = filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
             paths = [info.path for info in found if info.type == fs.FileType.File]
             if len(paths) != 1:
-                what = f"{self._found.name} left {len(paths)} files where one was expected"
+                what = f"{self._found.name} wrote {len(paths)} files instead of one"
                 raise RunFailure(Problem(what, METHOD, ", ".join(paths)[:200] or None))
             final = f"{self._location.path}/{self._name}"
             give_name(self._location, paths[0], final)
@@ -89,7 +89,7 @@ class RayOutput:
             _remove_folder(filesystem, folder)
 
     def remove(self) -> None:
-        """Drop the rows."""
+        """Discard the rows."""
         self._tables = []
 
 
@@ -110,10 +110,10 @@ def _check_columns(config: OfflineConfig, schema: pa.Schema) -> None:
 
 
 def as_plain_columns(table: pa.Table, found: RayFunction, config: OfflineConfig) -> pa.Table:
-    """Return the columns that are written, of types that formats of others have: numbers, text and lists of numbers.
+    """Return the columns to write, converted to common types: numbers, text and lists of numbers.
 
     Raises:
-        ConfigError: a column has two dimensions or more, which are bytes here and would not be told back.
+        ConfigError: a column has two or more dimensions; its bytes could not be decoded.
     """
     table = table.select(config.output_write_method_kwargs.get(COLUMNS, table.column_names)).combine_chunks()
     if found.name in _TAKES_NO_LISTS:
@@ -122,7 +122,7 @@ def as_plain_columns(table: pa.Table, found: RayFunction, config: OfflineConfig)
     for field in table.schema:
         type_, column = field.type, table[field.name]
         if pa.types.is_fixed_size_binary(type_) or pa.types.is_binary(type_):
-            what = f"{field.name} has two dimensions or more, of which {found.name} would write bytes without a shape"
+            what = f"{field.name} has two or more dimensions, which {found.name} would write as bytes without a shape"
             raise ConfigError([Problem(what, METHOD, found.name, "write_parquet, write_json, write_csv")])
         if pa.types.is_fixed_size_list(type_):
             type_ = pa.list_(type_.value_type)
@@ -145,7 +145,7 @@ def _call(config: OfflineConfig, found: RayFunction, table: pa.Table, place: Any
         write(dataset, place, **arguments)
     except ImportError as error:
         raise missing_package(found.name, error, METHOD) from None
-    except Exception as error:  # databases and functions of one's own raise what they like
+    except Exception as error:  # databases and user functions raise arbitrary errors
         if isinstance(error, ConfigError):
             raise
         cause = getattr(error, "cause", None) or error.__cause__ or error

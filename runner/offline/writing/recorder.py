@@ -1,4 +1,4 @@
-"""Recording: whole episodes out of the chunks that an env runner samples."""
+"""Record episodes by joining the chunks that an env runner samples."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from runner.offline.writing.writer import EpisodeWriter, WriteReport
 from runner.rows.to_record import ToRecord
 
 BoolArray = npt.NDArray[np.bool_]
-# Column of a part beside its data: env time steps of its observations, with several agents.
+# Additional column of multi-agent chunks: env time steps of the observations.
 ENV_T = "\0env_t"
 _OBS_ROWS = (OBS, ENV_T)
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """What has been recorded, and how many episodes are left out.
+    """Report of recorded data and of episodes that are left out.
 
     Attributes:
-        report: what is on disk.
+        report: files that are complete.
         num_unfinished: episodes that have not ended.
-        num_broken_off: episodes whose beginning or end never came.
+        num_broken_off: incomplete episodes, whose start or end is missing.
     """
 
     report: WriteReport
@@ -44,19 +44,20 @@ class Recorded:
     def __str__(self) -> str:
         report = self.report
         size = f" in {report.size_text}" if report.files or not report.episodes else ""
-        left_out = f"; {self.num_unfinished} that had not ended are left out" if self.num_unfinished else ""
-        left_out += f"; {self.num_broken_off} without beginning or end are left out" if self.num_broken_off else ""
-        return f"{report.episodes:,} episodes, {report.steps:,} steps{size}{left_out}"
+        counts = ((self.num_unfinished, "unfinished"), (self.num_broken_off, "incomplete"))
+        left_out = ", ".join(f"{count:,} {kind}" for count, kind in counts if count)
+        text = f"{report.episodes:,} episodes, {report.steps:,} steps{size}"
+        return f"{text} (left out: {left_out})" if left_out else text
 
 
 @dataclass(frozen=True)
 class RecordedChunk:
-    """A part of an episode of one agent.
+    """A chunk of one agent's episode.
 
     Attributes:
-        columns: `obs` and `ENV_T` (T + 1, ...), the others (T, ...).
+        columns: `obs` and `ENV_T` have shape (T + 1, ...), others (T, ...).
         length: T.
-        infos: T + 1, of the rows of `obs`; None: all empty.
+        infos: T + 1 infos for the rows of `obs`, or None if all are empty.
     """
 
     columns: Mapping[str, Column]
@@ -65,7 +66,7 @@ class RecordedChunk:
 
     @classmethod
     def of(cls, block: ColumnBlock, chunk: int, copies: bool) -> RecordedChunk:
-        """Take a chunk of a block, as a copy or as views."""
+        """Extract a chunk of a block, as a copy or as views."""
         length, start = int(block.lengths[chunk]), int(block.offsets[chunk])
         rows, obs_rows = slice(start, start + length), slice(start + chunk, start + chunk + length + 1)
         taken = block.columns if block.agents is None else {**block.columns, ENV_T: block.agents.env_t}
@@ -76,7 +77,7 @@ class RecordedChunk:
 
     @classmethod
     def joined(cls, parts: Sequence[RecordedChunk]) -> RecordedChunk:
-        """Join the parts of one episode, in their order; infos are left out."""
+        """Join the consecutive chunks of one episode, without infos."""
         if len(parts) == 1:
             return parts[0]
         columns = {
@@ -86,21 +87,21 @@ class RecordedChunk:
         return cls(columns, sum(part.length for part in parts))
 
     def rows_of(self, name: str, is_last: bool) -> Column:
-        """Return a column; of observations, the last one only if the part is the episode's last."""
+        """Return a column. The last observation is only included if this is the episode's last chunk."""
         column = self.columns[name]
         return nested.take(column, slice(self.length)) if name in _OBS_ROWS and not is_last else column
 
     def infos_of(self, is_last: bool) -> list[dict[str, Any]]:
-        """Return infos of the same rows as `obs`."""
+        """Return the infos for the rows of `obs`."""
         num_rows = self.length + is_last
         return [{} for _ in range(num_rows)] if self.infos is None else self.infos[:num_rows]
 
 
 class EpisodeRecorder:
-    """Joins the chunks of episodes, which end and go on over fragments, and writes an episode when it has ended.
+    """Joins the chunks of episodes over fragments, and writes each episode when it ends.
 
     Args:
-        writer: of this runner.
+        writer: writer of this env runner.
     """
 
     def __init__(self, writer: EpisodeWriter) -> None:
@@ -109,14 +110,14 @@ class EpisodeRecorder:
         self._num_broken_off = 0
 
     def add(self, block: ColumnBlock, is_recorded: BoolArray | None = None) -> None:
-        """Take the chunks of a fragment; an episode whose beginning was not taken is left out.
+        """Record the chunks of a fragment. Episodes whose start was not recorded are left out.
 
         Args:
-            block: its arrays may be reused afterwards.
-            is_recorded: (E,) which chunks count; None: all.
+            block: chunks of one module. Its arrays may be reused afterwards.
+            is_recorded: (E,) chunks to record, or None for all.
 
         Raises:
-            RunFailure: what has ended cannot be written.
+            RunFailure: an ended episode cannot be written.
         """
         ended: list[tuple[int, list[RecordedChunk]]] = []
         has_ended = (block.is_terminated | block.is_truncated).tolist()
@@ -135,41 +136,41 @@ class EpisodeRecorder:
             self._writer.add(_joined(block, ended))
 
     def add_sample(self, blocks: Sequence[ColumnBlock], to_record: ToRecord) -> None:
-        """Take the block of a sample of simulators; raises as `add` does."""
+        """Record the blocks of a sample of simulators. Raises the errors of `add`."""
         for block in blocks:
             tasks = to_record.tasks.get(block.module_id)
             self.add(replace(block, tasks=tasks), to_record.is_whole[block.module_id])
         self.break_off(to_record.broken_off)
 
     def break_off(self, ids: Iterable[str]) -> None:
-        """Leave out episodes that are open, or were never taken: nothing more comes of them."""
+        """Leave out episodes without further chunks, which may be open or not recorded at all."""
         for id_ in ids:
             self._open.pop(id_, None)
             self._num_broken_off += 1
 
     def break_off_all(self) -> None:
-        """Leave out all episodes that are open."""
+        """Leave out all open episodes."""
         self.break_off(list(self._open))
 
     def drop_open(self) -> None:
-        """Forget the episodes that are open: they do not count."""
+        """Forget the open episodes without counting them."""
         self._open.clear()
 
     def put_on_disk(self) -> Recorded:
-        """Finish the files; what was recorded until now.
+        """Finish the files, and return a report of the recorded data.
 
         Raises:
-            RunFailure: it cannot be written.
+            RunFailure: the data cannot be written.
         """
         return Recorded(self._writer.put_on_disk(), len(self._open), self._num_broken_off)
 
     def get_open(self) -> dict[str, dict[str, Column]]:
-        """Return what was taken of the episodes that have not ended: id -> columns, without infos."""
+        """Return the recorded columns of unfinished episodes by id, without infos."""
         self._open = {id_: [RecordedChunk.joined(parts)] for id_, parts in self._open.items()}
         return {id_: dict(part.columns) for id_, (part,) in self._open.items()}
 
     def set_open(self, episodes: Mapping[str, Mapping[str, Column]]) -> None:
-        """Go on with the episodes that `get_open` returned."""
+        """Continue the episodes returned by `get_open`."""
         self._open = {id_: [RecordedChunk(columns, len(columns[REWARDS]))] for id_, columns in episodes.items()}
 
     def close(self) -> Recorded:
@@ -179,12 +180,12 @@ class EpisodeRecorder:
         return Recorded(self._writer.close(), num_open, self._num_broken_off)
 
     def abort(self) -> None:
-        """Drop what is in no whole file yet."""
+        """Discard data that are not in a complete file."""
         self._writer.abort()
 
 
 def _joined(block: ColumnBlock, episodes: Sequence[tuple[int, Sequence[RecordedChunk]]]) -> ColumnBlock:
-    """Make a block with one chunk an episode, of the parts of all episodes that end with these chunks of a block."""
+    """Make a block with one chunk per episode; `episodes` are its last chunk in `block` and all recorded chunks."""
     last = [chunk for chunk, _ in episodes]
     every = [parts for _, parts in episodes]
     columns = {
@@ -212,7 +213,7 @@ class JoinedInfos:
         self._episodes = episodes
 
     def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        """Return `num_rows` infos of an episode's observations after `num_before` empty ones; None: all empty."""
+        """Return `num_before` empty infos and then an episode's infos, or None if all are empty."""
         parts = self._episodes[chunk]
         rows: list[dict[str, Any]] = [{} for _ in range(num_before)]
         for part in parts:

@@ -1,4 +1,4 @@
-"""Rows to row groups, row groups to files, one after the other: few and large, whatever comes in at a time."""
+"""Write rows to a sequence of files with large row groups, regardless of the size of the incoming blocks."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ from runner.offline.writing.output_formats import check_columns, write_function
 from runner.offline.writing.ray_output import RayOutput
 
 _ROW_GROUP_BYTES = 2**22
-_OPTIONAL_NAMES = ("infos", "new_infos", "task")  # of columns that some episodes have and others have not
+_OPTIONAL_NAMES = ("infos", "new_infos", "task")  # columns that only some episodes have
 
 
 class RollingFiles:
-    """The files of one module, of which at most one is open.
+    """Files of one module, of which at most one is open.
 
     Attributes:
-        written: whole files.
+        written: complete files.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class RollingFiles:
         env_name: str | None,
         file_list: FileList | None = None,
     ) -> None:
-        """Begin without a file.
+        """Start without a file.
 
         Args:
             config: the `output...` options.
-            location: the folder; None: what writes has another place.
-            writer_id, module_id: parts of the files' names; None: of a single agent.
-            writer_number: from 1, part of the names of run folders.
-            spaces, env_name: kept in the files.
-            file_list: is told of each file before it is opened.
+            location: the folder, or None if the writing function uses another destination.
+            writer_id, module_id: parts of the file names; a single agent needs no `module_id`.
+            writer_number: number of the writer, from 1, in the names of run folders.
+            spaces, env_name: metadata of the files.
+            file_list: records each file before it is opened.
         """
         self._file_list = file_list
         self.written: list[Written] = []
@@ -86,12 +86,12 @@ class RollingFiles:
         self._group_bytes = min(_ROW_GROUP_BYTES, limit) if limit else _ROW_GROUP_BYTES
 
     def add(self, block: ColumnBlock) -> None:
-        """Take the block's rows, with a copy of its data, and write as many as make row groups.
+        """Copy the block's rows, and write complete row groups.
 
         Raises:
-            WriteFailed: the file system says so.
-            TypeError, ValueError: the block cannot be recorded, or does not fit the blocks before.
-            ConfigError: columns to compress that it does not have.
+            WriteFailed: the file system reports an error.
+            TypeError, ValueError: the block cannot be recorded, or does not match earlier blocks.
+            ConfigError: columns to compress do not exist.
         """
         self._add_rows(self._table_of(block))
 
@@ -104,19 +104,19 @@ class RollingFiles:
             table = table.slice(rows)
 
     def close(self) -> None:
-        """Write all that waits; raises `WriteFailed`."""
+        """Write all pending rows. Raises `WriteFailed`."""
         self._flush()
         self._finish()
 
     def abort(self) -> None:
-        """Remove the open file."""
+        """Delete the open file."""
         if self._open is not None:
             self._open.remove()
             self._open = None
             self._remove_run_folder()
 
     def remove_written(self) -> None:
-        """Remove the files that are whole."""
+        """Delete the complete files."""
         if self._location is not None:
             for written in self.written:
                 with contextlib.suppress(OSError):
@@ -125,7 +125,7 @@ class RollingFiles:
         self.written.clear()
 
     def _remove_run_folder(self, path: str | None = None) -> None:
-        """Remove the folder of a file that is gone, the newest one's if none is named; never the output folder."""
+        """Remove the empty run folder of a deleted file, by default the newest one; never the output folder."""
         path = path or (None if self._folder is None else self._folder.path)
         if self._location is not None and path is not None and path != self._location.path:
             remove_empty_folder(self._location.filesystem, path)
@@ -161,7 +161,7 @@ class RollingFiles:
     def _take(self, rows: pa.Table) -> None:
         rows = self._completed(rows)
         if self._waiting and rows.column_names != self._waiting[0].column_names:
-            self._flush()  # the first infos, or the first task
+            self._flush()  # first rows with infos or tasks
         self._waiting.append(rows)
         self._waiting_bytes += rows.nbytes
         limit = self._config.output_max_rows_per_file
@@ -172,8 +172,7 @@ class RollingFiles:
             self._finish()
 
     def _completed(self, rows: pa.Table) -> pa.Table:
-        """Return rows with columns for infos and tasks once there have been any, so that all files from then on have
-        one schema."""
+        """Add columns for infos and tasks once they have occurred, so that all later files have the same schema."""
         found = {name: rows.schema.field(name) for name in _OPTIONAL_NAMES if name in rows.column_names}
         if not found.keys() <= self._optional_fields.keys():
             self._optional_fields |= found
@@ -190,7 +189,7 @@ class RollingFiles:
     # --- files ----------------------------------------------------------------------------------------------------
 
     def _flush(self) -> None:
-        """Write the rows that wait as one row group."""
+        """Write the pending rows as one row group."""
         if not self._waiting:
             return
         table = pa.concat_tables([rows.replace_schema_metadata(None) for rows in self._waiting])
@@ -222,7 +221,7 @@ class RollingFiles:
         return OutputFile(self._config, folder, name, schema)
 
     def _finish(self) -> None:
-        """Finish the open file: from here on it has its name."""
+        """Finish the open file and give it its final name."""
         if self._open is None:
             return
         file, self._open = self._open, None
@@ -231,15 +230,15 @@ class RollingFiles:
         except (OSError, pa.ArrowException) as error:
             raise write_failure(error, str(self._config.output)) from error
         finally:
-            self._remove_run_folder()  # stays where the file is there
+            self._remove_run_folder()  # has no effect if the folder contains the file
 
 
 class EnvEpisodeFiles(RollingFiles):
-    """As `RollingFiles`, of env episodes; an agent that comes late begins the next file, which has its columns, too.
+    """`RollingFiles` of multi-agent env episodes. A new agent starts another file, which includes its columns.
 
     Args:
         spaces: agent -> its spaces.
-        others: as of `RollingFiles`.
+        others: see `RollingFiles`.
     """
 
     def __init__(
@@ -255,10 +254,10 @@ class EnvEpisodeFiles(RollingFiles):
         super().__init__(config, location, writer_id, writer_number, None, None, env_name, file_list)
         self._agent_spaces = spaces
         self._layouts: Mapping[str, Layout] = {}
-        self._fields: dict[str, pa.Field] = {}  # of all columns so far
+        self._fields: dict[str, pa.Field] = {}  # all columns so far
 
     def add_env_episodes(self, episodes: EnvEpisodes) -> None:
-        """Take env episodes, see `add`."""
+        """Write env episodes; see `add`."""
         found = agent_layouts(episodes, self._agent_spaces, self._env_name)
         if not self._layouts:
             for layout in found.values():
@@ -267,7 +266,7 @@ class EnvEpisodeFiles(RollingFiles):
         self._add_rows(env_episodes_to_table(episodes, self._layouts))
 
     def _completed(self, rows: pa.Table) -> pa.Table:
-        """Return rows with the columns of all agents so far."""
+        """Add the missing columns of all agents so far."""
         self._fields |= {field.name: field for field in rows.schema if field.name not in self._fields}
         for name, field in self._fields.items():
             if name not in rows.column_names:

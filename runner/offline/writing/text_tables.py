@@ -1,4 +1,4 @@
-"""Tables as text: JSON lines and CSV. Numbers are written so that they read back the same; lists are JSON lists."""
+"""Tables as text: JSON lines and CSV. Numbers are written losslessly; lists become JSON lists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from runner.offline.codecs.table_format import METADATA_KEY, new_obs_column
 
 
 def write_json_rows(table: pa.Table, file: BinaryIO) -> None:
-    """Write a JSON object a row; columns without a value in a row are left out of it. The first column has no nulls."""
+    """Write one JSON object per row, without the columns that are null in it. The first column must not have nulls."""
     pieces: list[pa.Array] = []
     for index, name in enumerate(table.column_names):
         texts = _as_json(table, name)
@@ -27,7 +27,7 @@ def write_json_rows(table: pa.Table, file: BinaryIO) -> None:
 
 
 def write_csv_rows(table: pa.Table, file: BinaryIO, options: Mapping[str, Any]) -> None:
-    """Write a line a row; columns without any value are left out, but for infos."""
+    """Write one line per row, without columns that are empty in all rows, except for infos."""
     is_empty = {name: bool(table.num_rows) and table[name].null_count == table.num_rows for name in table.column_names}
     kept = [name for name, empty in is_empty.items() if not empty or name.endswith("infos")]
     pa.csv.write_csv(lists_as_text(table.select(kept)), file, pa.csv.WriteOptions(**options))
@@ -37,7 +37,7 @@ def lists_as_text(table: pa.Table) -> pa.Table:
     """Return the table with lists and images as JSON text, and numbers as doubles.
 
     Raises:
-        TypeError: a column has bytes that are no numbers.
+        TypeError: a column has bytes that are not numbers.
     """
     arrays = []
     for name in table.column_names:
@@ -54,8 +54,7 @@ def lists_as_text(table: pa.Table) -> pa.Table:
 
 
 def _as_json(table: pa.Table, name: str) -> pa.Array:
-    """Return the column as JSON text, row by row; nulls stay null. Images, which are bytes in Arrow, become nested
-    lists."""
+    """Return the column as JSON text per row; nulls stay null. Images, stored as bytes, become nested lists."""
     column = table[name].combine_chunks()
     type_ = column.type
     if pa.types.is_string(type_):
@@ -77,7 +76,7 @@ def _as_json(table: pa.Table, name: str) -> pa.Array:
 
 
 def _number_texts(values: pa.Array) -> pa.Array:
-    """Return numbers and bools as JSON; what is not finite has Python's names for it."""
+    """Return numbers and bools as JSON; values that are not finite get Python's names."""
     if not pa.types.is_floating(values.type):
         return values.cast(pa.string())
     texts = values.cast(pa.float64()).cast(pa.string())
@@ -96,7 +95,7 @@ def _quoted(texts: pa.Array) -> pa.Array:
 
 
 def _lists(texts: pa.Array, shape: Sequence[int]) -> pa.Array:
-    """Return items joined to lists of the innermost size first: rows of `shape`."""
+    """Join items to nested JSON lists, innermost first, one list of `shape` per row."""
     for size in reversed(shape):
         offsets = pa.array(range(0, len(texts) + 1, size), pa.int32())
         joined = pc.binary_join(pa.ListArray.from_arrays(offsets, texts), ",")

@@ -1,4 +1,4 @@
-"""Recorded episodes on their way to disk: one open file at a time, that is followed by the next when it is full.
+"""Write recorded episodes to files, starting a new one when the open file is full.
 
 Files are `<output>/episodes-<writer>-<number>.parquet` (or `steps-...`), see `rolling_files` and `output_files`.
 """
@@ -28,7 +28,7 @@ _DATA_SUFFIXES = (".parquet", ".pq", ".json", ".jsonl", ".ndjson", ".csv", ".h5"
 
 @dataclass(frozen=True)
 class WriteReport:
-    """What one writer has put on disk, or into a database: then there are no files."""
+    """Files and counts written by one writer. There are no files if it writes to a database."""
 
     files: tuple[str, ...] = ()
     episodes: int = 0
@@ -37,7 +37,7 @@ class WriteReport:
 
     @property
     def size_text(self) -> str:
-        """Files and bytes, for a message; empty where there are no files."""
+        """Number of files and bytes for a message; empty without files."""
         count = f"{len(self.files):,} file{'' if len(self.files) == 1 else 's'}"
         return f"{count}, {self.num_bytes / 1e6:,.1f} MB" if self.files else ""
 
@@ -51,36 +51,36 @@ class WriteReport:
 
 
 def prepare_output(config: OfflineConfig, files_of_run: Collection[str] = ()) -> Location | None:
-    """Check once, before any writer starts, that `offline.output` can be written to; make the folder.
+    """Check that `offline.output` can be written to, and create the folder. Call it once before writers start.
 
     Args:
         config: the `output...` options.
-        files_of_run: paths of files that a run has written there which goes on.
+        files_of_run: files that the resumed run has already written there.
 
     Returns:
-        The folder; None where what writes takes `offline.output` for something else, such as SQL.
+        The folder, or None if `offline.output` is another destination, such as SQL.
 
     Raises:
-        ConfigError: there is none, the folder has data already and `output_append` is false, it cannot be written to,
-            or options that do not go together.
+        ConfigError: there is no folder, it contains data and `output_append` is false, it cannot be written to, or
+            options are inconsistent.
     """
     if config.output is None:
-        raise ConfigError([Problem("there is no folder to record in", "offline.output", "null")])
+        raise ConfigError([Problem("no folder to record in is given", "offline.output", "null", fix="set a folder")])
     check_output_options(config)
     location = locate_output(config)
     if location is None:
         return None
     info = location.info()
     if info.type == fs.FileType.File:
-        raise ConfigError([Problem("a folder is needed to record in, this is a file", "offline.output", config.output)])
+        raise ConfigError([Problem("this is a file, but recording needs a folder", "offline.output", config.output)])
     if info.type == fs.FileType.Directory and not config.output_append:
         found = names_in(location, is_deep=config.output_run_folders)
         names = [name for name in found if f"{location.path}/{name}" not in files_of_run]
         data = [name for name in names if name.endswith(_DATA_SUFFIXES)]
         if data:
-            what = f"the folder has data already: {', '.join(data[:3])}" + (", ..." if len(data) > 3 else "")
-            expected = "an empty folder, or offline.output_append=true to add files to these"
-            raise ConfigError([Problem(what, "offline.output", config.output, expected)])
+            what = f"the folder already contains data: {', '.join(data[:3])}" + (", ..." if len(data) > 3 else "")
+            fix = "use an empty folder, or set offline.output_append=true to add files to these"
+            raise ConfigError([Problem(what, "offline.output", config.output, fix=fix)])
     probe = f"{location.path}/.runner-{os.getpid()}.tmp"
     try:
         location.filesystem.create_dir(location.path, recursive=True)
@@ -94,10 +94,10 @@ def prepare_output(config: OfflineConfig, files_of_run: Collection[str] = ()) ->
 
 
 class EpisodeWriter:
-    """Writes blocks of episodes to one file after another.
+    """Writes blocks of episodes to a sequence of files.
 
-    `with EpisodeWriter(...) as writer: writer.add(block)`; an exception inside leaves no part of a file behind. Call
-    `prepare_output` once before; any number of writers with ids of their own may then write at the same time.
+    Use it as a context manager: `with EpisodeWriter(...) as writer: writer.add(block)`. An exception inside removes the
+    incomplete file. Call `prepare_output` once before. Several writers with different ids may then write in parallel.
     """
 
     def __init__(
@@ -110,18 +110,18 @@ class EpisodeWriter:
         writer_number: int = 1,
         agent_spaces: Mapping[str, Spaces] = MappingProxyType({}),
     ) -> None:
-        """Begin without a file.
+        """Start without a file.
 
         Args:
             config: the `output...` options.
-            spaces, env_name: kept in the files.
-            writer_id: distinguishes the files of writers of one folder.
-            file_list: is told of each file before it is opened.
-            writer_number: of the env runner, from 1; in the names of run folders.
-            agent_spaces: agent -> its spaces, kept in files of env episodes.
+            spaces, env_name: metadata of the files.
+            writer_id: distinguishes the files of writers in one folder.
+            file_list: records each file before it is opened.
+            writer_number: number of the env runner, from 1, in the names of run folders.
+            agent_spaces: agent -> its spaces, stored in files of env episodes.
 
         Raises:
-            ConfigError: options that do not go together.
+            ConfigError: options are inconsistent.
         """
         check_output_options(config)
         self._config = config
@@ -135,11 +135,11 @@ class EpisodeWriter:
         self._is_closed = False
 
     def add(self, block: ColumnBlock) -> None:
-        """Take over the episodes of a block; its arrays may be reused afterwards.
+        """Write the episodes of a block. Its arrays may be reused afterwards.
 
         Raises:
             WriteFailed: the disk is full, the folder is gone, ...
-            ConfigError: an episode that cannot be recorded, or does not fit the episodes before.
+            ConfigError: an episode cannot be recorded, or does not match earlier episodes.
         """
         if self._is_closed:
             raise ValueError("the writer is closed")
@@ -162,7 +162,7 @@ class EpisodeWriter:
         self._count(len(block), block.num_rows)
 
     def add_env_episodes(self, episodes: EnvEpisodes) -> None:
-        """Take over env episodes of several agents, each of which becomes one row; raises as `add` does."""
+        """Write multi-agent env episodes, one row each. Raises the errors of `add`."""
         if self._is_closed:
             raise ValueError("the writer is closed")
         if self._env_files is None:
@@ -188,10 +188,10 @@ class EpisodeWriter:
         return [*self._files.values(), *([] if self._env_files is None else [self._env_files])]
 
     def close(self) -> WriteReport:
-        """Write what is left and finish the open file.
+        """Write the remaining rows and finish the open files.
 
         Raises:
-            WriteFailed: as in `add`; or the rows on disk are not as many as were added.
+            WriteFailed: see `add`; or the number of rows on disk is wrong.
         """
         if not self._is_closed:
             self._is_closed = True
@@ -199,11 +199,11 @@ class EpisodeWriter:
         return self._report
 
     def put_on_disk(self) -> WriteReport:
-        """Finish the open files; what was added until now is in files that are whole.
+        """Finish the open files, so that all rows are in complete files.
 
         Raises:
-            WriteFailed: as in `close`.
-            ConfigError: what was added cannot be written in this format.
+            WriteFailed: see `close`.
+            ConfigError: the episodes cannot be written in this format.
         """
         for file in self._all_files:
             self._take(file.close)
@@ -211,18 +211,19 @@ class EpisodeWriter:
         rows = sum(written.rows for written in done)
         expected = self._report.episodes if self._config.output_write_episodes else self._report.steps
         if rows != expected:
-            raise WriteFailed(Problem(f"{rows} rows are on disk, {expected} were recorded", str(self._config.output)))
+            what = f"{rows} rows are on disk, but {expected} were recorded"
+            raise WriteFailed(Problem(what, str(self._config.output)))
         files = tuple(written.path for written in done if written.path)
         return self._report + WriteReport(files, num_bytes=sum(written.num_bytes for written in done))
 
     def abort(self) -> None:
-        """Drop the open file; files that are whole stay."""
+        """Delete the open files; complete files are kept."""
         self._is_closed = True
         for file in self._all_files:
             file.abort()
 
     def discard(self) -> None:
-        """Drop the open file and remove the files that this writer has finished."""
+        """Delete the open files and the files that this writer has finished."""
         self.abort()
         for file in self._all_files:
             file.remove_written()
@@ -238,10 +239,10 @@ class EpisodeWriter:
 
 
 def locate_output(config: OfflineConfig) -> Location | None:
-    """Return the folder that `offline.output` names, see `prepare_output`.
+    """Return the folder of `offline.output`; see `prepare_output`.
 
     Raises:
-        ConfigError: it cannot be reached, or there is no such way to write.
+        ConfigError: the folder cannot be reached, or the write method does not exist.
     """
     function = write_function(config)
     if function is not None and not function.is_of_files:

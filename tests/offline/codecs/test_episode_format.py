@@ -95,7 +95,7 @@ def test_what_is_damaged_is_named() -> None:
         table_to_block(wrong)
     with pytest.raises(ValueError, match="missing: t_started"):
         table_to_block(table.drop_columns(["t_started"]))
-    with pytest.raises(StateError, match="no metadata"):
+    with pytest.raises(StateError, match="does not have the metadata"):
         table_to_block(table.replace_schema_metadata(None))
     with pytest.raises(StateError, match="newer version"):
         Layout.from_json(b'{"version": 99}')

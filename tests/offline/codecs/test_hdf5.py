@@ -83,7 +83,7 @@ def test_without_timeouts_next_observations_tell_where_episodes_end(tmp_path: Pa
         ([0, 1, 2, 3], "U", 0),
         ([103, 104, 105, 106], "T", 0),
     ]
-    with pytest.raises(DataError, match="no episode ends in this file"):
+    with pytest.raises(DataError, match="the ends of episodes are unknown"):
         list(blocks(write(tmp_path / "b.hdf5", fields("...", timeouts=None))))
 
 
@@ -210,15 +210,15 @@ def assert_refused(path: Path, *words: str) -> None:
         ({"actions": np.zeros((2, 2))}, ["actions", "(2, 2)"]),
         ({"timeouts": np.zeros(4)}, ["timeouts", "(4,)"]),
         ({"next_observations": np.zeros((2, 2))}, ["next_observations"]),
-        ({"next_observations": np.zeros((3, 3))}, ["next observations must be like observations"]),
-        ({"rewards": np.zeros((3, 2))}, ["one reward a step"]),
+        ({"next_observations": np.zeros((3, 3))}, ["next observations and observations differ"]),
+        ({"rewards": np.zeros((3, 2))}, ["one reward per step"]),
         ({"rewards": np.array([0, np.nan, 0])}, ["a reward is not finite", "step 1"]),
-        ({"rewards": np.zeros(0)}, ["no step"]),
-        ({"rewards": 1.0}, ["no step"]),
+        ({"rewards": np.zeros(0)}, ["does not contain any steps"]),
+        ({"rewards": 1.0}, ["does not contain any steps"]),
         ({"terminals": np.array([0, 3, 0])}, ["true or false", "step 1"]),
-        ({"terminals": np.zeros((3, 2))}, ["one flag a step"]),
+        ({"terminals": np.zeros((3, 2))}, ["one flag per step"]),
         ({"observations": ["a", "b", "c"]}, ["array of numbers"]),
-        ({"observations": 1.0}, ["a row for each"]),
+        ({"observations": 1.0}, ["one row for each"]),
         ({"rewards/a": np.zeros(3), "rewards": None}, ["got a group"]),
     ],
 )
@@ -235,7 +235,7 @@ def test_files_that_are_none_are_refused(tmp_path: Path) -> None:
     text.write_text("no HDF5")
     assert_refused(text, "damaged")
     assert not recognises(text)
-    assert_refused(tmp_path / "missing.hdf5", "no such file")
+    assert_refused(tmp_path / "missing.hdf5", "does not exist")
     assert not recognises(tmp_path / "missing.hdf5")
 
 
@@ -257,6 +257,4 @@ def test_other_files_are_not_read(tmp_path: Path) -> None:
 def test_counts_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         list(blocks(write(tmp_path / "a.hdf5", fields("..T..U"))))
-    assert any(
-        "1 trajectories that terminate have no last observation" in record.getMessage() for record in caplog.records
-    )
+    assert any("1 terminated trajectories lack a final observation" in record.getMessage() for record in caplog.records)

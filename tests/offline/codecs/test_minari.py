@@ -237,16 +237,16 @@ def assert_refused(path: Path, *words: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"actions": None}, "no actions"),
-        ({"terminations": None}, "no terminations"),
-        ({"observations": np.zeros((7, 2))}, "do not fit"),
-        ({"actions": np.zeros(4)}, "do not fit"),
-        ({"truncations": np.zeros(2)}, "do not fit"),
-        ({"terminations": np.array([1, 0, 1])}, "in the middle"),
-        ({"terminations": np.array([0, 0, 2])}, "one flag a step"),
+        ({"actions": None}, "the field actions of an episode is missing"),
+        ({"terminations": None}, "the field terminations of an episode is missing"),
+        ({"observations": np.zeros((7, 2))}, "inconsistent lengths"),
+        ({"actions": np.zeros(4)}, "inconsistent lengths"),
+        ({"truncations": np.zeros(2)}, "inconsistent lengths"),
+        ({"terminations": np.array([1, 0, 1])}, "before the last step"),
+        ({"terminations": np.array([0, 0, 2])}, "one flag per step"),
         ({"rewards": np.array([0, np.inf, 0])}, "rewards[1]"),
-        ({"rewards": np.zeros((3, 1))}, "one number a step"),
-        ({"rewards": ["a", "b", "c"]}, "one number a step"),
+        ({"rewards": np.zeros((3, 1))}, "one number per step"),
+        ({"rewards": ["a", "b", "c"]}, "one number per step"),
         ({"observations": np.zeros((4, 3), np.float32)}, "episodes differ"),
         ({"observations": None, "observations/a": np.zeros((4, 2))}, "episodes differ"),
         ({"observations": np.zeros(4, [("a", "f4")])}, "array of numbers"),
@@ -260,13 +260,13 @@ def test_links_to_other_files_are_not_followed(tmp_path: Path) -> None:
     path = dataset(tmp_path / "a", episode(), episode(observations=None))
     with h5py.File(path / "data" / "main_data.hdf5", "a") as file:
         file["episode_1/observations"] = h5py.ExternalLink("other.hdf5", "x")
-    assert_refused(path, "link to another file")
+    assert_refused(path, "links to other files")
 
 
 def test_what_is_no_data_set_is_refused(tmp_path: Path) -> None:
     assert not recognises(tmp_path)
     assert_refused(tmp_path, "neither metadata.json nor main_data.hdf5")
-    assert_refused(dataset(tmp_path / "empty"), "no episode")
+    assert_refused(dataset(tmp_path / "empty"), "does not contain any episodes")
     assert_refused(dataset(tmp_path / "format", episode(), metadata={"data_format": "zarr"}), "zarr", "parquet")
     assert_refused(dataset(tmp_path / "space", episode(), metadata={"action_space": "{"}), "space is damaged")
     assert_refused(dataset(tmp_path / "kind", episode(), metadata={}, action_space={"type": "Graph"}), "Graph")

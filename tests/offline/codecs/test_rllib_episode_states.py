@@ -156,8 +156,8 @@ def test_files_roll_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"output_write_episodes": False}, "output_episode_format is of rows that are episodes, and rows are steps"),
-        ({"output_write_method": "write_json"}, "write_json writes tables only"),
+        ({"output_write_episodes": False}, "output_episode_format only applies to rows that are episodes"),
+        ({"output_write_method": "write_json"}, "write_json can only write steps, not episodes"),
     ],
 )
 def test_what_does_not_go_together(tmp_path: Path, options: dict[str, Any], message: str) -> None:

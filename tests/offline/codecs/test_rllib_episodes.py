@@ -182,7 +182,7 @@ def test_chunks_without_a_step_are_left_out_and_counted() -> None:
     block = decode(table(empty, state(2), state(0, lookback=2)), counts=counts)
     assert len(block) == 1
     assert counts == ReadCounts(trajectories_dropped=2)
-    assert_refused(table(empty), "no episode with a step")
+    assert_refused(table(empty), "do not contain an episode with a step")
 
 
 def decode(rows: pa.Table, *arguments: Any, **named: Any) -> ColumnBlock:
@@ -221,14 +221,14 @@ def test_object_arrays_are_refused_and_not_unpickled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda s: s.pop("observations"), "no episode of RLlib's"),
+        (lambda s: s.pop("observations"), "not an RLlib episode"),
         (lambda s: s["observations"]["data"].pop(), "observations"),
         (lambda s: s["observations"]["data"].__setitem__(2, np.zeros(3, np.float32)), "step 2 holds <f4 of shape [3]"),
         (lambda s: s["observations"]["data"].__setitem__(2, np.zeros(2)), "step 2 holds <f8"),
         (lambda s: s["observations"]["data"].__setitem__(2, None), "step 2 holds a NoneType"),
         (lambda s: s["observations"]["data"].__setitem__(0, "text"), "observations"),
         (lambda s: s["actions"]["data"].__setitem__(1, {"a": 1}), "step 1 holds a dict"),
-        (lambda s: s["actions"].__setitem__("lookback", 1), "do not fit together"),
+        (lambda s: s["actions"].__setitem__("lookback", 1), "the fields of an episode are inconsistent"),
         (lambda s: s["rewards"].__setitem__("lookback", -1), "lookback of -1"),
         (lambda s: s["rewards"].__setitem__("lookback", "x"), "number of steps"),
         (lambda s: s["rewards"]["data"].__setitem__(1, float("nan")), "rewards[1]"),

@@ -158,10 +158,10 @@ def test_batches_of_one_policy_among_several_agents() -> None:
     assert observations(read(lines(multi, multi | {"policy_batches": {"default_policy": batch(3, 4, end="T")}}))) == [
         [0, 1, 2, 3, 4]
     ]
-    assert_refused(lines(multi | {"policy_batches": {"a": [1]}}), "holds no SampleBatch")
+    assert_refused(lines(multi | {"policy_batches": {"a": [1]}}), "does not contain a SampleBatch")
     assert_refused(lines(multi | {"policy_batches": 3}), "mixed")
     two = multi | {"policy_batches": {"a": batch(0, 3), "b": batch(0, 3)}}
-    assert_refused(lines(two), "of several policies, and the experiment has a single agent", "a, b")
+    assert_refused(lines(two), "from several policies, but the experiment has a single agent", "a, b")
     assert_refused(lines(multi, batch(0, 3)), "line 6", "only some batches have", "policy_batches")
 
 
@@ -184,10 +184,10 @@ def test_batches_of_several_policies_are_read_for_one_of_them(tmp_path: Path) ->
     assert a.episode_ids == ["1/0", "2/0", "2/1"]
     (b,) = source_of("b").blocks()
     assert (b.module_id, b.lengths.tolist(), b.columns["obs"].shape) == ("b", [2], (3, 3))
-    with pytest.raises(DataError, match=r"module c has no rows: no step of these MultiAgentBatches is of a policy"):
+    with pytest.raises(DataError, match=r"no rows for module c: these MultiAgentBatches do not have a policy"):
         source_of("c")
     path.write_bytes(lines(batch(0, 3)))
-    with pytest.raises(DataError, match="these SampleBatches are of a single agent, and the experiment has several"):
+    with pytest.raises(DataError, match="these SampleBatches come from a single agent, but the experiment has several"):
         source_of("a")
 
 
@@ -232,7 +232,7 @@ def test_lines_as_text() -> None:
     assert len(decode(pa.table({"text": rows}))) == 3  # of two types
     with pytest.raises(DataError, match="row 1"):
         decode(pa.table({"text": [rows[0], "{"]}))
-    with pytest.raises(DataError, match="no SampleBatch"):
+    with pytest.raises(DataError, match="do not contain a SampleBatch"):
         decode(pa.table({"text": [" "]}))
 
 
@@ -254,39 +254,39 @@ def assert_refused(content: bytes, *words: str) -> None:
 
 def test_broken_lines_are_refused_with_their_number() -> None:
     good = lines(batch(0, 3))
-    assert_refused(good + good[:-30], "line 6", "no JSON", "truncated")
-    assert_refused(good + b'{"obs": [1, }\n' + good, "line 6", "no JSON")
-    assert_refused(good + b"[1, 2]\n", "line 6", "no JSON object", "list")
-    assert_refused(good + b"\n" + b"3\n", "line 7", "no JSON object")
-    assert_refused(b"\x00\xff\n", "line 5", "no JSON")
-    assert_refused(b"null\n", "line 5", "no JSON object")
-    assert_refused(b"[" * 100_000 + b"\n", "line 5", "no JSON")
+    assert_refused(good + good[:-30], "line 6", "not valid JSON", "truncated")
+    assert_refused(good + b'{"obs": [1, }\n' + good, "line 6", "not valid JSON")
+    assert_refused(good + b"[1, 2]\n", "line 6", "not a JSON object", "list")
+    assert_refused(good + b"\n" + b"3\n", "line 7", "not a JSON object")
+    assert_refused(b"\x00\xff\n", "line 5", "not valid JSON")
+    assert_refused(b"null\n", "line 5", "not a JSON object")
+    assert_refused(b"[" * 100_000 + b"\n", "line 5", "not valid JSON")
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"obs": None, "observations": [1]}, "a SampleBatch has no obs"),
-        ({"rewards": None}, "no rewards"),
-        ({"rewards": [1.0, 2.0]}, "one length"),
+        ({"obs": None, "observations": [1]}, "the column obs of a SampleBatch is missing"),
+        ({"rewards": None}, "the column rewards of a SampleBatch is missing"),
+        ({"rewards": [1.0, 2.0]}, "the same length"),
         ({"rewards": [1.0, float("nan"), 2.0]}, "a reward is not finite"),
-        ({"rewards": ["a", "b", "c"]}, "one number a step"),
-        ({"rewards": [[1.0], [1.0], [1.0]]}, "one number a step"),
-        ({"actions": [0, 1]}, "one length"),
+        ({"rewards": ["a", "b", "c"]}, "one number per step"),
+        ({"rewards": [[1.0], [1.0], [1.0]]}, "one number per step"),
+        ({"actions": [0, 1]}, "the same length"),
         ({"obs": [[1.0], [1.0, 2.0], [1.0]]}, "shape"),
         ({"obs": [[1.0], None, [1.0]]}, "missing"),
-        ({"new_obs": [[1.0], [1.0], [1.0]]}, "next observations must be like observations"),
-        ({"new_obs": [1.0, 1.0, 1.0]}, "next observations must be like observations"),
-        ({"new_obs": pack({"a": np.zeros((3, 2))})}, "next observations must be like observations"),
+        ({"new_obs": [[1.0], [1.0], [1.0]]}, "next observations and observations differ"),
+        ({"new_obs": [1.0, 1.0, 1.0]}, "next observations and observations differ"),
+        ({"new_obs": pack({"a": np.zeros((3, 2))})}, "next observations and observations differ"),
         ({"obs": 3}, "a list with an item for each step"),
-        ({"obs": pack(np.zeros((2, 2)))}, "one length"),
+        ({"obs": pack(np.zeros((2, 2)))}, "the same length"),
         ({"obs": pack(np.zeros(3))[:-8]}, "damaged"),
         ({"obs": pack(np.array([None, 1, 2], object))}, "object"),
         ({"obs": pack(print)}, "print"),
-        ({"obs": pack("text")}, "no arrays"),
+        ({"obs": pack("text")}, "does not contain arrays"),
         ({"terminateds": [0, 2, 0]}, "true or false"),
         ({"t": [0.5, 1.5, 2.5]}, "integers"),
-        ({"eps_id": [[1], [1], [1]]}, "one id a step"),
+        ({"eps_id": [[1], [1], [1]]}, "one id per step"),
         ({"infos": pack([print])}, "print"),
         ({"infos": [{}]}, "an info for each step"),
         ({"vf_preds": [{"a": 1}, 2, 3]}, "vf_preds"),

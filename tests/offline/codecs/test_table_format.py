@@ -291,7 +291,7 @@ ERRORS: Mapping[str, tuple[Callable[[pa.Table], pa.Table], dict[str, str], Confi
         lambda t: _with(t, "terminateds", [0, 0, 2, 1]),
         {},
         data_error(
-            Problem("an end flag is true or false", "file-0, row 2, column terminateds", "2", "true, false, 0, 1")
+            Problem("an end flag must be true or false", "file-0, row 2, column terminateds", "2", "true, false, 0, 1")
         ),
     ),
     "reward_is_a_vector": (
@@ -304,7 +304,7 @@ ERRORS: Mapping[str, tuple[Callable[[pa.Table], pa.Table], dict[str, str], Confi
         {},
         data_error(
             Problem(
-                "values of type date32[day] cannot be trained on",
+                "values of type date32[day] are not supported",
                 "file-0, row 0, column actions",
                 expected="numbers, bools, text, lists",
             )
@@ -336,8 +336,8 @@ def test_an_episode_that_comes_again(tmp_path: Path) -> None:
     with pytest.raises(DataError) as error:
         read([table, table])
     problem = Problem(
-        "episode e0 goes on after it was over: its rows lie too far apart, or two episodes share an id",
+        "episode e0 continues after its end: its rows are too far apart, or two episodes have the same id",
         "file-1, row 0, column eps_id",
-        expected="ids that are unique over all files; rows of an episode that lie together",
+        fix="use ids that are unique over all files, and keep the rows of an episode together",
     )
     assert_error(error.value, data_error(problem), tmp_path)

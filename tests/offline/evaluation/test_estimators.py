@@ -273,10 +273,10 @@ def test_gamma_0_is_the_first_reward_only() -> None:
     [
         ([], [], [], "at least one step"),
         ([2, 0], [1.0, 1.0], [0.0, 0.0], "at least one step"),
-        ([2], [1.0], [0.0, 0.0], "rewards need shape"),
+        ([2], [1.0], [0.0, 0.0], "rewards must have shape"),
         ([2], [1.0, np.nan], [0.0, 0.0], "rewards must be finite"),
-        ([2], [1.0, 1.0], [0.0, np.nan], "log_ratios must be numbers"),
-        ([2], [1.0, 1.0], [0.0, np.inf], "log_ratios must be numbers"),
+        ([2], [1.0, 1.0], [0.0, np.nan], "log_ratios must be finite"),
+        ([2], [1.0, 1.0], [0.0, np.inf], "log_ratios must be finite"),
     ],
 )
 def test_impossible_steps_are_refused(lengths: Any, rewards: Any, log_ratios: Any, message: str) -> None:

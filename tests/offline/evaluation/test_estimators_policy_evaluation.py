@@ -159,7 +159,9 @@ def test_inputs_are_what_a_pipeline_makes_of_the_observations(block: ColumnBlock
         make_inputs=lambda own: {"obs": torch.from_numpy((own.columns["obs"] - 1) / 2)},
     )
     assert made == _evaluate([block], TablePolicy(TARGET), **options)
-    with pytest.raises(ValueError, match=f"obs needs {block.num_rows + len(block)} rows, got {block.num_rows}"):
+    with pytest.raises(
+        ValueError, match=f"must return {block.num_rows + len(block)} rows of obs, got {block.num_rows}"
+    ):
         _evaluate([block], TablePolicy(TARGET), make_inputs=lambda own: {"obs": own.columns["obs"][: own.num_rows]})
 
 
@@ -261,7 +263,7 @@ class TestModuleWithMemory:
             assert one.effective_sample_size == pytest.approx(12, rel=1e-5), name
 
     def test_models_of_single_observations_are_refused(self, module: RLModule, block: ColumnBlock) -> None:
-        with pytest.raises(ConfigError, match="not enough for a module with memory") as caught:
+        with pytest.raises(ConfigError, match="do not support recurrent modules") as caught:
             _evaluate([block], module, methods=("is", "dm", "dr"))
         assert caught.value.problems[0].got == "dm, dr"
 
@@ -274,17 +276,17 @@ def test_without_action_logp_the_message_says_what_to_do(block: ColumnBlock) -> 
     with pytest.raises(ConfigError) as caught:
         _evaluate([replace(block, columns=columns)], TablePolicy(TARGET))
     (problem,) = caught.value.problems
-    assert "no action_logp" in problem.what
+    assert "lack action_logp" in problem.what
     assert problem.got == "columns action_log_p, actions, obs, rewards"
     assert problem.nearest == "action_log_p"
-    for advice in ("record with action_logp", "estimate the behaviour policy", "dm only"):
-        assert advice in str(problem.expected)
+    for advice in ("record episodes with action_logp", "clone the behaviour policy", "only dm"):
+        assert advice in str(problem.fix)
 
 
 def test_episodes_without_their_start_are_refused(block: ColumnBlock) -> None:
     t_started = np.zeros(len(block), np.int64)
     t_started[[7, 9]] = 5, 2
-    with pytest.raises(ConfigError, match="whole episodes") as caught:
+    with pytest.raises(ConfigError, match="complete episodes") as caught:
         _evaluate([replace(block, t_started=t_started)], TablePolicy(TARGET))
     assert caught.value.problems[0].got == ("2 of 3,000 chunks start later, the first of them episode-7 at time step 5")
 
@@ -307,7 +309,7 @@ def test_a_behaviour_module_that_never_acts_so_is_refused(block: ColumnBlock) ->
 
 
 def test_no_episodes_are_refused() -> None:
-    with pytest.raises(ConfigError, match="no recorded episode"):
+    with pytest.raises(ConfigError, match="no recorded episodes"):
         _evaluate([], TablePolicy(TARGET))
 
 
@@ -319,7 +321,7 @@ def test_wrong_arguments_are_reported_together(block: ColumnBlock) -> None:
     problems = caught.value.problems
     assert problems[0].nearest == "wpdis"
     assert [problem.got for problem in problems] == ["wpids", "1.5", "1", "0"]
-    with pytest.raises(ConfigError, match="no method is named"):
+    with pytest.raises(ConfigError, match="no method is given"):
         _evaluate([block], TablePolicy(TARGET), methods=())
 
 

@@ -312,10 +312,10 @@ MISTAKES: Mapping[str, tuple[tuple[str, ...], ConfigError]] = {
         (*BC, f"{KEY}type=[eval_loss,dm,wis,dr]", f"{KEY}input_=no_logp"),
         config_error(
             Problem(
-                ("the held-out data have no action_logp: ratios need the probability with which each action was taken"),
+                "the held-out data lack action_logp, the log probability of each action, which ratios need",
                 f"{KEY}input_",
                 "wis, dr, and columns action_dist_inputs, actions, obs, rewards, weights_seq_no",
-                "episodes that `record` wrote with evaluation.explore=true; or only dm, eval_loss",
+                fix="record episodes with evaluation.explore=true, or use only dm and eval_loss",
             )
         ),
     ),
@@ -323,13 +323,11 @@ MISTAKES: Mapping[str, tuple[tuple[str, ...], ConfigError]] = {
         (*PPO, f"{KEY}input_=no_logp"),
         config_error(
             Problem(
-                "the held-out data have no action_logp, which runner.learners.ppo.PPOLoss needs",
+                "the held-out data lack action_logp, which runner.learners.ppo.PPOLoss needs",
                 f"{KEY}input_",
                 "columns action_dist_inputs, actions, obs, rewards, weights_seq_no",
-                (
-                    "episodes that `record` wrote with evaluation.explore=true, or "
-                    "evaluation.offline_evaluation_type without eval_loss"
-                ),
+                fix="record episodes with evaluation.explore=true, or remove eval_loss from "
+                "evaluation.offline_evaluation_type",
             )
         ),
     ),
@@ -337,7 +335,7 @@ MISTAKES: Mapping[str, tuple[tuple[str, ...], ConfigError]] = {
         (*BC, f"{KEY}type=wis", f"{KEY}input_=late"),
         config_error(
             Problem(
-                "off-policy estimates need whole episodes: the ratio of every action from the first one on",
+                "off-policy estimates need complete episodes, with the ratios of all actions from the first one on",
                 f"{KEY}input_",
                 "1 of 5 chunks start later, the first of them e21d791a636a4c269ab4059cedb90c71 at time step 3",
                 "episodes that start at time step 0",
@@ -348,10 +346,11 @@ MISTAKES: Mapping[str, tuple[tuple[str, ...], ConfigError]] = {
         (*BC, f"{KEY}type=[eval_loss,wis,dm]", f"{KEY}input_=ungrouped"),
         config_error(
             Problem(
-                "off-policy estimates need whole episodes, and these rows belong to no trajectory",
+                "off-policy estimates need complete episodes, but these rows do not form trajectories",
                 f"{KEY}input_",
                 "wis, dm from TMP/ungrouped/rows.json",
-                "a table with eps_id and t, or with end flags; or evaluation.offline_evaluation_type=eval_loss",
+                fix="use a table with eps_id and t, or with end flags; or set "
+                "evaluation.offline_evaluation_type=eval_loss",
             )
         ),
     ),
@@ -367,7 +366,7 @@ MISTAKES: Mapping[str, tuple[tuple[str, ...], ConfigError]] = {
         ("+experiment=ppo_multi_agent_cartpole", f"{KEY}type=[wis,dm,dr]", f"{KEY}input_=no_logp"),
         config_error(
             Problem(
-                ("action values of one agent are not told by its own observations: what the others do is not in them"),
+                "a single agent's observations do not determine its action values: they lack the other agents' actions",
                 f"{KEY}type",
                 "dm, dr",
                 "is, wis, pdis, wpdis, eval_loss",
@@ -383,10 +382,11 @@ MISTAKES: Mapping[str, tuple[tuple[str, ...], ConfigError]] = {
         ),
         config_error(
             Problem(
-                ("off-policy estimates need the probabilities of recorded actions, and the module has no distribution"),
+                "off-policy estimates need the probabilities of recorded actions, which this module cannot compute",
                 f"{KEY}type",
                 "NoDistribution",
-                "a module with action_dist_inputs among its outputs; or eval_loss",
+                fix="use a module with action_dist_inputs among its outputs, or set "
+                "evaluation.offline_evaluation_type=eval_loss",
             )
         ),
     ),
@@ -394,7 +394,7 @@ MISTAKES: Mapping[str, tuple[tuple[str, ...], ConfigError]] = {
         (*BC, "module.use_lstm=true", f"{KEY}type=[wis,dr]", RECORDED),
         config_error(
             Problem(
-                "action values are fitted to single observations, which is not enough for a module with memory",
+                "methods with fitted action values do not support recurrent modules",
                 f"{KEY}type",
                 "dr",
                 "is, wis, pdis, wpdis",
@@ -405,13 +405,11 @@ MISTAKES: Mapping[str, tuple[tuple[str, ...], ConfigError]] = {
         (*BC, "module.use_lstm=true", RECORDED),
         config_error(
             Problem(
-                "the held-out data have no state_out, the memory that the loss begins its sequences with",
+                "the held-out data lack state_out, the recurrent states with which the loss starts its sequences",
                 f"{KEY}input_",
                 "columns action_dist_inputs, action_logp, actions, obs, rewards, weights_seq_no",
-                (
-                    "episodes that `record` wrote of a module with this memory, or "
-                    "evaluation.offline_evaluation_type without eval_loss"
-                ),
+                fix="record episodes of a module with these states, or remove eval_loss from "
+                "evaluation.offline_evaluation_type",
             )
         ),
     ),

@@ -119,7 +119,7 @@ def test_a_bomb_is_refused_before_it_has_been_unpacked(tmp_path: Path, kind: str
     assert result.returncode == 2, result.stderr[-2000:]
     assert "Traceback" not in result.stderr
     assert "not unpacked" in result.stderr
-    assert "offline.input_max_unpacked_ratio=RATIO raises it" in result.stderr
+    assert "raise offline.input_max_unpacked_ratio" in result.stderr
     assert int(result.stdout.split()[-1]) < _MOST_MEMORY_KB
 
 

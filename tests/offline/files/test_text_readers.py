@@ -58,7 +58,7 @@ def test_a_line_that_is_no_object_is_named(before: list[object], bad: bytes, aft
 @pytest.mark.parametrize("bad", [b"null\n", b"null", b'{"a": 1}\nnull\n', b'{"a": ' + b"[" * 60_000])
 def test_pyarrow_never_sees_what_it_cannot_bear(bad: bytes) -> None:
     """Without the check these lines end the process, or become rows without values."""
-    with pytest.raises(DataError, match="a line"):
+    with pytest.raises(DataError, match=r"this line is not|a line nests"):
         list(whole_lines(CheckedLines(io.BytesIO(bad), PLACE), 2**20))
 
 

@@ -42,10 +42,10 @@ class FormatContract:
 
     def test_flags_that_say_something_else_are_told(self, tmp_path: Path) -> None:
         wrong: dict[Row | None, tuple[dict[str, object], str]] = {
-            Row.EPISODE: ({"input_read_sample_batches": True}, "these data are no SampleBatches"),
-            Row.STEP: ({"input_read_episodes": True}, "the rows of these data are no episodes"),
-            Row.BATCH: ({"input_read_episodes": True}, "the rows of these data are no episodes"),
-            None: ({"input_read_schema": {"obs": "x"}}, "have no columns to be named"),
+            Row.EPISODE: ({"input_read_sample_batches": True}, "these data are not SampleBatches"),
+            Row.STEP: ({"input_read_episodes": True}, "the rows of these data are not episodes"),
+            Row.BATCH: ({"input_read_episodes": True}, "the rows of these data are not episodes"),
+            None: ({"input_read_schema": {"obs": "x"}}, "cannot be renamed"),
         }
         options, what = wrong[self.format_class.row]
         with pytest.raises(DataError, match=what):

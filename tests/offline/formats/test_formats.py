@@ -108,13 +108,13 @@ def test_files_that_are_named_for_another_kind_are_refused(tmp_path: Path, name:
         if file.suffix == suffix:
             return
         file.rename(file.with_suffix(suffix))
-    with pytest.raises(DataError, match=r"this is no \w+ file, it begins like \w+"):
+    with pytest.raises(DataError, match=r"this is not a \w+ file: it starts like \w+"):
         list(open_source(OfflineConfig(input_=str(tmp_path / "data"))).blocks())
 
 
 def test_data_that_no_format_takes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "FORMATS", registry.FORMATS[:2])
-    with pytest.raises(DataError, match="these data are in no known format"):
+    with pytest.raises(DataError, match="the format of these data is unknown"):
         open_source(OfflineConfig(input_=str(make_table(tmp_path / "data"))))
 
 
@@ -163,11 +163,11 @@ def make_npz(folder: Path) -> Path:
 
 def test_a_format_of_ones_own_is_a_class_and_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = OfflineConfig(input_=str(make_npz(tmp_path / "data")))
-    with pytest.raises(DataError, match="this folder has no data files"):
+    with pytest.raises(DataError, match="does not contain data files"):
         open_source(config)
     monkeypatch.setattr(registry, "FORMATS", (*registry.FORMATS, NpzFormat))
     source = open_source(config)
     assert source.description().format == "npz"
     assert [block.num_rows for block in source.blocks()] == [5, 3, 8]
-    with pytest.raises(DataError, match="data of the format npz are read without a filter"):
+    with pytest.raises(DataError, match="a filter is not supported for data of the format npz"):
         open_source(OfflineConfig(input_=config.input_, input_read_method_kwargs={"filter": "rewards > 0"}))

@@ -225,18 +225,22 @@ _OWN_NAMES = "act, d, eps_id, observation_vec, rew, t"
 
 
 def no_object(where: str, got: str) -> Problem:
-    return Problem("a line of a JSON file is an object, {...}", where, got)
+    return Problem("this line is not a JSON object ({...})", where, got)
 
 
 def other_file(kind: str, seems: str, where: str) -> Problem:
-    return Problem(f"this is no {kind} file, {seems}", where)
+    return Problem(f"this is not a {kind} file{seems}", where)
 
 
 BAD: Mapping[str, tuple[Callable[[Path], None], Sequence[str], ConfigError]] = {
     "missing_path": (beside("dats"), (), data_error(no_path("TMP/data", "TMP/dats"))),
     "empty_folder": (only(), (), data_error(no_data_files("nothing"))),
     "no_data_in_the_folder": (only("notes.txt", "image.png"), (), data_error(no_data_files("notes.txt, image.png"))),
-    "empty_file": (only("a.json"), (), data_error(unreadable("JSON file", "there is no row in it", "TMP/data/a.json"))),
+    "empty_file": (
+        only("a.json"),
+        (),
+        data_error(unreadable("JSON file", "it does not contain any rows", "TMP/data/a.json")),
+    ),
     "wrong_schema": (
         steps(lambda: PLAIN.rename_columns(["eps_id", "t", "observation_vec", "act", "rew", "d"])),
         (),
@@ -286,12 +290,12 @@ BAD: Mapping[str, tuple[Callable[[Path], None], Sequence[str], ConfigError]] = {
     "parquet_that_is_csv": (
         text_file("csv", "a.parquet", lambda content: content),
         (),
-        data_error(other_file("Parquet", "or it is damaged", "TMP/data/a.parquet")),
+        data_error(other_file("Parquet", ", or it is damaged", "TMP/data/a.parquet")),
     ),
     "csv_that_is_json": (
         text_file("json", "a.csv", lambda content: content),
         (),
-        data_error(other_file("CSV", "it begins like JSON", "TMP/data/a.csv")),
+        data_error(other_file("CSV", ": it starts like JSON", "TMP/data/a.csv")),
     ),
     "json_that_is_csv": (
         text_file("csv", "a.json", lambda content: content),
@@ -306,12 +310,12 @@ BAD: Mapping[str, tuple[Callable[[Path], None], Sequence[str], ConfigError]] = {
     "json_that_is_gzip": (
         text_file("json", "a.json", gzip.compress),
         (),
-        data_error(other_file("JSON", "it begins like gzip", "TMP/data/a.json")),
+        data_error(other_file("JSON", ": it starts like gzip", "TMP/data/a.json")),
     ),
     "hdf5_that_is_text": (
         text_file("csv", "a.h5", lambda content: content),
         (),
-        data_error(other_file("HDF5", "or it is damaged", "TMP/data/a.h5")),
+        data_error(other_file("HDF5", ", or it is damaged", "TMP/data/a.h5")),
     ),
     "gzip_cut_off": (
         text_file("json", "a.json.gz", lambda content: gzip.compress(content)[:-50]),
@@ -369,7 +373,7 @@ BAD: Mapping[str, tuple[Callable[[Path], None], Sequence[str], ConfigError]] = {
         (),
         data_error(
             Problem(
-                "a line of a JSON file is no UTF-8 text",
+                "this line is not valid UTF-8",
                 "TMP/data/a.json, line 5",
                 '{"eps_id":"\\xff\\xfe","t":0,"obs":[0.9034701585769653,0.0940122976899147,-0.74349...',
             )
@@ -385,7 +389,7 @@ BAD: Mapping[str, tuple[Callable[[Path], None], Sequence[str], ConfigError]] = {
     "csv_no_utf8": (
         text_file("csv", "a.csv", lambda content: content.replace(b"e1", b"\xff\xfe")),
         (),
-        data_error(Problem("a column is no UTF-8 text", "TMP/data/a.csv, column eps_id")),
+        data_error(Problem("this column is not valid UTF-8 text", "TMP/data/a.csv, column eps_id")),
     ),
     "csv_same_name_twice": (
         text_file("csv", "a.csv", lambda content: content.replace(b'"t"', b'"obs"', 1)),
@@ -410,7 +414,7 @@ BAD: Mapping[str, tuple[Callable[[Path], None], Sequence[str], ConfigError]] = {
     "step_that_is_negative": (
         steps(lambda: with_column("t", [-1, *range(15)])),
         (),
-        data_error(Problem("t counts the steps of an episode from 0", "TMP/data/a.parquet, row 0, column t", "-1")),
+        data_error(Problem("t must count the steps of an episode from 0", "TMP/data/a.parquet, row 0, column t", "-1")),
     ),
     "step_that_is_missing": (
         steps(lambda: with_column("t", [*range(15), None])),
@@ -460,7 +464,8 @@ BAD: Mapping[str, tuple[Callable[[Path], None], Sequence[str], ConfigError]] = {
         (),
         data_error(
             Problem(
-                "observations cannot be read: object arrays are not read, because that would run code in the file",
+                "observations cannot be read: object arrays are not supported, because decoding them runs code "
+                "from the file",
                 "TMP/data/a.parquet, row 0, column item.observations",
             )
         ),
@@ -470,7 +475,7 @@ BAD: Mapping[str, tuple[Callable[[Path], None], Sequence[str], ConfigError]] = {
         (),
         data_error(
             Problem(
-                "a column of pickled objects is not read, as that would run code in the file",
+                "columns of pickled objects are not read, because unpickling runs code from the file",
                 "TMP/data/a.parquet, column actions",
             )
         ),
@@ -487,7 +492,7 @@ BAD: Mapping[str, tuple[Callable[[Path], None], Sequence[str], ConfigError]] = {
         ("+offline.input_read_method_kwargs.colums=[obs]",),
         config_error(
             Problem(
-                "reading parquet has no option colums",
+                "reading parquet takes no option colums",
                 "offline.input_read_method_kwargs",
                 "['obs']",
                 "columns, concurrency, filter, memory, num_cpus, num_gpus, override_num_blocks, ray_remote_args",
@@ -609,7 +614,7 @@ UNGROUPED = PLAIN.select(["obs", "actions", "rewards"])
         pytest.param(
             "bc_cartpole",
             ["module.use_lstm=true"],
-            data_error(no_trajectories("the memory of ActorCriticModule", "TMP/data/a.parquet")),
+            data_error(no_trajectories("the recurrent module ActorCriticModule", "TMP/data/a.parquet")),
             id="no_trajectories_for_a_memory",
         ),
         pytest.param(
@@ -627,11 +632,11 @@ UNGROUPED = PLAIN.select(["obs", "actions", "rewards"])
             data_error(
                 Problem(
                     (
-                        "AddNextObservationsFromEpisodesToTrainBatch needs the observation after each step, and these "
-                        "rows have none"
+                        "AddNextObservationsFromEpisodesToTrainBatch needs the observation after each step, which "
+                        "these rows do not contain"
                     ),
                     "TMP/data/a.parquet",
-                    expected="a column new_obs; or eps_id and t, or end flags",
+                    fix="add a column new_obs, or eps_id and t, or end flags",
                 )
             ),
             id="no_next_observations",
@@ -653,7 +658,7 @@ def test_a_missing_step_is_told(run_main: Run, tmp_path: Path) -> None:
     table(tmp_path / "data", PLAIN.take([0, 1, 3, 4, *range(5, 16)]))
     outcome = run_main("inspect", "data")
     assert outcome.code == 0
-    assert "1 cut where a time step is missing" in outcome.out
+    assert "1 cut because a time step is missing" in outcome.out
     outcome = run_main("convert", "offline.input_=data", "offline.output=out")
     assert outcome.code == 0
     assert "  1 trajectory cut where a time step is missing" in outcome.out.splitlines()
@@ -684,7 +689,7 @@ def test_an_episode_without_steps_is_left_out(run_main: Run, tmp_path: Path) -> 
             "output_is_the_input_to_append",
             ["offline.output=data", "offline.output_append=true"],
             config_error(
-                Problem("this folder holds the data that are read", "offline.output", "TMP/data", "another folder")
+                Problem("this folder contains the input data", "offline.output", "TMP/data", fix="use another folder")
             ),
         ),
         (
@@ -738,8 +743,9 @@ def test_env_episodes_of_several_agents_are_rows(run_main: Run, tmp_path: Path) 
     outcome = run_main("+experiment=ppo_multi_agent_cartpole", *given)
     assert_refused(outcome)
     where = "offline.output_write_episodes"
-    what = "env episodes of several agents are recorded a row each"
-    problem = Problem(what, where, "false", "true; then python -m runner convert")
+    what = "multi-agent env episodes can only be recorded as one row per episode"
+    fix = "record in this format, then use python -m runner convert"
+    problem = Problem(what, where, "false", "true", fix=fix)
     assert_error(outcome.err, config_error(problem), tmp_path)
     assert not (tmp_path / "o").exists()
 

@@ -244,7 +244,7 @@ def test_a_column_that_is_no_array_further_on(tmp_path: Path) -> None:
     found = inspect_data(config)
     assert (found.steps, list(found.counts.columns_left_out)) == (6, ["x"])
     assert [column.name for column in found.columns] == ["obs", "actions", "rewards"]
-    with pytest.raises(DataError, match="column x can be converted only in a part of the rows: a value is missing"):
+    with pytest.raises(DataError, match="column x can be converted only for some of the rows: a value is missing"):
         convert(config)
     assert list((tmp_path / "out").iterdir()) == []
 
@@ -273,7 +273,7 @@ def test_end_flags_in_text(values: list[Any], expected: list[bool], tmp_path: Pa
 
 @pytest.mark.parametrize("value", ["no", "", "2"])
 def test_other_text_is_no_end_flag(value: str, tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="an end flag is true or false") as failure:
+    with pytest.raises(DataError, match="an end flag must be true or false") as failure:
         inspect_data(OfflineConfig(input_=_file(tmp_path, terminateds=pa.array(["False", value, "True"] * 2))))
     problem = failure.value.problems[0]
     assert (problem.got, problem.where) == (value, f"{tmp_path}/steps.parquet, row 1, column terminateds")
@@ -300,7 +300,7 @@ def test_end_flags_of_episodes_in_text(tmp_path: Path) -> None:
         if num_terminated is not None:
             assert inspect_data(OfflineConfig(input_=str(path))).terminated == num_terminated
             continue
-        with pytest.raises(DataError, match="an end flag is true or false: row 0, column terminated, got never"):
+        with pytest.raises(DataError, match="an end flag must be true or false: row 0, column terminated, got never"):
             inspect_data(OfflineConfig(input_=str(path)))
 
 

@@ -123,7 +123,7 @@ def test_rows_of_several_agents_are_refused_for_a_single_one(
     convert(OfflineConfig(input_=str(RECORDED), output=str(tmp_path / "data"), **options))
     outcome = run_main("+experiment=bc_cartpole", "tracking=none", "hydra.run.dir=run", "offline.input_=data")
     assert outcome.code == 2
-    assert "these data are of several agents, and the experiment has one" in outcome.err
+    assert "these data come from several agents, but the experiment has one" in outcome.err
 
 
 @pytest.mark.parametrize("options", [*CONVERTED, {}])
@@ -137,9 +137,9 @@ def test_modules_may_have_other_observations(tmp_path: Path, options: dict[str, 
             writer.add(block)
     for agent in AGENTS:
         assert_same_rows(rows_of(tmp_path, agent), blocks[agent])
-    with pytest.raises(DataError, match="agent agent_1 is in the data, and the experiment has no such agent"):
+    with pytest.raises(DataError, match="agent agent_1 of the data does not exist in the experiment"):
         list(open_source(OfflineConfig(input_=str(tmp_path)), of_module=ModuleAgents("m", ("agent_0",))).blocks())
-    with pytest.raises(DataError, match="module m has no rows: no step of agent_2 is in the data"):
+    with pytest.raises(DataError, match="no rows for module m: the data do not contain steps of agent_2"):
         open_source(OfflineConfig(input_=str(tmp_path)), of_module=ModuleAgents("m", ("agent_2",), AGENTS))
 
 
@@ -158,7 +158,7 @@ def test_rows_of_several_modules_in_one_table_are_read_for_each_of_them(tmp_path
     both = ModuleAgents("both", AGENTS)
     assert len(both.joined(list(blocks.values()), DataLocation())) == 136
     for odd in (narrow, blocks["agent_1"].with_columns({"value": np.zeros(narrow.num_rows)})):
-        with pytest.raises(DataError, match="the agents agent_0, agent_1 act by one module, and their columns differ"):
+        with pytest.raises(DataError, match="the agents agent_0, agent_1 share a module but their columns differ"):
             both.joined([blocks["agent_0"], odd], DataLocation())
 
 

@@ -114,7 +114,7 @@ def test_input_read_schema(tmp_path: Path) -> None:
     mapping = {"eps_id": "id", "t": "step", "obs": "o", "actions": "a", "rewards": "r", "terminateds": "d"}
     assert sorted(read(tmp_path, input_read_schema=mapping).lengths.tolist()) == [2, 5, 8]
     record(tmp_path / "episodes")
-    with pytest.raises(ConfigError, match="have no columns to be named"):
+    with pytest.raises(ConfigError, match="cannot be renamed"):
         source_of(tmp_path / "episodes", input_read_schema={"obs": "o"})
 
 
@@ -204,11 +204,12 @@ def test_object_stores_are_set_up(
 
 def test_arguments_of_no_file_system(tmp_path: Path) -> None:
     for name in ("input", "output"):
+        where = f"offline.{name}_filesystem"
         problem = Problem(
-            f"arguments of a file system, and offline.{name}_filesystem names none",
-            f"offline.{name}_filesystem_kwargs",
+            f"{where}_kwargs has arguments, but {where} does not name a file system",
+            f"{where}_kwargs",
             "{'anonymous': True}",
-            f"offline.{name}_filesystem=NAME, or no arguments",
+            fix=f"set {where}=NAME, or remove the arguments",
         )
         options: dict[str, Any] = {f"{name}_filesystem_kwargs": {"anonymous": True}}
         with pytest.raises(ConfigError) as error:
@@ -304,7 +305,7 @@ BAD_OPTIONS: Mapping[str, tuple[dict[str, Any], ConfigError]] = {
                 "write_csv does not compress single columns",
                 "offline.output_compress_columns",
                 "['rewards']",
-                "leave it out",
+                fix="remove this option",
             )
         ),
     ),
@@ -315,10 +316,10 @@ BAD_OPTIONS: Mapping[str, tuple[dict[str, Any], ConfigError]] = {
         },
         config_error(
             Problem(
-                "offline.output_write_method_kwargs.compression tells the compression of all columns",
+                "offline.output_write_method_kwargs.compression already sets the compression of all columns",
                 "offline.output_compress_columns",
                 "['rewards']",
-                "leave it out",
+                fix="remove this option",
             )
         ),
     ),
@@ -470,15 +471,15 @@ RAY_MISTAKES: Mapping[str, tuple[str, dict[str, Any], ConfigError]] = {
         {},
         config_error(
             Problem(
-                "ray.data has no function read_ocr",
+                "ray.data.read_ocr does not exist",
                 "offline.input_read_method",
                 "read_ocr",
                 (
                     "read_audio, read_avro, read_bigquery, read_binary_files, read_clickhouse, read_csv, read_delta, "
                     "read_hudi, read_iceberg, read_images, read_json, read_kafka, read_lance, read_lerobot, "
                     "read_mcap, read_mongo, read_numpy, read_orc, read_parquet, read_snowflake, read_sql, read_text, "
-                    "read_tfrecords, read_videos, ... (4 more); or package.module.function of your own, which "
-                    "returns a Ray data set"
+                    "read_tfrecords, read_videos, ... (4 more); or package.module.function that returns a "
+                    "Ray data set"
                 ),
                 "read_orc",
             )
@@ -491,7 +492,7 @@ RAY_MISTAKES: Mapping[str, tuple[str, dict[str, Any], ConfigError]] = {
             Problem(
                 "read_sql needs the argument connection_factory",
                 "offline.input_read_method_kwargs",
-                expected="connection_factory: ...",
+                fix="add connection_factory: ...",
             )
         ),
     ),
@@ -500,7 +501,7 @@ RAY_MISTAKES: Mapping[str, tuple[str, dict[str, Any], ConfigError]] = {
         {"concurency": 2},
         config_error(
             Problem(
-                "read_orc has no option concurency",
+                "read_orc takes no option concurency",
                 "offline.input_read_method_kwargs",
                 "2",
                 (

@@ -60,15 +60,15 @@ def test_sql(ray_cluster: None, database: Path) -> None:
 def test_a_database_that_cannot_be_read(ray_cluster: None, database: Path) -> None:
     with pytest.raises(ConfigError, match="OperationalError: no such table: stepz"):
         read("SELECT * FROM stepz", "read_sql", connection_factory=connection_to(database))
-    with pytest.raises(ConfigError, match="read_sql calls its argument connection_factory"):
+    with pytest.raises(ConfigError, match="the argument connection_factory of read_sql must be a function"):
         read(QUERY, "read_sql", connection_factory="sqlite")
 
 
 def test_a_function_of_ones_own(ray_cluster: None, database: Path) -> None:
     assert read(str(database), f"{MODULE}.read_rows_of", stop=2).lengths.tolist() == LENGTHS[:2]
-    with pytest.raises(ConfigError, match=r"returns_no_dataset returns no ray\.data\.Dataset"):
+    with pytest.raises(ConfigError, match=r"returns_no_dataset did not return a ray\.data\.Dataset"):
         read(str(database), f"{MODULE}.returns_no_dataset")
-    with pytest.raises(ConfigError, match="read_rows_of has no option stopp"):
+    with pytest.raises(ConfigError, match="read_rows_of takes no option stopp"):
         read(str(database), f"{MODULE}.read_rows_of", stopp=2)
 
 

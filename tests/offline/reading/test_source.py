@@ -354,7 +354,7 @@ _OWN_NAMES = "act, observation_vec, rew"
 
 
 def other_rows(what: str, where: str, got: str, seen: str) -> Problem:
-    return Problem(what, where, got, f"leave it out: it is seen from the files ({seen})")
+    return Problem(what, where, got, fix=f"remove this option: the format is detected from the files ({seen})")
 
 
 MISTAKES: Mapping[str, tuple[Callable[[Path], dict[str, object]], ConfigError]] = {
@@ -376,9 +376,10 @@ MISTAKES: Mapping[str, tuple[Callable[[Path], dict[str, object]], ConfigError]] 
         _mixed_kinds,
         data_error(
             Problem(
-                "files of several kinds are mixed; name files of one kind, for example with a pattern",
+                "files of several kinds are mixed",
                 "offline.input_",
                 "json: TMP/data/more.json; parquet: TMP/data/episodes-0-000000.parquet",
+                fix="name files of one kind, for example with a pattern",
             )
         ),
     ),
@@ -417,12 +418,15 @@ MISTAKES: Mapping[str, tuple[Callable[[Path], dict[str, object]], ConfigError]] 
     ),
     "input_empty_folder": (_empty, data_error(no_data_files("notes.txt"))),
     "input_missing": (_near, data_error(no_path("TMP/data", "TMP/datas"))),
-    "input_no_match": (_no_match, data_error(Problem("no file fits this pattern", "offline.input_", "TMP/data/*.csv"))),
+    "input_no_match": (
+        _no_match,
+        data_error(Problem("no file matches this pattern", "offline.input_", "TMP/data/*.csv")),
+    ),
     "input_not_episodes": (
         _no_episodes,
         data_error(
             other_rows(
-                "the rows of these data are no episodes: TMP/data/steps-0-000000.parquet",
+                "the rows of these data are not episodes: TMP/data/steps-0-000000.parquet",
                 "offline.input_read_episodes",
                 "true",
                 "table",
@@ -444,7 +448,7 @@ MISTAKES: Mapping[str, tuple[Callable[[Path], dict[str, object]], ConfigError]] 
         _flags(input_read_sample_batches=True),
         data_error(
             other_rows(
-                "these data are no SampleBatches: TMP/data/episodes-0-000000.parquet",
+                "these data are not SampleBatches: TMP/data/episodes-0-000000.parquet",
                 "offline.input_read_sample_batches",
                 "true",
                 "episodes",
@@ -455,10 +459,10 @@ MISTAKES: Mapping[str, tuple[Callable[[Path], dict[str, object]], ConfigError]] 
         _flags(input_read_sample_batches=True, input_read_episodes=True),
         data_error(
             Problem(
-                "rows are either episodes or SampleBatches",
+                "rows are either episodes or SampleBatches, not both",
                 "offline.input_read_sample_batches",
                 "true",
-                "one of both is false",
+                fix="set one of input_read_episodes and input_read_sample_batches to false",
             )
         ),
     ),
@@ -482,8 +486,8 @@ MISTAKES: Mapping[str, tuple[Callable[[Path], dict[str, object]], ConfigError]] 
                 "offline.input_read_method_kwargs.filter",
                 "episode_return >",
                 (
-                    "'column >= value and ...'; or [[column, operator, value], ...] (all of them), or a list of such "
-                    "lists (one of them)"
+                    "'column >= value and ...'; or [[column, operator, value], ...] (all must hold); or a list of "
+                    "such lists (at least one must hold)"
                 ),
             )
         ),
@@ -507,7 +511,7 @@ MISTAKES: Mapping[str, tuple[Callable[[Path], dict[str, object]], ConfigError]] 
     "input_none": (
         _flags(input_=None),
         config_error(
-            Problem("there are no data to read", "offline.input_", "null", "a file, a folder, a pattern, a URI")
+            Problem("no input data are named", "offline.input_", "null", "a file, a folder, a pattern or a URI")
         ),
     ),
     "input_bad_json": (
@@ -529,10 +533,8 @@ MISTAKES: Mapping[str, tuple[Callable[[Path], dict[str, object]], ConfigError]] 
         _newer,
         data_error(
             Problem(
-                (
-                    "the metadata of this file are damaged: written by a newer version of runner (format 9, this one "
-                    "reads 1)"
-                ),
+                "the metadata of this file is damaged: written by a newer version of runner (format 9, this one "
+                "reads 1)",
                 "TMP/data/a.parquet",
             )
         ),

@@ -59,7 +59,7 @@ def test_an_endless_stream_is_read_in_blocks() -> None:
 @pytest.mark.parametrize(
     ("target", "what"),
     [
-        ({"function": "numbers", "count": 3}, "this is no episode"),
+        ({"function": "numbers", "count": 3}, "the function did not yield an episode"),
         ({"function": "failing_episodes", "length": 3}, "failing_episodes failed: OSError: the line is dead"),
         ({"function": "cartpole_episodes", "lengths": []}, "there is no complete step"),
         ({"function": "episodes_after_empty_ones", "num_empty": 2}, "episode 2"),

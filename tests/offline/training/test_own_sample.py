@@ -90,8 +90,8 @@ def test_what_is_no_train_batch_is_refused(ray_cluster: None) -> None:
 @pytest.mark.parametrize(
     ("more", "what"),
     [
-        (["learners.num_learners=1"], "Doubled has its own sample, which is called in the process of the run"),
-        (["offline.dataset_num_iters_per_learner=null"], "Doubled has its own sample, which has no passes"),
+        (["learners.num_learners=1"], "Doubled overrides sample, which only works with a single learner"),
+        (["offline.dataset_num_iters_per_learner=null"], "Doubled overrides sample, which does not end a pass"),
     ],
 )
 def test_what_does_not_go_with_a_sample(ray_cluster: None, more: list[str], what: str) -> None:

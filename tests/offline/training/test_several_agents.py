@@ -149,7 +149,7 @@ def test_every_algorithm_trains_each_module(ray_cluster: None, overrides: list[s
 @quiet
 def test_only_modules_that_are_trained_need_rows(ray_cluster: None) -> None:
     overrides = ["env.env_config.num_agents=3", "multi_agent.agent_to_module={agent_2: p2}"]
-    with pytest.raises(ConfigError, match="module p2 has no rows: no step of agent_2 is in the data"):
+    with pytest.raises(ConfigError, match="no rows for module p2: the data do not contain steps of agent_2"):
         trainer_of(*overrides)
     with trainer_of(*overrides, "multi_agent.modules_to_train=[p0,p1]") as trainer:
         result = trainer.train()
@@ -189,7 +189,7 @@ FILE = "REPOSITORY/tests/data/env_episodes/episodes-env_runner-0-0-000000.parque
             ["env.env_config.num_agents=1", "multi_agent.agent_to_module={agent_0: p0}"],
             data_error(
                 Problem(
-                    "agent agent_1 is in the data, and the experiment has no such agent",
+                    "agent agent_1 of the data does not exist in the experiment",
                     FILE,
                     "agent_1",
                     "agent_0, the agents of the environment and of multi_agent.agent_to_module",
@@ -204,13 +204,11 @@ FILE = "REPOSITORY/tests/data/env_episodes/episodes-env_runner-0-0-000000.parque
             ["env.env_config.num_agents=3", "multi_agent.agent_to_module={agent_0: p0, agent_1: p1, agent_2: p2}"],
             data_error(
                 Problem(
-                    "module p2 has no rows: no step of agent_2 is in the data",
+                    "no rows for module p2: the data do not contain steps of agent_2",
                     FILE,
                     "agent_0, agent_1",
-                    (
-                        "multi_agent.agent_to_module maps an agent of the data to it, or multi_agent.modules_to_train "
-                        "without it"
-                    ),
+                    fix="map an agent of the data to it in multi_agent.agent_to_module, or remove it from "
+                    "multi_agent.modules_to_train",
                 )
             ),
             id="module_without_rows",
@@ -231,10 +229,10 @@ FILE = "REPOSITORY/tests/data/env_episodes/episodes-env_runner-0-0-000000.parque
             [],
             data_error(
                 Problem(
-                    "these data are of several agents, and the experiment has one",
+                    "these data come from several agents, but the experiment has one",
                     FILE,
                     "agent_0, agent_1",
-                    "an experiment with several agents: env._target_ is a MultiAgentEnv",
+                    fix="use an experiment with several agents (env._target_ is a MultiAgentEnv)",
                 )
             ),
             id="agents_for_a_single_agent",
@@ -266,7 +264,7 @@ FILE = "REPOSITORY/tests/data/env_episodes/episodes-env_runner-0-0-000000.parque
             [],
             data_error(
                 mixed_episodes(
-                    "episodes of several agents", FILE, "REPOSITORY/tests/data/rllib_cartpole_table/part-00000.parquet"
+                    "multi-agent episodes", FILE, "REPOSITORY/tests/data/rllib_cartpole_table/part-00000.parquet"
                 )
             ),
             id="mixed_agents",
@@ -277,10 +275,10 @@ FILE = "REPOSITORY/tests/data/env_episodes/episodes-env_runner-0-0-000000.parque
             ["offline.materialize_mapped_data=false"],
             config_error(
                 Problem(
-                    "this reads episodes of a single agent, and the experiment has several",
+                    "this option only reads single-agent episodes, but the experiment has several agents",
                     "offline.input_",
                     "{'_target_': 'tests.offline.own_sources.numbers', 'count': 3}",
-                    "files of several agents, which are read by runner itself",
+                    fix="use multi-agent files, which runner reads itself",
                 )
             ),
             id="function_for_several",

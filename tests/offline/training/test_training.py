@@ -74,7 +74,7 @@ def test_a_pass_has_every_step_once_and_an_interrupted_run_goes_on(ray_cluster: 
     ("env", "what"),
     [
         ("pendulum", "the data do not fit the environment: obs is not in its observation space"),
-        ("multi_agent_cartpole", "these data are of a single agent, and the experiment has several"),
+        ("multi_agent_cartpole", "these data come from a single agent, but the experiment has several"),
     ],
 )
 def test_data_that_do_not_fit_the_environment(ray_cluster: None, env: str, what: str) -> None:

@@ -97,7 +97,7 @@ def test_rows_that_vanish_are_noticed(tmp_path: Path, monkeypatch: pytest.Monkey
         writer.add(flat_block([3, 2]))
     counted = EpisodeWriter._count
     monkeypatch.setattr(EpisodeWriter, "_count", lambda self, episodes, steps: counted(self, episodes - 1, steps))
-    with pytest.raises(RunFailure, match="2 rows are on disk, 1 were recorded"):
+    with pytest.raises(RunFailure, match="2 rows are on disk, but 1 were recorded"):
         convert(OfflineConfig(input_=str(tmp_path / "a"), output=str(tmp_path / "b")))
 
 

@@ -195,5 +195,5 @@ def test_the_same_is_recorded_here_and_on_ray(tmp_path: Path, ray_cluster: None)
 
 def test_steps_as_rows_are_refused(tmp_path: Path) -> None:
     options = [f"offline.output={tmp_path}", "offline.output_write_episodes=false"]
-    with pytest.raises(ConfigError, match="env episodes of several agents are recorded a row each"):
+    with pytest.raises(ConfigError, match="multi-agent env episodes can only be recorded as one row"):
         Trainer.from_experiment("ppo_multi_agent_cartpole", options)

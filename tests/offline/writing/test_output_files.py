@@ -74,7 +74,7 @@ def test_env_runners_and_environments_are_told_apart(tmp_path: Path) -> None:
 
 def test_a_folder_with_data_is_refused(tmp_path: Path) -> None:
     write(config_of(tmp_path), flat_block([3]))
-    with pytest.raises(ConfigError, match="the folder has data already: cartpole-v1/run-000001-00001/episodes-"):
+    with pytest.raises(ConfigError, match="the folder already contains data: cartpole-v1/run-000001-00001/episodes-"):
         prepare_output(config_of(tmp_path))
     prepare_output(config_of(tmp_path), [str(tmp_path / name) for name in files_in(tmp_path)])
 
@@ -129,13 +129,13 @@ def test_a_run_that_goes_on_removes_newer_files_with_their_folders(tmp_path: Pat
 def test_what_is_read_is_not_written_beside(tmp_path: Path) -> None:
     write(config_of(tmp_path), flat_block([3]))
     beside = config_of(tmp_path, input_=str(tmp_path / "cartpole-v1"), output_append=True)
-    with pytest.raises(ConfigError, match="this folder holds the data that are read"):
+    with pytest.raises(ConfigError, match="this folder contains the input data"):
         convert(beside)
 
 
 def test_only_files_have_folders(tmp_path: Path) -> None:
     method = {"output_write_method": "tests.offline.own_sources.write_lines", "output_write_episodes": False}
-    with pytest.raises(ConfigError, match=r"write_lines writes no files, of which offline.output_run_folders is"):
+    with pytest.raises(ConfigError, match=r"offline.output_run_folders needs a method that writes files, but"):
         prepare_output(config_of(tmp_path, **method))
 
 

@@ -116,7 +116,7 @@ def test_webdataset_with_an_encoder(ray_cluster: None, tmp_path: Path) -> None:
 def test_images_are_refused_where_they_would_lose_their_shape(ray_cluster: None, tmp_path: Path) -> None:
     block = flat_block([2])
     pictures = block.with_columns({"obs": np.zeros((3, 4, 4), np.uint8)})
-    with pytest.raises(ConfigError, match="obs has two dimensions or more, of which write_orc would write bytes"):
+    with pytest.raises(ConfigError, match="obs has two or more dimensions, which write_orc would write as bytes"):
         write(config_of(tmp_path / "orc", "write_orc"), pictures)
     assert not list((tmp_path / "orc").iterdir())
 
@@ -140,15 +140,15 @@ def test_a_package_that_is_missing_is_named(ray_cluster: None, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("method", "kwargs", "message"),
     [
-        ("write_orcs", {}, r"there is no such way to write[\s\S]*did you mean  write_orc"),
-        ("write_numpy", {"column": "obs"}, "write_numpy of ray.data writes one column, and a step has several"),
-        ("write_images", {"column": "obs"}, "writes one column, and a step has several"),
+        ("write_orcs", {}, r"unknown write method[\s\S]*did you mean  write_orc"),
+        ("write_numpy", {"column": "obs"}, "write_numpy of ray.data writes only one column, but a step has several"),
+        ("write_images", {"column": "obs"}, "writes only one column, but a step has several"),
         ("write_datasink", {}, "takes no place to write to"),
         ("write_webdataset", {}, r"named by their endings[\s\S]*encoder: {_target_"),
         ("write_sql", {}, "write_sql needs the argument connection_factory"),
-        ("write_orc", {"mode": "overwrite"}, "write_orc has no option mode"),
-        ("write_orc", {"columns": "obs"}, "columns are names"),
-        (f"{MODULE}.write_lines", {"markr": 1}, r"write_lines has no option markr[\s\S]*did you mean  marker"),
+        ("write_orc", {"mode": "overwrite"}, "write_orc takes no option mode"),
+        ("write_orc", {"columns": "obs"}, "columns must be a list of names"),
+        (f"{MODULE}.write_lines", {"markr": 1}, r"write_lines takes no option markr[\s\S]*did you mean  marker"),
         (f"{MODULE}.nothing", {}, "nothing"),
     ],
 )
@@ -157,7 +157,7 @@ def test_what_is_refused_before_anything_is_recorded(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         prepare_output(config_of(tmp_path, method, **kwargs))
-    with pytest.raises(ConfigError, match=r"writes tables only|there is no such|of ray\.data|nothing"):
+    with pytest.raises(ConfigError, match=r"can only write steps|unknown write method|of ray\.data|nothing"):
         prepare_output(OfflineConfig(output=str(tmp_path), output_write_method=method))
 
 

@@ -117,7 +117,7 @@ def test_record_verb(run_main: Run, tmp_path: Path) -> None:
     assert sum(len(block) for block in recorded_in(data)) == 12
     again = run_main(*arguments)
     assert again.code == 2
-    assert "the folder has data already" in again.err
+    assert "the folder already contains data" in again.err
     more = run_main(*arguments, "offline.output_append=true", "offline.output_write_episodes=true")
     assert more.code == 0, more.err
     assert sum(len(block) for block in recorded_in(data)) == 24

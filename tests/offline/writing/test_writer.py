@@ -221,10 +221,11 @@ BAD_OPTIONS: Mapping[str, tuple[dict[str, object], ConfigError]] = {
         {"output_write_method": "write_json"},
         config_error(
             Problem(
-                "write_json writes tables only",
+                "write_json can only write steps, not episodes",
                 "offline.output_write_method",
                 "write_json",
-                "write_parquet, or offline.output_write_episodes=false",
+                "write_parquet",
+                fix="set offline.output_write_episodes=false",
             )
         ),
     ),
@@ -244,7 +245,7 @@ BAD_OPTIONS: Mapping[str, tuple[dict[str, object], ConfigError]] = {
         {"output": "nowhere://bucket/x"},
         config_error(
             Problem(
-                "no file system knows this address",
+                "no file system supports this address",
                 "nowhere://bucket/x",
                 "Unrecognized filesystem type in URI: nowhere://bucket/x",
                 "gcs, s3, abs, local",
@@ -256,7 +257,7 @@ BAD_OPTIONS: Mapping[str, tuple[dict[str, object], ConfigError]] = {
         config_error(
             Problem(
                 (
-                    "the file system local cannot be set up: TypeError: __init__() got an unexpected keyword "
+                    "the file system local cannot be created: TypeError: __init__() got an unexpected keyword "
                     "argument 'anonymus'"
                 ),
                 "offline.output_filesystem_kwargs",
@@ -266,7 +267,7 @@ BAD_OPTIONS: Mapping[str, tuple[dict[str, object], ConfigError]] = {
     ),
     "output_none": (
         {"output": None},
-        config_error(Problem("there is no folder to record in", "offline.output", "null")),
+        config_error(Problem("no folder to record in is given", "offline.output", "null", fix="set a folder")),
     ),
 }
 
