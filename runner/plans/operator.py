@@ -25,7 +25,7 @@ from runner.plans.items import Item
 from runner.state import DeclaredState
 
 _OPERATORS = "runner.plans.operators."
-_ENDED = Problem("the plan has ended: it gives no more items", "algorithm.plan")
+_ENDED = Problem("the plan has ended: its source is exhausted", "algorithm.plan")
 Pending = Mapping[str, Sequence[Any]]
 
 

@@ -51,7 +51,7 @@ def _after(step: PlanStep, node: Node | None, context: PlanContext) -> Node:
     if node is None:
         if isinstance(operator, Source):
             return operator
-        what = f"{step.name} needs items, but no operator comes before it"
+        what = f"{step.name} takes items, but no operator comes before it"
         fix = "begin the plan with a source, for example ParallelRollouts"
         raise ConfigError([Problem(what, step.key, step.name, fix=fix)])
     return operator(node)

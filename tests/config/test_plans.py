@@ -63,7 +63,7 @@ NO_MODE_BULK = not_a_choice(
 
 
 def takes_items(key: str, operator: str) -> Problem:
-    return Problem(f"{key}: {operator} takes items, but no operator comes before it", key, operator, A_BEGINNING)
+    return Problem(f"{key}: {operator} takes items, and no operator before it gives any", key, operator, A_BEGINNING)
 
 
 def no_operator(key: str, name: str, nearest: str) -> Problem:
