@@ -126,7 +126,7 @@ def test_a_device_that_is_not_there(run_main: Run) -> None:
 def test_gpus_that_are_not_there(run_main: Run, tmp_path: Path) -> None:
     outcome = run_main(*TRAIN, "learners.num_gpus_per_learner=1")
     assert outcome.code == 2
-    assert "the learner in this process asks for more GPUs than this machine has" in outcome.err
+    assert "learners.num_gpus_per_learner exceeds the number of GPUs of this machine" in outcome.err
     assert not (tmp_path / "run" / "progress.jsonl").exists()
 
 
