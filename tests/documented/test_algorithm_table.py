@@ -16,7 +16,7 @@ def test_every_algorithm_has_a_row() -> None:
 
 def test_results_are_the_stored_ones() -> None:
     results = {name: ", ".join(algorithm_table.results_of(name)) for name in algorithm_table.ROWS}
-    shown = [line.strip("| ").split(" | ") for line in algorithm_table.table_in("README.md").splitlines()[2:]]
+    shown = [line.strip("|").split("|") for line in algorithm_table.table_in("README.md").splitlines()[2:]]
     assert {cells[0].split("`")[1]: cells[-1].strip() for cells in shown} == results
 
 

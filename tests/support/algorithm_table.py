@@ -153,7 +153,9 @@ def _marks_of(algorithm: str, folder: Path) -> Iterator[str]:
 
     single = [[f"env={name}"] for name, _ in (DISCRETE, CONTINUOUS)]
     several = [[f"env={name}"] for _, name in (DISCRETE, CONTINUOUS)] + [TWO_STEPS]
-    accepts = {name: _is_accepted(algorithm, env, folder) for name, env in zip(("discrete", "continuous"), single)}
+    accepts = {
+        name: _is_accepted(algorithm, env, folder) for name, env in zip(("discrete", "continuous"), single, strict=True)
+    }
     if not any(accepts.values()):  # several agents only
         accepts = {
             "discrete": any(_is_accepted(algorithm, env, folder) for env in (several[0], TWO_STEPS)),
@@ -227,7 +229,7 @@ def _reached() -> dict[str, float]:
 
 
 def _choice(file: Path, group: str) -> str:
-    """Return the option of a group that an experiment chooses, or the experiment that it begins with, or the default."""
+    """Return the option of a group that an experiment, the experiment it extends, or the defaults choose."""
     defaults = yaml.safe_load(file.read_text(encoding="utf-8")).get("defaults", [])
     for item in defaults:
         for key in (f"override /{group}", group):
