@@ -428,7 +428,7 @@ class TestGettersAndSetters:
         episode = make_episode(mode)
         with pytest.raises(ValueError, match=r"does not have extra_model_outputs named 'x'; known: \['logp', 'v'\]"):
             episode.get_extra_model_outputs("x")
-        with pytest.raises(ValueError, match="no extra_model_outputs named 'x'"):
+        with pytest.raises(ValueError, match="does not have extra_model_outputs named 'x'"):
             episode.set_extra_model_outputs(key="x", new_data=[])
 
     @pytest.mark.parametrize("mode", MODES)
