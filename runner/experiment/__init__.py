@@ -1,1 +1,1 @@
-"""Build, train, evaluate and record one experiment."""
+"""Running an experiment: its parts are built, trained, recorded and brought to an end."""

@@ -1,4 +1,4 @@
-"""Communication between the learners of one module: gradients, metrics, and numbers of minibatches."""
+"""Exchange between the learners of one module: gradients, metrics, and numbers of minibatches."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from runner.restarts import PeerDied
 
 
 class Collective(Protocol):
-    """Learners that update the same module synchronously, each on different rows; `rank` numbers them.
+    """The learners that update the same module in step, each on other rows; `rank` numbers them.
 
-    All of them make the same calls in the same order. Calls raise `PeerDied` if another learner has crashed.
+    All of them make the same calls in the same order. A call raises PeerDied where another learner is gone.
     """
 
     rank: int
@@ -23,7 +23,7 @@ class Collective(Protocol):
         """Replace `values` by their mean over the learners."""
 
     def most(self, number: int) -> int:
-        """Return the largest `number` of all learners."""
+        """Return the largest `number` of any learner."""
 
     def total(self, number: int) -> int:
         """Return the sum of `number` over the learners."""
@@ -36,25 +36,25 @@ class SingleProcess:
     num_learners = 1
 
     def mean(self, values: Tensor) -> None:
-        """Do nothing, since the values are already the mean."""
+        """Leave the values, which are the mean already."""
 
     def most(self, number: int) -> int:
-        """Return `number`."""
+        """Return the number."""
         return number
 
     def total(self, number: int) -> int:
-        """Return `number`."""
+        """Return the number."""
         return number
 
 
 class ProcessGroup:
-    """Learners in separate processes, connected by torch.distributed: NCCL between GPUs, otherwise Gloo.
+    """Learners in separate processes, joined by torch.distributed: NCCL between GPUs, else Gloo.
 
     Args:
-        rank: rank of this learner.
-        num_learners: number of learners; the constructor returns when all have joined.
-        address: `host:port` at which the first learner listens.
-        device: device of the module.
+        rank: of this learner.
+        num_learners: of the group; the constructor returns when all have joined.
+        address: `host:port` at which the first one listens.
+        device: of the module.
 
     Raises:
         PeerDied: a peer cannot join.
@@ -79,7 +79,7 @@ class ProcessGroup:
         values.div_(self.num_learners)
 
     def most(self, number: int) -> int:
-        """Compute the maximum by an all-reduce."""
+        """Find the largest by an all-reduce."""
         return self._reduced(number, self._backend.ReduceOp.MAX)
 
     def total(self, number: int) -> int:
@@ -94,7 +94,7 @@ class ProcessGroup:
     def _all_reduce(self, values: Tensor, operation: Any) -> None:
         try:
             self._backend.all_reduce(values, op=operation)
-        except RuntimeError as error:  # Gloo reports a closed connection, NCCL an aborted call
+        except RuntimeError as error:  # Gloo tells of a closed connection, NCCL of a call that was given up
             raise _peer_lost(error) from error
 
 

@@ -1,4 +1,4 @@
-"""Connector pipelines: from episodes to batches, and from module outputs to actions. Each call handles all rows."""
+"""Connector pipelines: episodes to batches, module outputs to actions. Every connector handles all rows in one call."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _EXPORTS: dict[str, str] = {
     "UnBatchToIndividualItems": "module_to_env_connectors",
     "VTrace": "vtrace",
     "WriteObservationsToEpisodes": "observation_connectors",
-    # Old names, still supported.
+    # Earlier names, which keep working.
     "ConnectorPiece": "earlier_names",
     "EnvToModulePiece": "earlier_names",
     "LearnedConnector": "earlier_names",

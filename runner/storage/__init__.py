@@ -1,1 +1,1 @@
-"""Runs in stores: copies of run dirs on object storage, or on any other file system of fsspec."""
+"""Copies of run dirs on object storage or any other fsspec file system."""

@@ -1,12 +1,12 @@
-"""Where the parts of a run are in a store, and the files of a folder there by their paths below it.
+"""The layout of a run in a store, and access to the files of a folder there.
 
 ```
 checkpoints/iteration_000010/manifest.json    names the files of the checkpoint, with a digest each
 checkpoints/files/<digest>                    a file of one or several checkpoints
 progress.jsonl, .hydra/config.yaml, ...       as in the run dir
 ```
-A checkpoint is there once its manifest is. Files that several checkpoints share, as the segments of replay buffers, are
-there once.
+A checkpoint exists once its manifest does. Files shared by several checkpoints, such as segments of replay buffers, are
+stored once.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def checkpoint_names(paths: Iterable[str]) -> list[str]:
 
 
 def iteration_of(name: str) -> int:
-    """Return the iteration of a checkpoint's name."""
+    """Return the iteration in a checkpoint's name."""
     return int(name.removeprefix("iteration_"))
 
 
 def url_of_run(store: str, run_dir: Path) -> str:
-    """Return the URL of a run in a store: below it as the run dir is below `outputs`; elsewhere by its last name.
+    """Return the URL of a run: its path below `outputs`, or else the name of its folder, below the store.
 
     A run dir that is the local copy of a URL in the store has this URL.
     """
@@ -58,13 +58,13 @@ def url_of_run(store: str, run_dir: Path) -> str:
 
 
 def run_dir_of(url: str, store: str | None) -> Path:
-    """Return the run dir that `url_of_run` gives this URL, in `outputs` of the working folder.
+    """Invert `url_of_run`: return the run dir below `outputs` in the working folder.
 
-    For a URL right below the store it is the local copy, whichever other folder of this name there may be.
+    The run dir of a URL directly below the store is its local copy, even if other folders have the same name.
 
     Args:
-        url: of the run.
-        store: that the run was uploaded to; None: not known.
+        url: URL of the run.
+        store: store that the run was uploaded to, or None if it is unknown.
     """
     base = f"{store.rstrip('/')}/" if store else ""
     is_below = bool(base) and url.startswith(base)
@@ -76,11 +76,11 @@ def run_dir_of(url: str, store: str | None) -> Path:
 
 
 class StoredFiles:
-    """The files of a folder in a store. What the store refuses is raised as its package raises it.
+    """Files of a folder in a store. Errors of the store are raised unchanged.
 
     Args:
-        url: of the folder, see `open_store`.
-        file_system: of fsspec.
+        url: URL of the folder, see `open_store`.
+        file_system: fsspec file system.
         root: path of the folder in it.
     """
 
@@ -90,26 +90,26 @@ class StoredFiles:
         self._root = root.rstrip("/")
 
     def sizes(self) -> dict[str, int]:
-        """Return the size in bytes of each file by its path; empty where there is no such folder."""
+        """Return path -> size in bytes of each file; empty if the folder does not exist."""
         self._file_system.invalidate_cache()
         found = self._file_system.find(self._root, detail=True)
         prefix = f"{self._root}/"
         return {path.removeprefix(prefix): int(info["size"]) for path, info in found.items() if path.startswith(prefix)}
 
     def read(self, path: str) -> bytes:
-        """Return the content of a file; raises `FileNotFoundError` where there is none."""
+        """Return the content of a file. Raises `FileNotFoundError` if it does not exist."""
         content: bytes = self._file_system.cat_file(self._place(path))
         return content
 
     def write(self, path: str, content: bytes) -> None:
-        """Write a file, so that a kill leaves the old one or the new one where the store is object storage or local."""
+        """Write a file. On local and object storage, a killed process leaves the old or the new file."""
         place = self._place(path)
         if _is_local(self._file_system):
             write_atomically(Path(place), content)
             return
         try:
             self._file_system.pipe_file(place, content)
-        except FileNotFoundError:  # of a store with folders
+        except FileNotFoundError:  # in stores with folders
             self._file_system.makedirs(place.rpartition("/")[0], exist_ok=True)
             self._file_system.pipe_file(place, content)
 
@@ -123,11 +123,11 @@ class StoredFiles:
             self._file_system.put_file(str(source), place)
 
     def fetch(self, path: str, target: Path) -> None:
-        """Copy a file of the store into a local folder that is there."""
+        """Copy a file from the store into an existing local folder."""
         self._file_system.get_file(self._place(path), str(target))
 
     def remove(self, path: str) -> None:
-        """Delete a file; nothing happens where there is none."""
+        """Delete a file if it exists."""
         with suppress(FileNotFoundError):
             self._file_system.rm_file(self._place(path))
 
@@ -142,14 +142,14 @@ def _is_local(file_system: Any) -> bool:
 
 
 def open_store(url: str, key: str) -> StoredFiles:
-    """Return the files of a folder; nothing is contacted yet.
+    """Return the files of a folder, without contacting the store.
 
     Args:
-        url: as fsspec has it: `s3://bucket/runs/one`, `file:///mnt/runs/one`, or the path of a local folder.
-        key: who names it, for messages.
+        url: fsspec URL: `s3://bucket/runs/one`, `file:///mnt/runs/one`, or the path of a local folder.
+        key: configuration key or argument that names it, for messages.
 
     Raises:
-        UserError: the protocol is not known, or its package is not installed.
+        UserError: the protocol is unknown, or its package is not installed.
     """
     import fsspec
 

@@ -1,4 +1,4 @@
-"""Uploads of a continuing run: in a thread, at most one behind, and never the end of the training."""
+"""Background uploads of a run; at most one is queued, and failures never stop the training."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ from runner.storage.stored_files import (
     url_of_run,
 )
 
-# Folders of a run dir that stay local: checkpoints have a layout of their own, and the journal of simulators goes with
-# the machine that they are connected to.
+# Folders of a run dir that are not uploaded like other files: checkpoints have a separate layout, and the journal of
+# simulators is only useful on this machine.
 _LEFT_OUT = (CHECKPOINTS.rstrip("/"), "rllink")
 _HIDDEN_BUT_SENT = ".hydra"
 
 
 class Upload:
-    """Makes a run in a store equal to its run dir, as often as `send` is called; each time only what is new is sent.
+    """Synchronises a run in a store with its run dir. Each call of `send` only uploads changes.
 
     Args:
-        files: of the run in the store.
-        run_dir: local.
-        hold: called with the checkpoints that are about to be sent, which must stay until the next call.
+        files: files of the run in the store.
+        run_dir: local run dir.
+        hold: called with the checkpoints about to be sent, which must not be deleted until the next call.
     """
 
     def __init__(self, files: StoredFiles, run_dir: Path, hold: Callable[[list[Path]], None]) -> None:
         self._files, self._run_dir, self._hold = files, run_dir, hold
-        self._stored: dict[str, int] | None = None  # size by path; None: to be asked for
-        self._records: dict[str, tuple[int, int]] = {}  # size and time of the records that were sent
+        self._stored: dict[str, int] | None = None  # path -> size; None if it must be queried
+        self._records: dict[str, tuple[int, int]] = {}  # size and time of sent records
 
     def send(self) -> None:
-        """Send what is new; a kill at any moment leaves the store with whole checkpoints.
+        """Send all changes. A kill at any time leaves complete checkpoints in the store.
 
-        Files of checkpoints go first, then records, manifests last: whoever finds a checkpoint has the lines of its
-        iterations, too.
+        Files of checkpoints are sent first, then records, and manifests last. Every checkpoint in the store therefore
+        comes with the lines of its iterations.
         """
         try:
             stored = self._files.sizes() if self._stored is None else self._stored
@@ -62,7 +62,7 @@ class Upload:
         self._hold(checkpoints)
         manifests: dict[str, bytes] = {}
         kept: set[str] = set()
-        for checkpoint in reversed(checkpoints):  # the newest one first
+        for checkpoint in reversed(checkpoints):  # newest first
             for name, digest in read_manifest(checkpoint)["files"].items():
                 self._send_file(checkpoint / name, f"{FILES}{digest}", stored)
                 kept.add(f"{FILES}{digest}")
@@ -72,13 +72,13 @@ class Upload:
             self._write(path, content, stored)
         dropped = [manifest_path(name) for name in checkpoint_names(stored) if manifest_path(name) not in manifests]
         unused = [path for path in stored if _is_left_over(path) or (path.startswith(FILES) and path not in kept)]
-        for path in (*dropped, *unused):  # manifests first: none may name a file that is gone
+        for path in (*dropped, *unused):  # manifests first: none may name a deleted file
             self._files.remove(path)
             del stored[path]
         return stored
 
     def send_records(self, stored: dict[str, int]) -> None:
-        """Send the files beside checkpoints that have changed, and add them to the stored sizes."""
+        """Send changed files outside of checkpoints, and add them to the stored sizes."""
         for path in _record_paths(self._run_dir):
             source = self._run_dir / path
             try:
@@ -86,13 +86,13 @@ class Upload:
                 content = read_regular(source) if self._records.get(path) != version else None
             except FileNotFoundError:  # replaced or removed meanwhile
                 continue
-            if content is not None:  # all at once: some grow meanwhile
+            if content is not None:  # read completely before sending, because some files grow meanwhile
                 self._write(path, content, stored)
                 self._records[path] = version
 
     def _send_file(self, source: Path, path: str, stored: dict[str, int]) -> None:
         size = source.stat().st_size
-        if stored.get(path) != size:  # a part of it may be there, of an upload that was killed
+        if stored.get(path) != size:  # also if a killed upload left a part of it
             self._files.send(source, path)
             stored[path] = size
 
@@ -107,12 +107,12 @@ class Upload:
 
 
 def _is_left_over(path: str) -> bool:
-    """Return whether a path is of a write that was killed: no hidden file is sent."""
+    """Return whether a path is left from a killed write; hidden files are not sent otherwise."""
     return path.rpartition("/")[2].startswith(".") and path.endswith(".tmp")
 
 
 def _record_paths(run_dir: Path) -> Iterator[str]:
-    """Yield the files of a run dir beside its checkpoints, no links and no hidden ones."""
+    """Yield the files of a run dir outside of its checkpoints, except for links and hidden files."""
     for folder, folders, names in os.walk(run_dir):
         is_top = Path(folder) == run_dir
         folders[:] = [
@@ -128,7 +128,7 @@ def _record_paths(run_dir: Path) -> Iterator[str]:
 
 KEY = "checkpoint.upload_to"
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
-# Tries of the last upload, pauses of 1, 2, 4, 8 and 16 s between them: a run whose store is gone ends, too.
+# Tries of the last upload, with pauses of 1, 2, 4, 8 and 16 s, so that a run ends even if its store is gone.
 LAST_TRIES = 6
 
 _log = logging.getLogger(__name__)
@@ -139,12 +139,12 @@ class Uploads:
 
     Args:
         store: URL of the folder with all runs.
-        run_dir: of the run, absolute.
-        resume_from: the checkpoint that the run goes on from; None: it begins.
+        run_dir: absolute path of the run dir.
+        resume_from: checkpoint that the run resumes from, or None for a new run.
         note: shows a line.
 
     Attributes:
-        url: of the run.
+        url: URL of the run.
 
     Raises:
         UserError: the store cannot be opened or written, or holds another state of this run.
@@ -162,28 +162,29 @@ class Uploads:
             self._upload.send_records(stored)
         except UserError:
             raise
-        except Exception as error:  # of whatever package speaks to the store
-            problem = Problem(f"{KEY}: the store cannot be used", self.url, _text(error), "a store that can be written")
+        except Exception as error:  # each store's package raises different errors
+            fix = "use a store that can be written"
+            problem = Problem(f"{KEY}: the store cannot be used", self.url, _text(error), fix=fix)
             raise UserError(problem.render_alone()) from error
         self._is_wanted, self._is_last, self._is_given_up = threading.Event(), threading.Event(), threading.Event()
         self._prune: Callable[[], None] = lambda: None
-        self._num_failures = 0  # in a row
+        self._num_failures = 0  # consecutive failures
         self._thread = threading.Thread(target=self._work, name="uploads", daemon=True)
         self._thread.start()
 
     def holds(self, checkpoint: Path) -> bool:
-        """Return whether a checkpoint is being sent, and must stay."""
+        """Return whether a checkpoint is being sent and must not be deleted."""
         return checkpoint in self._held
 
     def request(self) -> None:
-        """Send what is new, once the upload that may be going on is done."""
+        """Send changes after the current upload, if any."""
         self._is_wanted.set()
 
     def finish(self, prune: Callable[[], None]) -> None:
-        """Send the last state, and wait for it; not after `give_up`.
+        """Send the final state and wait for it, unless `give_up` was called.
 
         Args:
-            prune: drops the checkpoints that were kept because they were being sent.
+            prune: deletes checkpoints that were only kept to send them.
         """
         self._prune = prune
         self._is_last.set()
@@ -192,7 +193,7 @@ class Uploads:
             self._thread.join()
 
     def give_up(self) -> None:
-        """Send nothing more; what is being sent is not waited for."""
+        """Stop sending, without waiting for a current upload."""
         self._is_given_up.set()
         self._is_last.set()
         self._is_wanted.set()
@@ -209,58 +210,59 @@ class Uploads:
             if is_last:
                 try:
                     self._prune()
-                except OSError as error:  # what is left over costs room, and no upload
-                    self._tell_failure(error)
+                except OSError as error:  # files left over cost space but do not affect the upload
+                    self._report_failure(error)
             self._send_until_it_works(is_last)
 
     def _send_until_it_works(self, is_last: bool) -> None:
-        """Send, and again after a failure; the last one has `LAST_TRIES`, one before it ends when the last begins."""
+        """Retry until sending works or the last upload begins; the last one has `LAST_TRIES`."""
         pause_s, num_tries = FIRST_PAUSE_S, 0
         while not self._is_given_up.is_set() and is_last == self._is_last.is_set():
             num_tries += 1
             try:
                 self._upload.send()
-            except Exception as error:  # of whatever package speaks to the store; training goes on
-                self._tell_failure(error)
+            except Exception as error:  # each store's package raises different errors; training continues
+                self._report_failure(error)
                 if is_last and num_tries == LAST_TRIES:
-                    self._note(f"the newest files are not in {self.url}; the run dir has them all")
+                    self._note(f"the newest files are not in {self.url}, only in the run dir")
                     return
             else:
-                self._tell_success()
+                self._report_success()
                 return
             (self._is_given_up if is_last else self._is_last).wait(pause_s)
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
-    def _tell_failure(self, error: Exception) -> None:
+    def _report_failure(self, error: Exception) -> None:
         self._num_failures += 1
         if self._num_failures == 1:
-            self._note(f"the upload to {self.url} failed and is tried again: {_text(error)}")
+            self._note(f"the upload to {self.url} failed and will be retried: {_text(error)}")
         else:
             _log.warning("upload to %s, failure %d: %s", self.url, self._num_failures, _text(error))
 
-    def _tell_success(self) -> None:
+    def _report_success(self) -> None:
         if self._num_failures:
-            self._note(f"the upload to {self.url} works again after {self._num_failures} failures")
+            count = f"{self._num_failures} failure{'' if self._num_failures == 1 else 's'}"
+            self._note(f"the upload to {self.url} works again after {count}")
         self._num_failures = 0
 
 
 def _check_unused(files: StoredFiles, stored: dict[str, int], run_dir: Path, resume_from: Path | None) -> None:
-    """Refuse to write over another run, or over checkpoints of this run that are only in the store."""
+    """Reject a store with another run of this name, or with newer checkpoints than the run dir."""
     names = checkpoint_names(stored)
     if resume_from is None:
         if names or "progress.jsonl" in stored:
-            what, got = f"{KEY}: the store holds a run of this name already", names[-1] if names else "progress.jsonl"
-            expected = f"another hydra.run.dir or {KEY}; or python -m runner resume {files.url}"
-            raise UserError(Problem(what, files.url, got, expected).render_alone())
+            what, got = f"{KEY}: the store already has a run of this name", names[-1] if names else "progress.jsonl"
+            fix = f"use another hydra.run.dir or {KEY}, or python -m runner resume {files.url}"
+            raise UserError(Problem(what, files.url, got, fix=fix).render_alone())
         return
     if not names or iteration_of(names[-1]) <= iteration_of(resume_from.name):
         return
     newest = run_dir / "checkpoints" / names[-1]
     is_here = newest in list_checkpoints(run_dir / "checkpoints")
     if not is_here or (newest / MANIFEST).read_bytes() != files.read(manifest_path(names[-1])):
-        what = f"{KEY}: the store has a checkpoint of this run that is newer, and not in the run dir"
-        expected = f"python -m runner resume {files.url} in another folder; or {KEY}=null"
-        raise UserError(Problem(what, files.url, names[-1], expected).render_alone())
+        what = f"{KEY}: the store has a newer checkpoint of this run than the run dir"
+        fix = f"use python -m runner resume {files.url} in another folder, or set {KEY}=null"
+        raise UserError(Problem(what, files.url, names[-1], fix=fix).render_alone())
 
 
 def _text(error: Exception) -> str:

@@ -1,1 +1,1 @@
-"""Sweeps: many runs of one experiment."""
+"""Many runs of one experiment."""

@@ -1,6 +1,6 @@
-"""Tracking: progress.jsonl, result.json, MLflow in a process of its own, and what the terminal shows.
+"""Tracking: progress.jsonl, result.json, MLflow in a separate process, and the output on the terminal.
 
-Imports neither MLflow nor rich: only the child process imports MLflow, only a live display rich.
+This package imports neither MLflow nor rich: only the child process imports MLflow, only a live display imports rich.
 """
 
 from runner.tracking.display import Display, DisplayInfo, LoggedDisplay, NoDisplay, PlainDisplay

@@ -1,4 +1,4 @@
-"""What a run shows while it trains (live on a terminal, plain lines elsewhere, or nothing), and its `runner.log`."""
+"""Progress display of a run (live on a terminal, plain lines elsewhere, or none), and its `runner.log`."""
 
 from __future__ import annotations
 
@@ -21,11 +21,17 @@ from runner.tracking.headline import TimeLeft
 
 @dataclass(frozen=True)
 class DisplayInfo:
-    """What is known at the start: `facts` are shown as they are.
+    """Information shown at the start of a run.
 
-    `fewest_episodes` has the stop metrics that count only after so many finished episodes.
-    `initial` and `best_return` are a resumed run's last result and its highest mean return so far. A run that samples
-    no episodes has no returns to show; instead it shows what it reads of the recorded data.
+    Attributes:
+        title: first line.
+        facts: label -> text, shown unchanged.
+        stop: metric -> bound that ends the run.
+        fewest_episodes: stop metric -> number of finished episodes before it counts.
+        initial: last result of a resumed run.
+        best_return: highest mean return of a resumed run so far.
+        samples_episodes: whether the run samples episodes. If not, the display shows the progress of reading recorded
+            data instead of returns.
     """
 
     title: str
@@ -39,7 +45,7 @@ class DisplayInfo:
     def lines(self, width: int | None = None) -> list[str]:
         """Return title, facts and stop criteria, one per line, aligned.
 
-        In a terminal of `width` columns a criterion that does not fit starts a line; what is to be copied stays whole.
+        Criteria that exceed `width` columns are wrapped. Facts are not, so that they can be copied.
         """
         indent = max(map(len, ("stop at", *self.facts))) + 4
         lines = [f"  {name}".ljust(indent) + value for name, value in self.facts.items()]
@@ -54,21 +60,21 @@ class DisplayInfo:
 
 
 class Display(Protocol):
-    """Called in this order from the training thread; never raises because of its stream."""
+    """Display of a run. Called in this order from the training thread; errors of its stream are never raised."""
 
     def start(self, info: DisplayInfo) -> None:
-        """Show what is about to run."""
+        """Show the start of the run."""
 
     def update(self, metrics: Mapping[str, Any]) -> None:
-        """Show an iteration. `metrics` is not changed afterwards; it is kept without a copy."""
+        """Show an iteration. `metrics` is kept without a copy and must not be changed afterwards."""
 
     def note(self, text: str) -> None:
-        """Show a line that stays, between two updates."""
+        """Show a permanent line between two updates."""
 
     def finish(self, summary_lines: Sequence[str], is_done: bool = False) -> None:
         """Show the last iteration and the closing lines. Safe to call twice, or without `start`.
 
-        `is_done`: a stop criterion is met, so that nothing is left to do.
+        `is_done` means that a stop criterion is met, so that no time is left.
         """
 
 
@@ -85,7 +91,7 @@ class NoDisplay:
 
 
 class PlainDisplay:
-    """Lines without control codes: the first iteration, the last, and one each `min_interval_s` between."""
+    """Lines without control codes: the first and last iteration, and at most one per `min_interval_s` in between."""
 
     def __init__(
         self, stream: TextIO, min_interval_s: float = 1.0, clock: Callable[[], float] = time.monotonic
@@ -158,14 +164,14 @@ class PlainDisplay:
         except UnicodeEncodeError:
             self._stream.write("".join(f"{line}\n" for line in lines).encode("ascii", "replace").decode())
         except (OSError, ValueError):
-            pass  # the reader of a pipe has left, or the stream is closed: training goes on
+            pass  # the reader of a pipe has exited, or the stream is closed; training continues
 
 
 def _reading(metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return what is read of recorded data."""
+    """Return the progress of reading recorded data."""
     fields = [("rows", f"{headline.count_text(metrics.get(headline.ROWS_READ)):>11}")]
     queued = headline.queued_text(metrics)
-    if queued is not None:  # kept data have been read already
+    if queued is not None:  # materialised data have been read already
         fields.append(("rows/s", f"{headline.count_text(metrics.get(headline.ROWS_PER_S)):>7}"))
         fields.append(("queued", f"{queued:>10}"))
     return fields
@@ -177,10 +183,10 @@ def _number(value: object) -> str:
 
 @contextmanager
 def logged_to_file(run_dir: Path) -> Iterator[None]:
-    """Write log records of this process to `runner.log` within.
+    """Write log records of this process to `runner.log` in this context.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
     """
     handler = _QuietFileHandler(run_dir / "runner.log", encoding="utf-8")
     handler.setFormatter(logging.Formatter("[%(asctime)s][%(name)s][%(levelname)s] - %(message)s"))
@@ -195,16 +201,16 @@ def logged_to_file(run_dir: Path) -> Iterator[None]:
 
 
 class _QuietFileHandler(logging.FileHandler):
-    """Loses records where the disk is full: a stack trace of `logging` on the terminal would help nobody."""
+    """Drops records if the disk is full, instead of printing stack traces of `logging` to the terminal."""
 
     def _open(self) -> TextIOWrapper:
         return os.fdopen(_open_regular(self.baseFilename), "a", encoding=self.encoding)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
-        """Do nothing; the run says what is wrong with the disk."""
+        """Do nothing; the run reports problems of the disk."""
 
     def close(self) -> None:
-        """Close the file; what is buffered may not find room."""
+        """Close the file, even if the disk is too full to flush it."""
         try:
             super().close()
         except OSError:
@@ -212,17 +218,17 @@ class _QuietFileHandler(logging.FileHandler):
 
 
 def _open_regular(path: str) -> int:
-    """Open a file to append to that is neither a link nor a pipe: a run dir of somebody else may hold either."""
+    """Open a regular file to append to. Rejects links and pipes, which an untrusted run dir may contain."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         descriptor = os.open(path, flags, 0o666)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise OSError(f"{path} is a symbolic link, and none is followed") from None
+            raise OSError(f"{path} is a symbolic link, which is not followed") from None
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(f"{path} is no regular file")
+        raise OSError(f"{path} is not a regular file")
     return descriptor
 
 
@@ -230,7 +236,7 @@ _log = logging.getLogger("runner")
 
 
 class LoggedDisplay:
-    """Shows everything on `shown`, and logs the lines that a plain display of the same run would have."""
+    """Shows everything on `shown`, and logs the lines of a plain display."""
 
     def __init__(self, shown: Display) -> None:
         self._displays: tuple[Display, ...] = (shown, PlainDisplay(_LogStream()))  # type: ignore[arg-type]
@@ -253,7 +259,7 @@ class LoggedDisplay:
 
 
 class _LogStream(io.TextIOBase):
-    """A stream whose lines become log records."""
+    """A stream that turns lines into log records."""
 
     def write(self, text: str) -> int:
         for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""Which display a mode stands for on a stream."""
+"""Choose the display for a mode and a stream."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def make_display(mode: DisplayMode, stream: TextIO | None = None) -> Display:
 
 
 def is_capable_terminal(stream: TextIO) -> bool:
-    """Return whether lines on it can be redrawn in place."""
+    """Return whether lines on the stream can be redrawn in place."""
     try:
         return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
     except ValueError:  # closed

@@ -1,6 +1,6 @@
-"""Trackers beside MLflow (`tracking.extra_trackers`): TensorBoard, Weights & Biases, and a CSV table.
+"""Trackers in addition to MLflow (`tracking.extra_trackers`): TensorBoard, Weights & Biases, and a CSV table.
 
-Each gets the result of every iteration. One that fails is told once, and the run goes on without it.
+Each receives the result of every iteration. If one fails, a warning is shown once and the run continues without it.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ _PACKAGES = {"tensorboard": "tensorboardX", "wandb": "wandb"}
 
 
 class Tracker(Protocol):
-    """Gets the results of a run."""
+    """Receives the results of a run."""
 
     def log(self, result: Result) -> None:
-        """Take the result of an iteration, which is in progress.jsonl already."""
+        """Record the result of an iteration, which is already in progress.jsonl."""
 
     def close(self) -> None:
-        """Write what is left."""
+        """Write pending data and close the tracker."""
 
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """A run as trackers name it.
+    """Description of a run for trackers.
 
     Attributes:
-        run_dir: its folder.
-        experiment: its name.
-        name: of this run.
-        parameters: its configuration, by dotted key.
-        num_env_steps: after which it begins or goes on.
-        is_own: what its folder says is followed; false for a run of somebody else.
+        run_dir: folder of the run.
+        experiment: name of the experiment.
+        name: name of the run.
+        parameters: configuration by dotted key.
+        num_env_steps: env steps at its start or resume.
+        is_own: whether the folder is trusted. If not, ids stored in it are ignored.
     """
 
     run_dir: Path
@@ -59,12 +59,12 @@ class FurtherTrackers:
     """The trackers of `tracking.extra_trackers` as one.
 
     Args:
-        names: of the trackers.
-        run: what they record.
-        warn: gets a line where one fails.
+        names: names of the trackers.
+        run: the run they record.
+        warn: called with a message if one fails.
 
     Raises:
-        UserError: the package of one is not installed, or it does not start.
+        UserError: a package is not installed, or a tracker cannot be started.
     """
 
     def __init__(self, names: Sequence[str], run: TrackedRun, warn: Callable[[str], None]) -> None:
@@ -78,44 +78,44 @@ class FurtherTrackers:
                 raise
 
     def log(self, result: Result) -> None:
-        """Give the result of an iteration to all."""
+        """Send the result of an iteration to all trackers."""
         self._each(lambda tracker: tracker.log(result))
 
     def close(self) -> None:
-        """Close all."""
+        """Close all trackers."""
         self._each(lambda tracker: tracker.close())
 
     def _each(self, call: Callable[[Tracker], None]) -> None:
         for name, tracker in list(self._trackers.items()):
             try:
                 call(tracker)
-            except Exception as error:  # of others' code; a run does not end because a tracker does
+            except Exception as error:  # a failing tracker must not end the run
                 del self._trackers[name]
-                self._warn(f"tracking.extra_trackers: {name} has failed, the run goes on without it: {error}")
+                self._warn(f"tracking.extra_trackers: {name} failed, and the run continues without it: {error}")
 
 
 def _started(name: str, run: TrackedRun) -> Tracker:
     try:
         return _TRACKERS[name](run)
     except ImportError as error:
-        what, expected = (
+        what, fix = (
             f"tracking.extra_trackers: {name} needs a package that is not installed",
             f"pip install {_PACKAGES[name]}",
         )
-        raise UserError(Problem(what, got=str(error), expected=expected).render_alone()) from error
+        raise UserError(Problem(what, got=str(error), fix=fix).render_alone()) from error
     except Exception as error:  # no login, no network, ...
-        what = f"tracking.extra_trackers: {name} does not start: {type(error).__name__}: {error}"
+        what = f"tracking.extra_trackers: {name} cannot be started: {type(error).__name__}: {error}"
         raise UserError(Problem(what).render_alone()) from error
 
 
 class _TensorBoard:
-    """Event files in `tensorboard/`, over env steps."""
+    """Writes event files to `tensorboard/`, over env steps."""
 
     def __init__(self, run: TrackedRun) -> None:
         from tensorboardX import SummaryWriter
 
         start = run.num_env_steps
-        # A file is named after the second that it is made in; a run may be resumed within it.
+        # Files are named by the second of their creation; a run may be resumed within the same second.
         self._writer = SummaryWriter(
             str(run.run_dir / "tensorboard"), purge_step=start + 1, filename_suffix=f".{start}"
         )
@@ -135,7 +135,7 @@ class _TensorBoard:
 
 
 class _Csv:
-    """`progress.csv`: what progress.jsonl has, as a table; written anew where an iteration brings a new metric."""
+    """Writes `progress.csv`, the table of progress.jsonl. A new metric rewrites the file with an additional column."""
 
     def __init__(self, run: TrackedRun) -> None:
         self._path, self._progress = run.run_dir / "progress.csv", ProgressLog(run.run_dir / "progress.jsonl")
@@ -158,7 +158,7 @@ class _Csv:
 
 
 class _Wandb:
-    """A run of Weights & Biases, which goes on when the run is resumed; WANDB_MODE=offline needs no network."""
+    """A run of Weights & Biases, which a resumed run continues. WANDB_MODE=offline needs no network."""
 
     def __init__(self, run: TrackedRun) -> None:
         import wandb
@@ -182,7 +182,7 @@ class _Wandb:
 
 
 def _wandb_id(file: Path, is_own: bool) -> str:
-    """Return the id that the run has had, which only this installation may say, else a new one, and keep it."""
+    """Return the stored id of the run if this installation wrote it, else create and store a new one."""
     if file.exists():
         content = parse_json(read_regular(file))
         if isinstance(content, dict) and (is_own and foreign_reason(content, _KIND) is None):

@@ -1,4 +1,4 @@
-"""What a person reads of a run: the headline numbers of an iteration, the time left, and the lines that close a run."""
+"""Text of a run for people: the headline numbers of an iteration, the time left, and the closing lines."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ ROWS_READ = "offline_data/num_rows_read_lifetime"
 ROWS_PER_S = "offline_data/rows_read_per_s"
 QUEUED = tuple(f"offline_data/queued_blocks_{stage}" for stage in ("read", "prelearner", "learner"))
 
-NUMBER_WIDTH = 10  # of the longest `number_text` of a number that is neither huge nor tiny: -0.0001234, -1.234e-05
+NUMBER_WIDTH = 10  # longest `number_text` of common numbers: -0.0001234, -1.234e-05
 
-# Name of a learner metric -> its label. Without any of them the display shows total_loss.
+# Learner metric -> label. If none of them exists, the display shows total_loss.
 LOSS_LABELS = {
     "policy_loss": "policy",
     "vf_loss": "vf",
@@ -38,13 +38,13 @@ _FALLBACK_LOSS = {"total_loss": "loss"}
 
 
 class Losses:
-    """Finds the losses to show in the first iteration that has some, and remembers their keys."""
+    """Finds the losses to show in the first iteration that has any, and remembers their keys."""
 
     def __init__(self) -> None:
         self._keys: dict[str, str] = {}  # label -> metric key
 
     def texts(self, metrics: Mapping[str, Any]) -> list[tuple[str, str]]:
-        """Return label and text of each, of the module that comes first."""
+        """Return label and text of each loss of the first module."""
         if not self._keys:
             self._keys = _find_losses(metrics, LOSS_LABELS) or _find_losses(metrics, _FALLBACK_LOSS)
         return [(label, number_text(metrics.get(key))) for label, key in self._keys.items()]
@@ -62,26 +62,25 @@ def _find_losses(metrics: Mapping[str, Any], labels: Mapping[str, str]) -> dict[
 
 
 def number_text(value: object) -> str:
-    """Return four significant digits; "-" where there is no number yet."""
+    """Return the number with four significant digits, or "-" if there is none."""
     number = finite_number(value)
     return "-" if number is None else f"{number:.4g}"
 
 
 def count_text(value: object) -> str:
-    """Return a whole number with thousands separated; "-" where there is none yet."""
+    """Return the number as an integer with thousands separators, or "-" if there is none."""
     number = finite_number(value)
     return "-" if number is None else f"{number:,.0f}"
 
 
 def queued_text(metrics: Mapping[str, Any]) -> str | None:
-    """Return blocks that wait before each stage of the pipeline of recorded data, in its order; None if none is
-    known."""
+    """Return the number of waiting blocks before each stage of the recorded-data pipeline, or None if unknown."""
     texts = [count_text(metrics.get(name)) for name in QUEUED]
     return None if set(texts) == {"-"} else "/".join(texts)
 
 
 def bytes_text(num_bytes: int) -> str:
-    """Return four digits at most, in the unit that fits."""
+    """Return a size in the largest suitable unit."""
     for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if num_bytes >= size:
             return f"{num_bytes / size:,.1f} {unit}"
@@ -89,7 +88,7 @@ def bytes_text(num_bytes: int) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """Return h:mm:ss, with days in front where there are some."""
+    """Return h:mm:ss, preceded by days if there are any."""
     minutes, whole_seconds = divmod(round(max(seconds, 0.0)), 60)
     hours, minutes = divmod(minutes, 60)
     days, hours = divmod(hours, 24)
@@ -98,27 +97,27 @@ def duration_text(seconds: float) -> str:
 
 
 def stop_texts(stop: Mapping[str, float], fewest_episodes: Mapping[str, int]) -> list[str]:
-    """Return the stop criteria; the run ends when one of them is met.
+    """Return the stop criteria as texts. The run ends when one of them is met.
 
     Args:
         stop: metric -> bound.
-        fewest_episodes: metric -> episodes that it is computed over before it counts.
+        fewest_episodes: metric -> number of episodes it is computed over before it counts.
     """
     over = {name: f" over {num:,} episodes" for name, num in fewest_episodes.items()}
     texts = [f"{name} >= {float(value):,.10g}{over.get(name, '')}" for name, value in stop.items()]
-    return texts or ["nothing: until interrupted"]
+    return texts or ["no limit (until interrupted)"]
 
 
 _LARGE_RETURN = 100
-_DOMINATES = 100  # times the policy loss
+_DOMINATES = 100  # ratio to the policy loss
 _SMALLEST_POLICY_LOSS = 0.01
 
 
 def reward_scale_hint(values: Mapping[str, float | None]) -> str | None:
-    """Return what to do about large rewards, None if the value loss does not dominate.
+    """Return advice about large rewards, or None if the value loss does not dominate.
 
     Args:
-        values: metric -> the last value.
+        values: metric -> last value.
     """
     last_return = values.get(RETURN)
     if last_return is None or not abs(last_return) >= _LARGE_RETURN:
@@ -137,7 +136,7 @@ def reward_scale_hint(values: Mapping[str, float | None]) -> str | None:
     return None
 
 
-# Metrics that grow steadily, so that their rate tells when they reach a limit.
+# Metrics that grow steadily, so that their rate predicts when they reach a limit.
 STEADY_METRICS = frozenset(
     {
         "training_iteration",
@@ -150,11 +149,10 @@ STEADY_METRICS = frozenset(
 
 
 class TimeLeft:
-    """The run ends when the first metric of `stop` is at or above its value.
+    """Estimates the time until the first metric of `stop` reaches its bound.
 
-    Each steady metric is continued at its mean rate since `started_s`, when it stood at its value in
-    `initial` (a resumed run's last metrics; 0 without). Where `stop` names others too, the run may end
-    sooner than said.
+    Each steady metric is extrapolated at its mean rate since `started_s`, starting from `initial`, the last metrics of
+    a resumed run. If `stop` also names other metrics, the run may end sooner.
     """
 
     def __init__(self, stop: Mapping[str, float], initial: Mapping[str, Any], started_s: float) -> None:
@@ -164,10 +162,10 @@ class TimeLeft:
         self._ends_at_s: float | None = None
         self._has_ended = False
         self.is_upper_bound = len(self._limits) < len(stop)
-        self.fraction_done: float | None = None  # 0 to 1; None when nothing steady limits the run
+        self.fraction_done: float | None = None  # 0 to 1; None if no steady metric limits the run
 
     def update(self, metrics: Mapping[str, Any], now_s: float) -> None:
-        """Take the metrics of the iteration that ended at `now_s` (same clock as `started_s`)."""
+        """Add the metrics of the iteration that ended at `now_s` (same clock as `started_s`)."""
         if self._has_ended:
             return
         elapsed_s = now_s - self._started_s
@@ -181,18 +179,18 @@ class TimeLeft:
         self._ends_at_s = None if left_s is None else now_s + left_s
 
     def end(self) -> None:
-        """Note that a stop criterion is met, whether steady or not: no time is left."""
+        """Note that a stop criterion is met, so that no time is left."""
         self._has_ended = True
         self._ends_at_s = -math.inf
         self.is_upper_bound = False
         self.fraction_done = 1.0 if self._limits else None
 
     def seconds(self, now_s: float) -> float | None:
-        """Return seconds left at `now_s`; None while nothing is known."""
+        """Return the seconds left at `now_s`, or None if unknown."""
         return None if self._ends_at_s is None else max(self._ends_at_s - now_s, 0.0)
 
     def text(self, now_s: float) -> str:
-        """Return h:mm:ss, after "<=" when another criterion may end the run sooner; "-" when nothing is known."""
+        """Return h:mm:ss, after "<=" if another criterion may end the run sooner, or "-" if unknown."""
         seconds = self.seconds(now_s)
         if seconds is None:
             return "-"
@@ -207,16 +205,16 @@ class TimeLeft:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """None where there is nothing to tell: that line is left out. `warnings` come last, one line each."""
+    """Summary of a run. Lines of None values are left out; `warnings` come last, one line each."""
 
     status: str  # finished, failed or interrupted
     stop_reason: str
     iterations: int
     env_steps: int
-    time_s: float  # of the whole run, without the time between an end and a resume
+    time_s: float  # of the entire run, without the time between an end and a resume
     run_dir: str | os.PathLike[str]
-    rows_read: int | None = None  # of recorded data, by this process
-    rows_per_s: float | None = None  # None where they were read at the start
+    rows_read: int | None = None  # rows of recorded data read by this process
+    rows_per_s: float | None = None  # None if all rows were read at the start
     last_return: float | None = None
     best_return: float | None = None
     evaluation_return: float | None = None
@@ -227,7 +225,7 @@ class RunSummary:
 
 
 def summary_lines(summary: RunSummary) -> list[str]:
-    """Return what `Display.finish` takes."""
+    """Return the lines for `Display.finish`."""
     steps_per_s = summary.env_steps / summary.time_s if summary.time_s > 0 else None
     rows = {
         "iterations": count_text(summary.iterations),
@@ -246,12 +244,12 @@ def summary_lines(summary: RunSummary) -> list[str]:
 
 
 def resume_command(run_dir: str | os.PathLike[str]) -> str:
-    """Return what to type to go on with the run in `run_dir`."""
+    """Return the command that resumes the run in `run_dir`."""
     return _command("resume", run_dir)
 
 
 def report_command(run_dir: str | os.PathLike[str]) -> str:
-    """Return what to type to get the page of the run in `run_dir`."""
+    """Return the command that writes the report of the run in `run_dir`."""
     return _command("report", run_dir)
 
 

@@ -1,4 +1,4 @@
-"""Where MLflow keeps a run, and the MLflow run of a folder, to which other processes add artifacts and models."""
+"""Locate the MLflow store of a run, and add artifacts and models to the MLflow run of a folder."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ _KIND = "mlflow run"
 
 
 class UnknownRunError(UserError):
-    """The file cannot be read, or comes from elsewhere: its address is not contacted."""
+    """The file with the MLflow run cannot be read, or is untrusted, so its address is not contacted."""
 
 
 def write_known_run(path: str | os.PathLike[str], run_id: str, tracking_uri: str) -> None:
-    """Write the file; raises OSError."""
+    """Write the file. Raises OSError."""
     write_result(path, signed({"run_id": run_id, "tracking_uri": tracking_uri}, _KIND))
 
 
 def read_known_run(folder: Path, is_trusted: bool = False) -> dict[str, str]:
-    """Return `run_id` and `tracking_uri`; empty where nothing is in MLflow.
+    """Return `run_id` and `tracking_uri`; empty if the folder does not have an MLflow run.
 
     Args:
-        folder: of a run or a sweep.
-        is_trusted: whoever wrote the file.
+        folder: folder of a run or a sweep.
+        is_trusted: whether to accept files written by other installations.
 
     Raises:
-        UnknownRunError: it cannot be read, or somebody else wrote it.
+        UnknownRunError: the file cannot be read, or another installation wrote it.
     """
     path = folder / RUN_FILE
     try:
         content = parse_json(path.read_bytes())
         known = {name: content[name] for name in ("run_id", "tracking_uri")}
         if not all(isinstance(value, str) for value in known.values()):
-            raise ValueError("run_id and tracking_uri are texts")
+            raise ValueError("run_id and tracking_uri must be text")
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, LookupError, TypeError) as error:
@@ -55,30 +55,31 @@ def read_known_run(folder: Path, is_trusted: bool = False) -> dict[str, str]:
         raise UnknownRunError(problem.render_alone()) from error
     reason = None if is_trusted else foreign_reason(content, _KIND)
     if reason is not None:
-        what = "the run's MLflow id comes from elsewhere, its address is not contacted"
-        raise UnknownRunError(Problem(what, str(path), f"{known['tracking_uri']}, {reason}", "--trust").render_alone())
+        what = "the run's MLflow id comes from another installation, so its address is not contacted"
+        got, fix = f"{known['tracking_uri']}, {reason}", "use --trust if you trust it"
+        raise UnknownRunError(Problem(what, str(path), got, fix=fix).render_alone())
     return known
 
 
 SQLITE_PREFIX = "sqlite:///"
 _ELSEWHERE = "or set tracking.tracking_uri, or tracking.mlflow=false"
-_ADVICE = {  # by what SQLite and the operating system say
+_ADVICE = {  # text in errors of SQLite and the operating system -> advice
     "readonly database": f"make the file and its folder writable, {_ELSEWHERE}",
     "Read-only file system": f"its file system is mounted read-only, {_ELSEWHERE}",
     "Permission denied": f"make the file and its folder writable, {_ELSEWHERE}",
-    "database is locked": f"another program keeps it locked: end that one, {_ELSEWHERE}",
-    "disk is full": f"make room on its disk, {_ELSEWHERE}",
-    "No space left": f"make room on its disk, {_ELSEWHERE}",
-    "disk I/O error": f"its disk fails, or is full, {_ELSEWHERE}",
+    "database is locked": f"another program keeps it locked: end that program, {_ELSEWHERE}",
+    "disk is full": f"free disk space, {_ELSEWHERE}",
+    "No space left": f"free disk space, {_ELSEWHERE}",
+    "disk I/O error": f"its disk is full or fails, {_ELSEWHERE}",
     "unable to open database file": f"its folder cannot be used, {_ELSEWHERE}",
-    "not a database": f"the file is something else, {_ELSEWHERE}",
+    "not a database": f"the file is not an SQLite database, {_ELSEWHERE}",
 }
 _SERVER_SCHEMES = ("http:", "https:", "databricks", "uc:")
 
 
 @dataclass(frozen=True)
 class StoreLocation:
-    """`artifact_location` None leaves the choice to the tracking server."""
+    """Location of an MLflow store. Without an `artifact_location`, the tracking server chooses one."""
 
     tracking_uri: str
     artifact_location: str | None
@@ -92,11 +93,10 @@ def resolve_store(
 ) -> StoreLocation:
     """Return the store of a run.
 
-    `tracking_uri` is the configuration's; None takes MLFLOW_TRACKING_URI from the environment, and without
-    that `outputs_dir`/mlflow.db. Always an explicit, absolute URI: left to itself MLflow writes into the
-    working directory, or into an old `./mlruns` folder that lies there. Without an `artifact_location`
-    artifacts go next to an SQLite file, into `outputs_dir` for another database, and where the server says
-    for a server.
+    `tracking_uri` is the configured URI, or else MLFLOW_TRACKING_URI from the environment, or else
+    `outputs_dir`/mlflow.db. The result is always an explicit, absolute URI: MLflow's default is the working directory
+    or an old `./mlruns` folder in it. Without an `artifact_location`, artifacts are stored next to an SQLite file, in
+    `outputs_dir` for another database, and where the server decides for a server.
     """
     outputs = Path(outputs_dir).absolute()
     uri = tracking_uri or environ.get("MLFLOW_TRACKING_URI") or f"{SQLITE_PREFIX}{outputs / 'mlflow.db'}"
@@ -113,14 +113,14 @@ def resolve_store(
 
 
 def sqlite_path(tracking_uri: str) -> Path | None:
-    """Return the absolute path of the SQLite file that `tracking_uri` names; None for any other store."""
+    """Return the absolute path of the SQLite file of `tracking_uri`, or None for other stores."""
     if not tracking_uri.startswith(SQLITE_PREFIX):
         return None
     return Path(tracking_uri.removeprefix(SQLITE_PREFIX).partition("?")[0]).absolute()
 
 
 def ui_command(tracking_uri: str) -> str:
-    """Return what to type to see the runs of `tracking_uri`; for a tracking server its address."""
+    """Return the command that shows the runs of `tracking_uri`, or the address of a tracking server."""
     if tracking_uri.startswith(_SERVER_SCHEMES):
         return tracking_uri
     mlflow = "mlflow" if shutil.which("mlflow") else f"{shlex.quote(sys.executable)} -m mlflow"
@@ -128,17 +128,17 @@ def ui_command(tracking_uri: str) -> str:
 
 
 def python_command() -> str:
-    """Return `python` where that is this interpreter, else its path, for commands that a reader is to type."""
+    """Return `python` if it is this interpreter, else its path, for commands shown to users."""
     found = shutil.which("python")
     return "python" if found and Path(found) == Path(sys.executable) else shlex.quote(sys.executable)
 
 
 class StoreNotWritableError(Exception):
-    """The tracking store cannot be written; the text says which and why."""
+    """The tracking store cannot be written; the message names it and the reason."""
 
 
 def check_sqlite_writable(tracking_uri: str) -> None:
-    """Raise StoreNotWritableError where an SQLite store cannot be written (MLflow would retry for 100 s)."""
+    """Raise StoreNotWritableError if an SQLite store cannot be written. MLflow would retry for 100 s."""
     path = sqlite_path(tracking_uri)
     if path is None:
         return
@@ -152,7 +152,7 @@ def check_sqlite_writable(tracking_uri: str) -> None:
 
 
 def error_line(error: BaseException) -> str:
-    """Return the first line of an error's text, and what to do about it where that is known: for a one-line warning."""
+    """Return the first line of an error and, if known, advice; for a one-line warning."""
     text = (str(error).strip().splitlines() or [""])[0][:300]
     line = text if isinstance(error, StoreNotWritableError) else f"{type(error).__name__}: {text}"
     advice = next((advice for mark, advice in _ADVICE.items() if mark in text), None)
@@ -167,30 +167,30 @@ _ENVIRONMENT = {
 
 
 class NotLoggedError(Exception):
-    """MLflow did not take an artifact; the text says why."""
+    """MLflow rejected an artifact; the message names the reason."""
 
 
 def has_mlflow_run(folder: Path) -> bool:
-    """Return whether a sweep or a run is in MLflow."""
+    """Return whether a sweep or a run is recorded in MLflow."""
     return (folder / RUN_FILE).is_file()
 
 
 def add_artifacts(folder: Path, files: Iterable[Path], artifact_folder: str, is_trusted: bool = False) -> str:
-    """Put files into the artifacts of a sweep's or a run's MLflow run. Imports MLflow, which takes seconds.
+    """Add files to the artifacts of a sweep's or a run's MLflow run. Imports MLflow, which takes seconds.
 
-    How and when that run ended stays as it is.
+    The status and end time of that run are not changed.
 
     Args:
-        folder: of the sweep or the run, with `mlflow_run.json`.
-        files: made one by one, so that none is made for a store that cannot be written.
-        artifact_folder: where they go among the artifacts.
-        is_trusted: whoever wrote `mlflow_run.json`.
+        folder: folder of the sweep or run, with `mlflow_run.json`.
+        files: created one by one, so that none is created if the store cannot be written.
+        artifact_folder: target folder among the artifacts.
+        is_trusted: whether to accept a `mlflow_run.json` of another installation.
 
     Returns:
-        Where they were put, for a person.
+        Description of the target for users.
 
     Raises:
-        NotLoggedError: the store cannot be reached or does not take a file, or a file cannot be made.
+        NotLoggedError: the store cannot be reached or rejects a file, or a file cannot be created.
     """
     try:
         known = read_known_run(folder, is_trusted)
@@ -220,20 +220,20 @@ _URI = "MLFLOW_TRACKING_URI"
 def register_model(
     content: bytes, manifest: Mapping[str, Any], name: str, known_run: Mapping[str, str], checkpoint: str
 ) -> str:
-    """Log an ONNX policy with its signature in the run that it is of, and register it.
+    """Log an ONNX policy with its signature in its run, and register it.
 
     Args:
         content: the ONNX file.
-        manifest: what it says of itself.
-        name: of the registered model; made if there is none.
+        manifest: manifest of the ONNX file.
+        name: name of the registered model, which is created if it does not exist.
         known_run: `run_id` and `tracking_uri` of the run.
-        checkpoint: where the parameters are from, for a tag of the version.
+        checkpoint: source of the parameters, for a tag of the version.
 
     Returns:
         The number of the new version.
 
     Raises:
-        RunFailure: MLflow does not take it.
+        RunFailure: MLflow rejects the policy.
     """
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")
@@ -244,7 +244,7 @@ def register_model(
         check_sqlite_writable(known_run["tracking_uri"])
         return _register(mlflow, content, manifest, name, known_run, checkpoint)
     except (MlflowException, StoreNotWritableError, OSError) as error:
-        problem = Problem("MLflow does not take the policy", known_run["tracking_uri"], error_line(error))
+        problem = Problem("MLflow cannot store the policy", known_run["tracking_uri"], error_line(error))
         raise RunFailure(problem) from error
 
 
@@ -252,11 +252,11 @@ def _register(
     mlflow: Any, content: bytes, manifest: Mapping[str, Any], name: str, known_run: Mapping[str, str], checkpoint: str
 ) -> str:
     named = os.environ.get(_URI)
-    mlflow.set_tracking_uri(known_run["tracking_uri"])  # sets the environment's, too
+    mlflow.set_tracking_uri(known_run["tracking_uri"])  # also sets the environment variable
     try:
         return _register_there(mlflow, content, manifest, name, known_run, checkpoint)
     finally:
-        mlflow.set_tracking_uri(None)  # what the caller had set stands in the environment, too
+        mlflow.set_tracking_uri(None)  # the caller's value, if any, is restored from the environment variable
         if named is not None:
             os.environ[_URI] = named
 
@@ -279,7 +279,7 @@ def _register_there(
             save_as_external_data=False,
             metadata={"runner_manifest": dict(manifest)},
         )
-    if before.end_time is not None:  # logging to a run that has ended must not change how and when it did
+    if before.end_time is not None:  # logging to an ended run must not change its status and end time
         client.set_terminated(known_run["run_id"], before.status, before.end_time)
     version = str(info.registered_model_version)
     client.set_model_version_tag(name, version, "runner.checkpoint", checkpoint)

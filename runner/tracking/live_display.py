@@ -1,4 +1,4 @@
-"""The display on a terminal, drawn by its own thread: the training thread only hands over a reference."""
+"""Live display on a terminal, drawn in a separate thread. The training thread only passes a reference."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from runner.tracking.headline import TimeLeft
 from runner.tracking.plain_values import finite_number
 
 MAX_REFRESHES_PER_S = 4.0
-IDLE_REFRESH_INTERVAL_S = 1.0  # so that the clock runs through a long iteration
-BAR_WIDTH = 30  # less on a narrow terminal
+IDLE_REFRESH_INTERVAL_S = 1.0  # keeps the clock running during a long iteration
+BAR_WIDTH = 30  # shorter on a narrow terminal
 SHORTEST_BAR = 5
 BAR = ("\N{BOX DRAWINGS HEAVY HORIZONTAL}", "\N{BOX DRAWINGS LIGHT HORIZONTAL}")
 BAR_ASCII = ("#", "-")
 
 
 class LiveDisplay:
-    """A block of lines that is redrawn in place: at most four times a second, once when nothing is new.
+    """A block of lines that is redrawn in place: at most four times per second, once if nothing changes.
 
-    What the program prints to stdout and stderr meanwhile appears above the block. Log handlers that were
-    made before `start` hold the bare stderr: send their records to `note`.
+    Output of the program to stdout and stderr appears above the block. Log handlers created before `start` write to the
+    original stderr, so send their records to `note`.
     """
 
     def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
@@ -60,7 +60,7 @@ class LiveDisplay:
             live = Live(console=self._console, auto_refresh=False, get_renderable=self.render)
             live.start()
             self._live = live
-            atexit.register(self._stop)  # the cursor comes back also where nobody calls finish
+            atexit.register(self._stop)  # restores the cursor even without a call of finish
             self._thread.start()
 
     def update(self, metrics: Mapping[str, Any]) -> None:
@@ -87,7 +87,7 @@ class LiveDisplay:
             self._print_lines(summary_lines)
 
     def render(self) -> RenderableType:
-        """Return the block as it stands now."""
+        """Return the current block."""
         metrics, width = self._metrics, self._console.width
         self._time_left.update(metrics, self._updated_s)
         counts = [
@@ -151,7 +151,7 @@ class LiveDisplay:
             try:
                 self._live.refresh()
             except (OSError, ValueError):
-                return  # the terminal has gone
+                return  # the terminal has been closed
 
     def _stop(self) -> None:
         atexit.unregister(self._stop)
@@ -170,8 +170,7 @@ class LiveDisplay:
 
 
 def _lines(fields: Sequence[tuple[str, str]], width: int, style: str = "bold") -> list[Text]:
-    """Return the fields side by side in columns that stay; one that does not fit into the terminal's `width` starts a
-    line."""
+    """Return the fields in aligned columns, wrapped at `width`."""
     lines: list[Text] = []
     for label, value in fields:
         text = f"{value:<{headline.NUMBER_WIDTH}}"

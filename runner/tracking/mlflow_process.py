@@ -1,11 +1,11 @@
-"""`python -m runner.tracking.mlflow_process`: the child process that owns MLflow. `MLflowTracker` starts it.
+"""`python -m runner.tracking.mlflow_process`: the child process that uses MLflow, started by `MLflowTracker`.
 
-stdin and stdout carry one JSON object per line (`kind` says which). A run may have children; messages of a child have
-its name as `child`.
+stdin and stdout carry one JSON object per line, with its type in `kind`. A run may have child runs; their messages name
+them in `child`.
 In:  start (the settings), metrics (step, time_s, metrics), artifact (path, artifact_path), data_sets (data_sets),
      describe (params, tags), start_child (the settings), finish_child (status, time_s), finish (status, time_s).
 Out: run (run_id), written (num_metrics), warning (text), failed (text), finished.
-End of stdin without `finish` means that the trainer died: the run ends as KILLED.
+If stdin ends without `finish`, the trainer has died and the run ends as KILLED.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def main() -> int:
-    """Exit code 0 when the run has its final status, 1 when MLflow could not be used."""
+    """Return exit code 0 if the run has its final status, 1 if MLflow could not be used."""
     answers = _take_over_stdout()
     _ignore_signals()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=LOG_FORMAT)
@@ -55,7 +55,7 @@ def main() -> int:
         return 1
 
     def reply(kind: str, **content: Any) -> None:
-        with suppress(OSError, ValueError):  # the trainer no longer listens
+        with suppress(OSError, ValueError):  # the trainer has stopped reading
             answers.write(json.dumps({"kind": kind, **content}) + "\n")
             answers.flush()
 
@@ -82,7 +82,7 @@ def _open_run(settings: Message, reply: Reply) -> RunWriter:
         report_written=lambda num_metrics: reply("written", num_metrics=num_metrics),
         warn=lambda text: reply("warning", text=text),
     )
-    if settings["run_file"]:  # by the child, so that a trainer that is killed now still finds its run on resume
+    if settings["run_file"]:  # written here, so that even a killed trainer finds its run on resume
         write_known_run(settings["run_file"], writer.run_id, settings["tracking_uri"])
     for path, artifact_path in settings["artifacts"]:
         _log_artifact(writer, path, artifact_path, reply)
@@ -90,7 +90,7 @@ def _open_run(settings: Message, reply: Reply) -> RunWriter:
 
 
 def _serve(runs: Runs, inbox: Inbox, reply: Reply, interval_s: float, parent_pid: int) -> Message:
-    """Handle messages until the run is over; its final status and the time of its end."""
+    """Handle messages until the run is over. Return its final status and end time."""
     flush_at = time.monotonic() + interval_s
     while True:
         wait_s = min(max(flush_at - time.monotonic(), 0.0), PARENT_CHECK_INTERVAL_S)
@@ -108,7 +108,7 @@ def _serve(runs: Runs, inbox: Inbox, reply: Reply, interval_s: float, parent_pid
         if time.monotonic() >= flush_at:
             waiting = [writer for writer in runs.values() if not writer.flush()]
             if waiting:
-                reply("warning", text=f"metrics wait to be written: {waiting[0].last_error}")
+                reply("warning", text=f"metrics are waiting to be written: {waiting[0].last_error}")
             flush_at = time.monotonic() + interval_s
 
 
@@ -117,7 +117,7 @@ def _handle(message: Message, runs: Runs, reply: Reply) -> None:
         _start_child(runs, message, reply)
         return
     writer = runs.get(message.get("child"))
-    if writer is None:  # a child that could not be opened, which has been told
+    if writer is None:  # a child that could not be opened, as already reported
         return
     if message["kind"] == "finish_child":
         _end_child(runs, message, reply)
@@ -196,14 +196,14 @@ def _read_messages(stdin: TextIO, inbox: Inbox) -> None:
 
 
 def _take_over_stdout() -> TextIO:
-    """Keep the real stdout for answers; whatever else prints goes to stderr, the run's mlflow.log."""
+    """Keep the real stdout for answers. All other output goes to stderr, the run's mlflow.log."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     return answers
 
 
 def _ignore_signals() -> None:
-    """Leave it to the trainer when the run ends: by `finish`, or by the end of stdin."""
+    """Ignore signals: only the trainer ends the run, by `finish` or the end of stdin."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
@@ -214,5 +214,5 @@ def _ignore_signals() -> None:
 
 if __name__ == "__main__":
     code = main()
-    gc.freeze()  # the interpreter's last collections would look at all modules once more, and the run waits for it
+    gc.freeze()  # skips the interpreter's last collections over all modules, for which the run would wait
     sys.exit(code)

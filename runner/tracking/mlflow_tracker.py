@@ -1,4 +1,4 @@
-"""The trainer's side of MLflow: lines into the pipe of a child process, no wait and no exception."""
+"""The trainer's side of MLflow: sends lines to a child process without waiting or raising errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _REMOVED_VARIABLES = (
 )
 _DEFAULT_VARIABLES = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # MLflow's own 7 take four minutes
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3",  # MLflow's default of 7 takes four minutes
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "30",
     "OMP_NUM_THREADS": "1",
 }
@@ -41,12 +41,12 @@ _DEFAULT_VARIABLES = {
 
 @dataclasses.dataclass(frozen=True)
 class MLflowSettings:
-    """Where a run goes and what describes it. `tracking_uri` and `artifact_location`: see `resolve_store`.
+    """Store and description of a run. For `tracking_uri` and `artifact_location`, see `resolve_store`.
 
-    With a `run_id` that run goes on (`run_name` is then left as it is): params that it has and that are
-    equal are not logged again, changed ones become a tag `override.<name>`, because MLflow's params cannot
-    change. `run_file` is written with the run's id and tracking URI as soon as the run exists.
-    `start_time_s` is the Unix time at which a new run began; one that goes on keeps its own.
+    If `run_id` is set, that run continues and keeps its name. Equal params are not logged again. Changed params become
+    tags `override.<name>`, because MLflow's params cannot change. `run_file` is written with the run's id and tracking
+    URI as soon as the run exists. `start_time_s` is the Unix time at which a new run began; a continued run keeps its
+    start time.
     """
 
     tracking_uri: str
@@ -63,11 +63,10 @@ class MLflowSettings:
 
 
 class MLflowTracker:
-    """Records one run in MLflow, and runs below it, through a child process that outlives the trainer by a last flush.
+    """Records a run and its child runs in MLflow, through a child process that may outlive the trainer.
 
-    Whatever goes wrong is told once, through `warn` from the thread that calls `log_metrics`, and again
-    with the number of lost values by `finish`; details are in `run_dir`/mlflow.log. Nothing here raises
-    because of MLflow.
+    Problems are reported once, through `warn` in the thread that calls `log_metrics`, and by `finish` with the number
+    of lost values. Details are in `run_dir`/mlflow.log. Problems of MLflow are never raised.
     """
 
     def __init__(
@@ -84,8 +83,8 @@ class MLflowTracker:
         self._reader: threading.Thread | None = None
         self._run_id: str | None = settings.run_id
         self._has_answered = threading.Event()
-        self._is_over = False  # the child has ended, well or not, or was never there
-        self._is_finished = False  # it has said that the run has its final status
+        self._is_over = False  # whether the child has ended, or could not be started
+        self._is_finished = False  # whether the child has reported that the run has its final status
         self._trouble: str | None = None
         self._losses: list[str] = []
         self._has_warned = False
@@ -93,12 +92,12 @@ class MLflowTracker:
         self._num_written = 0
 
     def start(self) -> None:
-        """Start the child and return at once; MLflow is imported and the run created there, seconds later."""
+        """Start the child without waiting. It imports MLflow and creates the run, which takes seconds."""
         try:
             self._process = _start_process(self._log_path)
         except OSError as error:
             self._is_over = True
-            self._trouble = f"its process did not start: {error}"
+            self._trouble = f"its process could not be started: {error}"
             self._has_answered.set()
             return
         self._outbox.put({"kind": "start", "parent_pid": os.getpid(), **_as_message(self._settings)})
@@ -112,7 +111,7 @@ class MLflowTracker:
             self._outbox.put({"kind": "describe", "params": dict(params), "tags": dict(tags)})
 
     def start_child(self, name: str, settings: MLflowSettings) -> None:
-        """Begin a run below this one, or go on with it; `name` stands for it from now on."""
+        """Start or continue a child run, which later calls refer to as `name`."""
         if self._is_over:
             self._losses.append(f"run {settings.run_name} was not recorded")
         else:
@@ -133,7 +132,7 @@ class MLflowTracker:
         if self._trouble is not None and not self._has_warned:
             self._warn_once(self._trouble)
         if self._is_over or self._outbox.qsize() >= MAX_WAITING_MESSAGES:
-            self._trouble = self._trouble or "its process does not keep up; metrics are dropped"
+            self._trouble = self._trouble or "its process is too slow, so metrics are dropped"
             return
         time_s = time.time() if time_s is None else time_s
         message = {"kind": "metrics", "step": int(step), "time_s": float(time_s), "metrics": values}
@@ -142,7 +141,7 @@ class MLflowTracker:
     def log_artifact(
         self, path: str | os.PathLike[str], artifact_path: str | None = None, child: str | None = None
     ) -> None:
-        """Store a file or folder in the run, as it is when the child comes to it: it must stay until then."""
+        """Store a file or folder in the run. The child reads it later, so it must not be deleted until then."""
         if self._is_over:
             self._losses.append(f"artifact {os.fspath(path)} was not stored")
         else:
@@ -150,7 +149,7 @@ class MLflowTracker:
             self._outbox.put({"kind": "artifact", "path": absolute, "artifact_path": artifact_path, "child": child})
 
     def log_data_sets(self, data_sets: Sequence[DataSet]) -> None:
-        """Record what the run reads; a run that goes on may say it again."""
+        """Record the data sets that the run reads. Repeating them in a continued run is harmless."""
         if not data_sets:
             return
         if self._is_over:
@@ -159,14 +158,14 @@ class MLflowTracker:
             self._outbox.put({"kind": "data_sets", "data_sets": [dataclasses.asdict(one) for one in data_sets]})
 
     def run_id(self, timeout_s: float = 0.0) -> str | None:
-        """Return MLflow's id of the run; None when it is not known after `timeout_s`, or never will be."""
+        """Return MLflow's id of the run, or None if it is unknown after `timeout_s` seconds."""
         self._has_answered.wait(timeout_s)
         return self._run_id
 
     def finish(self, status: RunStatus = "FINISHED", timeout_s: float = 30.0) -> str | None:
-        """Write everything and end the run; a warning to show when something was lost, else None.
+        """Write everything and end the run. Return a warning to show if data were lost, else None.
 
-        After `timeout_s` the child is left alone: it goes on writing when the trainer has exited.
+        After `timeout_s` seconds the call returns, and the child continues writing even when the trainer exits.
         """
         if self._reader is not None:
             self._outbox.put({"kind": "finish", "status": status, "time_s": time.time()})
@@ -174,7 +173,7 @@ class MLflowTracker:
             self._reader.join(timeout_s)
             if self._reader.is_alive():
                 waited = f"still writing after {timeout_s:g} s"
-                return f"MLflow: {waited}; it goes on in the background, see {self._log_path}"
+                return f"MLflow: {waited}; it continues in the background, see {self._log_path}"
             self._reader = None
         return self._loss_report()
 
@@ -186,7 +185,7 @@ class MLflowTracker:
         if num_lost > 0:
             problems.insert(0, f"{num_lost} of {self._num_metrics} metric values were not written")
         if not self._is_finished:
-            problems.append("the run has no final status")
+            problems.append("the run does not have a final status")
         if not problems:
             return None
         cause = f" ({self._trouble})" if self._trouble else ""
@@ -194,12 +193,12 @@ class MLflowTracker:
 
     def _warn_once(self, trouble: str) -> None:
         self._has_warned = True
-        self._warn(f"MLflow: {trouble}; training goes on, see {self._log_path}")
+        self._warn(f"MLflow: {trouble}; training continues, see {self._log_path}")
 
     def _send_messages(self) -> None:
         """Send messages in the writer thread, the only place that may wait for the child."""
         stdin = _pipe(self._process, "stdin")
-        with suppress(OSError, ValueError):  # the child is gone: _read_answers says so
+        with suppress(OSError, ValueError):  # the child has ended, which _read_answers reports
             while (message := self._outbox.get()) is not None:
                 stdin.write(json.dumps(message, default=str) + "\n")
                 stdin.flush()
@@ -243,7 +242,7 @@ def _as_message(settings: MLflowSettings) -> dict[str, Any]:
 
 
 def _start_process(log_path: Path) -> subprocess.Popen[str]:
-    """Start the child in a new session, so that Ctrl-C in the terminal reaches the trainer only."""
+    """Start the child in a new session, so that Ctrl-C in the terminal only reaches the trainer."""
     with _open_log(log_path) as log:
         return subprocess.Popen(
             [sys.executable, "-P", "-m", "runner.tracking.mlflow_process"],
@@ -268,7 +267,7 @@ def _open_log(path: Path) -> IO[Any]:
 def _child_environment() -> dict[str, str]:
     environment = _DEFAULT_VARIABLES | {k: v for k, v in os.environ.items() if k not in _REMOVED_VARIABLES}
     root = str(Path(__file__).resolve().parents[2])
-    if Path(root).name != "site-packages":  # a checkout; -P keeps the working directory out of the path
+    if Path(root).name != "site-packages":  # a checkout, which -P removes from the path
         paths = [environment.get("PYTHONPATH", ""), root]
         environment["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     return environment

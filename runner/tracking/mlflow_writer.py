@@ -1,4 +1,4 @@
-"""One MLflow run, written in batches. For the child process only: it imports MLflow, which takes seconds."""
+"""Write one MLflow run in batches. Only used in the child process, because importing MLflow takes seconds."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from runner.tracking.plain_values import MLFLOW_NAMES, escaped_name
 Item = TypeVar("Item")
 
 MAX_BATCH_ITEMS = {"metrics": 1000, "params": 100, "tags": 100}
-MAX_BATCH_BYTES = 900_000  # MLflow refuses requests of 1 MB and more
+MAX_BATCH_BYTES = 900_000  # MLflow rejects requests of 1 MB and more
 MAX_PARAM_CHARS = 6000
 MAX_TAG_CHARS = 8000
 MAX_DATASET_NAME_CHARS = 500
 MAX_DATASET_SOURCE_CHARS = 65_535
 MAX_DATASET_SCHEMA_CHARS = 1_000_000
-MAX_WAITING_METRICS = 500_000  # while the store does not take them
+MAX_WAITING_METRICS = 500_000  # while the store cannot be written
 OVERRIDE_PREFIX = "override."
 DATASET_CONTEXT_TAG = "mlflow.data.context"
 LOCK_TIMEOUT_S = 60.0
@@ -40,10 +40,10 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class RunWriter:
-    """Creates or continues a run, and writes to it. Methods may raise what MLflow raises; `flush` does not.
+    """Creates or continues a run, and writes to it. Methods except `flush` may raise MLflow's errors.
 
-    `report_written` is called with the number of metric values that have reached the store, `warn` with the reason if
-    MLflow refuses a metric, param or tag.
+    `report_written` is called with the number of metric values that have reached the store. `warn` is called with the
+    reason if MLflow rejects a metric, param or tag.
     """
 
     def __init__(
@@ -60,13 +60,13 @@ class RunWriter:
         self._log_tags(settings["tags"])
 
     def add_metrics(self, step: int, time_s: float, metrics: Mapping[str, float]) -> None:
-        """Take metrics for the next `flush`."""
+        """Add metrics for the next `flush`."""
         timestamp_ms = _milliseconds(time_s)
         for name, value in metrics.items():
             self._waiting.append(Metric(escaped_name(name, MLFLOW_NAMES), value, timestamp_ms, step))
 
     def flush(self) -> bool:
-        """Write what is waiting; what the store does not take goes on waiting. True when nothing waits."""
+        """Write pending metrics; a failed write keeps them. Return whether none is pending."""
         while self._waiting:
             batch = next(_batches(self._waiting, "metrics", lambda metric: len(metric.key)))
             try:
@@ -81,14 +81,14 @@ class RunWriter:
         return True
 
     def _log(self, kind: str, batch: Sequence[Any]) -> int:
-        """Write a batch; if MLflow refuses it, write all but the items that it refuses. Return how many are written."""
+        """Write a batch. If MLflow rejects it, write all items that it accepts. Return the number of written items."""
         try:
             self._client.log_batch(self.run_id, **{kind: batch}, synchronous=True)
         except MlflowException as error:
             if error.error_code != "INVALID_PARAMETER_VALUE":
                 raise
             if len(batch) == 1:
-                text = f"MLflow refuses the {kind[:-1]} {batch[0].key}: {error_line(error)}"
+                text = f"MLflow rejects the {kind[:-1]} {batch[0].key}: {error_line(error)}"
                 _LOGGER.warning("%s", text)
                 self._warn(text)
                 return 0
@@ -102,7 +102,7 @@ class RunWriter:
         self._log_tags(tags)
 
     def log_artifact(self, path: str, artifact_path: str | None) -> None:
-        """Copy a file or a folder into the run's artifacts, as it is now."""
+        """Copy a file or folder to the run's artifacts, as it is now."""
         if Path(path).is_dir():
             target = "/".join(part for part in (artifact_path, Path(path).name) if part)
             self._client.log_artifacts(self.run_id, path, target)
@@ -110,7 +110,7 @@ class RunWriter:
             self._client.log_artifact(self.run_id, path, artifact_path)
 
     def log_data_sets(self, data_sets: Sequence[Mapping[str, Any]]) -> None:
-        """Record `DataSet`s as inputs of the run; MLflow leaves out what it has already, by name and digest."""
+        """Record `DataSet`s as inputs of the run. MLflow skips known ones, by name and digest."""
         contexts: dict[tuple[str, str], list[str]] = {}
         for data_set in data_sets:
             contexts.setdefault((data_set["name"], data_set["digest"]), []).append(data_set["context"])
@@ -122,7 +122,7 @@ class RunWriter:
         self._client.log_inputs(self.run_id, datasets=inputs)
 
     def end(self, status: str, time_s: float, patience_s: float) -> bool:
-        """Write what waits, trying for about `patience_s`; False when some is lost. The run then ended at `time_s`."""
+        """Write pending metrics for about `patience_s` seconds, and end the run at `time_s`. Return False on a loss."""
         give_up_at = time.monotonic() + patience_s
         while not (is_flushed := self.flush()) and time.monotonic() < give_up_at:
             time.sleep(0.5)
@@ -130,14 +130,14 @@ class RunWriter:
         return is_flushed
 
     def _connect(self) -> str:
-        """Open the store, created where it is not there yet, and the experiment; its id."""
+        """Open the store and the experiment, creating both if necessary. Return the experiment's id."""
         uri = self._settings["tracking_uri"]
         for attempt in range(1, CONNECT_ATTEMPTS + 1):
             try:
                 with _creation_lock(uri):
                     self._client = MlflowClient(tracking_uri=uri)
                     return self._find_or_create_experiment()
-            except MlflowException as error:  # somebody who does not know our lock creates the same tables
+            except MlflowException as error:  # a process without our lock may create the same tables
                 if attempt == CONNECT_ATTEMPTS or sqlite_path(uri) is None:
                     raise
                 _LOGGER.warning("the store did not open, attempt %d: %s", attempt, error_line(error))
@@ -150,19 +150,19 @@ class RunWriter:
         if experiment is None:
             try:
                 return str(self._client.create_experiment(name, self._settings["artifact_location"]))
-            except MlflowException as error:  # another run was faster
+            except MlflowException as error:  # another run has created it meanwhile
                 if error.error_code != "RESOURCE_ALREADY_EXISTS":
                     raise
                 experiment = self._client.get_experiment_by_name(name)
                 assert experiment is not None
         if experiment.lifecycle_stage == "deleted":
-            _LOGGER.warning("experiment %r had been deleted; it is restored", name)
+            _LOGGER.warning("experiment %r had been deleted and is restored", name)
             self._client.restore_experiment(experiment.experiment_id)
         return str(experiment.experiment_id)
 
     def _create_run(self, experiment_id: str) -> Run:
         tags = {"mlflow.source.name": "runner", "mlflow.source.type": "LOCAL"}
-        with suppress(Exception):  # no user name in some containers
+        with suppress(Exception):  # some containers lack a user name
             tags["mlflow.user"] = getpass.getuser()
         start_time_ms = _milliseconds(self._settings["start_time_s"])
         return self._client.create_run(experiment_id, start_time_ms, tags, self._settings["run_name"])
@@ -171,13 +171,13 @@ class RunWriter:
         run_id = self._settings["run_id"]
         run = self._client.get_run(run_id)
         if run.info.lifecycle_stage == "deleted":
-            _LOGGER.warning("run %s had been deleted; it is restored", run_id)
+            _LOGGER.warning("run %s had been deleted and is restored", run_id)
             self._client.restore_run(run_id)
         self._client.update_run(run_id, status="RUNNING")
         return run
 
     def _log_params(self, params: Mapping[str, str], run: Run) -> None:
-        """Log new params; log changed ones as tags, since MLflow's params cannot change."""
+        """Log new params, and changed ones as tags, because MLflow's params cannot change."""
         logged, tags = run.data.params, run.data.tags
         keys = {name: escaped_name(name, MLFLOW_NAMES) for name in params}
         wanted = {name: _cut(str(value), MAX_PARAM_CHARS) for name, value in params.items()}
@@ -201,7 +201,7 @@ class RunWriter:
 
 def _dataset(data_set: Mapping[str, Any]) -> Dataset:
     source = json.dumps(data_set["source"])
-    if len(source) > MAX_DATASET_SOURCE_CHARS:  # very many paths: their common folder remains
+    if len(source) > MAX_DATASET_SOURCE_CHARS:  # too many paths; their common folder remains
         source = json.dumps({name: value for name, value in data_set["source"].items() if name != "paths"})
     columns = [{"name": name, "type": type_, "required": True} for name, type_ in data_set["schema"].items()]
     schema = json.dumps({"mlflow_colspec": columns}) if columns else None
@@ -219,19 +219,19 @@ def _dataset(data_set: Mapping[str, Any]) -> Dataset:
 
 @contextmanager
 def _creation_lock(tracking_uri: str) -> Iterator[None]:
-    """Let one process at a time create the tables of an SQLite store: MLflow's migrations fail in two at once."""
+    """Allow only one process at a time to create the tables of an SQLite store; parallel MLflow migrations fail."""
     path = sqlite_path(tracking_uri)
     if path is None:
         yield
         return
-    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # not into a file that somebody's link names
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)  # never write through a symbolic link
     with os.fdopen(os.open(path.with_name(path.name + ".lock"), flags, 0o666), "r+") as file:
         _wait_for_lock(file.fileno())
         yield
 
 
 def _wait_for_lock(descriptor: int) -> None:
-    """Lock until the file is closed. No locks here, or one held too long, is no reason to give up."""
+    """Lock until the file is closed. Continue without a lock if locks are unsupported or held too long."""
     try:
         import fcntl
     except ImportError:  # Windows

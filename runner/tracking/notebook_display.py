@@ -1,4 +1,4 @@
-"""The display in a notebook: one output that is updated in place, with the curve of what ends the run."""
+"""Display in a notebook: one output that is updated in place, with the curve of the metric that ends the run."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _QUIET = "color:#5d6875;font-size:12px"
 
 
 def is_in_notebook() -> bool:
-    """Return whether this process is the kernel of a notebook; IPython is not imported for it."""
+    """Return whether this process is the kernel of a notebook, without importing IPython."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return getattr(shell, "kernel", None) is not None
 
 
 class NotebookDisplay:
-    """An output that is updated in place, twice a second at most, and at the end.
+    """An output that is updated in place, at most twice per second and at the end.
 
-    It works in the thread that trains, and has none of its own.
+    It is updated in the training thread.
 
     Args:
-        publish: shows HTML, and returns what replaces it; None: IPython's display.
-        clock: seconds.
+        publish: shows HTML, and returns a function that replaces it. None uses IPython's display.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -91,14 +91,14 @@ class NotebookDisplay:
 
     def _show(self, summary_lines: Sequence[str] = ()) -> None:
         html = self.render(summary_lines)
-        with suppress(Exception):  # whoever looks at the notebook has gone: training goes on
+        with suppress(Exception):  # a closed notebook must not stop the training
             if self._replace is None:
                 self._replace = self._publish(html)
             else:
                 self._replace(html)
 
     def render(self, summary_lines: Sequence[str] = ()) -> str:
-        """Return the output as it stands now, and at the end how the run ended."""
+        """Return the current output, with the closing lines at the end of the run."""
         return "".join([f'<div style="{_CARD}">', *self._parts(summary_lines), "</div>"])
 
     def _parts(self, summary_lines: Sequence[str]) -> Iterator[str]:
@@ -138,7 +138,7 @@ class NotebookDisplay:
 
 
 class _Curve:
-    """The metric that ends the run, over env steps: the first of `stop` that counts nothing, else the return."""
+    """The metric that ends the run, over env steps: the first of `stop` that is not a counter, else the return."""
 
     def __init__(self, stop: Mapping[str, float]) -> None:
         self.metric = next((name for name in stop if name not in _COUNTS), headline.RETURN)
@@ -148,7 +148,7 @@ class _Curve:
         self._every, self._num_left_out = 1, 0
 
     def add(self, metrics: Mapping[str, Any]) -> None:
-        """Keep a point; every second, fourth and so on where there are many."""
+        """Add a point. Of many points, only every second, fourth and so on is kept."""
         if not self.points and not metrics.get(headline.ENV_STEPS):
             self._axis = headline.ITERATION
         x, y = finite_number(metrics.get(self._axis)), finite_number(metrics.get(self.metric))

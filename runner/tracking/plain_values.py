@@ -1,8 +1,8 @@
-"""Values and names of metrics as trackers accept them: plain numbers and JSON values, escaped names.
+"""Convert values and names of metrics for trackers: plain numbers, JSON values and escaped names.
 
-A name that a tracker accepts stays as it is. In any other name each character that it does not accept is written as
-its hexadecimal code point between two marks: `agents//robot_1` is `agents/:2f:robot_1` in MLflow. A name that is too
-long ends with a digest of it.
+Names that a tracker accepts are unchanged. In other names, each character that it rejects is written as its hexadecimal
+code point between two marks: `agents//robot_1` becomes `agents/:2f:robot_1` in MLflow. Names that are too long end with
+a digest.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from dataclasses import dataclass
 from typing import Any
 
 _DIGEST_CHARS = 16
-# Where a path would have an empty component, or one that means a folder: the character to be escaped.
+# Characters to escape in empty path components and in components that mean a folder.
 _ODD_IN_PATHS = r"^/|(?<=/)/|/$|^\.(?=\.)|(?:(?<=^)|(?<=/))\.(?=$|/|\.(?:$|/))"
 
 
 @dataclass(frozen=True)
 class NameRules:
-    """What names a tracker accepts.
+    """Names that a tracker accepts.
 
     Attributes:
-        refused: pattern of one character that it does not accept.
+        rejected: pattern of one character that the tracker rejects.
         mark: accepted character around the code point of an escaped one.
-        max_chars: length of the longest name; None: no limit.
+        max_chars: length of the longest name, or None without a limit.
     """
 
-    refused: str
+    rejected: str
     mark: str
     max_chars: int | None = None
 
@@ -41,9 +41,9 @@ TENSORBOARD_NAMES = NameRules(r"[^-/\w.]", "-")
 
 @functools.lru_cache(maxsize=16_384)
 def escaped_name(name: str, rules: NameRules) -> str:
-    """Return the name as the tracker gets it."""
+    """Return the name in the form that the tracker accepts."""
     mark = re.escape(rules.mark)
-    odd = re.compile(f"{rules.refused}|{_ODD_IN_PATHS}")
+    odd = re.compile(f"{rules.rejected}|{_ODD_IN_PATHS}")
     looks_escaped = re.search(f"{mark}[0-9a-f]*{mark}", name)
     if not name:
         return rules.mark * 2
@@ -62,7 +62,7 @@ JsonValue = None | bool | int | float | str | list[Any] | dict[str, Any]
 
 
 def finite_number(value: object) -> float | None:
-    """Return `value` as a float; None when it is no number, a bool, NaN or infinite."""
+    """Return `value` as a float, or None if it is not a finite number or is a bool."""
     number = value if type(value) is float else _as_float(value)
     return number if number is not None and math.isfinite(number) else None
 
@@ -77,10 +77,10 @@ def _as_float(value: object) -> float | None:
 
 
 def json_value(value: object) -> JsonValue:
-    """Return `value` as something that strict JSON can hold.
+    """Convert `value` to a strict JSON value.
 
-    NaN and infinity become null, numpy and torch scalars numbers, arrays and tuples lists, everything else
-    text.
+    NaN and infinity become null, numpy and torch scalars become numbers, arrays and tuples become lists, and other
+    objects become text.
     """
     if value is None or isinstance(value, (str, bool)):
         return value

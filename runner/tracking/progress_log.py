@@ -1,4 +1,4 @@
-"""The metrics of a run: `progress.jsonl`, one flat JSON object for each iteration, and the last as `result.json`."""
+"""Metrics of a run: `progress.jsonl`, with one flat JSON object per iteration, and the last one in `result.json`."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from runner.tracking.plain_values import json_value
 
 
 def write_result(path: str | os.PathLike[str], result: Mapping[str, Any]) -> None:
-    """Write `result` as JSON: a reader sees the old file or the new one, never a part. Raises OSError."""
+    """Write `result` as JSON. Readers see either the old or the new file. Raises OSError."""
     write_atomically(Path(path), (json.dumps(json_value(result), indent=2) + "\n").encode())
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write a temporary file in the same folder, fsync, rename, fsync the folder; the file's mode and links stay."""
+    """Replace a file atomically through a temporary file with fsync. Its mode and links are kept."""
     path = path.resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -52,9 +52,9 @@ ITERATION_KEY = "training_iteration"
 
 
 class ProgressLog:
-    """Appends lines to `path`; each is with the operating system when `append` returns: SIGKILL loses none.
+    """Appends lines to `path`, each of which survives a SIGKILL once `append` has returned.
 
-    The first `append` creates the file and its folder. Raises OSError where the file cannot be written.
+    The first `append` creates the file and its folder. Raises OSError if the file cannot be written.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -62,25 +62,24 @@ class ProgressLog:
         self._file: FileIO | None = None
 
     def append(self, metrics: Mapping[str, Any]) -> None:
-        """Write one line, all of it or nothing. NaN and infinity become null, numpy scalars numbers."""
+        """Write one line completely or not at all. NaN and infinity become null, numpy scalars become numbers."""
         line = json.dumps({name: json_value(value) for name, value in metrics.items()}, separators=(",", ":"))
         file = self._file or self._open()
         end = file.seek(0, os.SEEK_END)
         try:
             _write_all(file, f"{line}\n".encode())
-        except OSError:  # a full disk may have taken a part
+        except OSError:  # a full disk may have stored a part of the line
             file.truncate(end)
             raise
 
     def read(self) -> list[dict[str, Any]]:
-        """Return all whole lines, oldest first; [] without a file. What a crash left half-written is skipped."""
+        """Return all complete lines, oldest first; [] without a file. Lines cut by a crash are skipped."""
         return [record for _, record in self._whole_lines()]
 
     def truncate_after(self, iteration: int) -> int:
-        """Drop lines with a `training_iteration` above `iteration`, and half-written ones; how many it were.
+        """Delete lines after `iteration` and incomplete ones. Return the number of deleted lines.
 
-        For a resume from a checkpoint that is older than the last line. The file is replaced at once or not
-        at all.
+        Used to resume from a checkpoint that is older than the last line. The file is replaced atomically.
         """
         self.close()
         if not self.path.exists():
@@ -119,7 +118,7 @@ class ProgressLog:
 
 
 def parse_line(line: bytes) -> dict[str, Any] | None:
-    """Return the metrics of a line; None where it is none, as what a crash left half-written."""
+    """Return the metrics of a line, or None if it is invalid, for example cut by a crash."""
     try:
         record = parse_json(line)
     except ValueError:
@@ -128,6 +127,6 @@ def parse_line(line: bytes) -> dict[str, Any] | None:
 
 
 def _write_all(file: FileIO, content: bytes) -> None:
-    """Write it, also where the operating system takes it in parts."""
+    """Write all bytes, even if the operating system accepts them in parts."""
     while content:
         content = content[file.write(content) :]

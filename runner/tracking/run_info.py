@@ -1,4 +1,4 @@
-"""What a run was made with: code revision, versions, machine, data sets; its configuration as flat parameters."""
+"""Reproducibility record of a run: code revision, versions, machine, data sets; and flat parameters."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ Context = Literal["training", "evaluation"]
 
 @dataclass(frozen=True)
 class DataSet:
-    """What identifies recorded data, and what is in them.
+    """Identity and content of recorded data.
 
     Attributes:
-        name: for people.
-        digest: of the content; equal name and digest are the same data.
-        context: what the run does with them.
-        source_type: where they are: local, s3, gs, ...
-        source: how to find them; `uri` is one address.
+        name: name for users.
+        digest: digest of the content; data with equal name and digest are the same.
+        context: use of the data in the run.
+        source_type: kind of storage: local, s3, gs, ...
+        source: address of the data, for example in `uri`.
         schema: column -> type.
-        profile: counts and sizes, as far as known.
+        profile: counts and sizes, if known.
     """
 
     name: str
@@ -48,7 +48,7 @@ class DataSet:
 
 
 def sized(name: str, num_files: int, num_bytes: int) -> str:
-    """Return a name, with what is known of the size; 0: unknown."""
+    """Return a name with its size. Zeros mean unknown."""
     size = [f"{num_files:,} file{'' if num_files == 1 else 's'}"] if num_files else []
     size += [bytes_text(num_bytes)] if num_bytes else []
     return f"{name} ({', '.join(size)})" if size else name
@@ -62,7 +62,7 @@ GIT_TIMEOUT_S = 5.0
 
 
 def run_info(directory: str | os.PathLike[str] = ".") -> dict[str, Any]:
-    """Return the git revision of `directory`, versions of packages, machine. Imports none of them; calls git once."""
+    """Return git revision, package versions and machine. No package is imported; git is called once."""
     return {
         "git": git_revision(directory),
         "versions": package_versions(),
@@ -76,7 +76,7 @@ def run_info(directory: str | os.PathLike[str] = ".") -> dict[str, Any]:
 
 
 def git_revision(directory: str | os.PathLike[str] = ".") -> dict[str, Any]:
-    """Return `{"revision": sha or None, "dirty": bool or None}`; None where there is no git or no repository.
+    """Return `{"revision": sha or None, "dirty": bool or None}`, with None if git or a repository is missing.
 
     Dirty means that a tracked file differs from the revision.
     """
@@ -94,7 +94,7 @@ def git_revision(directory: str | os.PathLike[str] = ".") -> dict[str, Any]:
 
 
 def package_versions(packages: Iterable[str] = RECORDED_PACKAGES) -> dict[str, str]:
-    """Return distribution name -> version, of the `packages` that are installed."""
+    """Return distribution name -> version of the installed `packages`."""
     versions = {}
     for name in packages:
         try:
@@ -105,9 +105,9 @@ def package_versions(packages: Iterable[str] = RECORDED_PACKAGES) -> dict[str, s
 
 
 def flatten_parameters(config: Any, prefix: str = "") -> dict[str, str]:
-    """Return a nested mapping or dataclass as one level: keys joined with ".", values as YAML writes them.
+    """Flatten a nested mapping or dataclass: keys are joined with ".", values are written as in YAML.
 
-    Lists and empty mappings stay one value (JSON); None is `null`, True is `true`.
+    Lists and empty mappings stay one value (JSON); None becomes `null` and True becomes `true`.
     """
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
         config = dataclasses.asdict(config)

@@ -1,4 +1,4 @@
-"""Metrics over a run: columns of a growing progress.jsonl, their axis, fewer points, several seeds on one grid."""
+"""Metrics over a run: columns of a growing progress.jsonl, their axis, thinning, and a common grid for seeds."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _NAN = float("nan")
 
 
 class GrowingColumns:
-    """The metrics of a run while it trains.
+    """Metrics of a run during training.
 
     Args:
-        file: progress.jsonl, which may not be there yet.
-        names: metrics to keep; None: all.
+        file: progress.jsonl, which may not exist yet.
+        names: metrics to keep, or None for all.
 
     Attributes:
-        newest: the last value of each metric that is not null, also of metrics that are not kept.
+        newest: last value of each metric that is not null, including metrics that are not kept.
     """
 
     def __init__(self, file: Path, names: Iterable[str] | None = None) -> None:
@@ -44,11 +44,11 @@ class GrowingColumns:
         self.newest: dict[str, Any] = {}
 
     def read(self) -> dict[str, Column]:
-        """Read what has been appended since the last time; all of it where the file is another one by now.
+        """Read the lines appended since the last call, or all lines if the file was replaced.
 
         Returns:
-            Metrics by name, float64 [num_iterations]; NaN where one is missing, null or no number. A metric that never
-            was a number is left out. Without a file there are none.
+            Metrics by name, float64 [num_iterations], with NaN for missing, null and invalid values. Metrics without a
+            number are left out. Empty if the file does not exist.
 
         Raises:
             OSError: the file cannot be read.
@@ -59,13 +59,13 @@ class GrowingColumns:
             self._forget()
             return {}
         with file:
-            # A run that is resumed drops lines: then the last line is not where it was.
+            # If a resumed run has deleted lines, the last line is no longer at its old position.
             file.seek(self._end - len(self._last_line))
             if file.read(len(self._last_line)) != self._last_line:
                 self._forget()
                 file.seek(0)
             for line in file:
-                if not line.endswith(b"\n"):  # not yet whole
+                if not line.endswith(b"\n"):  # still incomplete
                     break
                 self._end, self._last_line = self._end + len(line), line
                 self._add(line)
@@ -83,7 +83,7 @@ class GrowingColumns:
         self._num_lines += 1
 
     def _padded(self, name: str) -> array[float]:
-        """Return the numbers of a metric, as many as there are lines."""
+        """Return the numbers of a metric, padded with NaN to the number of lines."""
         column = self._columns.setdefault(name, array("d"))
         column.extend([_NAN] * (self._num_lines - len(column)))
         return column
@@ -98,22 +98,22 @@ _AXES: Mapping[str, str] = {
 
 
 def read_columns(run_dir: Path, names: Iterable[str] | None = None) -> dict[str, Column]:
-    """Return metrics of a run by name, float64 [num_iterations]; NaN where one is missing, null or no number.
+    """Return the metrics of a run by name, float64 [num_iterations]; NaN for missing, null and invalid values.
 
     Args:
-        run_dir: of the run; without progress.jsonl there are no columns.
-        names: only these, and the axes; None: all that are a number at least once.
+        run_dir: folder of the run; without progress.jsonl there are no columns.
+        names: metrics to return in addition to the axes, or None for all with at least one number.
     """
     return follow_columns(run_dir, names).read()
 
 
 def follow_columns(run_dir: Path, names: Iterable[str] | None = None) -> GrowingColumns:
-    """Return what `read_columns` reads, to be read again while it grows."""
+    """Return the columns of `read_columns` as an object that can be read again while the file grows."""
     return GrowingColumns(run_dir / PROGRESS_FILE, None if names is None else [*_AXES, *names])
 
 
 def choose_axis(columns: Mapping[str, Column]) -> str:
-    """Return the metric that the others are drawn over: env steps where they are counted."""
+    """Return the metric for the x-axis: env steps if they are counted."""
     for name in _AXES:
         column = columns.get(name)
         if column is not None and np.nanmax(column) > 0:
@@ -122,12 +122,12 @@ def choose_axis(columns: Mapping[str, Column]) -> str:
 
 
 def axis_title(name: str) -> str:
-    """Return what stands below the axis."""
+    """Return the title of the axis."""
     return _AXES[name]
 
 
 def axis_of(columns: Mapping[str, Column], name: str) -> Column:
-    """Return the axis, never falling; the numbers of the lines where there is no such metric."""
+    """Return the non-decreasing values of the axis; line numbers if the metric does not exist."""
     length = len(next(iter(columns.values()), ()))
     column = columns.get(name, np.arange(1.0, length + 1))
     rising: Column = np.maximum.accumulate(np.nan_to_num(column, nan=0.0))
@@ -135,7 +135,7 @@ def axis_of(columns: Mapping[str, Column], name: str) -> Column:
 
 
 def thin(columns: Sequence[Column], num_points: int) -> list[Column]:
-    """Return at most `num_points` points: means of as many neighbours as it takes; NaN where all of them are."""
+    """Return at most `num_points` points, each the mean of neighbouring values; NaN if all of them are."""
     length = len(columns[0])
     if length <= num_points:
         return list(columns)
@@ -153,14 +153,14 @@ def _means(column: Column, starts: NDArray[np.int64]) -> Column:
 
 
 def on_common_grid(lines: Sequence[tuple[Column, Column]], num_points: int) -> tuple[Column, Column]:
-    """Put several lines on one grid; return the grid [num_points], the values [num_lines, num_points].
+    """Interpolate several lines on a common grid; return the grid [num_points] and the values [num_lines, num_points].
 
-    A line is interpolated between its own points, and holds for one step of its own beyond its ends, since seeds never
-    end on the very same step. Further out it is NaN.
+    A line is interpolated between its points and extended by one step beyond its ends, because seeds rarely end at the
+    same step. Further out it is NaN.
 
     Args:
-        lines: x, which never falls, and y of each; at least one has a point.
-        num_points: of the grid; of a single place there is one.
+        lines: x (non-decreasing) and y of each line; at least one line has a point.
+        num_points: points of the grid. Only one is used if all x are equal.
     """
     known = [(x[np.isfinite(y)], y[np.isfinite(y)]) for x, y in lines]
     starts, ends = [x[0] for x, _ in known if len(x)], [x[-1] for x, _ in known if len(x)]
@@ -175,7 +175,7 @@ def on_common_grid(lines: Sequence[tuple[Column, Column]], num_points: int) -> t
 
 
 def plain(value: float) -> float | None:
-    """Return the number for JSON: NaN as null, with six digits, more than a screen shows."""
+    """Return the number for JSON with six digits, and NaN as null."""
     number = finite_number(float(value))
     return None if number is None else float(f"{number:.6g}")
 

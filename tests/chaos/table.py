@@ -1,4 +1,4 @@
-"""The table of outcomes as Markdown, with one row per scenario."""
+"""The table of outcomes: a row a scenario, as Markdown."""
 
 from __future__ import annotations
 

@@ -216,13 +216,17 @@ def test_where_a_foreign_run_is_in_mlflow_is_not_followed(
     (run_dir / "mlflow_run.json").write_text(json.dumps(content))
     registered = run_main("register", "run", "--name", "policy")
     assert registered.code == 2
-    assert "the run's MLflow id comes from elsewhere, its address is not contacted" in registered.err
+    assert "the run's MLflow id comes from another installation, so its address is not contacted" in registered.err
     reported = run_main("report", "run")
     assert reported.code == 0
-    assert "warning: MLflow does not take the report: the run's MLflow id comes from elsewhere" in reported.err
+    assert (
+        "warning: MLflow does not take the report: the run's MLflow id comes from another installation" in reported.err
+    )
     told: list[str] = []
     assert known_run(run_dir, told.append) == {}
-    assert told == ["starting a new MLflow run: the run's MLflow id comes from elsewhere, its address is not contacted"]
+    assert told == [
+        "a new run in MLflow: the run's MLflow id comes from another installation, so its address is not contacted"
+    ]
     assert known_run(run_dir, is_trusted=True) == content
     write_known_run(run_dir / "mlflow_run.json", **content)
     assert known_run(run_dir) == content, "this installation wrote it"

@@ -186,7 +186,7 @@ def test_a_run_goes_on_from_the_store_bit_for_bit(
     assert _digests(run_dir / name) == _digests(tmp_path / "straight" / name)
     evaluated = run_main("evaluate", "faulty://runs/a/run", "evaluation.evaluation_duration=1")
     assert evaluated.code == 0, evaluated.err
-    assert "is here already" in evaluated.err
+    assert "has already been fetched into" in evaluated.err
 
 
 def test_a_refusal_in_mid_run_does_not_end_it(run_main: Run, tmp_path: Path, store: type[FaultyStore]) -> None:
@@ -205,9 +205,9 @@ def test_a_refusal_in_mid_run_does_not_end_it(run_main: Run, tmp_path: Path, sto
         "the upload to faulty",
         "the upload to faulty",
     ]
-    assert "failed and is tried again: PermissionError: Access Denied" in told[1]
+    assert "failed and will be retried: PermissionError: Access Denied" in told[1]
     assert "works again after 3 failures" in told[2]
-    assert "failed and is tried again" in (tmp_path / "run" / "runner.log").read_text()
+    assert "failed and will be retried" in (tmp_path / "run" / "runner.log").read_text()
     assert _stored_checkpoints() == checkpoints_of(tmp_path / "run")
     _assert_whole()
 
@@ -218,7 +218,7 @@ def test_a_store_that_stays_refused_ends_no_run_and_is_told(
     store.refused = staticmethod(lambda path: "checkpoints/" in path)
     outcome = run_main(*START, "hydra.run.dir=run", "stop.training_iteration=2", "checkpoint.upload_to=faulty://runs")
     assert (outcome.code, outcome.err) == (0, "")
-    assert "the newest files are not in faulty://runs/run; the run dir has them all" in outcome.out
+    assert "the newest files are not in faulty://runs/run, only in the run dir" in outcome.out
     assert checkpoints_of(tmp_path / "run") == ["iteration_000002"]
 
 
@@ -261,7 +261,7 @@ def test_a_refusal_before_training_is_the_users(run_main: Run, tmp_path: Path, s
             "checkpoint.upload_to: the store cannot be used",
             where="faulty://runs/run",
             got="PermissionError: Access Denied: /runs/run/environment.json",
-            expected="a store that can be written",
+            fix="use a store that can be written",
         )
     ]
     assert not (tmp_path / "run/progress.jsonl").exists()
@@ -297,10 +297,10 @@ def test_a_wrong_url_is_found_by_validate(run_main: Run, tmp_path: Path, url: st
 
 
 HELD = Problem(
-    "checkpoint.upload_to: the store holds a run of this name already",
+    "checkpoint.upload_to: the store already has a run of this name",
     where="faulty://runs/run",
     got="iteration_000002",
-    expected="another hydra.run.dir or checkpoint.upload_to; or python -m runner resume faulty://runs/run",
+    fix="use another hydra.run.dir or checkpoint.upload_to, or python -m runner resume faulty://runs/run",
 )
 
 
@@ -324,20 +324,20 @@ def test_a_run_dir_that_is_behind_does_not_go_on(run_main: Run, tmp_path: Path, 
     assert outcome.code == 2
     assert shown_problems(outcome.err) == [
         Problem(
-            "checkpoint.upload_to: the store has a checkpoint of this run that is newer, and not in the run dir",
+            "checkpoint.upload_to: the store has a newer checkpoint of this run than the run dir",
             where="faulty://runs/run",
             got="iteration_000004",
-            expected="python -m runner resume faulty://runs/run in another folder; or checkpoint.upload_to=null",
+            fix="use python -m runner resume faulty://runs/run in another folder, or set checkpoint.upload_to=null",
         )
     ]
     fetched = run_main("resume", "faulty://runs/run", "hydra.run.dir=run", "stop.training_iteration=6")
     assert fetched.code == 2
     assert shown_problems(fetched.err, tmp_path) == [
         Problem(
-            "the run dir of this run is here already, in another state than faulty://runs/run",
+            "this run dir exists in another state than faulty://runs/run",
             where="TMP/run",
-            got="iteration_000002 here, iteration_000004 in the store",
-            expected="RUN_DIR=TMP/run for what is here; or hydra.run.dir=DIR, another folder for what is in the store",
+            got="iteration_000002 locally, iteration_000004 in the store",
+            fix="use RUN_DIR=TMP/run for the local state, or another hydra.run.dir=DIR for the state of the store",
         )
     ]
     assert _stored() == before
@@ -348,10 +348,10 @@ def test_no_such_run(run_main: Run, store: type[FaultyStore]) -> None:
     assert (outcome.code, outcome.out) == (2, "")
     assert shown_problems(outcome.err) == [
         Problem(
-            "the store has no such checkpoint",
+            "this checkpoint is not in the store",
             where="faulty://runs/none",
-            got="no checkpoint there",
-            expected="the URL of a run that checkpoint.upload_to has made, or of one of its checkpoints",
+            got="no checkpoints",
+            expected="the URL of a run uploaded by checkpoint.upload_to, or of one of its checkpoints",
         )
     ]
     assert run_main("evaluate", "tos://bucket/run").code == 2
@@ -368,7 +368,7 @@ def test_what_is_cut_off_or_altered_in_the_store_is_not_taken(
         FaultyStore("").pipe_file(path, damaged)
         shutil.rmtree(tmp_path / "copy", ignore_errors=True)
         outcome = run_main("resume", "faulty://runs/run", "hydra.run.dir=copy", "stop.training_iteration=3")
-        assert "iteration_000004 is not whole in the store, the one before is taken" in outcome.err
+        assert "iteration_000004 is incomplete in the store, using the previous one" in outcome.err
         assert "resume " + str(tmp_path / "copy/checkpoints/iteration_000002") in outcome.out
         FaultyStore.store.pop("/runs/run/checkpoints/iteration_000003/manifest.json", None)
         _restore(tmp_path / "run")
@@ -459,7 +459,7 @@ def test_a_run_dir_at_a_url_is_a_local_copy_and_an_upload(
     _assert_whole()
     resumed = run_main("resume", "faulty://runs/run", "stop.training_iteration=4")
     assert resumed.code == 0, resumed.err
-    assert f"is here already, in {copy}" in resumed.err
+    assert f"has already been fetched into {copy}" in resumed.err
     other_machine = tmp_path / "other"
     other_machine.mkdir()
     monkeypatch.chdir(other_machine)

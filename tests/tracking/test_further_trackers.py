@@ -128,7 +128,7 @@ def test_a_tracker_that_fails_is_told_once(tmp_path: Path) -> None:
         trackers.log({"num_env_steps_sampled_lifetime": step, "a": 1.0})
     trackers.close()
     assert len(warnings) == 1
-    assert "csv has failed, the run goes on without it" in warnings[0]
+    assert "csv failed, and the run continues without it" in warnings[0]
     assert list(scalars_of(tmp_path / "tensorboard")["a"]) == [0, 1, 2]
 
 

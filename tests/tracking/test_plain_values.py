@@ -136,7 +136,7 @@ def test_the_rest_of_a_batch_is_written(tmp_path: Path) -> None:
     writer._log_tags({"bad tag": "1", "good tag": "2"})
     assert client.keys[3:] == ["good tag"]  # type: ignore[attr-defined]
     assert [text.partition(": ")[0] for text in warnings] == [
-        "MLflow refuses the metric bad",
-        "MLflow refuses the tag bad tag",
+        "MLflow rejects the metric bad",
+        "MLflow rejects the tag bad tag",
     ]
     store._dispose_engine()

@@ -1,4 +1,4 @@
-"""Operators that print or report."""
+"""Operators that say what happens."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class DebugPrint(Operator):
 
 
 class StandardMetricsReporting(Operator):
-    """End an iteration with an item once it has enough sampled env steps."""
+    """End an iteration with an item, once enough env steps were sampled in it."""
 
     options: StandardMetricsReportingConfig
 

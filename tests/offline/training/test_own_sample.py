@@ -74,7 +74,7 @@ def test_rows_that_are_others_than_before_are_refused(ray_cluster: None) -> None
         state = first.get_state()
     with Trainer.from_experiment("bc_cartpole", overrides("Unrepeatable")) as second:
         second.set_state(state)
-        with pytest.raises(ConfigError, match="sample of Unrepeatable does not give the rows that it gave before"):
+        with pytest.raises(ConfigError, match="sample of Unrepeatable does not return the same rows as before"):
             second.train()
 
 
@@ -82,7 +82,7 @@ def test_rows_that_are_others_than_before_are_refused(ray_cluster: None) -> None
 def test_what_is_no_train_batch_is_refused(ray_cluster: None) -> None:
     with (
         Trainer.from_experiment("bc_cartpole", overrides("Ragged")) as trainer,
-        pytest.raises(ConfigError, match="sample of Ragged gives no train batch"),
+        pytest.raises(ConfigError, match="sample of Ragged does not return a train batch"),
     ):
         trainer.train()
 
