@@ -9,7 +9,7 @@ ARG PIP_EXTRA_INDEX_URL
 ARG EXTRAS=""
 
 WORKDIR /source
-COPY pyproject.toml constraints.txt README.md ./
+COPY pyproject.toml constraints.txt README.md LICENSE CHANGELOG.md ./
 COPY runner ./runner
 COPY hydra_plugins ./hydra_plugins
 COPY conf ./conf

@@ -76,7 +76,7 @@ learning-curves: setup
 # Fault injection, one scenario after the other: two hours on two cores. The table of outcomes goes to the docs.
 # CHAOS_SEED=... kills at the same moments again.
 chaos: setup
-	CHAOS_TABLE=docs/explanation/reproducibility.md $(BIN)/python -m pytest tests/chaos
+	CHAOS_TABLE=benchmarks/results/chaos.md $(BIN)/python -m pytest tests/chaos
 	$(BIN)/python -m pytest -m chaos tests/rllink/test_recording.py tests/system/test_lost_learners.py
 
 # sdists and wheels of runner and of the simulators' client, in dist/.

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RunRecord", "Trainer", "as_trainable", "fit", "make_env_runner", "read_run"]
 
-_EXPORTS = {  # they import torch or numpy; `runner validate` must not
+_EXPORTS = {  # they import torch or numpy, which `runner validate` must not import
     "RunRecord": "runner.pages.run_record",
     "Trainer": "runner.experiment.trainer",
     "as_trainable": "runner.experiment.trainable",

@@ -1,4 +1,4 @@
-"""`python -m runner`, and the installed command `runner`."""
+"""`python -m runner` and the installed command `runner`."""
 
 import gc
 import os
@@ -11,12 +11,12 @@ def command() -> int:
     """Run the command line and return the exit code."""
     _look_in_working_folder()
     code = main()
-    gc.freeze()  # spares the interpreter's last collections a look at all modules, most of a second
+    gc.freeze()  # makes the final garbage collections skip all modules, which saves most of a second
     return code
 
 
 def _look_in_working_folder() -> None:
-    """Let the installed command find the modules that `python -m runner` finds, the working folder's first."""
+    """Add the working folder to the module search path, in first place, as `python -m runner` does."""
     folder = os.getcwd()
     if not sys.flags.safe_path and folder not in sys.path:
         sys.path.insert(0, folder)

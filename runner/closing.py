@@ -1,4 +1,4 @@
-"""Closing of several parts."""
+"""Closes several parts."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from typing import Protocol
 
 
 class Closes(Protocol):
-    """What holds processes, files or connections."""
+    """An object that holds processes, files or connections."""
 
     def close(self) -> None:
-        """Give them back."""
+        """Free the resources."""
 
 
 def close_each(parts: Iterable[Closes | None]) -> None:
-    """Close parts in order, the others too where one fails; its error is raised in the end.
+    """Close every part in order, even if one fails; re-raise the first error at the end.
 
-    Of several errors the first is raised, an interrupt before others, with the rest as its notes.
+    An interrupt takes precedence over other errors. Further errors become notes of the raised one.
     """
     errors: list[BaseException] = []
     for part in parts:
@@ -29,5 +29,5 @@ def close_each(parts: Iterable[Closes | None]) -> None:
         raised = next((one for one in errors if not isinstance(one, Exception)), errors[0])
         for one in errors:
             if one is not raised:
-                raised.add_note(f"closing another part failed, too: {type(one).__name__}: {one}")
+                raised.add_note(f"closing another part also failed: {type(one).__name__}: {one}")
         raise raised

@@ -1,4 +1,4 @@
-"""Errors that Ray actors raise in their constructors, of which Ray passes on the text only."""
+"""Errors that Ray actors raise in their constructors; Ray passes on only their text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def creation_failure(error: Any, what: str) -> RunnerError:
     """Return the error of an actor that could not be created.
 
     Args:
-        error: Ray's error, with the stack trace of the constructor in its text.
+        error: Ray's error, whose text contains the stack trace of the constructor.
         what: the beginning of the message, such as "env runner 1 cannot be made".
     """
     raised = _raised_text(str(error))
@@ -25,13 +25,13 @@ def creation_failure(error: Any, what: str) -> RunnerError:
 
 
 def _raised_text(trace: str) -> str:
-    """Return the class and the message of the error at the end of a stack trace, all lines of it."""
+    """Return the class and the complete message of the error at the end of a stack trace."""
     lines = trace.strip().splitlines()
     frames = [number for number, line in enumerate(lines) if line.startswith(_FRAME)]
     if not frames:
         return lines[-1]
     rest = lines[frames[-1] + 1 :]
-    while len(rest) > 1 and rest[0].startswith(" "):  # the code of the frame
+    while len(rest) > 1 and rest[0].startswith(" "):  # source lines of the frame
         del rest[0]
     return "\n".join(rest)
 

@@ -1,7 +1,7 @@
-"""Drawings as SVG texts that need nothing else: boxes with arrows, and small curves.
+"""Draws self-contained SVG: boxes with arrows, and small curves.
 
-Text is set in a fixed-width font, whose widths are known without measuring. Nothing has an `id`: several drawings stand
-in one page.
+Text uses a fixed-width font, so that its width is known without measuring. No element has an `id`, because a page may
+contain several drawings.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _BOX, _END, _FRAME = "#f6f9fc", "#e0ecf9", "#ffffff"
 
 @dataclass(frozen=True)
 class Line:
-    """A line below the title of a box; a long one is broken.
+    """A line below the title of a box; long lines are wrapped.
 
     Attributes:
-        label: stands in front in a quiet colour.
-        text: what it says.
-        is_quiet: the text is quiet, too: a value that nobody has chosen.
+        label: text in front, in a quiet colour.
+        text: the text.
+        is_quiet: whether the text is also drawn in a quiet colour, for default values.
     """
 
     label: str
@@ -36,13 +36,13 @@ class Line:
 
 @dataclass(frozen=True)
 class Box:
-    """A step.
+    """A step of a flow.
 
     Attributes:
-        title: its name.
-        lines: what is known of it.
-        flows: what runs inside, side by side.
-        is_end: not a step, but where something comes from or goes to.
+        title: name of the step.
+        lines: facts about the step.
+        flows: flows inside the step, drawn next to each other.
+        is_end: whether the box is an input or output of the flow instead of a step.
     """
 
     title: str
@@ -53,12 +53,12 @@ class Box:
 
 @dataclass(frozen=True)
 class BoxStack:
-    """Boxes one below the other.
+    """Boxes in a vertical stack.
 
     Attributes:
-        boxes: from the top to the bottom.
-        gives: what each of them gives, beside the arrow below it; None for the last one: there is no arrow.
-        title: above them.
+        boxes: from top to bottom.
+        gives: output of each box, shown next to the arrow below it; None, without an arrow, for the last box.
+        title: title above the boxes.
     """
 
     boxes: Sequence[Box]
@@ -70,8 +70,8 @@ def draw(flow: BoxStack, description: str) -> str:
     """Return a flow as SVG.
 
     Args:
-        flow: what is drawn.
-        description: for readers who do not see it.
+        flow: boxes to draw.
+        description: text for screen readers.
     """
     width, height = _flow_size(flow)
     width, height = width + 2 * _MARGIN, height + 2 * _MARGIN
@@ -88,7 +88,7 @@ def draw(flow: BoxStack, description: str) -> str:
 
 
 def _rows(box: Box) -> list[Line]:
-    """Return the lines as they are broken; what continues a line has spaces for a label."""
+    """Return the wrapped lines; continuation lines are indented by the width of a label."""
     rows = []
     for line in box.lines:
         first, *others = textwrap.wrap(line.text, _WIDEST_TEXT, break_on_hyphens=False) or [""]
@@ -191,10 +191,10 @@ def draw_curve(points: Points, x_title: str, y_title: str, bound: float | None =
     """Return a curve as SVG.
 
     Args:
-        points: x, which never falls, and y; finite.
-        x_title: below the axis.
-        y_title: for readers who do not see the curve.
-        bound: y that is to be reached, drawn as a dashed line.
+        points: x, which never decreases, and y; finite.
+        x_title: title below the axis.
+        y_title: text for screen readers.
+        bound: target value of y, drawn as a dashed line, or None.
     """
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" width="{_WIDTH}" height="{_HEIGHT}" '

@@ -1,4 +1,4 @@
-"""Early ends of a command: Ctrl-C, SIGTERM (the second at once), a terminal that closes, a budget of time."""
+"""Graceful shutdown by Ctrl-C, SIGTERM, a closed terminal or a time budget; a second signal exits immediately."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from contextlib import contextmanager, suppress
 _HANGUP = "SIGHUP"
 _STANDARD_OUTPUTS = (1, 2)
 
-# Seconds after which an end that was asked for does not wait for the end of a long iteration any more.
+# Seconds after a requested stop before the run stops within a long iteration.
 PATIENCE_S = 5.0
 
-# Seconds after which an evaluation that is asked to end is given up. A resumed run repeats it from its start.
+# Seconds after a requested stop before an evaluation is aborted. A resumed run repeats it from its start.
 EVALUATION_PATIENCE_S = 2.0
 
-# (what it is, since when), the first one first.
+# (reason, time of the request), the first one first.
 _reasons: list[tuple[str, float]] = []
 _budgets: list[Budget] = []
 _conditions: list[Callable[[], str | None]] = []
@@ -26,22 +26,22 @@ _num_open = 0  # blocks of `interrupts` and `within`
 
 
 class Interrupted(Exception):
-    """A long wait was given up because somebody asked for an end."""
+    """A long wait was aborted because a stop was requested."""
 
 
 class PartialIteration(Interrupted):
-    """An iteration was stopped between two steps of its plan; a checkpoint contains the part that is done."""
+    """An iteration was stopped between two steps of its plan; a checkpoint contains the completed steps."""
 
 
 class Budget:
-    """The time that a command may take.
+    """A time limit of a command.
 
     Args:
-        text: as it was given, for messages.
-        seconds: from now on.
+        text: the budget as the user wrote it, for messages.
+        seconds: duration from now.
 
     Attributes:
-        has_ended_it: whether the budget ended the command, which did not end in time.
+        has_ended_it: whether the budget has stopped the command.
     """
 
     def __init__(self, text: str, seconds: float) -> None:
@@ -51,12 +51,12 @@ class Budget:
 
     @property
     def is_used_up(self) -> bool:
-        """Whether the time is over."""
+        """Whether the time is used up."""
         return time.monotonic() >= self._ends_s
 
 
 def reason_to_end() -> str | None:
-    """Return the first reason to end in a block of `interrupts` or `within`; None while there is none."""
+    """Return the first reason to stop in a block of `interrupts` or `within`, or None."""
     for budget in _budgets:
         if not _reasons and budget.is_used_up:
             budget.has_ended_it = True
@@ -67,17 +67,17 @@ def reason_to_end() -> str | None:
 
 
 def is_interrupted() -> bool:
-    """Return whether there is a reason to end."""
+    """Return whether there is a reason to stop."""
     return reason_to_end() is not None
 
 
 def is_overdue(patience_s: float = PATIENCE_S) -> bool:
-    """Return whether there has been a reason to end for more than `patience_s` seconds."""
+    """Return whether a reason to stop has existed for more than `patience_s` seconds."""
     return reason_to_end() is not None and time.monotonic() - _reasons[0][1] > patience_s
 
 
 def end_overdue_evaluation() -> None:
-    """Raise `Interrupted` if an end was asked for more than `EVALUATION_PATIENCE_S` ago; call it between two steps."""
+    """Raise `Interrupted` if a stop was requested more than `EVALUATION_PATIENCE_S` ago; call it between two steps."""
     if is_overdue(EVALUATION_PATIENCE_S):
         raise Interrupted(reason_to_end())
 
@@ -88,7 +88,7 @@ def _add_reason(reason: str) -> None:
 
 @contextmanager
 def _open() -> Iterator[None]:
-    """Count reasons within, and forget them before and after."""
+    """Collect reasons in this context; clear them before and after."""
     global _num_open
     _reasons.clear()
     _num_open += 1
@@ -101,7 +101,7 @@ def _open() -> Iterator[None]:
 
 @contextmanager
 def also_ended_by(look: Callable[[], str | None]) -> Iterator[None]:
-    """Look within, whenever somebody asks for a reason to end, for another one; None: there is none."""
+    """Within this context, also call `look` for a reason to stop; None means that there is no reason."""
     _conditions.append(look)
     try:
         yield
@@ -111,7 +111,7 @@ def also_ended_by(look: Callable[[], str | None]) -> Iterator[None]:
 
 @contextmanager
 def interrupts() -> Iterator[None]:
-    """Take SIGINT, SIGTERM and SIGHUP as reasons to end; a second SIGINT or SIGTERM raises KeyboardInterrupt.
+    """Treat SIGINT, SIGTERM and SIGHUP as reasons to stop; a second SIGINT or SIGTERM raises KeyboardInterrupt.
 
     A terminal that closes sends SIGHUP, and its shell sends another one: SIGHUP never counts as a second signal. A
     process that starts with SIGHUP ignored (`nohup`) keeps ignoring it.
@@ -130,7 +130,7 @@ def interrupts() -> Iterator[None]:
 
     before = {}
     with _open():
-        with suppress(ValueError):  # not in the main thread: whoever runs us there handles signals
+        with suppress(ValueError):  # not in the main thread, where the caller handles signals
             for number in _signals_that_end():
                 before[number] = signal.signal(number, handle)
         try:
@@ -142,14 +142,14 @@ def interrupts() -> Iterator[None]:
 
 def _signals_that_end() -> list[signal.Signals]:
     numbers = [signal.SIGINT, signal.SIGTERM]
-    hangup: signal.Signals | None = getattr(signal, _HANGUP, None)  # Windows has none
+    hangup: signal.Signals | None = getattr(signal, _HANGUP, None)  # missing on Windows
     if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:
         numbers.append(hangup)
     return numbers
 
 
 def _leave_closed_terminal() -> None:
-    """Redirect output for a terminal that has closed to nowhere: writing would raise errors, also at exit."""
+    """Redirect output to nowhere after the terminal was closed, because writing would raise errors, also at exit."""
     for descriptor in _STANDARD_OUTPUTS:
         poll = select.poll()
         poll.register(descriptor, 0)
@@ -159,7 +159,7 @@ def _leave_closed_terminal() -> None:
 
 @contextmanager
 def within(budget: Budget | None) -> Iterator[None]:
-    """Take the end of a budget in the block as a reason to end; None: there is no budget."""
+    """Treat the end of a budget in this block as a reason to stop; None means no limit."""
     _budgets.extend([] if budget is None else [budget])
     try:
         with _open():

@@ -1,9 +1,9 @@
-"""A folder belongs to one process at a time, on this machine and on file systems that several machines share.
+"""Locks a folder for one process, on this machine and on file systems that several machines share.
 
-The file `.lock` in the folder says who has it: a claim with host, pid and the start of that process. Its time of
-change is the heartbeat, which the owner renews. A claim of this machine is judged by its process, at once; a claim of
-another machine counts for `STALE_AFTER_S` after its last heartbeat. The lock of the operating system on that file is
-held only while a claim is judged and written: forks inherit it, and not every shared file system has it.
+The file `.lock` contains a claim: host, pid and start time of the owner. Its modification time is the heartbeat, which
+the owner renews. A claim of this machine is valid as long as its process is alive. A claim of another machine is valid
+for `STALE_AFTER_S` after its last heartbeat. The operating system's lock on the file is held only while a claim is
+checked and written, because forks inherit it and some shared file systems do not support it.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ _DEAD = ("Z", "X")
 
 @dataclass(frozen=True)
 class Claim:
-    """Who has a folder.
+    """The owner of a folder.
 
     Attributes:
-        token: of this claim alone.
-        member_of: token of the sweep whose trials hand the folder to each other; None for a run of its own.
+        token: unique id of this claim.
+        member_of: token of the sweep whose trials hand the folder to each other, or None for a single run.
         host: name of the machine.
-        machine: where `pid` means something: host, boot and pid namespace.
-        pid: of the process.
-        started: its start in clock ticks after boot, since pids are used again; None where that is not known.
+        machine: scope of `pid`: host, boot and pid namespace.
+        pid: process id.
+        started: start of the process in clock ticks after boot, because pids are reused; None if it is not known.
         since: Unix time.
-        command: what was typed.
+        command: command line.
     """
 
     token: str
@@ -57,7 +57,6 @@ class Claim:
 
     @classmethod
     def of_this_process(cls, member_of: str | None) -> Claim:
-        """Make a new claim."""
         host, pid = socket.gethostname(), os.getpid()
         command = " ".join(sys.argv)[:_MOST_COMMAND_CHARS]
         return cls(
@@ -66,7 +65,7 @@ class Claim:
 
     @property
     def is_well_formed(self) -> bool:
-        """Whether all fields have their types: anybody may write a file of this name."""
+        """Whether all fields have the right types; anybody can write a file with this name."""
         texts = (self.token, self.host, self.machine, self.command)
         return (
             all(isinstance(text, str) for text in texts)
@@ -80,26 +79,26 @@ class Claim:
 
     @property
     def is_of_this_process(self) -> bool:
-        """Whether this process made it, and not a fork of it."""
+        """Whether this process made the claim, and not a fork of it."""
         return self.is_of_this_machine and self.pid == os.getpid()
 
     @property
     def is_of_this_machine(self) -> bool:
-        """Whether its pid means something here."""
+        """Whether the claim was made on this machine, so that its pid can be checked."""
         return self.machine == _this_machine(socket.gethostname())
 
     def describe(self, age_s: float | None = None) -> str:
-        """Return who that is, with the age of the last heartbeat."""
+        """Describe the owner, with the age of the last heartbeat."""
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
         beat = "" if age_s is None else f", last heartbeat {age_s:.0f} s ago"
         return f"host {self.host}, pid {self.pid}, since {since}{beat}: {self.command}"
 
 
 def read_claim(folder: Path) -> Claim | None:
-    """Return what the lock file says; None where nobody has claimed the folder, or the claim cannot be understood.
+    """Return the claim in the lock file, or None if the folder is free or the claim cannot be parsed.
 
     Raises:
-        OSError: it may not be read.
+        OSError: the file may not be read.
     """
     try:
         content = read_regular(folder / LOCK_FILE, _MOST_BYTES)
@@ -107,32 +106,32 @@ def read_claim(folder: Path) -> Claim | None:
         return None
     try:
         claim = Claim(**parse_json(content))
-    except (ValueError, TypeError):  # empty: let go of; or of another version
+    except (ValueError, TypeError):  # empty (released), or written by another version
         return None
     return claim if claim.is_well_formed else None
 
 
 def is_alive(claim: Claim, folder: Path) -> bool:
-    """Return whether the owner lives: a process of this machine by itself, any other one by its heartbeat."""
+    """Return whether the owner is alive: a process of this machine, or another machine with a recent heartbeat."""
     if claim.is_of_this_machine and claim.started is not None and not _is_hidden(claim.pid):
         return _start_of(claim.pid) == claim.started
     return heartbeat_age_s(folder) < STALE_AFTER_S
 
 
 def heartbeat_age_s(folder: Path) -> float:
-    """Return the seconds since the last heartbeat by the clock of the file system, as clocks of machines differ."""
-    with (folder / LOCK_FILE).open("rb") as file:  # opening asks the server anew where attributes are cached
+    """Return the seconds since the last heartbeat by the file system's clock, because the clocks of machines differ."""
+    with (folder / LOCK_FILE).open("rb") as file:  # opening refreshes cached attributes from the server
         beat_at = os.fstat(file.fileno()).st_mtime
     try:
         with tempfile.TemporaryFile(dir=folder) as probe:
             now = os.fstat(probe.fileno()).st_mtime
-    except OSError:  # no permission to write, or no room
+    except OSError:  # no permission to write, or the disk is full
         now = time.time()
     return max(0.0, now - beat_at)
 
 
 def _this_machine(host: str) -> str:
-    """Return where a pid of this process means something; containers of one machine have pids of their own."""
+    """Return the scope of this process's pid; each container of a machine has separate pids."""
     parts = [host]
     with suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
@@ -142,7 +141,7 @@ def _this_machine(host: str) -> str:
 
 
 def _start_of(pid: int) -> int | None:
-    """Return when a living process started, in clock ticks after boot; None if it is dead or the time is unknown."""
+    """Return the start of a live process in clock ticks after boot, or None if it is dead or the time is unknown."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b") ")[2].split()
     except OSError:
@@ -151,7 +150,7 @@ def _start_of(pid: int) -> int | None:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Return whether a process of another user is there whose state may not be read (`/proc` with `hidepid`)."""
+    """Return whether the process belongs to another user and its state may not be read (`/proc` with `hidepid`)."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -167,26 +166,26 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 BEAT_S = 10.0
-_CLAIM_BYTES = 4096  # written at once, so that a reader sees a claim or none
+_CLAIM_BYTES = 4096  # written in one call, so that readers see a complete claim or none
 _MUTEX_PATIENCE_S = 2.0
 _SETTLE_S = 1.0
 
 
 class FolderHeld(UserError):
-    """The folder belongs to a process that is alive."""
+    """The folder belongs to a live process."""
 
 
 class FolderLost(RunFailure):
-    """The folder no longer belongs to this process: it has vanished, or another one has taken it over."""
+    """The folder no longer belongs to this process: it was deleted, or another process has taken it over."""
 
 
 class FolderLock:
-    """A folder that is this process's; `held` makes it.
+    """A folder that this process owns; created by `held`.
 
     Args:
-        folder: where.
-        claim: written into its lock file.
-        descriptor: of that file.
+        folder: the folder.
+        claim: claim in its lock file.
+        descriptor: open file descriptor of the lock file.
     """
 
     def __init__(self, folder: Path, claim: Claim, descriptor: int) -> None:
@@ -195,26 +194,26 @@ class FolderLock:
         self._descriptor = descriptor
         self._inode = os.fstat(descriptor).st_ino
         self._beat_at = time.time()
-        self._other: Claim | None = None  # who has taken it over
+        self._other: Claim | None = None  # the process that has taken it over
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._beat_until_over, name="folder-lock", daemon=True)
         self._thread.start()
 
     def check(self) -> None:
-        """Raise `FolderLost` where the folder has vanished or is another process's by now. Costs microseconds."""
-        if time.time() - self._beat_at > STALE_AFTER_S / 2:  # this process, or its machine, has slept
+        """Raise `FolderLost` if the folder was deleted or belongs to another process by now. Takes microseconds."""
+        if time.time() - self._beat_at > STALE_AFTER_S / 2:  # this process or its machine was suspended
             with suppress(OSError):
                 self._beat()
         if self._other is not None:
-            what = "another process has taken over the folder, since this one gave no sign of life"
-            expected = f"a heartbeat at least every {STALE_AFTER_S:g} s; the other process goes on with the run"
-            raise FolderLost(Problem(what, str(self._folder), self._other.describe(), expected))
+            what = "another process has taken over the folder, because this process sent no heartbeat"
+            fix = f"the other process continues the run; never suspend a run for more than {STALE_AFTER_S:g} s"
+            raise FolderLost(Problem(what, str(self._folder), self._other.describe(), fix=fix))
         if self._lock_file_inode() != self._inode:
             there = self._folder.is_dir()
-            what = "the lock file of the folder was deleted" if there else "the folder has vanished"
-            got = f"no {LOCK_FILE} of this process" if there else "deleted or moved, or its file system is gone"
-            expected = "a folder that nobody touches until the end; go on with `resume` wherever it is now"
-            raise FolderLost(Problem(what, str(self._folder), got, expected))
+            what = "the lock file of the folder was deleted" if there else "the folder no longer exists"
+            got = f"no {LOCK_FILE} of this process" if there else "deleted, moved or unmounted"
+            fix = "do not touch the folder until the run has ended; continue with `resume` from its new location"
+            raise FolderLost(Problem(what, str(self._folder), got, fix=fix))
 
     def _lock_file_inode(self) -> int | None:
         try:
@@ -224,7 +223,7 @@ class FolderLock:
 
     def _beat_until_over(self) -> None:
         while not self._is_over.wait(BEAT_S):
-            with suppress(OSError):  # `check` says it when the run writes next
+            with suppress(OSError):  # `check` reports it before the next write
                 self._beat()
 
     def _beat(self) -> None:
@@ -236,7 +235,7 @@ class FolderLock:
             self._other = claim
 
     def release(self) -> None:
-        """Let go of the folder."""
+        """Release the folder."""
         self._is_over.set()
         self._thread.join(BEAT_S)
         with suppress(OSError):
@@ -250,17 +249,17 @@ class FolderLock:
 def held(
     folder: Path, title: str = "run dir", member_of: str | None = None, patience_s: float = 0.0
 ) -> Iterator[FolderLock]:
-    """Hold an existing folder for this process within. A process that dies lets go of it.
+    """Hold an existing folder for this process in this context. If the process dies, the folder is released.
 
     Args:
-        folder: where.
-        title: what it is, for the message.
-        member_of: token of a sweep that this process works for: its other processes hand their folders over.
-        patience_s: how long to wait for a process that has it.
+        folder: the folder.
+        title: name of the folder in messages.
+        member_of: token of the sweep that this process works for; its processes may hand folders to each other.
+        patience_s: seconds to wait for a process that holds the folder.
 
     Raises:
-        FolderHeld: another process has it, or the folder around it.
-        OSError: it cannot be written.
+        FolderHeld: another process holds the folder or its parent.
+        OSError: the folder cannot be written.
     """
     lock = _wait_for(folder, title, member_of, patience_s)
     try:
@@ -270,7 +269,7 @@ def held(
 
 
 def owner_of(folder: Path) -> Claim | None:
-    """Return the living process that has a folder; None: nobody."""
+    """Return the claim of the live process that holds a folder, or None."""
     try:
         claim = read_claim(folder)
         return claim if claim is not None and is_alive(claim, folder) else None
@@ -294,7 +293,7 @@ def _take(folder: Path, title: str, member_of: str | None) -> FolderLock:
     if around is not None and around.token != member_of:
         raise _refusal(folder, f"{title} is part of a folder that belongs to another process", folder.parent, around)
     claim = Claim.of_this_process(member_of)
-    # A folder of somebody else may hold a link to a file of the user's: it is not followed.
+    # Do not follow links: an untrusted folder may contain a link to a file of the user.
     flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0)
     descriptor = os.open(folder / LOCK_FILE, flags, 0o666)
     try:
@@ -320,19 +319,16 @@ def _refusal(folder: Path, what: str, held_folder: Path, claim: Claim) -> Folder
     age_s = None
     with suppress(OSError):
         age_s = heartbeat_age_s(held_folder)
-    end = f"end it: kill {claim.pid}" + ("" if claim.host == socket.gethostname() else f" on {claim.host}")
-    expected = f"wait until it has ended; or {end}; or another folder"
+    end = f"end it with `kill {claim.pid}`" + ("" if claim.host == socket.gethostname() else f" on {claim.host}")
+    fix = f"wait until it ends, {end}, or use another folder"
     if not claim.is_of_this_machine:
-        expected += f"; if it is dead, {STALE_AFTER_S:g} s after its last heartbeat the folder is free"
-    return FolderHeld(Problem(f"the {what}", str(folder), claim.describe(age_s), expected).render_alone())
+        fix += f"; if it is dead, the folder is free {STALE_AFTER_S:g} s after its last heartbeat"
+    return FolderHeld(Problem(f"the {what}", str(folder), claim.describe(age_s), fix=fix).render_alone())
 
 
 @contextmanager
 def _mutex(descriptor: int) -> Iterator[bool]:
-    """Keep other processes from judging the claim within: of this machine, or of all where the file system has locks.
-
-    Gives whether that is sure.
-    """
+    """Keep other processes from checking the claim in this context; yield whether the file system supports locks."""
     is_locked = _lock(descriptor)
     try:
         yield is_locked

@@ -1,4 +1,4 @@
-"""Parts: everything with state that a run consists of."""
+"""Parts: all objects with state in a run, except operators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Metrics = Mapping[str, float | int | None]
 
 
 class RunView(Protocol):
-    """What a part may ask of its run at the end of an iteration."""
+    """Read access to the run for parts, at the end of an iteration."""
 
     @property
     def num_env_steps(self) -> int:
@@ -26,7 +26,7 @@ class RunView(Protocol):
         """Return module id -> parameters (P,)."""
 
     def outcomes(self, name: str) -> Sequence[Any]:
-        """Return what the episodes of this iteration report to the part of this name, in the order of their ends.
+        """Return the values that this iteration's episodes report to the part of this name, in the order of their ends.
 
         Each outcome is a sequence of plain values; after a resume within an iteration it is a list. Listeners add
         outcomes to `FinishedEpisodes.outcomes`.
@@ -34,15 +34,15 @@ class RunView(Protocol):
 
 
 class Announces(Protocol):
-    """The env runners of training or of evaluation, to which a part announces what the next episodes use."""
+    """The env runners of training or of evaluation, to which a part announces settings of the next episodes."""
 
     def announce(self, subject: str, receiver: str, *arguments: Any) -> None:
-        """Call a receiver in each env runner before its next call, also in env runners that start later.
+        """Call a receiver in each env runner before its next call, including env runners that start later.
 
         Args:
-            subject: what the call is about; a later announcement about the same subject replaces it.
+            subject: topic of the call; a later announcement about the same subject replaces it.
             receiver: name of a function in `EpisodeListener.receivers`.
-            arguments: its arguments.
+            arguments: arguments of the receiver.
         """
 
     def has_announced(self, subject: str) -> bool:
@@ -50,11 +50,11 @@ class Announces(Protocol):
 
 
 class Part(DeclaredState):
-    """Base class of parts: override what the part needs.
+    """Base class of parts: override the methods that the part needs.
 
     Attributes:
         name: key of the state in checkpoints and of the part's settings; slashes make it nested.
-        settings_key: key of the settings in the configuration, so that values which a resolver gives are not stored.
+        settings_key: key of the settings in the configuration, so that values from resolvers are not stored.
     """
 
     name: str = ""
@@ -62,21 +62,21 @@ class Part(DeclaredState):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What the state depends on: if a checkpoint has other settings, `reset` is called instead of `set_state`."""
+        """The settings that the state depends on. If a checkpoint has other settings, `reset` replaces `set_state`."""
         return {}
 
     def reset(self, old_state: Any) -> None:
         """Start afresh after a checkpoint with other settings, or without a state of this part.
 
         Args:
-            old_state: state in the checkpoint, so that seeds which it has used are not used again; empty if none.
+            old_state: state in the checkpoint, so that used seeds are not used again; empty if there is none.
         """
 
     def restore_notes(self, old_state: Any, is_reset: bool) -> list[str]:
-        """Return lines for the user about what differs from the checkpoint; called after the state was restored.
+        """Return lines for the user about differences from the checkpoint; called after the state was restored.
 
         Args:
-            old_state: state in the checkpoint; empty if it has none.
+            old_state: state in the checkpoint; empty if there is none.
             is_reset: whether `reset` was called although the checkpoint has settings of this part.
         """
         return []
@@ -93,10 +93,10 @@ class Part(DeclaredState):
         return {}
 
     def announce_to(self, env_runners: Announces, is_evaluation: bool) -> None:
-        """Announce what the next episodes use; called after `begin` and `end_iteration`, and before evaluations."""
+        """Announce settings of the next episodes; called after `begin` and `end_iteration`, and before evaluations."""
 
     def evaluation_metrics(self, outcomes: Sequence[Any]) -> Metrics:
-        """Return metrics of an evaluation from what its episodes report to this part."""
+        """Return metrics of an evaluation from the outcomes of its episodes."""
         return {}
 
     def write_files(self, run_dir: Path, is_final: bool) -> None:

@@ -1,4 +1,4 @@
-"""Limits on restarts of lost processes before a run ends."""
+"""Limits the restarts of dead processes in a run."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ _log = logging.getLogger(__name__)
 
 
 class ActorDied(Exception):
-    """An actor died or stayed silent; another one can replace it. The message names its role, index and node."""
+    """An actor died or stayed silent, and can be replaced. The message names its role, index and node."""
 
 
 class PeerDied(ActorDied):
-    """An actor cannot finish its call, because another one that it depends on died."""
+    """An actor cannot finish its call because another actor that it depends on died."""
 
 
 class Restarts:
-    """A count of restarts, with a limit.
+    """Counts restarts up to a limit.
 
     Args:
         most: largest number of restarts; 0 means none.
-        keys: options that decide, for the message.
+        keys: options that set the limit, for the message.
 
     Attributes:
-        count: restarts so far, also before a resume.
+        count: restarts so far, including those before a resume.
     """
 
     def __init__(self, most: int, keys: str) -> None:
@@ -38,19 +38,19 @@ class Restarts:
 
     @property
     def are_off(self) -> bool:
-        """Whether the first restart is refused."""
+        """Whether restarts are disabled."""
         return self._most == 0
 
     @property
     def are_used_up(self) -> bool:
-        """Whether a further restart is refused, whatever was lost."""
+        """Whether the limit of restarts is reached."""
         return self.count >= self._most
 
     def add(self, loss: str, losses_in_a_row: int) -> None:
         """Count one more restart.
 
         Args:
-            loss: who was lost, and how.
+            loss: the actor that died, and how.
             losses_in_a_row: deaths in a row, including this one.
 
         Raises:
@@ -59,17 +59,19 @@ class Restarts:
         of_ray = lost_process()
         if of_ray is not None:
             raise RunFailure(Problem(f"{loss}, and {of_ray} has ended"))
-        reason = self._reason_to_refuse(losses_in_a_row)
+        reason = self._reason_to_reject(losses_in_a_row)
         if reason is not None:
             raise RunFailure(Problem(f"{loss}, and {reason}", where=self._keys))
         self.count += 1
         _log.warning("%s: starting it again", loss)
 
-    def _reason_to_refuse(self, losses_in_a_row: int) -> str | None:
+    def _reason_to_reject(self, losses_in_a_row: int) -> str | None:
         if self.are_off:
-            return "restarts are off"
+            return "restarts are disabled"
         if self.are_used_up:
-            return f"{self.count} restarts are used up"
+            if self.count == 1:
+                return "the only allowed restart has been used"
+            return f"all {self.count} allowed restarts have been used"
         if losses_in_a_row > _MOST_LOSSES_IN_A_ROW:
-            return f"it was lost {losses_in_a_row} times in a row"
+            return f"it died {losses_in_a_row} times in a row"
         return None

@@ -1,7 +1,7 @@
-"""Segments: parts of a state that change rarely, and that checkpoints therefore write once.
+"""Segments: parts of a state that change rarely, so checkpoints write them only once.
 
-A state may hold a `Segment` in the place of values. The first checkpoint writes its values to a file of their own;
-later ones link to this file, for as long as whoever makes the state gives segments with the same `SegmentFile`.
+A state may contain a `Segment` instead of values. The first checkpoint writes its values to a separate file. Later
+checkpoints link to this file as long as the state contains a segment with the same `SegmentFile`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from runner.config.errors import RunFailure
 
 Values = Mapping[str, Any]
 _NUM_AHEAD = 4
-_LARGE = 2**20  # bytes of a file that is worth a thread
+_LARGE = 2**20  # bytes from which reading a file in a thread pays off
 
 
 @dataclass
 class SegmentFile:
-    """Where certain values lie, which never change; empty until a checkpoint has written them.
+    """The file of values that never change; empty until a checkpoint has written them.
 
     Attributes:
-        path: of the file in the newest checkpoint that has it.
-        num_bytes: of the file.
+        path: the file in the newest checkpoint that contains it.
+        num_bytes: size of the file.
         digest: SHA-256 of the file, hexadecimal.
-        read: returns the values, or raises `CheckpointError` if the file is missing, cut off or altered.
+        read: returns the values, or raises `CheckpointError` if the file is missing, truncated or altered.
     """
 
     path: Path | None = None
@@ -38,23 +38,23 @@ class SegmentFile:
     read: Callable[[], Values] | None = None
 
     def is_there(self) -> bool:
-        """Return whether the file exists in its full length; its content is checked only when it is read."""
+        """Return whether the file exists in its full length; its content is only checked on reading."""
         try:
             return self.path is not None and self.path.stat().st_size == self.num_bytes
         except OSError:
             return False
 
     def take_over(self, other: SegmentFile) -> None:
-        """Lie where another file with the same values lies."""
+        """Use the location of another file with the same values."""
         self.path, self.num_bytes, self.digest, self.read = other.path, other.num_bytes, other.digest, other.read
 
 
 class Segment:
-    """Values of a state that a checkpoint holds in a file of their own.
+    """Values of a state that a checkpoint stores in a separate file.
 
     Args:
-        file: of these values.
-        read: returns nested dicts and tuples of arrays and plain values; None: they are read from the file.
+        file: location of the values.
+        read: returns nested dicts and tuples of arrays and plain values, or None to read them from the file.
     """
 
     def __init__(self, file: SegmentFile, read: Callable[[], Values] | None = None) -> None:
@@ -65,7 +65,7 @@ class Segment:
         """Return the values.
 
         Raises:
-            CheckpointError: they are only in the file, which is missing, cut off or altered.
+            CheckpointError: the file with the values is missing, truncated or altered.
         """
         read = self._read or self.file.read
         if read is None:
@@ -73,14 +73,14 @@ class Segment:
         return read()
 
     def keep(self) -> None:
-        """Hold the values from now on, because what they are read from is about to change; not if that is damaged."""
+        """Keep the values in memory, because their source is about to change; do nothing if the file is damaged."""
         with suppress(RunFailure):
             values = self.values()
             self._read = lambda: values
 
 
 def read_ahead(segments: Iterable[Segment]) -> Iterator[Values]:
-    """Yield the values of segments in their order; the next few of large ones are read and checked meanwhile."""
+    """Yield the values of segments in order; the next few large segments are read and checked in the background."""
     with ThreadPoolExecutor(_NUM_AHEAD) as pool:
         waiting: deque[Callable[[], Values]] = deque()
         for segment in segments:

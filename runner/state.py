@@ -1,4 +1,4 @@
-"""State that a class declares as names of attributes, instead of methods that save and restore each of them."""
+"""State that a class declares by the names of its attributes, instead of writing methods to save and restore them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.streams import restore_stream, stream_state
 
 
 class DeclaredState:
-    """Base of classes whose checkpoints contain the attributes that `state` names.
+    """Base class for objects whose checkpoints contain the attributes listed in `state`.
 
     The key of an attribute is its name without leading underscores. Attributes are numbers, texts, arrays, containers
     of plain values, random generators, or objects that have `get_state` and `set_state`. Override both methods to save
@@ -25,14 +25,14 @@ class DeclaredState:
     """Names of the attributes that checkpoints contain."""
 
     def get_state(self) -> Any:
-        """Return what continuing depends on as plain values and arrays, or an empty dict."""
+        """Return the state as plain values and arrays, or an empty dict."""
         return {key: _saved(getattr(self, name)) for key, name in self._names_of_state().items()}
 
     def set_state(self, state: Any) -> None:
         """Restore a state of `get_state`.
 
         Raises:
-            ConfigError: the state lacks an attribute that the class declares, or has another one.
+            ConfigError: the keys of the state differ from the declared attributes.
         """
         names = self._names_of_state()
         if names and state.keys() != names.keys():
@@ -52,7 +52,9 @@ class DeclaredState:
 def _misfit(owner: str, state: Mapping[str, Any], names: Mapping[str, str]) -> Problem:
     missing, unknown = [key for key in names if key not in state], [key for key in state if key not in names]
     return Problem(
-        f"the state of {owner} lacks {', '.join(missing)}" if missing else f"{owner} has no state {', '.join(unknown)}",
+        f"the state of {owner} lacks {', '.join(missing)}"
+        if missing
+        else f"{owner} does not have the state {', '.join(unknown)}",
         where="the checkpoint",
         got=_listed(state),
         expected=f"{_listed(names)}, as in {owner}.state",
@@ -65,7 +67,7 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _saved(value: Any) -> Any:
-    """Return a value as checkpoints contain it; nothing that later changes the value changes it."""
+    """Return a copy of a value for a checkpoint, which later changes of the value do not affect."""
     if isinstance(value, np.random.Generator):
         return stream_state(value)
     if hasattr(value, "get_state"):
@@ -76,7 +78,7 @@ def _saved(value: Any) -> Any:
 
 
 def _restored(value: Any, saved: Any) -> Any:
-    """Return the saved value in the form of the present one, which a generator or an object takes over itself."""
+    """Return the saved value in the type of the current value; generators and objects restore themselves."""
     if isinstance(value, np.random.Generator):
         restore_stream(value, saved)
         return value

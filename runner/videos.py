@@ -1,4 +1,4 @@
-"""Pictures of environments as videos: MP4 (H.264) by PyAV, GIF by Pillow; a file is complete or does not exist."""
+"""Writes pictures of environments as videos: MP4 (H.264) with PyAV, GIF with Pillow; files are never incomplete."""
 
 from __future__ import annotations
 
@@ -33,30 +33,32 @@ class _Encoder(Protocol):
         """Append a picture."""
 
     def finish(self) -> None:
-        """Write what is left."""
+        """Write the remaining pictures."""
 
 
 class VideoFile:
-    """A video that is written picture by picture, to a file beside it that takes its name at the end.
+    """A video, written picture by picture to a temporary file that is renamed at the end.
 
     Args:
-        path: its suffix, .mp4 or .gif, says the format. A GIF is a preview: at most 320 pixels wide, 12.5 pictures a
-            second, 32 seconds long.
-        fps: pictures a second.
+        path: the suffix, .mp4 or .gif, selects the format. A GIF is a preview: at most 320 pixels wide, 32 seconds
+            long, and 12.5 pictures per second.
+        fps: pictures per second.
 
     Raises:
-        UserError: another suffix, the package that writes it is not installed, or the file cannot be written.
+        UserError: the suffix is not supported, a package is missing, or the file cannot be written.
     """
 
     def __init__(self, path: Path, fps: float) -> None:
         if path.suffix not in SUFFIXES:
-            problem = Problem("a video is an MP4 or a GIF", str(path), path.suffix or "no suffix", ", ".join(SUFFIXES))
+            problem = Problem(
+                "the suffix of a video must be .mp4 or .gif", str(path), path.suffix or "no suffix", ", ".join(SUFFIXES)
+            )
             raise UserError(problem.render_alone())
         self._path, self._partial = path, path.with_name(f".{path.stem}.partial{path.suffix}")
         self._encoder = _made(_Mp4 if path.suffix == ".mp4" else _Gif, self._partial, fps)
 
     def add(self, frame: Frame) -> None:
-        """Append a picture (height, width, 3) uint8; all have the size of the first one."""
+        """Append a picture (height, width, 3) uint8; all pictures must have the size of the first one."""
         self._encoder.add(frame)
 
     def __enter__(self) -> Self:
@@ -74,12 +76,10 @@ class VideoFile:
 
 
 def check_installed() -> None:
-    """Raise `UserError` where a package that writes videos is missing."""
+    """Raise `UserError` if a package for writing videos is missing."""
     for name in ("av", "PIL"):
         if importlib.util.find_spec(name) is None:
-            problem = Problem(
-                "videos cannot be written", got=f"no package {name}", expected="pip install 'runner[video]'"
-            )
+            problem = Problem(f"writing videos needs the package {name}", fix="pip install 'runner[video]'")
             raise UserError(problem.render_alone())
 
 
@@ -87,7 +87,7 @@ def _made(kind: Any, path: Path, fps: float) -> _Encoder:
     check_installed()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()  # a GIF is written at the end: what cannot be written is told now
+        path.touch()  # fail early: a GIF is only written at the end
         encoder: _Encoder = kind(path, fps)
     except OSError as fault:
         with suppress(OSError):
@@ -101,14 +101,14 @@ def _not_written(path: Path, fault: OSError) -> UserError:
 
 
 def mp4_codec() -> str:
-    """Return the encoder of MP4 files, the best that PyAV has."""
+    """Return the best MP4 encoder of PyAV."""
     import av
 
     return BROWSERS_CODEC if BROWSERS_CODEC in av.codecs_available else "mpeg4"
 
 
 class _Mp4:
-    """H.264 where PyAV has an encoder for it, else MPEG-4."""
+    """H.264 if PyAV has an encoder for it, else MPEG-4."""
 
     def __init__(self, path: Path, fps: float) -> None:
         import av
@@ -121,7 +121,7 @@ class _Mp4:
         self._has_size = False
 
     def add(self, frame: Frame) -> None:
-        even = frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2]  # colours are kept for 2 x 2 pixels
+        even = frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2]  # colours are stored for 2 x 2 pixels
         if not self._has_size:
             self._stream.height, self._stream.width = even.shape[:2]
             self._has_size = True
@@ -167,7 +167,7 @@ class Camera(Callback):
     """Takes a picture of one sub-environment after each reset and step, for each of its videos.
 
     Attributes:
-        videos: that get the pictures.
+        videos: videos that receive the pictures.
     """
 
     def __init__(self) -> None:
@@ -176,12 +176,12 @@ class Camera(Callback):
 
     @property
     def env(self) -> Any:
-        """The environment, with one agent or several, or a `VectorEnv` of one; another one after a failure."""
+        """The environment, single-agent or multi-agent, or a `VectorEnv` of one; replaced after a failure."""
         return self._envs if isinstance(self._envs, gym.vector.VectorEnv) else self._envs[0]
 
     @property
     def fps(self) -> float:
-        """Pictures a second, as the environment asks for."""
+        """Pictures per second that the environment requests."""
         return fps_of(self.env)
 
     def on_environment_created(self, *, env: Any, **kwargs: Any) -> None:
@@ -206,32 +206,32 @@ def render_mode(is_window: bool) -> str:
     """Return gymnasium's render mode of a window, or of pictures as arrays."""
     if is_window:
         return "human"
-    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory, and misses no display
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame draws into memory, without a display
     if not any(os.environ.get(name) for name in _SCREENS) and find_library("EGL") is not None:
-        os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo would ask for a window
+        os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo would need a window
     return "rgb_array"
 
 
 def fps_of(env: Any) -> float:
-    """Return the pictures a second that an environment asks for, or 30."""
+    """Return the pictures per second that an environment requests, or 30."""
     return float(getattr(env, "metadata", {}).get("render_fps") or _DEFAULT_FPS)
 
 
 def frame_of(env: Any) -> Frame:
-    """Return a picture of an environment, of the first one where several are stepped together.
+    """Return a picture of an environment; of the first sub-environment if several are stepped together.
 
     Raises:
-        RunFailure: it renders something else than a picture.
+        RunFailure: `render` fails or does not return a picture.
     """
     name = type(getattr(env, "unwrapped", env)).__name__
     try:
         frame = env.render()
-    except Exception as error:  # a user's environment may raise anything
+    except Exception as error:  # user code may raise anything
         raise RunFailure(Problem(f"{name} raised {type(error).__name__} in render: {error}")) from error
     if isinstance(frame, (tuple, list)) and frame:
         frame = frame[0]
     if not isinstance(frame, np.ndarray) or frame.dtype != np.uint8 or frame.ndim != 3 or frame.shape[2] != 3:
         got = f"{frame.dtype} {frame.shape}" if isinstance(frame, np.ndarray) else type(frame).__name__
         expected = "an array (height, width, 3) of uint8 from render() with render_mode rgb_array"
-        raise RunFailure(Problem(f"{name} renders no picture", "render", got, expected))
+        raise RunFailure(Problem(f"{name} does not render a picture", "render", got, expected))
     return frame

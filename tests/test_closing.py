@@ -25,7 +25,7 @@ def test_all_parts_are_closed_and_the_first_error_is_raised() -> None:
     with pytest.raises(OSError, match="one") as caught:
         close_each(parts)
     assert [len(part.closed) for part in parts if part is not None] == [1, 1, 1, 1]
-    assert caught.value.__notes__ == ["closing another part failed, too: ValueError: two"]
+    assert caught.value.__notes__ == ["closing another part also failed: ValueError: two"]
 
 
 def test_an_interrupt_comes_before_errors() -> None:

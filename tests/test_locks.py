@@ -66,7 +66,7 @@ def test_a_living_owner_is_named_and_a_dead_one_lets_go_at_once(holder: subproce
             "the run dir belongs to another process",
             "TMP",
             f"host {host}, pid {pid}, since 2026-01-01 00:00:00, last heartbeat 0 s ago: {command}",
-            f"wait until it has ended; or end it: kill {pid}; or another folder",
+            fix=f"wait until it ends, end it with `kill {pid}`, or use another folder",
         )
     ]
     holder.send_signal(signal.SIGSTOP)
@@ -92,7 +92,7 @@ def test_a_process_of_another_machine_is_judged_by_its_heartbeat(tmp_path: Path)
         pass
     assert "host node7, pid 1, " in str(refused.value)
     assert "kill 1 on node7" in str(refused.value)
-    assert "60 s after its last heartbeat the folder is free" in " ".join(str(refused.value).split())
+    assert "the folder is free 60 s after its last heartbeat" in " ".join(str(refused.value).split())
     write_claim(tmp_path, age_s=STALE_AFTER_S + 1, host="node7", machine="node7 boot", pid=1)
     with held(tmp_path):
         pass
@@ -128,7 +128,7 @@ def test_a_folder_that_vanishes_is_told(tmp_path: Path) -> None:
         with pytest.raises(FolderLost, match="lock file of the folder was deleted"):
             lock.check()
         shutil.rmtree(folder)
-        with pytest.raises(FolderLost, match="the folder has vanished"):
+        with pytest.raises(FolderLost, match="the folder no longer exists"):
             lock.check()
 
 

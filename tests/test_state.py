@@ -74,7 +74,10 @@ def test_arrays_of_one_number_become_numbers(value: object) -> None:
 
 @pytest.mark.parametrize(
     ("state", "what", "nearest"),
-    [({}, "the state of Counter lacks count", None), ({"count": 1, "cont": 2}, "Counter has no state cont", "count")],
+    [
+        ({}, "the state of Counter lacks count", None),
+        ({"count": 1, "cont": 2}, "Counter does not have the state cont", "count"),
+    ],
 )
 def test_other_names_are_errors(state: dict[str, int], what: str, nearest: str | None) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -79,7 +79,7 @@ def test_a_file_is_whole_or_not_there(tmp_path: Path) -> None:
         video.add(frames()[0])
         raise KeyboardInterrupt
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(UserError, match="an MP4 or a GIF"):
+    with pytest.raises(UserError, match=r"must be \.mp4 or \.gif"):
         VideoFile(tmp_path / "b.avi", 25.0)
 
 

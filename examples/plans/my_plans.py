@@ -67,7 +67,7 @@ class RandomShare(Operator):
 
     takes = ("Experiences",)
     gives = ("Experiences",)
-    reports: ClassVar = {"given_share": ("mean", "share of the items that are given on")}
+    reports: ClassVar = {"given_share": ("mean", "fraction of the items that are passed through")}
     state = ("_stream",)
 
     def __init__(self, context: PlanContext, share: float = 0.5) -> None:

@@ -1,4 +1,4 @@
-"""Trajectories: columns with a lookback, and episodes of one or several agents as views of them. Needs numpy only."""
+"""Trajectories: columns with a lookback, and episodes of one or several agents as views of them. Needs only numpy."""
 
 from runner.episodes.lookback_buffer import InfoBuffer, LookbackBuffer
 from runner.episodes.multi_agent_episode import MultiAgentEpisode

@@ -1,4 +1,4 @@
-"""One agent's share of a multi-agent episode and of each env step, and a multi-agent episode as plain types."""
+"""One agent's part of a multi-agent episode and of each env step, and their plain form for checkpoints."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from runner.episodes.nested import StateError, from_plain, read_key, to_plain
 from runner.episodes.single_agent_episode import SingleAgentEpisode
 
 AgentID = str | int
-Begun = tuple[Any, dict[str, Any]]  # action and extra model outputs of a step without an answer
-ALL = "__all__"  # the key of terminateds and truncateds that stands for every agent
+Begun = tuple[Any, dict[str, Any]]  # action and extra model outputs of a step without a result yet
+ALL = "__all__"  # key of terminateds and truncateds for all agents
 
 Slice = slice  # the class has a method of this name
 
 
 @dataclass(slots=True)
 class MultiAgentStep:
-    """Actions of all agents and the environment's answer, each by agent id; a key counts whatever its value."""
+    """Actions of all agents and the results, each by agent id; a key counts whatever its value."""
 
     observations: Mapping[AgentID, Any]
     actions: Mapping[AgentID, Any]
@@ -47,8 +47,8 @@ class MultiAgentStep:
     def flags_of(self, agent_id: AgentID) -> tuple[bool, bool]:
         """Return terminated and truncated: the agent's flags, or the flags of `__all__` if neither is set.
 
-        An environment may set `terminateds["__all__"]` to say "over" after a time limit has truncated each agent;
-        this does not terminate them.
+        After a time limit has truncated each agent, an environment may also set `terminateds["__all__"]` to mark the
+        end; this does not terminate the agents.
         """
         if not self.terminateds and not self.truncateds:
             return False, False
@@ -56,22 +56,22 @@ class MultiAgentStep:
         return flags if any(flags) else (bool(self.terminateds.get(ALL)), bool(self.truncateds.get(ALL)))
 
     def problem_after_end(self, agent_id: AgentID) -> str | None:
-        """Return what is wrong with this step for an agent that has ended, or None."""
+        """Return the problem with this step for an agent that has ended, or None."""
         data = ("observations", "actions", "rewards", "extra_model_outputs")
         got = [name for name in data if agent_id in getattr(self, name)]
-        return f"has ended, but got {', '.join(got)}; expected: nothing more for it" if got else None
+        return f"has ended, but got {', '.join(got)}; expected no further data" if got else None
 
 
 @dataclass(slots=True)
 class AgentTrack:
-    """One agent in an env episode: its own episode on the env's time axis, and the step that it has begun.
+    """One agent in an env episode: its episode, the env step of each observation, and its unfinished step.
 
     Attributes:
         episode: the agent's complete steps.
         env_t: env step of each observation, lookback included; ascending.
-        begun: action and extra model outputs that hang, waiting for the next observation, or None.
+        begun: hanging action and extra model outputs, which wait for the next observation, or None.
         reward: sum of the rewards since the newest complete step, or None. A begun step always has one.
-        carried: part of `reward` that the chunk before this one has counted, or None.
+        carried: part of `reward` that the previous chunk has counted, or None.
     """
 
     episode: SingleAgentEpisode
@@ -82,7 +82,7 @@ class AgentTrack:
 
     @property
     def lookback(self) -> int:
-        """The number of the agent's own steps before this chunk."""
+        """The number of the agent's steps before this chunk."""
         return self.episode.observations.lookback
 
     @property
@@ -93,7 +93,7 @@ class AgentTrack:
     # --- collecting -------------------------------------------------------------------------------
 
     def problem_with(self, step: MultiAgentStep, agent_id: AgentID) -> str | None:
-        """Return why this track cannot take its share of an env step, or None."""
+        """Return the reason why this track cannot add its part of an env step, or None."""
         if self.episode.is_done:
             return step.problem_after_end(agent_id)
         problem = self._problem_with_action(step, agent_id) or self._problem_with_answer(step, agent_id)
@@ -102,22 +102,20 @@ class AgentTrack:
     def _problem_with_action(self, step: MultiAgentStep, agent_id: AgentID) -> str | None:
         if agent_id not in step.actions:
             if agent_id in step.extra_model_outputs:
-                return (
-                    "has extra_model_outputs without an action; expected: outputs of the module along with its action"
-                )
+                return "has extra_model_outputs without an action; expected both together"
             return None
         if self.begun is not None:
-            return "acted again before it got an observation for its last action; expected: one action per observation"
+            return "acted again before it got an observation for its last action; expected one action per observation"
         outputs, expected = step.extra_model_outputs.get(agent_id) or {}, self.episode.extra_model_outputs
         if outputs.keys() != expected.keys() and self.episode.rewards.len_incl_lookback() > 0:
-            return f"has the extra_model_outputs {sorted(outputs)}; expected: {sorted(expected)}, as in its first step"
+            return f"has the extra_model_outputs {sorted(outputs)}; expected {sorted(expected)}, as in its first step"
         return None
 
     def _problem_with_answer(self, step: MultiAgentStep, agent_id: AgentID) -> str | None:
         acts, waits = agent_id in step.actions, self.begun is not None
         if agent_id in step.observations:
             if not acts and not waits:
-                return "got an observation, but has not acted on the one before; expected: one observation per action"
+                return "got an observation, but has not acted on the previous one; expected one observation per action"
             if acts and agent_id not in step.rewards:
                 return "acted and got an observation, but no reward; add it to rewards (0.0 if there is none)"
         elif acts or waits:
@@ -125,7 +123,7 @@ class AgentTrack:
             if truncated and not terminated:
                 return (
                     "is truncated after it acted, but got no final observation; add it to observations "
-                    "(the value of what was cut off is estimated from it)"
+                    "(the value of the truncated rest is estimated from it)"
                 )
         return None
 
@@ -145,21 +143,21 @@ class AgentTrack:
         return None
 
     def add(self, step: MultiAgentStep, agent_id: AgentID, env_t: int) -> None:
-        """Add the agent's share of an env step that `problem_with` accepts."""
+        """Add the agent's part of an env step for which `problem_with` returned None."""
         episode, begun, reward = self.episode, self.begun, self.reward
         terminated, truncated = step.flags_of(agent_id)
         if agent_id in step.actions:
             begun = step.actions[agent_id], step.extra_model_outputs.get(agent_id) or {}
         if agent_id in step.rewards:
             reward = step.rewards[agent_id] if reward is None else reward + step.rewards[agent_id]
-        if begun is None:  # it was not its turn
+        if begun is None:  # the agent did not have to act
             self.reward = reward
             episode.is_terminated, episode.is_truncated = terminated, truncated
             return
         reward = 0.0 if reward is None else reward
         if agent_id in step.observations:
             observation, infos = step.observations[agent_id], step.infos.get(agent_id)
-        elif terminated:  # nothing is learned from this observation
+        elif terminated:  # learners ignore this observation
             observation = episode.get_observations(-1)
             infos = step.infos[agent_id] if agent_id in step.infos else episode.get_infos(-1)
         else:
@@ -190,7 +188,7 @@ class AgentTrack:
     def cut(self, since: int) -> AgentTrack:
         """Return the track that continues this one, with the steps since env step `since` as lookback.
 
-        It has the newest observation even if that is older.
+        It has the newest observation even if this is older.
         """
         newest = len(self.env_t) - 1
         before = newest - bisect_left(self.env_t, since, hi=newest)
@@ -203,7 +201,7 @@ class AgentTrack:
         return self.episode.is_done and (newest < env_t or (newest == env_t and self.reward is None))
 
     def slice(self, env_ts: range, lookback: int, chunk: range) -> AgentTrack | None:
-        """Return the share of the env steps `env_ts` of the chunk, or None if the agent has none.
+        """Return the agent's part of the env steps `env_ts` of the chunk, or None if there is none.
 
         Args:
             env_ts: from the first env step of the slice to its last one; the observation after the last one is
@@ -232,14 +230,14 @@ class AgentTrack:
         newest = len(self.env_t) - 1
         if env_ts.start == chunk.start:
             first = self.lookback
-        elif self.env_t[newest] < env_ts.start:  # it waits: needed only where the episode can continue
+        elif self.env_t[newest] < env_ts.start:  # it waits: needed only if the episode can continue
             return newest if env_ts.stop == chunk.stop else None
         else:
             first = bisect_left(self.env_t, env_ts.start, lo=self.lookback)
         return first if self.env_t[first] <= env_ts.stop else None
 
     def _begun_at(self, row: int) -> tuple[Begun | None, Any]:
-        """Return what hung after the observation in `row`: action with outputs, and the reward until the next one."""
+        """Return the hanging values after the observation in `row`: action with outputs, and reward up to the next."""
         if row == len(self.env_t) - 1:
             return self.begun, self.reward
         episode, index = self.episode, row - self.lookback
@@ -253,21 +251,21 @@ class AgentTrack:
         self.begun, self.reward = other.begun, other.reward
 
     def without_lookback(self) -> AgentTrack:
-        """Return a track of this chunk's steps, to which others can be appended without changing this one."""
+        """Return a track of this chunk's steps, to which other tracks can be appended without changing this one."""
         episode = self.episode.slice(Slice(None), len_lookback_buffer=0)
         return AgentTrack(episode, self.env_t[self.lookback :], self.begun, self.reward)
 
     # --- checks -----------------------------------------------------------------------------------
 
     def problem(self, chunk: range) -> str | None:
-        """Return what is wrong with this track in a chunk of these env steps, or None."""
+        """Return the problem with this track in a chunk of these env steps, or None."""
         try:
             self.episode.validate()
         except ValueError as error:
             return str(error)
         env_t, lookback, rows = self.env_t, self.lookback, self.episode.observations.len_incl_lookback()
         if len(env_t) != rows or not env_t:
-            return f"{rows} observations, but {len(env_t)} env steps of them"
+            return f"{rows} observations, but {len(env_t)} env steps for them"
         if any(a >= b for a, b in pairwise(env_t)) or env_t[-1] > chunk.stop:
             return f"env steps of observations must ascend to at most env_t={chunk.stop}, got {env_t!r:.80}"
         if lookback and env_t[lookback - 1] >= chunk.start:
@@ -275,7 +273,7 @@ class AgentTrack:
         if len(env_t) > lookback + 1 and env_t[lookback + 1] <= chunk.start:
             return f"two observations up to env_t_started={chunk.start} are not lookback"
         if self.begun is not None and self.episode.is_done:
-            return "an action hangs, but it has ended"
+            return "it has ended, but has a hanging action"
         return None
 
 
@@ -286,9 +284,9 @@ def add_hanging(
     rewards: Mapping[AgentID, Any],
     carried: Mapping[AgentID, Any],
 ) -> None:
-    """Give new tracks what hangs; `ValueError` naming the agents that have no track."""
+    """Add hanging values to new tracks; raises `ValueError` naming unknown agents."""
     if unknown := [agent_id for agent_id in (*actions, *rewards, *carried) if agent_id not in tracks]:
-        raise ValueError(f"actions or rewards hang of agents that are not in it: {unknown}")
+        raise ValueError(f"hanging actions or rewards of agents that are not in the episode: {unknown}")
     for agent_id, track in tracks.items():
         if agent_id in actions:
             track.begun = actions[agent_id], outputs.get(agent_id, {})
@@ -329,7 +327,9 @@ def tracks_from_state(state: dict[str, Any]) -> dict[AgentID, AgentTrack]:
     states = dict(read_pairs(state, "agent_episodes", 2))
     times = {agent_id: _checked_times(agent_id, env_t) for agent_id, env_t in read_pairs(state, "env_t_of_obs", 2)}
     if states.keys() != times.keys():
-        raise StateError(f"episode: env steps are known of the agents {list(times)}, expected {list(states)}")
+        raise StateError(
+            f"episode: env steps of observations are for the agents {list(times)}, expected {list(states)}"
+        )
     tracks = {a: AgentTrack(SingleAgentEpisode.from_state(one), times[a]) for a, one in states.items()}
     try:
         add_hanging(tracks, actions, outputs, rewards, carried)
@@ -359,7 +359,7 @@ def read_pairs(state: dict[str, Any], key: str, length: int) -> list[Any]:
 
 
 def read_by_agent(state: dict[str, Any], name: str, types: tuple[type, ...] = (object,)) -> dict[AgentID, Any]:
-    """Return a dict by agent id whose values are of `types`; raises `StateError`."""
+    """Return a dict by agent id whose values have one of `types`; raises `StateError`."""
     found = read_dict(read_key(state, name, (dict,), "episode", default={}), name)
     if wrong := [agent_id for agent_id in found if not _is_agent_id(agent_id)]:
         raise StateError(f"episode.{name}: expected agent ids (str or int) as keys, got {wrong!r:.80}")

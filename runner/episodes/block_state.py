@@ -24,7 +24,7 @@ from runner.episodes.columns import (
 def rollout_to_state(rollout: Rollout) -> dict[str, Any]:
     """Return a rollout as nested dicts and lists of arrays and plain values.
 
-    Of infos, what checkpoints cannot hold is left out.
+    Values of infos that checkpoints cannot hold are dropped.
     """
     return {
         "blocks": {module_id: block_to_state(block) for module_id, block in rollout.blocks.items()},
@@ -89,7 +89,7 @@ def _infos_to_state(infos: InfoRows, lengths: npt.NDArray[np.int64]) -> list[Any
 
 
 def storable_info(info: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an info without what a checkpoint cannot hold."""
+    """Return an info without the values that a checkpoint cannot hold."""
     return {key: value for key, value in info.items() if _is_key(key) and _is_storable(value)}
 
 

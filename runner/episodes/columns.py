@@ -1,8 +1,8 @@
-"""The column block: the rows of many episode chunks as one contiguous array a column.
+"""The column block: the rows of many episode chunks as one contiguous array per column.
 
-Arrow's list layout. R rows of E episode chunks lie one chunk after the other; a step column has R rows, `obs` has one
-row more per chunk (the observation after its last step), so R + E rows. An episode is a slice of it, without a copy.
-Dimension letters: T time, N sub-environments, R rows, E episode chunks.
+This is Arrow's list layout. R rows of E episode chunks are stored chunk by chunk. A step column has R rows. `obs` has
+one more row per chunk (the observation after its last step), so R + E rows. An episode is a slice of it, without a
+copy. Dimension letters: T time, N sub-environments, R rows, E episode chunks.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ DEFAULT_MODULE_ID = "default_policy"
 OBS = "obs"
 ACTIONS = "actions"
 REWARDS = "rewards"
-# Columns with the meaning an episode gives them; every other column is an extra model output.
+# Columns that are fields of an episode; every other column is an extra model output.
 EPISODE_COLUMNS = (OBS, ACTIONS, REWARDS)
-# Of replayed chunks: bool, whether memory only warms up on the step, so that no loss reads it.
+# Column of replayed chunks: bool, whether the step only warms up recurrent states, so that losses ignore it.
 BURN_IN = "is_burn_in"
 
 
@@ -39,22 +39,22 @@ class Lookback(ABC):
     """The steps just before the chunks of a block.
 
     Attributes:
-        num_before: (E,) int64, how many steps before each chunk can be seen.
+        num_before: (E,) int64, number of visible steps before each chunk.
     """
 
     num_before: npt.NDArray[np.int64]
 
     @abstractmethod
     def columns_before(self, chunk: int) -> Mapping[str, Column]:
-        """Return the steps before a chunk that has some, column by column; `obs` has as many rows as the others."""
+        """Return the steps before a chunk that has some, as columns; all columns have the same number of rows."""
 
     def rows_before(self, column: str, chunks: npt.NDArray[np.int64], steps_back: npt.NDArray[np.int64]) -> Column:
         """Return the rows (K, ...) of a column, K at least 1.
 
         Args:
-            column: its name.
-            chunks: (K,) before which chunk each row is.
-            steps_back: (K,) how many steps before the chunk, 1 to its `num_before`.
+            column: name of the column.
+            chunks: chunk (K,) that follows each row.
+            steps_back: distance (K,) of each row to its chunk in steps, 1 to `num_before` of the chunk.
         """
         asked, place = np.unique(chunks, return_inverse=True)
         parts = nested.concatenate([self.columns_before(chunk)[column] for chunk in asked.tolist()])
@@ -66,7 +66,7 @@ class LookbackRows(Lookback):
     """The steps before the chunks of a block, as columns.
 
     Attributes:
-        columns: name -> rows before the first chunk, the oldest first, then rows before the second one, and so on.
+        columns: name -> rows before the first chunk, oldest first, then rows before the second chunk, and so on.
     """
 
     columns: Mapping[str, Column]
@@ -77,7 +77,7 @@ class LookbackRows(Lookback):
         return np.cumsum(self.num_before)
 
     def columns_before(self, chunk: int) -> Mapping[str, Column]:
-        """Return the steps before a chunk, column by column."""
+        """Return the steps before a chunk as columns."""
         rows = slice(self._ends[chunk] - self.num_before[chunk], self._ends[chunk])
         return {name: nested.take(column, rows) for name, column in self.columns.items()}
 
@@ -87,7 +87,7 @@ class LookbackRows(Lookback):
 
 
 def columns_before_each(lookback: Lookback | None, chunks: range) -> dict[int, Mapping[str, Column]]:
-    """Return the steps before each of these chunks that has some; the first of them is number 0."""
+    """Return the steps before each of these chunks that has some, numbered from the first of these chunks."""
     if lookback is None:
         return {}
     found = np.flatnonzero(lookback.num_before[chunks.start : chunks.stop]).tolist()
@@ -95,7 +95,7 @@ def columns_before_each(lookback: Lookback | None, chunks: range) -> dict[int, M
 
 
 def lookback_rows(before: Mapping[int, Mapping[str, Column]], num_chunks: int) -> LookbackRows | None:
-    """Return a lookback of the steps before each chunk, one copy a column; None: no chunk has any."""
+    """Return a lookback of the steps before each chunk, with one copy per column; None if no chunk has any."""
     if not before:
         return None
     num_before = np.zeros(num_chunks, np.int64)
@@ -110,12 +110,12 @@ class InfoRows(Protocol):
     """The infos of a block."""
 
     def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:
-        """Return `num_rows` infos of the chunk's observations, preceded by `num_before` empty ones; None: all empty."""
+        """Return `num_rows` infos of the chunk's observations after `num_before` empty ones; None if all are empty."""
 
 
 @dataclass(frozen=True)
 class Agents:
-    """Of each of E chunks: the agent that acted and the env episode it belongs to."""
+    """The agents of E chunks, and the env episodes that the chunks belong to."""
 
     agent_ids: Sequence[str]
     multi_agent_episode_ids: Sequence[str]
@@ -124,23 +124,22 @@ class Agents:
 
 @dataclass(frozen=True, eq=False)
 class ColumnBlock(LeanPickle, Sequence[SingleAgentEpisode]):
-    """E episode chunks, columns first; as a sequence, its items are `SingleAgentEpisode` views made on demand.
+    """E episode chunks as columns. As a sequence, it holds `SingleAgentEpisode` views, made on demand.
 
     Attributes:
         columns: name -> array, or nested arrays. `obs` (R + E, ...); every other column (R, ...).
         lengths: (E,) int64, env steps of each chunk.
-        is_terminated: (E,) bool, the chunk ends in a terminal state.
-        is_truncated: (E,) bool, the chunk ends because a limit was reached.
+        is_terminated: (E,) bool, whether the chunk ends in a terminal state.
+        is_truncated: (E,) bool, whether the chunk ends because a limit was reached.
         t_started: (E,) int64, the time step within its episode at which the chunk starts.
-        episode_ids: E ids; chunks of one episode share theirs.
+        episode_ids: E ids; chunks of one episode have the same id.
         lookback: the steps just before chunks that continue an episode.
-        last_lookback: the steps just before each chunk's last observation, where that is not the one that its last step
-            led to (in replayed n-step transitions); None: the steps of the chunk.
-        infos: what the environment returned as info, where that was not empty.
-        module_id: the module that acted.
-        agents: whose chunks these are, in runs with several agents.
-        tasks: E names of the tasks that the chunks' episodes belong to, None where it is not known; of
-            recorded episodes only.
+        last_lookback: the steps just before each chunk's last observation, if it does not follow the chunk's last step
+            (in replayed n-step transitions); None: the steps of the chunk.
+        infos: non-empty infos of the environment.
+        module_id: id of the module that acted.
+        agents: agents of the chunks, in runs with several agents.
+        tasks: E names of the tasks of the chunks' episodes, None if unknown; only for recorded episodes.
     """
 
     VECTOR_DTYPES: ClassVar[Mapping[str, Any]] = {
@@ -168,7 +167,7 @@ class ColumnBlock(LeanPickle, Sequence[SingleAgentEpisode]):
 
     @cached_property
     def num_rows(self) -> int:
-        """R, the env steps in this block."""
+        """R, the number of env steps in this block."""
         return len(self.lengths) if self.has_single_steps else int(self.lengths.sum())
 
     @cached_property
@@ -186,7 +185,7 @@ class ColumnBlock(LeanPickle, Sequence[SingleAgentEpisode]):
         return bool(np.count_nonzero(self.lengths == 1) == len(self.lengths))
 
     def with_columns(self, columns: Mapping[str, Column]) -> ColumnBlock:
-        """Return the block with these columns besides its own, or in their place; with as many rows."""
+        """Return the block with additional or replaced columns of the same number of rows."""
         return changed_copy(self, columns={**self.columns, **columns})
 
     @property
@@ -229,14 +228,14 @@ class ColumnBlock(LeanPickle, Sequence[SingleAgentEpisode]):
             agent_id=self.agents.agent_ids[chunk] if self.agents else None,
             module_id=self.module_id if self.agents else None,
         )
-        if self.lookback and self.lookback.num_before[chunk]:  # copies: past and present lie in different arrays
+        if self.lookback and self.lookback.num_before[chunk]:  # copies, because past and present are separate arrays
             episode.join_lookback(self._past(chunk))
         if self.agents:
             episode.multi_agent_episode_id = self.agents.multi_agent_episode_ids[chunk]
         return episode
 
     def _past(self, chunk: int) -> dict[str, Column]:
-        """Return the steps before a chunk, zeros in columns that were made for the steps of the block alone."""
+        """Return the steps before a chunk, with zeros in columns that exist only for the steps of the block."""
         assert self.lookback is not None
         past, num_before = self.lookback.columns_before(chunk), (int(self.lookback.num_before[chunk]),)
         return {
@@ -250,21 +249,21 @@ class ColumnBlock(LeanPickle, Sequence[SingleAgentEpisode]):
         return self.offsets[:-1] + np.arange(len(self))
 
     def history(self, column: str, length: int) -> tuple[Column, npt.NDArray[np.bool_]]:
-        """Return what the agent had seen or done at each of the R + E observations.
+        """Return the observations or steps that precede each of the R + E observations.
 
         Args:
-            column: `obs`: up to the row's own observation; or a step column: the steps before that observation.
-            length: of the history; rows at a chunk's start reach into its lookback.
+            column: `obs` for observations up to the row's own; or a step column for the steps before that observation.
+            length: length of the history; rows at a chunk's start include its lookback.
 
         Returns:
-            (R + E, length, ...) values, oldest first, and (R + E, length) whether each lies within the episode and is
-            still to be seen; values are 0 where not.
+            Values (R + E, length, ...), oldest first, and a mask (R + E, length) of values that are visible and belong
+            to the episode. Other values are 0.
         """
         is_obs = column == OBS
         chunk = np.repeat(np.arange(len(self)), self.lengths + 1)
         local = np.arange(len(chunk)) - self.first_obs_rows[chunk]
         first = (self.first_obs_rows if is_obs else self.offsets[:-1])[chunk]
-        is_apart = np.zeros(len(chunk), np.bool_)  # observations with steps of their own before them
+        is_apart = np.zeros(len(chunk), np.bool_)  # observations with separate preceding steps
         if self.last_lookback is not None:
             is_apart = local == self.lengths[chunk]
             first += np.where(is_apart, local, 0)
@@ -300,12 +299,12 @@ class ColumnBlock(LeanPickle, Sequence[SingleAgentEpisode]):
 
 @dataclass(frozen=True)
 class Rollout(LeanPickle):
-    """What was sampled: a block for each module that acted, and the env steps that it took.
+    """Sampled experiences: a block for each module that acted, and the number of env steps.
 
     Attributes:
         skip_journal_records: value of `rllink.skip_journal_records` with which `resume` continues without this rollout;
             empty if it is not repeated.
-        whole: the blocks that `blocks` are parts of, for connectors that read other agents' rows; None: it is no part.
+        whole: the blocks before a split, for connectors that read other agents' rows; None if not split.
     """
 
     blocks: Mapping[str, ColumnBlock]
@@ -314,7 +313,7 @@ class Rollout(LeanPickle):
     whole: Mapping[str, ColumnBlock] | None = None
 
     def with_writable_rows(self) -> Rollout:
-        """Return the rollout with arrays that may be written to; arrays out of Ray's object store may not."""
+        """Return the rollout with writable arrays; arrays from Ray's object store may be read-only."""
         leaves = [leaf for block in self.blocks.values() for leaf in nested.leaves(block.columns)]
         if all(leaf.flags.writeable for leaf in leaves if isinstance(leaf, np.ndarray)):
             return self
@@ -330,7 +329,7 @@ def _writable(leaf: Any) -> Any:
 
 
 def concat_rollouts(rollouts: Sequence[Rollout]) -> Rollout:
-    """Return one rollout with the chunks of all, module by module; a single one is returned as it is."""
+    """Return one rollout with the chunks of all, by module; a single rollout is returned as it is."""
     if len(rollouts) == 1:
         return rollouts[0]
     modules = dict.fromkeys(module_id for rollout in rollouts for module_id in rollout.blocks)
@@ -388,7 +387,7 @@ def _concatenated_lookback(parts: Sequence[Lookback | None], lengths: Sequence[i
 
 
 class _ConcatenatedLookback(Lookback):
-    """Lookback of concatenated blocks: asks the one of the block that a chunk came from."""
+    """Lookback of concatenated blocks, read from the block that each chunk came from."""
 
     def __init__(self, parts: Sequence[Lookback | None], lengths: Sequence[int]) -> None:
         self._parts = parts
@@ -403,12 +402,12 @@ class _ConcatenatedLookback(Lookback):
     def columns_before(self, chunk: int) -> Mapping[str, Column]:
         part, local = _part_of(chunk, self._first_chunk)
         lookback = self._parts[part]
-        assert lookback is not None  # its chunks have nothing before them
+        assert lookback is not None  # only requested for chunks with steps before them
         return lookback.columns_before(local)
 
 
 class _ConcatenatedInfos:
-    """Infos of concatenated blocks: asks the ones of the block that a chunk came from."""
+    """Infos of concatenated blocks, read from the block that each chunk came from."""
 
     def __init__(self, parts: Sequence[InfoRows | None], lengths: Sequence[int]) -> None:
         self._parts = parts
@@ -421,13 +420,13 @@ class _ConcatenatedInfos:
 
 
 def _part_of(chunk: int, first_chunks: npt.NDArray[np.int64]) -> tuple[int, int]:
-    """Return the number of the block that a chunk is of, and the chunk's number in it."""
+    """Return the index of a chunk's block, and the chunk's index in it."""
     part = int(np.searchsorted(first_chunks, chunk, side="right")) - 1
     return part, chunk - int(first_chunks[part])
 
 
 def empty_block(leaves: Mapping[str, Any]) -> ColumnBlock:
-    """Return a block without episodes; `leaves` are columns of what tells dtype and shape of a row."""
+    """Return a block without episodes; `leaves` are columns that define dtype and shape of a row."""
     columns = {
         name: nested.map_leaves(lambda leaf: np.zeros((0, *leaf.shape), leaf.dtype), tree)
         for name, tree in leaves.items()
@@ -444,10 +443,10 @@ def row_ranges(starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) ->
 
 
 def block_from_episodes(episodes: Sequence[SingleAgentEpisode]) -> ColumnBlock:
-    """Return a column block with the rows of `episodes` (one copy a column); a block is returned as it is.
+    """Return a column block with the rows of `episodes`, with one copy per column; a block is returned as it is.
 
     Raises:
-        ValueError: there is no episode, or one has no step or not the same extra model outputs as the others.
+        ValueError: there are no episodes, one does not have a step, or their extra model outputs differ.
     """
     if isinstance(episodes, ColumnBlock):
         return episodes
@@ -455,7 +454,7 @@ def block_from_episodes(episodes: Sequence[SingleAgentEpisode]) -> ColumnBlock:
         raise ValueError("no episodes to make a column block of")
     for episode in episodes:
         if len(episode) == 0:
-            raise ValueError(f"episode {episode.id_} has no step; a column block holds chunks of at least one")
+            raise ValueError(f"episode {episode.id_} does not have a step; a column block holds chunks of at least one")
     extra = list(episodes[0].extra_model_outputs)
     for episode in episodes:
         if set(episode.extra_model_outputs) != set(extra):
@@ -481,5 +480,5 @@ def block_from_episodes(episodes: Sequence[SingleAgentEpisode]) -> ColumnBlock:
 
 
 def _columns_of(items: Any) -> Column:
-    """Return what a getter returned (a list of items, or columns already) as columns."""
+    """Return the result of a getter (a list of items, or columns already) as columns."""
     return nested.stack(items) if isinstance(items, list) else items

@@ -1,4 +1,4 @@
-"""One column of an episode, with some rows from before the episode's (or chunk's) timestep 0."""
+"""One column of an episode, with rows from before timestep 0 of the episode (or chunk)."""
 
 from __future__ import annotations
 
@@ -41,14 +41,13 @@ Indices = int | slice | Sequence[int] | Array | None
 class LookbackBuffer:
     """A column of `lookback + len(buffer)` rows; row 0 of the data is timestep `-lookback`.
 
-    List mode: `data` is a list of items. Numpy mode: `data` is an array, or nested dicts and tuples of
-    arrays, whose axis 0 are the rows (never copied by the constructor). Appending is O(1) amortised in both
-    modes.
+    List mode: `data` is a list of items. Numpy mode: `data` is an array, or nested dicts and tuples of arrays, with
+    rows along axis 0; the constructor never copies them. Appending takes O(1) amortised in both modes.
 
     Indices: 0 is timestep 0. A negative index counts from the end, and may reach into the lookback; with
-    `neg_index_as_lookback=True`, -1 is the last lookback row instead. A slice starts at timestep 0 if it does
-    not say where; without `fill` a slice is clipped to the data, as Python's are, while other indices raise
-    `IndexError`. With `fill` every position outside of the data, on either side, gives the fill value.
+    `neg_index_as_lookback=True`, -1 is the last lookback row instead. A slice without a start begins at timestep 0.
+    Without `fill` a slice is clipped to the data, like in Python, while other indices raise `IndexError`. With `fill`
+    every position outside of the data, on either side, gets the fill value.
     """
 
     __slots__ = ("_origin", "_storage", "data", "lookback", "space")
@@ -57,7 +56,7 @@ class LookbackBuffer:
         self.data: Any = [] if data is None else data
         self.lookback = lookback
         self.space = space
-        self._storage: Any = None  # (data, arrays with spare rows that data is a prefix of), once it has grown
+        self._storage: Any = None  # (data, arrays with spare rows that begin with data), once it has grown
         self._origin: Any = None  # (data, past, present): the columns that the rows of data were joined from
 
     @property
@@ -82,7 +81,7 @@ class LookbackBuffer:
         return iter(unstack(self.get()) if self.finalized else self.get())
 
     def __add__(self, other: LookbackBuffer) -> LookbackBuffer:
-        """Return a new buffer: this one's rows, then the other's without its lookback."""
+        """Return a new buffer with this buffer's rows, followed by the other's without its lookback."""
         joined = LookbackBuffer(take(self.data, slice(None)), self.lookback, self.space)
         joined.concat(other)
         return joined
@@ -110,8 +109,7 @@ class LookbackBuffer:
     # --- growing and shrinking --------------------------------------------------------------------
 
     def append(self, item: Any) -> None:
-        """Add one item at the end; in numpy mode `ValueError` if its structure or shape differs from a
-        row's."""
+        """Add one item; in numpy mode raise `ValueError` if its structure or shape differs from the rows'."""
         if isinstance(self.data, list):
             self.data.append(item)
         else:
@@ -127,8 +125,7 @@ class LookbackBuffer:
             self.append_rows(stack(items))
 
     def concat(self, other: LookbackBuffer) -> None:
-        """Add the other buffer's rows after its lookback; either may be in either mode, this one keeps its
-        own."""
+        """Add the other buffer's rows after its lookback; the modes may differ, and this buffer keeps its mode."""
         rows = other.get()
         if len(other) > 0:
             self.extend(unstack(rows) if other.finalized and not self.finalized else rows)
@@ -136,8 +133,8 @@ class LookbackBuffer:
     def join(self, past: Any) -> None:
         """Put columns (H, ...) of other arrays in front of the rows, as lookback (numpy mode).
 
-        `set` writes into both, but the joined rows are a copy. So the arrays that getters return are read-only: numpy
-        raises `ValueError` where one writes into them, instead of losing what was written.
+        `set` writes into both, but the joined rows are a copy. So getters return read-only arrays: numpy raises
+        `ValueError` on a write, which would otherwise be lost.
         """
         joined = concatenate((past, self.data))
         map_leaves(lambda leaf: leaf.setflags(write=False), joined)
@@ -145,7 +142,7 @@ class LookbackBuffer:
         self.data, self.lookback = joined, row_count(past)
 
     def pop(self, index: int = -1) -> Any:
-        """Remove and return one item; a row of the lookback shortens the lookback. `IndexError` outside."""
+        """Remove and return one item; a lookback row shortens the lookback. Raises `IndexError` outside."""
         position = self._inside(index, False)
         item = self._item(position)
         if isinstance(self.data, list):
@@ -162,12 +159,11 @@ class LookbackBuffer:
         self.data = take(self.data, slice(rows))
 
     def finalize(self) -> None:
-        """Turn the list of items into columns; nothing to do in numpy mode. Raises as `nested.stack` does."""
+        """Turn the list of items into columns; does nothing in numpy mode. Raises the errors of `nested.stack`."""
         self.data = self.to_columns()
 
     def to_columns(self) -> Any:
-        """Return the rows, lookback included, as columns. Without rows: of the space's structure, else float32
-        (0,)."""
+        """Return the rows, lookback included, as columns. Without rows: with the space's structure, or float32 (0,)."""
         if not isinstance(self.data, list):
             return self.data
         if self.data:
@@ -179,7 +175,7 @@ class LookbackBuffer:
     def has_room_for(self, item: Any) -> bool:
         """Return whether, in numpy mode, `append_fitting` may be used for `item`.
 
-        True for a flat column with spare rows, if the item is one of its rows already or a Python number of its kind.
+        True for a flat column with spare rows, if the item is already one of its rows or a Python number of its kind.
         """
         data, storage = self.data, self._storage
         if storage is None or storage[0] is not data or type(data) is not np.ndarray or len(storage[1]) == len(data):
@@ -194,14 +190,14 @@ class LookbackBuffer:
         return kind is data.dtype.type or (kind is float and data.dtype.kind == "f")
 
     def append_fitting(self, item: Any) -> None:
-        """Add an item that `has_room_for`."""
+        """Add an item for which `has_room_for` returned True."""
         count, storage = len(self.data), self._storage[1]
         storage[count] = item
         self.data = storage[: count + 1]
         self._storage = (self.data, storage)
 
     def as_row(self, item: Any) -> Any:
-        """Return columns of one row that can be appended in numpy mode; Python numbers adopt the column's dtype."""
+        """Return columns of one row that can be appended in numpy mode; Python numbers get the column's dtype."""
         if self.len_incl_lookback() == 0:
             return self._first_row(item)
         rows = map_leaves(_row_like, self.data, item)
@@ -209,7 +205,7 @@ class LookbackBuffer:
         return rows
 
     def _first_row(self, item: Any) -> Any:
-        """Empty columns keep their dtypes only if the first item is of the same structure, shape and kind."""
+        """Empty columns keep their dtypes only if the first item has the same structure, shape and kind."""
         natural = stack([item])
         try:
             rows = map_leaves(_row_like, self.data, item)
@@ -252,19 +248,26 @@ class LookbackBuffer:
         fill: Any = None,
         one_hot_discrete: bool = False,
     ) -> Any:
-        """Return the item at an int; the items at a list or slice; everything from timestep 0 for None.
+        """Return the item at an int, the items at a list or slice, or everything from timestep 0 for None.
 
-        Several items are a list in list mode and columns in numpy mode (views for a slice that needs no
-        fill). `fill`: a number, or a whole item; numbers are spread over all leaves of a nested item.
-        `one_hot_discrete` encodes the space's Discrete and MultiDiscrete leaves (float32); filled rows of
-        these are then vectors of `fill`. Raises `IndexError` outside without `fill`, `TypeError` for other
-        index types, `ValueError` for a fill value that the column cannot hold, or one-hot encoding without a
-        space.
+        Several items are a list in list mode and columns in numpy mode (views for a slice that does not need `fill`).
+
+        Args:
+            indices: see the class.
+            neg_index_as_lookback: see the class.
+            fill: a number, which is used for all leaves of a nested item, or an item.
+            one_hot_discrete: whether to encode the space's Discrete and MultiDiscrete leaves (float32); filled rows of
+                these are then vectors of `fill`.
+
+        Raises:
+            IndexError: an index is outside of the data, without `fill`.
+            TypeError: another type of index.
+            ValueError: the column cannot hold the fill value, or one-hot encoding does not have a space.
         """
         return self._get(indices, neg_index_as_lookback, fill, one_hot_discrete)
 
     def _get(self, indices: Indices, neg: bool = False, fill: Any = None, one_hot_discrete: bool = False) -> Any:
-        """Do as `get` does; arguments by position take less time than by name."""
+        """Implement `get`; positional arguments take less time."""
         data, lookback = self.data, self.lookback
         if not one_hot_discrete and (type(data) is list or type(data) is np.ndarray):
             if indices is None:
@@ -281,13 +284,13 @@ class LookbackBuffer:
                         return data[[i if i < 0 else i + lookback for i in indices]]
                     return [data[i if i < 0 else i + lookback] for i in indices]
                 except (IndexError, TypeError):
-                    pass  # `_get_many` fills it, or says what is wrong
+                    pass  # `_get_many` fills it, or raises the error
         return self._get_any(indices, neg, fill, one_hot_discrete)
 
     def _get_any(self, indices: Indices, neg: bool, fill: Any, one_hot_discrete: bool) -> Any:
-        """Do as `get` does, also for nested data, encoded items and items that do not exist."""
+        """Implement `get` also for nested data, encoded items and missing items."""
         if one_hot_discrete and self.space is None:
-            raise ValueError("one_hot_discrete=True needs the space of the data; give it to the constructor")
+            raise ValueError("one_hot_discrete=True needs the space of the data; pass it to the constructor")
         if indices is None:
             indices = slice(None)
         if isinstance(indices, slice):
@@ -332,8 +335,7 @@ class LookbackBuffer:
         return self._encoded(take(self.data, np.array(positions, np.intp)), one_hot_discrete)
 
     def _padded(self, start: int, stop: int, fill: Any, one_hot_discrete: bool) -> Any:
-        """Return the rows `start` to `stop` of flat data, of which some do not exist; `_gather` for a contiguous
-        range."""
+        """Return the rows `start` to `stop` of flat data, some of which are missing; a contiguous `_gather`."""
         known = self.data[start:stop] if start >= 0 else self.data[: max(stop, 0)]
         if one_hot_discrete:
             known = self._encoded(known, one_hot_discrete)
@@ -360,7 +362,7 @@ class LookbackBuffer:
         return columns if inside.all() else _spread(columns, inside, fill)
 
     def _filled_items(self, count: int, fill: Any, one_hot_discrete: bool) -> list[Any]:
-        """Return `count` fill values that share no array."""
+        """Return `count` fill values that do not share arrays."""
         if not count:
             return []
         template = self.data[0] if self.data else None
@@ -382,7 +384,7 @@ class LookbackBuffer:
         return [one_hot(self.space, item) for item in rows] if isinstance(rows, list) else one_hot(self.space, rows)
 
     def _filled_item(self, fill: Any, one_hot_discrete: bool) -> Any:
-        """Return what stands for a missing item in list mode: shaped like a known item, else like the space's."""
+        """Return the fill value of a missing item in list mode: shaped like a known item, or like the space's."""
         template = self.data[0] if self.data else None
         if self.space is not None and (one_hot_discrete or not self.data):
             template = blank_item(self.space)
@@ -396,12 +398,18 @@ class LookbackBuffer:
     # --- writing ----------------------------------------------------------------------------------
 
     def set(self, new_data: Any, *, at_indices: Indices = None, neg_index_as_lookback: bool = False) -> None:
-        """Replace rows in place; in numpy mode this writes into the very arrays that were given.
+        """Replace rows in place; in numpy mode this writes into the original arrays.
 
-        `new_data` is one item for an int, else a list of items (or columns) with exactly as many rows as
-        `at_indices` names. Never changes the length. Raises `IndexError` outside, `ValueError` for another
-        number of rows, structure or shape, or values that the column's dtype cannot hold; then nothing is
-        written.
+        The length never changes.
+
+        Args:
+            new_data: one item for an int, otherwise a list of items (or columns) with one row for each of `at_indices`.
+            at_indices, neg_index_as_lookback: see the class.
+
+        Raises:
+            IndexError: an index is outside of the data.
+            ValueError: number of rows, structure or shape differ, or the column's dtype cannot hold the values; nothing
+                is written then.
         """
         if at_indices is None:
             at_indices = slice(None)
@@ -427,7 +435,7 @@ class LookbackBuffer:
             raise TypeError(f"set: expected a list of {count} items, got {type(new_data).__name__}")
         items = unstack(new_data) if isinstance(new_data, (dict, np.ndarray)) else list(new_data)
         if len(items) != count:
-            raise ValueError(f"set: {count} rows are to be replaced, got {len(items)} items; the length is fixed")
+            raise ValueError(f"set: expected {count} items, one for each row, got {len(items)}; the length is fixed")
         return items
 
     def _write(self, where: Any, values: Any) -> None:
@@ -483,7 +491,7 @@ class LookbackBuffer:
         if not 0 <= position < self.len_incl_lookback():
             raise IndexError(
                 f"index {index} is outside of the buffer: {len(self)} rows from timestep 0 on, "
-                f"{self.lookback} lookback rows; give fill= to get a value there"
+                f"{self.lookback} lookback rows; pass fill= to get a value there"
             )
 
     def _slice_positions(self, slice_: slice, neg: bool, *, clip: bool) -> range:
@@ -499,7 +507,7 @@ class LookbackBuffer:
         return range(start, stop, step)
 
     def _slice_bounds(self, slice_: slice, neg: bool, rows: int, first: int, last: int) -> tuple[int, int]:
-        """Return positions of start and stop, `first` and `last` where the slice does not say."""
+        """Return positions of start and stop; missing bounds are `first` and `last`."""
         start, stop, lookback = slice_.start, slice_.stop, self.lookback
         if start is None:
             start = first
@@ -546,7 +554,7 @@ class LookbackBuffer:
 
 
 class InfoBuffer(LookbackBuffer):
-    """The infos of an episode: any Python objects, always a list, filled with the fill value as it is."""
+    """The infos of an episode: any Python objects, always a list, filled with the unchanged fill value."""
 
     __slots__ = ()
 
@@ -561,19 +569,18 @@ class InfoBuffer(LookbackBuffer):
 
 
 def _joined_arrays(items: list[Any]) -> Array | None:
-    """Return items that are arrays of numbers, all of one shape, as a column: what `stack` gives, in a third of its
-    time.
+    """Return arrays of numbers with equal shapes as a column, or None for other items.
 
-    None for any others.
+    Equals the result of `stack`, in a third of its time.
     """
     first = items[0]
     if type(first) is not np.ndarray or not first.ndim:
         return None
     try:
         rows = np.concatenate(items)
-        same_length = len(set(map(len, items))) == 1  # all other axes are as long, or they could not be joined
+        same_length = len(set(map(len, items))) == 1  # all other axes are equal, or they could not be joined
     except (TypeError, ValueError):
-        return None  # `stack` says why
+        return None  # `stack` raises the error
     return rows.reshape(len(items), *first.shape) if same_length and rows.dtype.kind in "biufc" else None
 
 
@@ -598,7 +605,7 @@ def _check_row_shape(column: Array, rows: Array) -> None:
 
 
 def _grown(column: Array, spare: Array | None, rows: Array) -> Array:
-    """Return an array that begins with `column` and then `rows`: `spare` itself where it has room."""
+    """Return an array with the rows of `column` and `rows`: `spare` itself if it has enough spare rows."""
     used, count = len(column), len(column) + len(rows)
     dtype = column.dtype if column.dtype == rows.dtype else np.result_type(column.dtype, rows.dtype)
     if spare is None or len(spare) < count or spare.dtype != dtype:
@@ -618,7 +625,7 @@ def _fitting(column: Array, where: Any, new: Any) -> Array:
 
 
 def _spread(columns: Any, inside: Array, fill: Any) -> Any:
-    """Return `columns` at the True places of `inside`, `fill` at the others."""
+    """Return `columns` at the True positions of `inside`, `fill` at the others."""
 
     def spread(column: Array, value: Any) -> Array:
         filled = full((len(inside), *column.shape[1:]), value, column.dtype)
@@ -630,7 +637,7 @@ def _spread(columns: Any, inside: Array, fill: Any) -> Any:
 
 
 def _spread_fill(template: Any, fill: Any) -> Any:
-    """Return `fill` with the structure of `template`; a plain value stands for every leaf."""
+    """Return `fill` with the structure of `template`; a plain value is used for every leaf."""
     return fill if isinstance(fill, (dict, tuple)) else map_leaves(lambda leaf: fill, template)
 
 

@@ -59,7 +59,7 @@ Slice = slice  # the class has a method of this name
 
 
 def map_to_default_module(agent_id: AgentID, episode: Any) -> str:
-    """Let one module play all agents."""
+    """Map all agents to one module."""
     return DEFAULT_MODULE_ID
 
 
@@ -67,25 +67,25 @@ class MultiAgentEpisode:
     """An episode of several agents, or a chunk of one: T = `len(episode)` env steps after H of lookback.
 
     `agent_episodes` has one `SingleAgentEpisode` for each agent that has been observed. Change the data of these
-    episodes, not the dict. Agents come, skip env steps, and leave; `env_t_to_agent_t` has the env steps at which each
-    of them was observed. An env step gives each agent one of:
+    episodes, not the dict. Agents may join, skip env steps, and leave; `env_t_to_agent_t` has the env steps at which
+    each of them was observed. In an env step, each agent has one of:
 
     * an action and the observation after it: a complete step of the agent;
     * an action only: it *hangs*, with its extra model outputs, until the agent's next observation completes the
       step; all rewards until then (also before the action) add up to that step's reward;
-    * an observation only: completes the hanging action, or is the agent's first one;
-    * a reward only: it waits for the agent's next complete step. Rewards before an agent's first observation, and
-      after it with no action to follow, are in no step: only `get_return(include_hanging_rewards=True)` has them;
-    * an end. Terminated with a hanging action and without a final observation, the newest observation is repeated
-      as the final one, which nothing is learned from. Truncated, that is an error: the value of the final
+    * an observation only: it completes the hanging action, or is the agent's first one;
+    * a reward only: it is added to the agent's next complete step. Rewards before an agent's first observation, and
+      rewards without a later action, are not in any step: only `get_return(include_hanging_rewards=True)` has them;
+    * an end. If an agent terminates with a hanging action and without a final observation, its newest observation is
+      repeated as the final one, which learners ignore. If it is truncated, that is an error: the value of the final
       observation is needed.
 
-    An agent's flags are its own; `__all__` ends the agents without a flag. The episode is terminated if the
-    environment said so for `__all__` or if every agent terminated; it is truncated if the environment said so, or
-    if every agent ended and at least one of them did not terminate.
+    Flags of single agents take precedence; `__all__` ends the agents without a flag. The episode is terminated if
+    `__all__` was, or if every agent terminated. It is truncated if `__all__` was, or if every agent ended and at least
+    one of them did not terminate.
 
-    A chunk from `cut()` takes along what hangs, and remembers who has ended: an agent that ended at or before
-    `env_t_started` is not in it.
+    A chunk from `cut()` includes hanging actions and rewards, and remembers who has ended: an agent that ended at or
+    before `env_t_started` is not in it.
 
     Getters share their arguments:
 
@@ -93,14 +93,14 @@ class MultiAgentEpisode:
       a negative index counts from the end or, with `neg_index_as_lookback`, from env step 0 back into the
       lookback; -1 is the newest observation, but the newest *complete or begun* step for all other fields.
     * `agent_ids`: one id or several; None: all agents of this chunk. Unknown ids are ignored.
-    * `env_steps=True`: indices are env steps; an action, reward or extra output is found at the env step of
-      the observation it answers. What an agent has begun but not completed is found there too: its hanging
-      action, and the rewards so far. An agent without a value at one env step is left out of an int's result,
-      and has fewer rows in a list of many. `env_steps=False`: each agent's own steps, hanging action last.
-    * `fill`: the value at every env step (or own step) where an agent has none, inside or outside of the range.
+    * `env_steps=True`: indices are env steps; an action, reward or extra output is at the env step of the
+      observation that was acted on, also for begun steps: a hanging action, and the rewards so far. An agent
+      without a value at one env step is left out of an int's result, and has fewer rows in a list of many.
+      `env_steps=False`: indices are each agent's steps, with the hanging action last.
+    * `fill`: the value at every env step (or agent step) without data, inside or outside of the range.
     * `return_list=True` (env steps only): a list with one dict per env step, also for an int.
 
-    The result is a dict by agent id: an item for an int, else a list of items or (numpy mode) columns; agents
+    The result is a dict by agent id: an item for an int, otherwise a list of items or (numpy mode) columns. Agents
     without any row are left out. Getters raise `IndexError` for an int or list index outside without `fill`, and
     the errors of `LookbackBuffer.get`.
     """
@@ -133,8 +133,8 @@ class MultiAgentEpisode:
         self.env_t_started, self.env_t, self._len_lookback_buffer = env_t_started, env_t, lookback
         self.agent_episodes: dict[AgentID, SingleAgentEpisode] = {}
         self._tracks: dict[AgentID, AgentTrack] = {}  # around the episodes of `agent_episodes`
-        self._ended_agents: dict[AgentID, tuple[bool, bool]] = {}  # before this chunk: terminated, truncated
-        self._hanging_rewards_begin: dict[AgentID, Any] = {}  # given before the first observation: part of no step
+        self._ended_agents: dict[AgentID, tuple[bool, bool]] = {}  # ended before this chunk: terminated, truncated
+        self._hanging_rewards_begin: dict[AgentID, Any] = {}  # before the first observation: not part of any step
         self.observation_space: dict[AgentID, Space[Any]] = {}
         self.action_space: dict[AgentID, Space[Any]] = {}
         self.agent_to_module_mapping_fn: ModuleMapping = map_to_default_module
@@ -166,24 +166,23 @@ class MultiAgentEpisode:
     ) -> None:
         """Make an empty episode, or one with a history: one dict by agent id for each env step.
 
-        The history is added step by step as `add_env_step` does it; `observations` (and `infos`) have one dict
-        more than `actions`, `rewards` and `extra_model_outputs`. `terminateds` and `truncateds` belong to its
-        last step.
+        The history is added with `add_env_step`, step by step. `observations` (and `infos`) have one dict more than
+        `actions`, `rewards` and `extra_model_outputs`. `terminateds` and `truncateds` belong to its last step.
 
         Args:
             id_: default: a new UUID's hex digits.
-            observation_space, action_space: the agents' spaces, by agent id (a `gymnasium.spaces.Dict` will do).
+            observation_space, action_space: the agents' spaces, by agent id (or a `gymnasium.spaces.Dict`).
             env_t_started: env step after the lookback; default 0.
-            agent_t_started: each agent's own time step there; default 0.
-            len_lookback_buffer: how many of the given env steps are lookback (capped to what is given); "auto":
-                all, so that the episode's length is 0.
-            agent_episode_ids: ids of the agents' own episodes; default: new UUIDs.
-            agent_module_ids: modules of agents, which `agent_to_module_mapping_fn` is then not asked for.
-            agent_to_module_mapping_fn: module id from an agent id and this episode, asked once for each agent;
+            agent_t_started: each agent's time step there; default 0.
+            len_lookback_buffer: number of the given env steps that are lookback (at most all of them); "auto": all, so
+                that the episode's length is 0.
+            agent_episode_ids: ids of the agents' episodes; default: new UUIDs.
+            agent_module_ids: modules of agents for which `agent_to_module_mapping_fn` is not called.
+            agent_to_module_mapping_fn: module id from an agent id and this episode, called once for each agent;
                 default: "default_policy".
 
         Raises:
-            ValueError: the history's lengths do not fit together, or what `add_env_step` raises.
+            ValueError: the history's lengths do not fit together, or `add_env_step` raises it.
         """
         self._init_fields(uuid.uuid4().hex if id_ is None else id_, env_t_started or 0, env_t_started or 0, 0)
         self.observation_space, self.action_space = dict(observation_space or {}), dict(action_space or {})
@@ -247,19 +246,18 @@ class MultiAgentEpisode:
         hanging_rewards: Mapping[AgentID, float] | None = None,
         carried_rewards: Mapping[AgentID, float] | None = None,
     ) -> MultiAgentEpisode:
-        """Return the episode directly around the agents' ones, whose data are not copied: for views of column blocks.
+        """Return the episode around the agents' episodes without copying their data, for views of column blocks.
 
-        The agent episodes become this episode's: their unset `agent_id` and `multi_agent_episode_id` are set, and
-        the flags of agents that are true in `terminateds` or `truncateds`. The episode's flags are the flags of
-        `__all__`.
+        The agent episodes become part of this episode: unset `agent_id` and `multi_agent_episode_id` are set, and flags
+        that are true in `terminateds` or `truncateds`. The episode's flags are the flags of `__all__`.
 
         Args:
             env_t_of_obs: ascending env step of each of the agent's observations, its lookback rows included.
             len_lookback_buffer: env steps of lookback; default: back to the earliest lookback row of any agent.
-            hanging_actions: of agents that have acted since their last observation, with their
+            hanging_actions: actions of agents that have acted since their last observation, with their
                 `hanging_extra_model_outputs`.
-            hanging_rewards: given to agents since their last complete step.
-            carried_rewards: the part of `hanging_rewards` at `env_t_started` (what the chunk before counts).
+            hanging_rewards: rewards of agents since their last complete step.
+            carried_rewards: the part of `hanging_rewards` at `env_t_started`, which the previous chunk counts.
 
         Raises:
             ValueError: number of rows or last env step do not fit; `validate()` checks everything.
@@ -291,7 +289,7 @@ class MultiAgentEpisode:
     # --- collecting -------------------------------------------------------------------------------
 
     def add_env_reset(self, *, observations: Mapping[AgentID, Any], infos: Mapping[AgentID, Any] | None = None) -> None:
-        """Add the first observations, of the agents that have one, and their infos; `ValueError` if already reset."""
+        """Add the first observations and infos of some agents; raises `ValueError` if already reset."""
         if self._is_reset:
             raise ValueError(f"add_env_reset: episode {self.id_} is already reset (env_t={self.env_t}); make a new one")
         self._is_reset = True
@@ -310,22 +308,24 @@ class MultiAgentEpisode:
         truncateds: Mapping[AgentID, Any] | None = None,
         extra_model_outputs: Mapping[AgentID, dict[str, Any]] | None = None,
     ) -> None:
-        """Add one env step: what agents did, and what they got for it; each dict has some of the agents.
+        """Add one env step; each dict has some of the agents.
 
         A key that is there counts, whatever its value. Infos belong to observations: infos of agents without one
         are dropped. Flags of agents that were never observed are ignored.
 
         Raises:
-            ValueError: before a reset or after the end; or naming agent and env step, with nothing added: data for
-                an agent that has ended; an action before its first observation or on top of a hanging one; an
-                observation without an action since the last; action and observation without a reward; extra
-                model outputs without an action or with other keys than before; truncation of a hanging action
-                without a final observation; in numpy mode an item of another shape.
+            ValueError: the episode is not reset or has ended. Or, naming agent and env step, with nothing added: data
+                for an agent that has ended; an action before its first observation or on top of a hanging one; an
+                observation without an action since the last; action and observation without a reward; extra model
+                outputs without an action or with other keys than before; truncation of a hanging action without a final
+                observation; in numpy mode an item of another shape.
         """
         if self.is_terminated or self.is_truncated:
             raise ValueError(f"add_env_step: episode {self.id_} is done (env_t={self.env_t}); make a new episode")
         if not self._is_reset:
-            raise ValueError(f"add_env_step: episode {self.id_} has no observation; call add_env_reset() first")
+            raise ValueError(
+                f"add_env_step: episode {self.id_} does not have an observation; call add_env_reset() first"
+            )
         extra = extra_model_outputs or {}
         step = MultiAgentStep(observations, actions, rewards, infos or {}, terminateds or {}, truncateds or {}, extra)
         self.env_t += 1
@@ -358,7 +358,7 @@ class MultiAgentEpisode:
             elif agent_id in self._ended_agents:
                 problem = step.problem_after_end(agent_id)
             elif agent_id in step.actions:
-                problem = "acted, but has had no observation to act on; expected: actions after the first observation"
+                problem = "acted without an observation to act on; expected actions after the first observation"
             if problem is not None:
                 at = f"env step {self.env_t} of episode {self.id_}"
                 raise ValueError(f"add_env_step: agent {agent_id!r} {problem} ({at})")
@@ -393,7 +393,7 @@ class MultiAgentEpisode:
         self.is_truncated = bool(step.truncateds.get(ALL)) or (all_ended and not all_terminated)
 
     def to_numpy(self) -> MultiAgentEpisode:
-        """Turn every agent's data but infos into columns, in place, and return the episode itself; what hangs stays.
+        """Turn all agents' data except infos and hanging values into columns, in place; return the episode itself.
 
         Raises `ValueError` or `TypeError`, naming the agent, if a field's items cannot be stacked.
         """
@@ -407,12 +407,12 @@ class MultiAgentEpisode:
     # --- chunks -----------------------------------------------------------------------------------
 
     def cut(self, len_lookback_buffer: int = 0) -> Self:
-        """Return the chunk that continues this episode: length 0, starting at `env_t`, with the agents still there.
+        """Return the chunk that continues this episode: length 0, starting at `env_t`, without agents that have ended.
 
-        Each agent has its newest observation, even if that is older than the lookback, and copies of its data of the
-        last `len_lookback_buffer` env steps, as far as there are. What hangs, hangs in the new chunk too; its
-        rewards are counted by `get_return(include_hanging_rewards=True)` of this one. Raises `ValueError` if the
-        episode is done or not reset.
+        Each agent has its newest observation, even if that is older than the lookback, and copies of its data of up to
+        `len_lookback_buffer` env steps. Hanging actions and rewards also hang in the new chunk; their rewards are
+        counted by `get_return(include_hanging_rewards=True)` of this one. Raises `ValueError` if the episode is done or
+        not reset.
         """
         if self.is_done or not self._is_reset:
             state = "is done; there is nothing to continue" if self.is_done else "is not reset"
@@ -432,14 +432,14 @@ class MultiAgentEpisode:
         """Return the env steps from `slice_.start` up to `slice_.stop` as an episode, with the observations after them.
 
         Negative values count from the end; the range is clipped to the env steps 0 to T. An agent's step belongs to
-        the slice with the observation it answers: if the slice ends before that step does, the action and the entire
-        reward hang. An agent is in the slice if it is observed in it, and did not end at its start. An agent that
-        waits at the end of the episode is in the slice that continues from there; an agent that waits at its start,
-        observed in the lookback only, is in the slice from env step 0.
+        the slice with the observation that was acted on: if the slice ends before that step does, the action and the
+        entire reward hang. An agent is in the slice if it is observed in it, and did not end at its start. An agent
+        that waits at the end of the episode is in the slice that continues from there; an agent that waits at its
+        start, observed only in the lookback, is in the slice from env step 0.
 
-        The lookback has `len_lookback_buffer` env steps (default: as many as this episode's), as far as there are;
-        it has the agents of the slice only. Done flags are kept only if the slice reaches the last env step (an
-        agent's: its last observation). Numpy mode: views, not copies. Raises `ValueError` for a step other than 1.
+        The lookback has up to `len_lookback_buffer` env steps (default: the same as this episode's), and only agents of
+        the slice. Done flags are kept only if the slice reaches the last env step (an agent's: its last observation).
+        Numpy mode: views, not copies. Raises `ValueError` for a step other than 1.
         """
         start, stop = slice_bounds(slice_, len(self))
         known = self._len_lookback_buffer
@@ -459,7 +459,7 @@ class MultiAgentEpisode:
         return chunk
 
     def _chunk(self, env_t_started: int, env_t: int, lookback: int) -> Self:
-        """Return an episode without agents, not done, that is a part of this one."""
+        """Return an empty, unfinished episode for a part of this one."""
         chunk = type(self).__new__(type(self))
         chunk._init_fields(self.id_, env_t_started, env_t, lookback)
         chunk._is_reset = self._is_reset
@@ -472,8 +472,8 @@ class MultiAgentEpisode:
     def concat_episode(self, other: MultiAgentEpisode) -> None:
         """Append `other`, the chunk that follows this one, without its lookback and its agents' first observations.
 
-        Raises `ValueError` if `other` has another `id_`, does not start at `env_t`, lacks an agent that is still
-        there or continues one that has ended, or if the agents' chunks do not fit; or if this one is done.
+        Raises `ValueError` if `other` has another `id_`, does not start at `env_t`, lacks an agent that has not ended
+        or continues one that has ended; if the agents' chunks do not fit; or if this one is done.
         """
         problem = self._problem_with_successor(other)
         if problem is not None:
@@ -506,7 +506,7 @@ class MultiAgentEpisode:
         for agent_id, episode in self.agent_episodes.items():
             theirs = other.agent_episodes.get(agent_id)
             if episode.is_done and theirs is not None:
-                return f"agent {agent_id!r} has ended (t={episode.t}), but goes on in it"
+                return f"agent {agent_id!r} has ended (t={episode.t}), but continues in it"
             if not episode.is_done and theirs is None:
                 return f"agent {agent_id!r} has not ended (t={episode.t}), but is not in it"
             if theirs is not None:
@@ -549,7 +549,7 @@ class MultiAgentEpisode:
         fill: Any = None,
         return_list: bool = False,
     ) -> AgentDict | list[AgentDict]:
-        """Return infos by agent; they belong to the observations they came with."""
+        """Return infos by agent; an info belongs to the observation it came with."""
         query = Query(INFOS, indices, neg_index_as_lookback, fill)
         return self._get(query, agent_ids, env_steps, return_list)
 
@@ -595,7 +595,7 @@ class MultiAgentEpisode:
     ) -> AgentDict | list[AgentDict]:
         """Return outputs named `key` by agent; without `key` each agent's value is a dict of all its outputs.
 
-        Agents whose module has no such output are left out; `ValueError` if no agent has it but some have others.
+        Agents without this output are left out; raises `ValueError` if no agent has it but some have others.
         """
         known = self._extra_keys()
         if key is not None and known and key not in known:
@@ -642,7 +642,7 @@ class MultiAgentEpisode:
     def set_observations(
         self, *, new_data: Mapping[AgentID, Any], at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Replace observations; `new_data` by agent, indices are each agent's own steps. `KeyError`: no such agent."""
+        """Replace observations; `new_data` is by agent, indices are agent steps. `KeyError` for unknown agents."""
         self._set("observations", new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
     def set_actions(
@@ -680,12 +680,11 @@ class MultiAgentEpisode:
     # --- lengths, returns, agents ------------------------------------------------------------------
 
     def __len__(self) -> int:
-        """Return the env steps of this chunk, without its lookback."""
+        """Return the number of env steps of this chunk, without its lookback."""
         return self.env_t - self.env_t_started
 
     def module_for(self, agent_id: AgentID) -> str:
-        """Return the module that plays the agent; asks `agent_to_module_mapping_fn` once for each agent of an
-        episode."""
+        """Return the module of the agent; `agent_to_module_mapping_fn` is called once for each agent of an episode."""
         if agent_id not in self._agent_to_module_mapping:
             self._agent_to_module_mapping[agent_id] = self.agent_to_module_mapping_fn(agent_id, self)
         return self._agent_to_module_mapping[agent_id]
@@ -701,18 +700,18 @@ class MultiAgentEpisode:
         return {**flags, ALL: self.is_truncated}
 
     def get_agents_that_stepped(self) -> set[AgentID]:
-        """Return the agents with an observation at the newest env step, also if they ended there."""
+        """Return the agents with an observation at the newest env step, including agents that ended there."""
         return {agent_id for agent_id, track in self._tracks.items() if track.env_t[-1] == self.env_t}
 
     def get_agents_to_act(self) -> set[AgentID]:
-        """Return the agents that the next env step needs an action of: observed at the newest one, and not ended."""
+        """Return the agents that have to act in the next env step: observed at the newest one, and not ended."""
         return {a for a in self.get_agents_that_stepped() if not self.agent_episodes[a].is_done}
 
     def get_return(self, include_hanging_rewards: bool = False) -> float:
         """Return the sum of all agents' rewards (float64, undiscounted) in their complete steps of this chunk.
 
-        With `include_hanging_rewards`: exactly the rewards that were given in this chunk's env steps, so that the
-        sum over the chunks of an episode has each of them once.
+        With `include_hanging_rewards`: exactly the rewards in this chunk's env steps, so that each reward is counted
+        once in the sum over the chunks of an episode.
         """
         total = sum((episode.get_return() for episode in self.agent_episodes.values()), 0.0)
         if not include_hanging_rewards:
@@ -742,17 +741,17 @@ class MultiAgentEpisode:
 
     @property
     def agent_episode_ids(self) -> dict[AgentID, str]:
-        """The ids of the agents' own episodes."""
+        """The ids of the agents' episodes."""
         return {agent_id: episode.id_ for agent_id, episode in self.agent_episodes.items()}
 
     @property
     def agent_t_started(self) -> dict[AgentID, int]:
-        """Each agent's own time step at its first observation of this chunk."""
+        """Each agent's time step at its first observation of this chunk."""
         return {agent_id: episode.t_started for agent_id, episode in self.agent_episodes.items()}
 
     @property
     def env_t_to_agent_t(self) -> dict[AgentID, LookbackBuffer]:
-        """For each agent, its own time step at each env step (H of lookback, then 0 to T), "S" if it has none.
+        """For each agent, its time step at each env step (H of lookback, then 0 to T), or "S" if it was skipped.
 
         Computed at each access.
         """
@@ -768,7 +767,7 @@ class MultiAgentEpisode:
 
     @property
     def custom_data(self) -> dict[Any, Any]:
-        """A dict for whatever callbacks and connectors want to remember; chunks and slices get a shallow copy."""
+        """A dict for values that callbacks and connectors remember; chunks and slices get a shallow copy."""
         if self._custom_data is None:
             self._custom_data = {}
         return self._custom_data
@@ -794,7 +793,7 @@ class MultiAgentEpisode:
         return f"MultiAgentEpisode(id_={self.id_!r}, len={len(self)}, env_t={span}, agents={agents!r:.120}, {done})"
 
     def print(self) -> None:
-        """Print a line of env steps and one line per agent with an x at each env step with an observation."""
+        """Print one line of env steps, and one line per agent with an x at each env step with an observation."""
         first = self.env_t_started - self._len_lookback_buffer
         heads = [str(env_t) for env_t in range(first, self.env_t + 1)]
         width = max(len("env_t"), *(len(str(agent_id)) for agent_id in self.agent_episodes), 0)
@@ -828,7 +827,7 @@ class MultiAgentEpisode:
     def get_state(self) -> dict[str, Any]:
         """Return the state of the episode without its function, as plain types like `SingleAgentEpisode.get_state`.
 
-        Raises `TypeError` naming the place of a value that has no plain form.
+        Raises `TypeError` naming a value without a plain form.
         """
         return {
             "id_": self.id_,
@@ -851,9 +850,9 @@ class MultiAgentEpisode:
 
     @staticmethod
     def from_state(state: Any, agent_to_module_mapping_fn: ModuleMapping | None = None) -> MultiAgentEpisode:
-        """Invert `get_state`; the function is asked for the modules of agents that were not there yet.
+        """Invert `get_state`; the function is called for the modules of agents that were not there yet.
 
-        Raises `StateError` (a `ValueError`) for anything that is wrong with the state.
+        Raises `StateError` (a `ValueError`) for any fault in the state.
         """
         check_keys(state, _STATE_KEYS)
         id_ = read_key(state, "id_", (str,), "episode")
@@ -895,7 +894,7 @@ def _history(
     rewards: Sequence[Any],
     extra_model_outputs: Sequence[Any] | None,
 ) -> list[tuple[Any, ...]]:
-    """Return the arguments of each env step after the reset; `ValueError` if the lengths do not fit together."""
+    """Return the arguments of each env step after the reset; raises `ValueError` if the lengths do not fit together."""
     steps = max(len(observations) - 1, 0)
     extra = extra_model_outputs or [{}] * steps
     for name, items in {"actions": actions, "rewards": rewards, "extra_model_outputs": extra}.items():

@@ -19,7 +19,7 @@ from runner.episodes.spaces import one_hot
 AgentDict = dict[AgentID, Any]
 
 _NOTHING: Any = object()
-_MISSING = 2**62  # a row that no buffer has
+_MISSING = 2**62  # a row beyond any buffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,10 @@ class EpisodeField:
     """One kind of data in an episode.
 
     Attributes:
-        name: as in the names of the getters.
-        buffer: returns the agent's column, or None if it has none.
-        hanging: returns the value of a begun step from the step and its reward; `_NOTHING`: it has none. None for
-            the fields of observations, which have a row after the last step instead.
+        name: name in the getters.
+        buffer: returns the agent's column, or None if the agent does not have it.
+        hanging: returns the value of a begun step from the step and its reward, or `_NOTHING`. None for the fields of
+            observations, which have a row after the last step instead.
     """
 
     name: str
@@ -55,7 +55,7 @@ def extra_model_output(key: str) -> EpisodeField:
 
 @dataclass(slots=True)
 class Query:
-    """The arguments of a getter that all agents share."""
+    """The arguments of a getter that apply to all agents."""
 
     field: EpisodeField
     indices: Indices
@@ -67,10 +67,10 @@ class Query:
 def at_env_steps(
     tracks: Mapping[AgentID, AgentTrack], known: range, lookback: int, query: Query, return_list: bool
 ) -> AgentDict | list[AgentDict]:
-    """Return what the tracks have at env steps: by agent or, with `return_list`, one dict by agent per env step.
+    """Return the data of the tracks at env steps: by agent or, with `return_list`, one dict by agent per env step.
 
     Args:
-        known: env steps at which the field can be read; the first `lookback` ones are lookback.
+        known: env steps at which the field can be read; the first `lookback` of them are lookback.
     """
     if _is_one(query.indices):
         at_step = _at_env_step(tracks, known, lookback, query)
@@ -114,7 +114,7 @@ def _position(index: Any, known: range, lookback: int, query: Query) -> int:
     if query.fill is None and not 0 <= position < len(known):
         raise IndexError(
             f"get_{query.field.name}: index {index} is outside of the episode: {len(known) - lookback} env steps "
-            f"from 0 on, {lookback} lookback env steps; give fill= to get a value there"
+            f"from 0 on, {lookback} lookback env steps; pass fill= to get a value there"
         )
     return position
 
@@ -126,7 +126,7 @@ def _at_env_step(tracks: Mapping[AgentID, AgentTrack], known: range, lookback: i
         times = track.env_t
         row = len(times) - 1 if times[-1] == env_t else bisect_left(times, env_t)
         is_seen = is_known and row < len(times) and times[row] == env_t
-        if is_seen and not is_encoded:  # most calls need no more than this
+        if is_seen and not is_encoded:  # sufficient for most calls
             buffer = buffer_of(track.episode)
             data = None if buffer is None else buffer.data
             if (type(data) is list or type(data) is np.ndarray) and row < len(data):
@@ -143,7 +143,7 @@ def _at_env_step(tracks: Mapping[AgentID, AgentTrack], known: range, lookback: i
 
 
 def at_agent_steps(tracks: Mapping[AgentID, AgentTrack], query: Query) -> AgentDict:
-    """Return what the tracks have at each agent's own steps; a hanging value is the last one."""
+    """Return the data of the tracks at agent steps; a hanging value comes last."""
     found, is_one = {}, _is_one(query.indices)
     for agent_id, track in tracks.items():
         column = _column(track, query.field)
@@ -160,7 +160,7 @@ def at_agent_steps(tracks: Mapping[AgentID, AgentTrack], query: Query) -> AgentD
 
 @dataclass(slots=True)
 class _Column:
-    """One field of one agent: the env step of each row, its buffer, and the hanging value as one more row."""
+    """One field of one agent: the env step of each row, its buffer, and the hanging value as an additional row."""
 
     env_t: list[int]
     buffer: LookbackBuffer
@@ -173,12 +173,12 @@ class _Column:
     def select(
         self, span: tuple[int, int], wanted: range | list[int] | None, query: Query
     ) -> tuple[Sequence[int], Any] | None:
-        """Return rows and the place of each in `wanted`; None without any.
+        """Return the position of each row in `wanted`, and the rows; None if there are none.
 
         Args:
-            span: first and last (exclusive) env step that is looked at.
-            wanted: env steps; with `fill` each of them gives a row. None: all of the span, whose places are env steps
-                and whose rows are views in numpy mode.
+            span: first and last (exclusive) env step to read.
+            wanted: env steps; with `fill` each of them has a row. None: all of the span; positions are then env steps,
+                and rows are views in numpy mode.
         """
         times = self.env_t
         first, last, num_rows = bisect_left(times, span[0]), bisect_left(times, span[1]), self.num_rows
@@ -207,10 +207,10 @@ class _Column:
         return buffer._get(slice(first - buffer.lookback, last - buffer.lookback), True, None, True)
 
     def gather(self, rows: list[int], query: Query) -> Any:
-        """Return these rows, counted with the lookback; `_MISSING` ones are filled."""
+        """Return these rows, counted with the lookback; `_MISSING` rows are filled."""
         buffer = self.joined()
         if query.fill is not None and not query.one_hot and not buffer.finalized:
-            return buffer._gather(rows, query.fill, False)  # as `get` does, which would count the rows once more
+            return buffer._gather(rows, query.fill, False)  # `get` would count the rows once more
         return buffer._get([row - buffer.lookback for row in rows], True, query.fill, query.one_hot)
 
     def joined(self) -> LookbackBuffer:

@@ -1,4 +1,4 @@
-"""What several agents did in a rollout, as multi-agent episodes."""
+"""The experiences of several agents in a rollout, as multi-agent episodes."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ AgentChunks = dict[AgentID, tuple[SingleAgentEpisode, npt.NDArray[np.int64]]]
 
 
 def multi_agent_episodes(rollout: Rollout) -> list[MultiAgentEpisode]:
-    """Return the env episodes of a rollout of several agents, each around views of its agents' rows.
+    """Return the env episodes of a rollout of several agents, as views of its agents' rows.
 
     An episode has the agents that completed a step in the rollout, without lookback. It starts at the earliest
     observation of one of them and is terminated or truncated if all of them have ended. A step that still waits for
     its observation is in the rollout in which it is completed.
 
     Raises:
-        ValueError: a block does not say whose rows it has; runs with one agent have `rollout.blocks[...]` itself.
+        ValueError: a block does not name the agents of its rows; with a single agent use `rollout.blocks[...]` itself.
     """
     by_episode: dict[str, AgentChunks] = {}
     for module_id, block in rollout.blocks.items():
         if block.agents is None:
-            raise ValueError(f"the block of module {module_id!r} is of one agent; iterate over it for its episodes")
+            raise ValueError(f"the block of module {module_id!r} has a single agent; iterate over it for its episodes")
         _sort_in(block, by_episode)
     return [episode_around(id_, agents) for id_, agents in by_episode.items()]
 

@@ -1,13 +1,13 @@
 """Nested columns: a dict or tuple (at any depth) whose leaves are arrays, or one array.
 
 Lists are leaves, never structure: a list is either "many items" or an array-like value.
-`to_plain`/`from_plain` turn such values into types that msgpack and JSON-with-bytes know, without pickle:
+`to_plain` and `from_plain` convert such values to types that msgpack and JSON-with-bytes support, without pickle:
 
 * `None`, `bool`, `int`, `float`, `str`, `bytes`, `list` and `dict` with string keys stay as they are;
 * an array is `{"dtype": "<f4", "shape": [2, 3], "data": bytes}` (C order), a numpy scalar the same with shape
   `None`;
 * a tuple is `{"tuple": [...]}`;
-* a dict with other keys (or one that would read as any of these forms) is `{"map": [[key, value], ...]}`.
+* a dict with other keys (or one that looks like any of these forms) is `{"map": [[key, value], ...]}`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,14 @@ _REQUIRED = object()
 
 
 class StateError(ValueError):
-    """A state (plain dict) that cannot be read; the message names the key and what was expected there."""
+    """A state (plain dict) that cannot be read; the message names the key and the expected value."""
 
 
 # --- structure ------------------------------------------------------------------------------------
 
 
 def map_leaves(fn: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """Call `fn(leaf, *other_leaves)` for every leaf; `ValueError` where `others` have another structure than
-    `tree`."""
+    """Call `fn(leaf, *other_leaves)` for every leaf; raises `ValueError` if the structures differ."""
     if type(tree) is np.ndarray and not others:
         return fn(tree)
     kind = dict if isinstance(tree, dict) else tuple if isinstance(tree, tuple) else None
@@ -82,8 +81,10 @@ def row_count(columns: Any) -> int:
 
 
 def check_columns(columns: Any) -> None:
-    """Raise `TypeError`/`ValueError` unless every leaf is an array with a row axis, not of objects, all of one
-    length."""
+    """Check that every leaf is an array with a row axis, not of objects, and that all lengths are equal.
+
+    Raises `TypeError` or `ValueError`.
+    """
     for leaf in leaves(columns):
         if not hasattr(leaf, "shape"):
             raise TypeError(f"a column must be a list of items or array(s), got {_outline(columns)}")
@@ -99,8 +100,8 @@ def check_columns(columns: Any) -> None:
 def stack(items: list[Any]) -> Any:
     """Return columns of `len(items)` rows from items of one structure.
 
-    Raises `ValueError` for no items, unequal structures or shapes; `TypeError` for what is no number, bool or
-    text.
+    Raises `ValueError` for an empty list, unequal structures or shapes, and `TypeError` for items other than numbers,
+    bools and text.
     """
     if not items:
         raise ValueError("cannot stack an empty list: its structure is unknown")
@@ -114,7 +115,7 @@ def stack(items: list[Any]) -> Any:
 
 
 def unstack(columns: Any) -> list[Any]:
-    """Return the rows of columns as a list of items (views where rows are arrays)."""
+    """Return the rows of columns as a list of items, which are views if rows are arrays."""
     rows = row_count(columns)
     if isinstance(columns, (dict, tuple)):
         return [map_leaves(lambda column, row=row: column[row], columns) for row in range(rows)]
@@ -129,14 +130,14 @@ def take(columns: Any, index: Any) -> Any:
 
 
 def gather(columns: Any, rows: Array) -> Any:
-    """Return the rows (B,) int64 of every leaf, a copy; of rows of several values sooner than `take` does."""
+    """Gather rows (B,) int64 of every leaf as copies; faster than `take` for rows with several values."""
     if type(columns) is np.ndarray:
         return columns.take(rows, 0)
     return map_leaves(lambda leaf: leaf.take(rows, 0), columns)
 
 
 def assign(columns: Any, index: Any, values: Any) -> None:
-    """Assign `leaf[index] = value` for every leaf; `ValueError` where `values` have another structure."""
+    """Assign `leaf[index] = value` for every leaf; raises `ValueError` if the structures differ."""
     if type(columns) is np.ndarray:
         columns[index] = values
         return
@@ -144,7 +145,7 @@ def assign(columns: Any, index: Any, values: Any) -> None:
 
 
 def concatenate(parts: Sequence[Any]) -> Any:
-    """Return the rows of all `parts` one after the other; they have one structure."""
+    """Return the concatenated rows of all `parts`, which have the same structure."""
     if type(parts[0]) is np.ndarray:
         return np.concatenate(parts)
     return map_leaves(lambda *leaves_: np.concatenate(leaves_), *parts)
@@ -166,13 +167,13 @@ def equal(a: Any, b: Any) -> bool:
 
 
 def full(shape: tuple[int, ...], fill: Any, dtype: np.dtype[Any]) -> Array:
-    """Return an array of `fill`; `ValueError` if `dtype` cannot hold it or it does not broadcast to `shape`."""
+    """Return an array of `fill`; raises `ValueError` if `dtype` cannot hold it or it does not broadcast to `shape`."""
     kind = dtype.kind
     if kind in "US":
         return np.full(shape, fill)
     out = np.empty(shape, dtype)
     if kind == "f" and type(fill) is float:
-        out.fill(fill)  # in half the time
+        out.fill(fill)  # takes half the time
         return out
     try:
         out[...] = fill
@@ -185,8 +186,7 @@ def full(shape: tuple[int, ...], fill: Any, dtype: np.dtype[Any]) -> Array:
 
 
 def cast_exactly(values: Any, dtype: np.dtype[Any]) -> Array:
-    """Return `values` as an array of `dtype`; floats may lose precision, anything else that would change is
-    refused."""
+    """Return `values` as an array of `dtype`; floats may lose precision, any other change raises `ValueError`."""
     array = np.asarray(values)
     truncates = dtype.kind in "US" and array.dtype.itemsize > dtype.itemsize
     if array.dtype == dtype or (not truncates and _is_same_kind(array.dtype, dtype)):
@@ -231,7 +231,7 @@ def _leaf_equal(a: Any, b: Any) -> bool:
     if a is b:
         return True
     a, b = np.asarray(a), np.asarray(b)
-    if np.array_equal(a, b):  # looking for NaN takes twice as long
+    if np.array_equal(a, b):  # comparing NaN takes twice as long
         return True
     return a.dtype.kind in "fc" and b.dtype.kind in "fc" and bool(np.array_equal(a, b, equal_nan=True))
 
@@ -246,7 +246,7 @@ def _outline(tree: Any) -> str:
 
 
 def to_plain(value: Any, where: str = "value") -> Any:
-    """Return `value` in the plain form of this module; `TypeError` naming the place of anything that has none."""
+    """Return `value` in the plain form of this module; raises `TypeError` naming a value without a plain form."""
     if isinstance(value, (np.ndarray, np.generic)):
         return _array_to_plain(value, where)
     if isinstance(value, int) and not -(2**63) <= value < 2**64:
@@ -267,7 +267,7 @@ def to_plain(value: Any, where: str = "value") -> Any:
 
 
 def from_plain(value: Any, where: str = "value", depth: int = 0) -> Any:
-    """Invert `to_plain` (arrays come back writable and in native byte order); raises `StateError`."""
+    """Invert `to_plain` (arrays are writable and in native byte order); raises `StateError`."""
     if depth > _MAX_DEPTH:
         raise StateError(f"{where[:120]}: nested deeper than {_MAX_DEPTH} levels")
     if isinstance(value, (list, tuple)):
@@ -281,8 +281,7 @@ def from_plain(value: Any, where: str = "value", depth: int = 0) -> Any:
 
 
 def read_key(state: Any, key: str, types: tuple[type, ...], where: str, default: Any = _REQUIRED) -> Any:
-    """Return `state[key]`, checked to be one of `types`; `default` if it is missing or None and a default is
-    given."""
+    """Return `state[key]` after checking its type; a missing key or None gives `default`, if there is one."""
     if not isinstance(state, dict):
         raise StateError(f"{where}: expected a dict, got {type(state).__name__}")
     value = state.get(key)
@@ -334,14 +333,14 @@ def _array_from_plain(value: dict[str, Any], where: str) -> Any:
     if len(sizes) > _MAX_NDIM or not all(type(size) is int and 0 <= size < 2**62 for size in sizes):
         raise StateError(f"{where}.shape: expected at most {_MAX_NDIM} non-negative integers, got {sizes!r:.80}")
     if 0 in sizes and max(sizes) > _MAX_EMPTY_ROWS:
-        raise StateError(f"{where}.shape: an array without elements has at most 2**24 rows, got {sizes}")
+        raise StateError(f"{where}.shape: an array without elements must have at most 2**24 rows, got {sizes}")
     expected = math.prod(sizes) * dtype.itemsize
     if len(data) != expected:
         raise StateError(f"{where}.data: expected {expected} bytes for shape {sizes}, dtype {dtype}, got {len(data)}")
     try:
         array = np.ndarray(sizes, dtype, bytearray(data) or None).astype(dtype.newbyteorder("="))
     except ValueError as error:
-        raise StateError(f"{where}: shape {sizes} is impossible: {error}") from None
+        raise StateError(f"{where}: invalid shape {sizes}: {error}") from None
     return array[()] if shape is None else array
 
 

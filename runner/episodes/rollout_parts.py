@@ -1,4 +1,4 @@
-"""Parts of rollouts: some of their episode chunks, or equal numbers of rows, cut within chunks where needed.
+"""Parts of rollouts: a selection of their episode chunks, or equal numbers of rows with chunks split if needed.
 
 Dimension letters: R rows, E episode chunks.
 """
@@ -30,11 +30,11 @@ IntArray = npt.NDArray[np.int64]
 
 
 def take_chunks(block: ColumnBlock, chunks: Sequence[int] | IntArray) -> ColumnBlock:
-    """Return a block of these chunks, in this order, without lookback; all of them in their order are the block itself.
+    """Return a block of these chunks, in this order, without lookback; for all chunks in order return `block` itself.
 
     Args:
-        block: of E chunks.
-        chunks: their numbers.
+        block: block of E chunks.
+        chunks: indices of the chunks.
     """
     numbers = np.asarray(chunks, np.int64)
     if np.array_equal(numbers, np.arange(len(block))) and block.lookback is None:
@@ -69,8 +69,6 @@ def take_chunks(block: ColumnBlock, chunks: Sequence[int] | IntArray) -> ColumnB
 
 @dataclass(frozen=True)
 class _ChosenInfos:
-    """The infos of some chunks."""
-
     infos: InfoRows
     chunks: Sequence[int]
 
@@ -79,16 +77,16 @@ class _ChosenInfos:
 
 
 def split_rollout(rollout: Rollout, num_parts: int, num_lookback: int) -> list[Rollout]:
-    """Split the rows of each module into parts whose sizes differ by one at most, in order; columns are views.
+    """Split the rows of each module, in order, into parts whose sizes differ by at most one; columns are views.
 
-    A chunk that is cut is, in the part before the cut, a fragment that goes on: neither terminated nor truncated, with
-    the observation after its last row. In the part after the cut it has the rows before as lookback. A module with
-    fewer rows than parts is in no part. One part is the rollout itself.
+    A chunk may be split. The part before the split then ends in a fragment that continues: neither terminated nor
+    truncated, with the observation after its last row. The part after the split has the rows before it as lookback. A
+    module with fewer rows than parts is not in any part. If there is one part, it is the rollout itself.
 
     Args:
-        rollout: what was sampled.
+        rollout: sampled experiences.
         num_parts: at least 1.
-        num_lookback: past steps that a chunk after a cut can see at most.
+        num_lookback: maximum number of past steps that are visible to a chunk after a split.
     """
     if num_parts == 1:
         return [rollout]
@@ -105,10 +103,10 @@ def split_rollout(rollout: Rollout, num_parts: int, num_lookback: int) -> list[R
 
 
 def take_rows(block: ColumnBlock, start: int, stop: int, num_lookback: int) -> ColumnBlock:
-    """Return the rows `start` to `stop` (excluded) with the chunks that they are of, as views; see `split_rollout`.
+    """Return the rows `start` to `stop` (excluded) with their chunks, as views; see `split_rollout`.
 
     Raises:
-        ValueError: there is no such row.
+        ValueError: the rows do not exist.
     """
     if not 0 <= start < stop <= block.num_rows:
         raise ValueError(f"rows {start} to {stop} of a block of {block.num_rows}")
@@ -151,7 +149,7 @@ def _agents(agents: Agents, chunks: slice, obs_rows: slice) -> Agents:
 def _lookback(block: ColumnBlock, chunks: range, num_before: int, num_lookback: int) -> Lookback | None:
     """Return the steps before each chunk of a part, `num_before` of which are in the block, for its first chunk.
 
-    It holds on to no other rows, so that a part is small when it is sent.
+    It does not reference other rows, so that a part is small when it is sent.
     """
     before = columns_before_each(block.lookback, chunks)
     if num_before:
@@ -164,7 +162,7 @@ def _lookback(block: ColumnBlock, chunks: range, num_before: int, num_lookback: 
 def _steps_before_cut(
     block: ColumnBlock, chunk: int, num_before: int, num_lookback: int, earlier: Mapping[str, Column] | None
 ) -> Mapping[str, Column]:
-    """Return the steps before a cut: rows of the chunk, after the newest steps before the chunk where they are few."""
+    """Return the steps before a split: rows of the chunk, preceded by the newest steps before it if there are few."""
     num_rows = min(num_before, num_lookback)
     stop, obs_stop = int(block.offsets[chunk]) + num_before, int(block.first_obs_rows[chunk]) + num_before
     rows = {
@@ -190,8 +188,6 @@ def _infos(infos: InfoRows, first: int, num_before: int, lengths: Sequence[int])
 
 @dataclass(frozen=True)
 class _StoredInfos:
-    """The infos of a part, by chunk."""
-
     rows: Sequence[list[dict[str, Any]] | None]
 
     def rows_of(self, chunk: int, num_before: int, num_rows: int) -> list[dict[str, Any]] | None:

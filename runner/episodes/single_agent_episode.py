@@ -1,4 +1,4 @@
-"""One agent's trajectory, from a reset (or a cut) on: the data that all other parts look at."""
+"""One agent's trajectory, from a reset (or a cut) on: the central data structure of the library."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class SingleAgentEpisode:
 
     | field                      | rows      | row i holds                                             |
     |----------------------------|-----------|---------------------------------------------------------|
-    | `observations`, `infos`    | H + T + 1 | what was seen before step i (row T: after the last one) |
+    | `observations`, `infos`    | H + T + 1 | observation before step i (row T: after the last step)  |
     | `actions`, `rewards`       | H + T     | step i's action, and the reward it brought              |
-    | `extra_model_outputs[key]` | H + T     | what the module computed along with action i            |
+    | `extra_model_outputs[key]` | H + T     | outputs that the module computed with action i          |
 
-    Data start as lists of items (list mode); `to_numpy()` turns all but `infos` into arrays with a row axis,
-    nested as the items are. `t_started` is the global timestep of row 0, `t` the newest observation's.
+    Data start as lists of items (list mode); `to_numpy()` turns all but `infos` into arrays with a row axis, nested
+    like the items. `t_started` is the global timestep of row 0, `t` the newest observation's.
     """
 
     __slots__ = (
@@ -84,10 +84,9 @@ class SingleAgentEpisode:
     ) -> None:
         """Make an empty episode, or one around given data: lists of items, columns, or `LookbackBuffer`s.
 
-        `len_lookback_buffer`: how many of the given steps are lookback (capped to what is given); "auto": all
-        of them, so that the episode's length is 0. `id_` defaults to a new UUID's hex digits, `t_started` to
-        0. If any field is given as arrays, all become arrays. Raises `ValueError` if the fields' lengths do
-        not fit together.
+        `len_lookback_buffer` is the number of given steps that are lookback (at most all of them). "auto" means all of
+        them, so that the episode's length is 0. `id_` defaults to a new UUID's hex digits, `t_started` to 0. If any
+        field is given as arrays, all become arrays. Raises `ValueError` if the fields' lengths do not fit together.
         """
         lookback = _lookback_of(rewards, len_lookback_buffer)
         self.id_ = uuid.uuid4().hex if id_ is None else id_
@@ -133,11 +132,11 @@ class SingleAgentEpisode:
         module_id: str | None = None,
         custom_data: dict[Any, Any] | None = None,
     ) -> SingleAgentEpisode:
-        """Return a numpy'ized episode directly around the given arrays: views, not copies; setters write into them.
+        """Return a finalized (numpy) episode around the given arrays: views, not copies; setters write into them.
 
-        `observations` (and `infos`) have H + T + 1 rows, all else H + T with H = `len_lookback_buffer`.
-        Without `infos` there are empty dicts. Made for slices of column blocks: only the rows of flat
-        observations and actions are checked (`ValueError`); `validate()` checks everything.
+        `observations` (and `infos`) have H + T + 1 rows, all others H + T with H = `len_lookback_buffer`. `infos`
+        default to empty dicts. Made for slices of column blocks: only the rows of flat observations and actions are
+        checked (`ValueError`); `validate()` checks everything.
         """
         rows = len(rewards)
         if type(observations) is np.ndarray and len(observations) != rows + 1 and (rows or len(observations)):
@@ -145,7 +144,9 @@ class SingleAgentEpisode:
         if type(actions) is np.ndarray and len(actions) != rows:
             raise ValueError(f"actions need {rows} rows for {rows} rewards, got {len(actions)}")
         if not 0 <= len_lookback_buffer <= rows:
-            raise ValueError(f"len_lookback_buffer must be 0 to {rows}, the number of rewards: {len_lookback_buffer}")
+            raise ValueError(
+                f"len_lookback_buffer must be 0 to {rows}, the number of rewards, got {len_lookback_buffer}"
+            )
         self = cls.__new__(cls)
         self.id_ = uuid.uuid4().hex if id_ is None else id_
         self.agent_id, self.module_id, self.multi_agent_episode_id = agent_id, module_id, None
@@ -168,11 +169,11 @@ class SingleAgentEpisode:
     def join_lookback(self, past: Mapping[str, Any]) -> None:
         """Put the H steps before this chunk in front of its rows, as lookback; their infos are empty.
 
-        Args:
-            past: `obs`, `actions`, `rewards` and every extra output, (H, ...) arrays nested as the rows are.
+        Setters write into these arrays and into the chunk's. Arrays that getters return are copies from now on and
+        therefore read-only, see `LookbackBuffer.join`.
 
-        Setters write into these arrays and into the chunk's. Arrays that getters return are copies now and
-        therefore read-only, see `LookbackBuffer.joined`.
+        Args:
+            past: `obs`, `actions`, `rewards` and every extra output as arrays (H, ...), nested like the rows.
         """
         for name, buffer in (("obs", self.observations), ("actions", self.actions), ("rewards", self.rewards)):
             buffer.join(past[name])
@@ -203,17 +204,19 @@ class SingleAgentEpisode:
         truncated: bool = False,
         extra_model_outputs: dict[str, Any] | None = None,
     ) -> None:
-        """Add one step: the action, what came with it, its reward, and the observation after it.
+        """Add one step: the action with extra outputs, its reward, and the observation after it.
 
         Raises `ValueError`, with nothing added, before a reset, after the end, if the keys of
-        `extra_model_outputs` differ from the steps before, or (numpy mode) if an item's shape differs.
+        `extra_model_outputs` differ from earlier steps, or (numpy mode) if an item's shape differs.
         """
         if self.is_terminated or self.is_truncated:
             raise ValueError(f"add_env_step: episode {self.id_} is done (t={self.t}); make a new episode")
         observations = self.observations.data
         in_lists = isinstance(observations, list)
         if not (observations if in_lists else self.is_reset):
-            raise ValueError(f"add_env_step: episode {self.id_} has no observation; call add_env_reset() first")
+            raise ValueError(
+                f"add_env_step: episode {self.id_} does not have an observation; call add_env_reset() first"
+            )
         extra = extra_model_outputs or {}
         if extra.keys() != self.extra_model_outputs.keys():
             self._adopt_extra_keys(extra)
@@ -262,7 +265,7 @@ class SingleAgentEpisode:
         for buffer, row in rows:
             buffer.append_rows(row)
 
-    # --- whole episodes ---------------------------------------------------------------------------
+    # --- conversion and chunks --------------------------------------------------------------------
 
     def validate(self) -> None:
         """Raise `ValueError` naming the field whose row count, lookback or mode does not fit the others."""
@@ -301,8 +304,7 @@ class SingleAgentEpisode:
         return self
 
     def concat_episode(self, other: SingleAgentEpisode) -> None:
-        """Append `other`, the chunk that follows this one; its lookback and its first observation are
-        dropped.
+        """Append `other`, the chunk that follows this one, without its lookback and its first observation.
 
         Raises `ValueError` if `other` has another `id_`, does not start at `self.t` with this chunk's last
         observation, or has other extra outputs, or if this chunk is done.
@@ -362,10 +364,10 @@ class SingleAgentEpisode:
         return other.extra_model_outputs.keys() != self.extra_model_outputs.keys()
 
     def cut(self, len_lookback_buffer: int = 0) -> SingleAgentEpisode:
-        """Return the chunk in which this episode goes on: length 0, starting at `t` with the last observation.
+        """Return the chunk that continues this episode: length 0, starting at `t` with the last observation.
 
-        It has copies of the last `len_lookback_buffer` rows (as far as there are) as lookback, the same ids,
-        mode and custom data. Raises `ValueError` if the episode is done.
+        It has copies of up to `len_lookback_buffer` of the last rows as lookback, and the same ids, mode and custom
+        data. Raises `ValueError` if the episode is done.
         """
         if self.is_done:
             raise ValueError(f"cut: episode {self.id_} is done (t={self.t}); there is nothing to continue")
@@ -381,13 +383,11 @@ class SingleAgentEpisode:
         return chunk
 
     def slice(self, slice_: Slice, *, len_lookback_buffer: int | None = None) -> SingleAgentEpisode:
-        """Return the steps from `slice_.start` up to `slice_.stop` as an episode; the observation after them is
-        included.
+        """Return the steps from `slice_.start` up to `slice_.stop` as an episode, with the observation after them.
 
-        Negative values count from the end; the range is clipped to the steps 0 to T. The lookback has
-        `len_lookback_buffer` rows (default: as many as this episode's), as far as there are. Done flags are
-        kept only if the slice reaches the last step. Numpy mode: views, not copies. Raises `ValueError` for a
-        step other than 1.
+        Negative values count from the end; the range is clipped to the steps 0 to T. The lookback has up to
+        `len_lookback_buffer` rows (default: the same as this episode's). Done flags are kept only if the slice reaches
+        the last step. Numpy mode: views, not copies. Raises `ValueError` for a step other than 1.
         """
         start, stop = slice_bounds(slice_, len(self))
         known = self.rewards.lookback
@@ -399,7 +399,7 @@ class SingleAgentEpisode:
         return chunk
 
     def _chunk(self, first: int, last: int, lookback: int) -> SingleAgentEpisode:
-        """Return an episode, not done, with the rows `first` to `last` of the data (counted with the lookback)."""
+        """Return an unfinished episode with the rows `first` to `last` of the data (counted with the lookback)."""
 
         steps, extra = Slice(first, last), self.extra_model_outputs
         chunk = SingleAgentEpisode.from_columns(
@@ -435,7 +435,7 @@ class SingleAgentEpisode:
         done = "terminated" if self.is_terminated else "truncated" if self.is_truncated else "ongoing"
         return f"SingleAgentEpisode(id_={self.id_!r}, len={len(self)}, t={self.t_started}..{self.t}, {done})"
 
-    # --- reading (see LookbackBuffer.get for indices, fill and what is raised) --------------------
+    # --- reading (see LookbackBuffer.get for indices, fill and errors) ----------------------------
 
     def get_observations(
         self,
@@ -464,15 +464,15 @@ class SingleAgentEpisode:
         return self.rewards._get(indices, neg_index_as_lookback, fill)
 
     def get_infos(self, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None) -> Any:
-        """Return one info at an int, else a list of them; None: all T + 1. A `fill` is used as it is."""
+        """Return one info at an int, else a list of them; None: all T + 1. A `fill` is used unchanged."""
         return self.infos._get(indices, neg_index_as_lookback, fill)
 
     def get_extra_model_outputs(
         self, key: str | None = None, indices: Indices = None, *, neg_index_as_lookback: bool = False, fill: Any = None
     ) -> Any:
-        """Return one output named `key` at an int, else several; None: all T. `ValueError` for an unknown key.
+        """Return one output named `key` at an int, else several; None: all T. Raises `ValueError` for an unknown key.
 
-        Without a key: a dict of all outputs by key, each as `indices` says.
+        Without a key, return a dict of all outputs by key, each for these indices.
         """
         if key is not None:
             return self._extra(key)._get(indices, neg_index_as_lookback, fill)
@@ -483,8 +483,9 @@ class SingleAgentEpisode:
     def get_data_dict(self) -> dict[str, Any]:
         """Return T rows of every field, without the lookback: lists in list mode, columns in numpy mode.
 
-        Keys: obs, infos (both without the last one), actions, rewards, terminateds, truncateds (both False
-        but in the last row), t (global timesteps), eps_id, and each extra output.
+        Keys: obs, infos (both without the last row), actions, rewards, terminateds, truncateds (both False except in
+            the
+        last row), t (global timesteps), eps_id, and each extra output.
         """
         steps, last = len(self), slice(0, len(self))
         ends = [step == steps - 1 for step in range(steps)]
@@ -505,13 +506,12 @@ class SingleAgentEpisode:
         rewards = self.rewards._get(None)
         if isinstance(rewards, list) and rewards and type(rewards[0]) is float:
             total = sum(rewards)
-            if type(total) is float:  # else there are numpy numbers among them, which may be of a smaller dtype
+            if type(total) is float:  # otherwise there are numpy numbers among them, perhaps of a smaller dtype
                 return total
         return float(np.add.reduce(rewards, axis=None, dtype=np.float64))
 
     def get_duration_s(self) -> float:
-        """Return wall time from the reset (or the cut) to the last step, in seconds; 0 for episodes made from
-        data."""
+        """Return wall time from the reset (or the cut) to the last step, in seconds; 0 for episodes made from data."""
         if self._start_time is None or self._last_step_time is None:
             return 0.0
         return self._last_step_time - self._start_time
@@ -521,7 +521,7 @@ class SingleAgentEpisode:
         return len(self)
 
     def agent_steps(self) -> int:
-        """Return T, with one agent the same as `env_steps`."""
+        """Return T, because there is a single agent."""
         return len(self)
 
     # --- writing (see LookbackBuffer.set; the number of rows never changes) -----------------------
@@ -543,8 +543,7 @@ class SingleAgentEpisode:
     def set_extra_model_outputs(
         self, *, key: str, new_data: Any, at_indices: Indices = None, neg_index_as_lookback: bool = False
     ) -> None:
-        """Replace outputs named `key`, which must exist: `extra_model_outputs[key] = LookbackBuffer(...)`
-        adds one."""
+        """Replace outputs named `key`, which must exist; to add one, set `extra_model_outputs[key]`."""
         self._extra(key).set(new_data, at_indices=at_indices, neg_index_as_lookback=neg_index_as_lookback)
 
     # --- properties -------------------------------------------------------------------------------
@@ -559,7 +558,7 @@ class SingleAgentEpisode:
 
     @property
     def custom_data(self) -> dict[Any, Any]:
-        """A dict for whatever callbacks and connectors want to remember; chunks and slices get a shallow copy."""
+        """A dict for values that callbacks and connectors remember; chunks and slices get a shallow copy."""
         if self._custom_data is None:
             self._custom_data = {}
         return self._custom_data
@@ -599,16 +598,15 @@ class SingleAgentEpisode:
     def _extra(self, key: str) -> LookbackBuffer:
         if key not in self.extra_model_outputs:
             known = sorted(self.extra_model_outputs)
-            raise ValueError(f"episode {self.id_} has no extra_model_outputs named {key!r}; it has {known}")
+            raise ValueError(f"episode {self.id_} does not have extra_model_outputs named {key!r}; known: {known}")
         return self.extra_model_outputs[key]
 
     # --- state ------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return all of the episode as plain types (see `runner.episodes.nested`), ready for msgpack.
+        """Return the entire episode as plain types (see `runner.episodes.nested`), ready for msgpack.
 
-        `infos` is None if none were ever given. Raises `TypeError` naming the place of a value that has no
-        plain form.
+        `infos` may be None. Raises `TypeError` naming a value without a plain form.
         """
         spaces = {"_observation_space": self._observation_space, "_action_space": self._action_space}
         return {
@@ -633,11 +631,11 @@ class SingleAgentEpisode:
 
     @staticmethod
     def from_state(state: Any) -> SingleAgentEpisode:
-        """Invert `get_state`; the clock is set such that `get_duration_s` goes on from where it was.
+        """Invert `get_state`; `get_duration_s` continues from its saved value.
 
         Required keys: `id_`, `observations`, `actions`, `rewards`, `is_terminated`, `is_truncated`,
-        `t_started`; each of the buffers needs `data` only. Raises `StateError` (a `ValueError`) for anything
-        else that is wrong.
+        `t_started`; each of the buffers needs only `data`. Raises `StateError` (a `ValueError`) for any fault in the
+        state.
         """
         check_keys(state, _STATE_KEYS)
         episode = SingleAgentEpisode.__new__(SingleAgentEpisode)
@@ -674,7 +672,7 @@ class SingleAgentEpisode:
 
 
 def slice_bounds(slice_: Slice, length: int) -> tuple[int, int]:
-    """Return the first step of a slice and the end of it, clipped to `length`; `ValueError` for a step other than 1."""
+    """Return start and end of a slice, clipped to `length`; raises `ValueError` for a step other than 1."""
     if slice_.step not in (None, 1):
         raise ValueError(f"slice: an episode can only be sliced with step 1, got {slice_.step}")
     start, stop, _ = slice_.indices(length)
@@ -682,7 +680,7 @@ def slice_bounds(slice_: Slice, length: int) -> tuple[int, int]:
 
 
 def checked_lookback(length: Any) -> int:
-    """Return a `len_lookback_buffer`; `ValueError` unless it is a non-negative int."""
+    """Return a `len_lookback_buffer`; raises `ValueError` unless it is a non-negative int."""
     if not isinstance(length, int) or length < 0:
         raise ValueError(f"len_lookback_buffer must be a non-negative int, got {length!r}")
     return length
@@ -716,7 +714,7 @@ def _as_info_buffer(infos: Any, lookback: int) -> InfoBuffer | None:
 
 
 def _buffer_state(buffer: LookbackBuffer, where: str, episode_space: Space[Any] | None = None) -> dict[str, Any]:
-    """Return the buffer's state without its space, if that is the episode's own."""
+    """Return the buffer's state without its space, if the space is the episode's."""
     space = None if buffer.space is None or buffer.space is episode_space else space_to_dict(buffer.space)
     data = to_plain(buffer.data, f"{where}.data")
     return {"data": data, "lookback": buffer.lookback, "finalized": buffer.finalized, "space": space}
@@ -734,7 +732,7 @@ def _read_buffer(
     state: dict[str, Any], key: str, space: Space[Any] | None = None, *, where: str = "episode"
 ) -> LookbackBuffer:
     buffer_state = read_key(state, key, (dict,), where)
-    if space is not None or key not in ("observations", "actions"):  # nothing else is read by a space
+    if space is not None or key not in ("observations", "actions"):  # other fields do not have a space
         buffer_state = {**buffer_state, "space": None}
     buffer = LookbackBuffer.from_state(buffer_state, f"{where}.{key}")
     if space is not None:
@@ -766,7 +764,7 @@ def _read_timesteps(state: dict[str, Any], num_steps: int) -> tuple[int, int]:
 
 
 def read_clock(state: dict[str, Any]) -> tuple[float | None, float | None]:
-    """Return start and last step on this process's clock, as far apart as they were on the writer's."""
+    """Return start and last step on this process's clock, with the same distance as on the writer's."""
     start = read_key(state, "_start_time", (int, float), "episode", default=None)
     last = read_key(state, "_last_step_time", (int, float), "episode", default=None)
     if start is None or last is None:

@@ -1,6 +1,6 @@
-"""Gymnasium spaces as JSON-able dicts, the leaves of nested spaces, and items of a space: blank and one-hot encoded.
+"""Gymnasium spaces as JSON-able dicts, leaves of nested spaces, and items of a space: blank and one-hot encoded.
 
-Gymnasium is imported inside the functions only: without a space nobody needs it.
+Gymnasium is imported only inside the functions, because it is not needed without a space.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict, Tuple"
 def space_to_dict(space: Space[Any]) -> dict[str, Any]:
     """Return a JSON-able dict with the key `space` (the kind) and that kind's parameters; random state is left out.
 
-    Bounds of a Box are one number where all are equal, else nested lists; infinities are the strings "inf",
-    "-inf". Raises `TypeError` for other spaces than Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict and
-    Tuple.
+    Bounds of a Box are one number if all are equal, else nested lists; infinities are the strings "inf" and "-inf".
+    Raises `TypeError` for spaces other than Box, Discrete, MultiDiscrete, MultiBinary, Text, Dict and Tuple.
     """
     from gymnasium import spaces as gs
 
@@ -202,7 +201,7 @@ _READERS: dict[str, Callable[[dict[str, Any], str, int], Space[Any]]] = {
 
 
 def leaf_spaces(space: Space[Any], path: Path = ()) -> Iterator[tuple[Path, Space[Any]]]:
-    """Yield the leaves of a space and their places, in the order of its keys; `((), space)` if it is not nested."""
+    """Yield the leaves of a space with their paths, in the order of its keys; `((), space)` if it is not nested."""
     from gymnasium import spaces as gs
 
     if isinstance(space, gs.Dict):
@@ -234,7 +233,7 @@ def replace_leaf_spaces(
     Args:
         fn: returns the new leaf.
         space: nested or not.
-        left: keys of a Dict space whose parts stay as they are.
+        left: keys of a Dict space whose parts stay unchanged.
     """
     from gymnasium import spaces as gs
 
@@ -247,7 +246,7 @@ def replace_leaf_spaces(
 
 
 def leaf_at(tree: Any, path: Path) -> Any:
-    """Return the leaf of a nested column or item at a place."""
+    """Return the leaf of a nested column or item at a path."""
     for key in path:
         tree = tree[key]
     return tree
@@ -257,8 +256,10 @@ def leaf_at(tree: Any, path: Path) -> Any:
 
 
 def blank_item(space: Space[Any]) -> Any:
-    """Return an item with the structure, shapes and dtypes of `space`: the first value of Discrete and MultiDiscrete
-    leaves, else zeros; text and unknown leaves give None."""
+    """Return an item with the structure, shapes and dtypes of `space`.
+
+    Discrete and MultiDiscrete leaves get their first value, text and unknown leaves None, and others zeros.
+    """
     return map_leaf_spaces(_blank_leaf, space)
 
 
@@ -273,12 +274,11 @@ def _blank_leaf(space: Space[Any]) -> Any:
 
 
 def one_hot(space: Space[Any], tree: Any) -> Any:
-    """Return `tree` (an item, or columns with leading row axes) with its Discrete and MultiDiscrete leaves one-hot
-    encoded.
+    """One-hot encode the Discrete and MultiDiscrete leaves of `tree` (an item, or columns with leading row axes).
 
     A Discrete(n) leaf `(...)` becomes float32 `(..., n)`; a MultiDiscrete leaf `(..., *nvec.shape)` becomes
-    float32 `(..., sum(nvec))`, one block after another. Other leaves are returned as they are. Raises
-    `ValueError` where the structure differs from the space's or a value lies outside of it.
+    float32 `(..., sum(nvec))`, one block after another. Other leaves are returned unchanged. Raises
+    `ValueError` if the structure differs from the space's or a value is outside of it.
     """
     from gymnasium import spaces as gs
 
@@ -291,11 +291,11 @@ def one_hot(space: Space[Any], tree: Any) -> Any:
         return _one_hot(values[..., None] - space.start, np.array([space.n]))
     if isinstance(space, gs.Dict):
         if not isinstance(tree, dict) or tree.keys() != space.spaces.keys():
-            raise ValueError(f"one_hot_discrete: the data is no dict with the space's keys {list(space.spaces)}")
+            raise ValueError(f"one_hot_discrete: the data is not a dict with the space's keys {list(space.spaces)}")
         return {key: one_hot(space.spaces[key], branch) for key, branch in tree.items()}
     if isinstance(space, gs.Tuple):
         if not isinstance(tree, tuple) or len(tree) != len(space.spaces):
-            raise ValueError(f"one_hot_discrete: the data is no tuple of the space's {len(space.spaces)} parts")
+            raise ValueError(f"one_hot_discrete: the data is not a tuple of the space's {len(space.spaces)} parts")
         return tuple(one_hot(part, branch) for part, branch in zip(space.spaces, tree, strict=True))
     if isinstance(space, gs.MultiDiscrete):
         values = np.asarray(tree) - space.start
@@ -307,7 +307,7 @@ def one_hot(space: Space[Any], tree: Any) -> Any:
 def _one_hot(values: Array, sizes: Array) -> Array:
     """Encode `values` (..., K) in [0, sizes[k]) -> float32 (..., sum(sizes))."""
     if ((values < 0) | (values >= sizes)).any():
-        raise ValueError(f"one_hot_discrete: a value lies outside of its Discrete space of size {sizes.tolist()}")
+        raise ValueError(f"one_hot_discrete: a value is outside of its Discrete space of size {sizes.tolist()}")
     rows, width = math.prod(values.shape[:-1]), int(sizes.sum())
     places = (values + (np.cumsum(sizes) - sizes)).astype(np.intp).reshape(rows, len(sizes))
     encoded = np.zeros((rows, width), np.float32)

@@ -1,1 +1,1 @@
-"""Running an experiment: its parts are built, trained, recorded and brought to an end."""
+"""Build, train, evaluate and record one experiment."""

@@ -1,4 +1,4 @@
-"""Construction of a run: its parts, in the order that they depend on each other, and its plan."""
+"""Builds a run: its parts, in the order of their dependencies, and its plan."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BuiltRun:
-    """A run that is ready to train; see also the attributes of `Trainer`.
+    """A run that is ready to train. See also the attributes of `Trainer`.
 
     Attributes:
-        evaluations: evaluations of the run, one of its parts.
+        evaluations: the part that evaluates the policy during training.
         recorder: finishes the files of recorded episodes, or None if none are recorded.
         inputs: arguments of `recorded_data_set` for each source of recorded data.
         resources: closes the parts, and leaves the Ray cluster.
@@ -79,7 +79,7 @@ def build_run(
 ) -> BuiltRun:
     """Check the configuration against environments, data and cluster, then build the run.
 
-    The arguments are those of `Trainer`, with its callbacks and notes.
+    The arguments are the same as in `Trainer`, plus its callbacks and notes.
 
     Raises:
         ConfigError: a part cannot be built, or replay buffers take more memory than there is.
@@ -114,7 +114,7 @@ def build_run(
         )
         resources.callback(parts.close)
         addresses = [] if parts.env_runners is None else parts.env_runners.addresses()
-        if config.evaluation.video:  # what cannot be filmed is reported before anything is trained
+        if config.evaluation.video:  # report environments that cannot be filmed before training
             evaluator.make_filmer()
         return BuiltRun(
             module_parts=module_parts,
@@ -137,7 +137,7 @@ def _begin(
     replay: RecordedReplay | None,
     loaded: Sequence[LoadedModule],
 ) -> Plan:
-    """Make the plan of a run whose parts hold recorded steps, and know the policy."""
+    """Make the plan. Before it, fill the replay buffers with recorded steps, and send the policy to the env runners."""
     pipelines = {module_id: of_module.env_to_module for module_id, of_module in module_parts.items()}
     context = PlanContext(config, parts, adapting_losses(config, module_parts), Standardisation(pipelines))
     if replay is not None:
@@ -200,7 +200,7 @@ def _build_run_parts(
     run_dir: Path | None,
     recorded: Mapping[str, RecordedSource],
 ) -> RunParts:
-    """Make the parts that the plan of an experiment needs; if one cannot be made, close the others."""
+    """Make the parts that the plan needs; if one cannot be made, close the others."""
     needs = needs_of(config)
     with ExitStack() as made:
         made.callback(evaluations.close)

@@ -1,4 +1,4 @@
-"""The state of a run, saved and restored part by part without knowing any feature."""
+"""Saves and restores the state of a run part by part, without knowing any feature."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ class Stateful(Protocol):
         """Return the state."""
 
     def set_state(self, state: Any, /) -> Any:
-        """Continue from a state."""
+        """Restore a state."""
 
 
 def state_of(parts: RunParts, plan: Plan, digests: Digests) -> dict[str, Any]:
     """Return everything that the next iteration depends on: nested dicts of arrays, plain values and segments.
 
-    The plan comes first, because it waits for the answers of env runners.
+    The plan comes first because it waits for the answers of env runners.
     """
     of_plan = plan.get_state()
     settings = _settings(parts, plan, digests.of_each())
@@ -42,7 +42,7 @@ def state_of(parts: RunParts, plan: Plan, digests: Digests) -> dict[str, Any]:
 
 
 def restore_policy(parts: RunParts, state: Mapping[str, Any]) -> None:
-    """Restore what the policy consists of: the learners, and the state of connectors that env runners share.
+    """Restore the policy: the learners, and the connector states that env runners share.
 
     Raises:
         ConfigError: the state belongs to another network.
@@ -54,7 +54,8 @@ def restore_policy(parts: RunParts, state: Mapping[str, Any]) -> None:
 def restore(parts: RunParts, plan: Plan, digests: Digests, state: Mapping[str, Any]) -> list[str]:
     """Restore a state of `state_of`.
 
-    A part whose settings differ is reset, and so are the operators that need it. The state of another plan is dropped.
+    A part whose settings differ is reset, and so are the operators that need it. The state of a different plan is
+    dropped.
 
     Returns:
         Lines for the user about what differs from the checkpoint.
@@ -86,14 +87,14 @@ def restore(parts: RunParts, plan: Plan, digests: Digests, state: Mapping[str, A
 
 
 def check_storable(state: Mapping[str, Any]) -> None:
-    """Check that a checkpoint can hold a state; raises `ConfigError` with a problem for each value that it cannot."""
+    """Check that a checkpoint can hold a state; raise `ConfigError` with one problem per unsupported value."""
     problems = [problem for part, values in state.items() for problem in find_unstorable(values, part)]
     if problems:
         raise ConfigError(problems)
 
 
 def store_and_restore(name: str, part: Stateful) -> None:
-    """Write the state of a part to a checkpoint in a temporary folder, read it, and let the part continue from it.
+    """Save the state of a part in a temporary checkpoint, load it, and restore the part from it.
 
     Raises:
         ConfigError: a checkpoint cannot hold the state.
@@ -108,7 +109,7 @@ def store_and_restore(name: str, part: Stateful) -> None:
 
 def _changed_values(digests: Digests, of_plan: Mapping[str, Any]) -> list[str]:
     changed = list(digests.changed(of_plan.get("references", {})))
-    what = "other values than in the checkpoint, and what depends on them begins again"
+    what = "values differ from the checkpoint, so the parts that depend on them start afresh"
     return [f"{what}: {', '.join(changed)}"] if changed else []
 
 

@@ -1,4 +1,4 @@
-"""Construction of one env runner, in the process that will step it."""
+"""Builds one env runner, in the process that will step it."""
 
 from __future__ import annotations
 
@@ -62,18 +62,18 @@ def make_env_runner(
 ) -> EnvRunner:
     """Make one env runner of `conf/experiment/<experiment>.yaml`, or of a file in `config_dir`, in this process.
 
-    It acts with the parameters that a run begins with, until it is given others. Close it at the end.
+    It acts with the initial parameters of the run until it receives others. Close it after use.
 
     Args:
         experiment: name of the experiment.
-        overrides: of single keys, as on the command line.
-        config_dir: folder of your own configuration, or None.
-        index: of the runner; runners of different indexes have different seeds.
+        overrides: overrides of single keys, as on the command line.
+        config_dir: folder of custom configuration files, or None.
+        index: index of the env runner, which selects its seeds.
 
     Raises:
         ConfigError: the configuration is wrong, or a part cannot be made.
     """
-    from runner.config.compose import compose_experiment  # imports Hydra, which the env runners of a run do without
+    from runner.config.compose import compose_experiment  # imports Hydra, which env runners of a run do not need
     from runner.config.validation import build_experiment_config
 
     folder = None if config_dir is None else Path(config_dir)
@@ -91,7 +91,7 @@ def build_env_runner(
     run_dir: Path | None = None,
     device: str = "cpu",
 ) -> FragmentSource:
-    """Make an env runner with its modules, which act on a device, and pipelines, in the process that will step it."""
+    """Make an env runner with its modules (on a device) and pipelines, in the process that will step it."""
     # Evaluation always has the same seeds.
     identity = RunnerIdentity(role, index, 0 if role == EVALUATION else generation, config.seed)
     if config.env.is_external and role == TRAINING:
@@ -120,7 +120,7 @@ def build_stepping_env_runner(
         identity: names the random streams and the episodes.
         writer_id: name of the files of recorded episodes, or None to record nothing.
         device: where the modules act.
-        callbacks: replace those of the configuration.
+        callbacks: callbacks to use, or None for the callbacks of the configuration.
     """
     parts = build_joined_acting_parts(config, specs)
     for network in networks_of(parts).values():
@@ -204,7 +204,7 @@ def _num_envs(config: ExperimentConfig, identity: RunnerIdentity) -> int:
 
 
 def _place(parts: ActingParts, config: ExperimentConfig, identity: RunnerIdentity) -> None:
-    """Freeze the pipelines of an evaluation; set the number of the env runner in the others."""
+    """Freeze the pipelines of an evaluation; set the index of the env runner in the others."""
     index = identity.index
     for pipeline in (parts.env_to_module, parts.module_to_env):
         if identity.role == EVALUATION:
@@ -228,7 +228,7 @@ def _make_multi_agent_envs(
 
 
 def _env_maker_of(features: Sequence[Feature], has_several_agents: bool) -> Callable[[], Any] | None:
-    """Return what makes an environment in the place of the one of the `env` block."""
+    """Return a feature's function that makes environments, or None to use the `env` block."""
     makers = (feature.env_maker(has_several_agents) for feature in features)
     return next((make_env for make_env in makers if make_env is not None), None)
 
@@ -240,7 +240,7 @@ def _make_agents_env(config: ExperimentConfig) -> MultiAgentEnv:
 def _make_vector_env(
     config: ExperimentConfig, features: Sequence[Feature], num_envs: int, is_evaluation: bool
 ) -> SubEnvironments:
-    """Make N sub-environments; ones with limited episodes are made one by one, since each is reset alone."""
+    """Make N sub-environments, one by one if episodes are limited, because each is then reset alone."""
     make_env = _env_maker_of(features, has_several_agents=False)
     if make_env is not None:
         return SyncEnvironments(make_env, num_envs, config.seed, max_replayed_steps=config.env.max_replayed_steps)
@@ -261,14 +261,14 @@ def _make_vector_env(
 def _refuse_separate_settings(config: ExperimentConfig) -> None:
     names = separate_settings(config.env_runners)
     if names:
-        what = f"{config.env.name} has several agents, and these settings are for environments with a single one"
+        what = f"{config.env.name} has several agents, but these settings need an environment with a single agent"
         raise ConfigError([Problem(what, "env_runners", ", ".join(names))])
 
 
 def _episode_callbacks(
     config: ExperimentConfig, identity: RunnerIdentity, callbacks: Callbacks | None, env: Any, module: Any
 ) -> list[EpisodeCallbacks]:
-    """Make the listener that calls the callbacks; none if they have no hook that an env runner calls."""
+    """Make the listener that calls the callbacks; empty if they do not override any hook that an env runner calls."""
     if callbacks is None:
         callbacks = build_callbacks(config)
     if not callbacks.hears(*EPISODE_HOOKS):
@@ -278,7 +278,7 @@ def _episode_callbacks(
 
 
 def _checked(runner: Any, heard: Sequence[EpisodeCallbacks], config: ExperimentConfig) -> EnvRunner:
-    """Return the env runner; one of a user's class with a check that it calls the hooks of its callbacks."""
+    """Return the env runner. A custom class is wrapped to check that it calls the hooks of its callbacks."""
     if not (heard and is_user_defined(type(runner))):
         return cast(EnvRunner, runner)
     given = ", ".join(str(block.get("_target_")) for block in config.callbacks)
@@ -290,7 +290,7 @@ def _runner_class(config: ExperimentConfig, default: Any) -> Any:
     found = default if path is None else import_target(path, key, EnvRunner)
     others = {SingleAgentEnvRunner, MultiAgentEnvRunner} - {default}
     if issubclass(found, tuple(others)):
-        what = f"{path} steps environments of another kind than {config.env.name}"
+        what = f"{path} does not support environments like {config.env.name}"
         raise ConfigError([Problem(what, key, path, f"a subclass of {default.__name__}")])
     return found
 
@@ -317,7 +317,7 @@ def build_gradient_runner(
 def build_recorder(
     config: ExperimentConfig, spec: ModuleSpec, writer_id: str, index: int, file_list: FileList | None = None
 ) -> EpisodeRecorder:
-    """Make the recorder of the episodes of env runner `index`, whose files are named after `writer_id`."""
+    """Make the recorder for the episodes of env runner `index`; `writer_id` is the prefix of its file names."""
     from runner.offline.codecs.layout import Spaces
     from runner.offline.writing.recorder import EpisodeRecorder
     from runner.offline.writing.writer import EpisodeWriter
@@ -334,7 +334,7 @@ def build_env_episode_recorder(
     index: int,
     file_list: FileList | None = None,
 ) -> EnvEpisodeRecorder:
-    """Make the recorder of the env episodes of several agents, see `build_recorder`."""
+    """Make the recorder for env episodes of several agents; see `build_recorder`."""
     from runner.offline.codecs.layout import Spaces
     from runner.offline.writing.env_episode_recorder import EnvEpisodeRecorder
     from runner.offline.writing.writer import EpisodeWriter

@@ -1,4 +1,4 @@
-"""Construction of the env runners of a role, and of the recording of their episodes."""
+"""Builds the env runners of a role, and the recording of their episodes."""
 
 from __future__ import annotations
 
@@ -53,10 +53,10 @@ def build_env_runner_group(
     is_recording: bool = False,
     run_dir: Path | None = None,
 ) -> EnvRunnerGroup:
-    """Make the env runners of a role: Ray actors; in this process where their number is 0 or `engine` is inline.
+    """Make the env runners of a role: Ray actors, or one in this process if their number is 0 or `engine` is inline.
 
     Raises:
-        ConfigError: the folder to record in cannot be written, or has data.
+        ConfigError: the recording folder cannot be written, or already contains data.
     """
     is_evaluation = role == EVALUATION
     file_list = None
@@ -98,7 +98,7 @@ def _restarts(config: ExperimentConfig) -> Restarts:
 def _make_remote(
     config: ExperimentConfig, role: str, num_runners: int, make_runner: Callable[..., Any], is_recording: bool
 ) -> MakeCaller:
-    """Return a function that makes Ray actors. Deterministic runs restore dead ones, unless they record data."""
+    """Return a function that makes Ray actors. Deterministic runs restore dead actors, unless they record data."""
     runners = config.env_runners
     of_actors = Role(
         _title(role),
@@ -117,7 +117,7 @@ def _make_remote(
 
 
 def _recorded(make: MakeCaller, recording: SampleRecording | None) -> MakeCaller:
-    """Make the recording forget the open episodes of a runner that is replaced."""
+    """Discard the recorded open episodes of an env runner that is replaced."""
     if recording is None:
         return make
 
@@ -129,7 +129,7 @@ def _recorded(make: MakeCaller, recording: SampleRecording | None) -> MakeCaller
 
 
 def _elastic_group(config: ExperimentConfig, make: MakeCaller, title: str) -> ElasticGroup:
-    """Make a group that leaves places for other actors, and for tasks on recorded data."""
+    """Make a group that leaves capacity for other actors, and for tasks on recorded data."""
     on_data = tasks_on_data(config)
     size = _size_of(config, on_data)
     others = other_actors(config) + on_data
@@ -144,11 +144,11 @@ def _sample_timeout_s(config: ExperimentConfig, is_evaluation: bool) -> float | 
 
 
 def _size_of(config: ExperimentConfig, on_data: Sequence[Mapping[str, float]]) -> Size:
-    """Return the size of an elastic group, which leaves a place for tasks on recorded data."""
+    """Return the size of an elastic group, which leaves capacity for tasks on recorded data."""
     from ray.util.placement_group import get_current_placement_group
 
     runners = config.env_runners
-    is_trial = get_current_placement_group() is not None  # places of a trial are reserved, for the fewest
+    is_trial = get_current_placement_group() is not None  # a trial reserves resources for the fewest env runners
     most = runners.min_env_runners if is_trial else runners.max_env_runners
     count = partial(count_places, runners.resources_per_env_runner, others=on_data)
     return Size(runners.min_env_runners, most, count, first_call="address")
@@ -163,32 +163,32 @@ def _computes_gradients(config: ExperimentConfig) -> bool:
 
 
 def _settings_of(config: ExperimentConfig, num_runners: int | None) -> dict[str, Any]:
-    """Return the settings that the state of env runners depends on; None: their number is not fixed."""
+    """Return the settings that the state of env runners depends on; `num_runners` may be None (not fixed)."""
     runners, env = config.env_runners, asdict(config.env)
-    if config.env.is_external:  # simulators find their episodes again at another address, too
+    if config.env.is_external:  # simulators also find their episodes at another address
         env |= {"host": "", "port": 0}
-    del env["validate_observations"], env["max_replayed_steps"]  # other checks, the same episodes
+    del env["validate_observations"], env["max_replayed_steps"]  # they do not change episodes
     mode = runners.gym_env_vectorize_mode
     return {
         "computes_gradients": _computes_gradients(config),
         "env_runner_class": runners.env_runner_class,
         "teams": {name: list(members) for name, members in config.multi_agent.teams.items()},
         **env_settings_of(config),
-        # With `auto`, it makes the sub-environments sync.
+        # With `auto`, this option makes the sub-environments sync.
         "restart_failed_sub_environments": runners.restart_failed_sub_environments and mode == "auto",
         "env": env,
         "num_env_runners": num_runners,
         "num_envs_per_env_runner": runners.num_envs_per_env_runner,
         "episode_lookback_horizon": runners.episode_lookback_horizon,
-        "gym_env_vectorize_mode": "sync" if mode == ASYNC else mode,  # they go on from each other's states
+        "gym_env_vectorize_mode": "sync" if mode == ASYNC else mode,  # each can restore the other's state
     }
 
 
 def _build_sample_recording(
     config: ExperimentConfig, specs: Mapping[str, ModuleSpec], file_list: FileList | None
 ) -> SampleRecording:
-    """Make the recording of simulators' samples, which outlives the servers that they are connected to."""
-    name = secrets.token_hex(4)  # differs from run to run, which may add to the same folder
+    """Make the recording of samples from simulators, which outlives the servers that they connect to."""
+    name = secrets.token_hex(4)  # unique, because several runs may write to the same folder
 
     def make(index: int) -> SampleRecorder:
         writer_id = f"{TRAINING}-{index}-{name}"
@@ -199,7 +199,7 @@ def _build_sample_recording(
 
     return SampleRecording(
         make,
-        max(1, config.env_runners.min_env_runners),  # it is fixed
+        max(1, config.env_runners.min_env_runners),  # the number is fixed
         file_list,
     )
 
@@ -210,7 +210,7 @@ def _file_list(config: ExperimentConfig, run_dir: Path | None) -> FileList | Non
 
     location = locate_output(config.offline)
     if location is None:
-        what = "what simulators send is recorded over interrupts and resumes, for which it must be in files"
+        what = "samples from simulators must be recorded in files, because recording continues after a resume"
         method = config.offline.output_write_method
         raise ConfigError([Problem(what, "offline.output_write_method", method, "write_parquet, write_json, ...")])
     return None if run_dir is None else FileList(run_dir / "rllink" / "recorded.txt", location)

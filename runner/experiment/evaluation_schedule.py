@@ -1,4 +1,4 @@
-"""The evaluations of a training run: when they are due, and how an interrupted one is repeated."""
+"""Schedules the evaluations of a training run, and repeats interrupted ones."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _IS_REPORTED = "is_told"  # in checkpoints
 
 @dataclass(frozen=True)
 class TrainedIteration:
-    """An iteration that is trained, and whose evaluations may not have ended.
+    """A trained iteration whose evaluations may not have ended.
 
     Attributes:
-        result: its metrics so far.
+        result: metrics so far.
         is_reported: whether callbacks have received the result.
     """
 
@@ -33,7 +33,7 @@ class TrainedIteration:
 
 
 class EvaluationSchedule(Part):
-    """Evaluates iterations when it is due, also in parallel to training, and repeats interrupted evaluations.
+    """Evaluates the policy when it is due, also in parallel to training, and repeats interrupted evaluations.
 
     Args:
         settings: intervals of evaluations.
@@ -49,13 +49,13 @@ class EvaluationSchedule(Part):
     def __init__(self, settings: EvaluationConfig, evaluator: Evaluator) -> None:
         self._settings, self.evaluator = settings, evaluator
         self.interrupted: TrainedIteration | None = None
-        self._parallel_policy: EvaluatedPolicy | None = None  # until the evaluation in parallel has ended
-        self._wait: Callable[[], FinishedEpisodes] | None = None  # for the episodes of this evaluation
+        self._parallel_policy: EvaluatedPolicy | None = None  # while an evaluation runs in parallel
+        self._wait: Callable[[], FinishedEpisodes] | None = None  # returns the episodes of this evaluation
 
     def begin_iteration(self, parts: RunParts) -> TrainedIteration | None:
         """Start the evaluation that runs in parallel to the next iteration, if one is due.
 
-        An interrupted evaluation is repeated with the policy that it had.
+        An interrupted evaluation is repeated with the same policy.
 
         Returns:
             The newest iteration if only its evaluations have to be repeated, or None to train another one.
@@ -74,10 +74,10 @@ class EvaluationSchedule(Part):
         Args:
             trained: the newest iteration.
             parts: parts of the run.
-            is_last: whether the run ends here: an evaluation is due then, whatever its interval.
+            is_last: whether this is the last iteration of the run; evaluations are then due at any interval.
 
         Raises:
-            Interrupted: the run was asked to end; the next `begin_iteration` returns the iteration.
+            Interrupted: the run was asked to end; the next `begin_iteration` returns the same iteration.
         """
         evaluator, result, iteration = self.evaluator, trained.result, parts.metrics.training_iteration
         interval, offline_interval = self._settings.evaluation_interval, self._settings.offline_evaluation_interval
@@ -94,7 +94,7 @@ class EvaluationSchedule(Part):
             raise
 
     def get_state(self) -> dict[str, Any]:
-        """Return what an interrupted evaluation is repeated with; empty if there is none."""
+        """Return the policy and the result to repeat an interrupted evaluation; empty if there is none."""
         trained, policy = self.interrupted, self._parallel_policy
         return {
             **({} if trained is None else {"iteration": {"result": trained.result, _IS_REPORTED: trained.is_reported}}),
@@ -102,7 +102,7 @@ class EvaluationSchedule(Part):
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `get_state`."""
+        """Restore a state of `get_state`."""
         trained, policy = state.get("iteration"), state.get("policy")
         self.interrupted = trained and TrainedIteration(trained["result"], trained[_IS_REPORTED])
         self._parallel_policy = policy and EvaluatedPolicy(**policy)

@@ -1,4 +1,4 @@
-"""Evaluations of a run: its policy as it is, in whole episodes, on held-out recorded data, and as a film."""
+"""Evaluates the current policy of a run in complete episodes and on held-out data, and films it."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvaluatedPolicy:
-    """The policy that an evaluation runs.
+    """The policy to evaluate.
 
     Attributes:
         weights: module id -> vector of parameters.
         shared_state: module id -> state of connectors that runners share.
-        num_env_steps_sampled: by the run so far.
+        num_env_steps_sampled: number of env steps that the run has sampled.
     """
 
     weights: Weights
@@ -47,22 +47,22 @@ class EvaluatedPolicy:
 
     @classmethod
     def of(cls, parts: RunParts) -> EvaluatedPolicy:
-        """Return the policy as it is now."""
+        """Return the current policy."""
         return cls(parts.get_weights(), parts.shared_state, parts.num_env_steps)
 
 
 class Evaluator:
-    """Evaluates the policy that a run holds. Its env runners are built when they are first asked for.
+    """Evaluates the policy of a run. Builds its env runners on first use.
 
     Args:
-        config: of the run.
-        module_parts: parts of its modules.
-        held_out: evaluates on recorded data; None: there are none.
+        config: configuration of the run.
+        module_parts: module id -> network and pipelines.
+        held_out: evaluates on recorded data, or None.
         is_recording: whether evaluated episodes are recorded.
-        warn: shows a line.
+        warn: shows a line to the user.
 
     Attributes:
-        env_runners: None before the first evaluation.
+        env_runners: env runners of evaluations, or None before the first one.
         held_out: evaluates on recorded data.
     """
 
@@ -83,7 +83,7 @@ class Evaluator:
         self._filmer: Filmer | None = None
 
     def build_env_runners(self) -> EnvRunnerGroup:
-        """Return the env runners, which are built if there are none yet."""
+        """Return the env runners; build them on first use."""
         if self.env_runners is None:
             self.env_runners = build_env_runner_group(self._config, EVALUATION, self._module_parts, self._is_recording)
         return self.env_runners
@@ -94,12 +94,12 @@ class Evaluator:
         num_episodes: int | None = None,
         wait: Callable[[], FinishedEpisodes] | None = None,
     ) -> Result:
-        """Evaluate exactly `num_episodes` whole episodes, always with the same seeds, and return their metrics.
+        """Evaluate exactly `num_episodes` complete episodes, always with the same seeds, and return their metrics.
 
         Args:
             parts: parts of the run, which hold the policy.
-            num_episodes: None: the configured duration, in episodes or env steps.
-            wait: collects an evaluation that was submitted before; None: one is submitted.
+            num_episodes: number of episodes, or None for the configured duration, in episodes or env steps.
+            wait: returns the episodes of an evaluation that was submitted before, or None to submit one.
         """
         with parts.metrics.clocked() as clock, reporting(self._report_once):
             episodes = self._run(parts, num_episodes, wait)
@@ -129,7 +129,7 @@ class Evaluator:
     def _run(
         self, parts: RunParts, num_episodes: int | None, wait: Callable[[], FinishedEpisodes] | None
     ) -> FinishedEpisodes:
-        """Run an evaluation now, or wait for one; if it is interrupted, callbacks have their earlier state."""
+        """Run an evaluation or wait for one. If it is interrupted, restore the earlier state of the callbacks."""
         callbacks = parts.callbacks
         starts = wait is None and callbacks.hears("on_evaluate_start")
         before = copy.deepcopy(callbacks.get_state()) if starts else []
@@ -148,12 +148,12 @@ class Evaluator:
     def submit(
         self, parts: RunParts, num_episodes: int | None = None, repeated: EvaluatedPolicy | None = None
     ) -> Callable[[], FinishedEpisodes]:
-        """Begin an evaluation, and return what waits for its episodes.
+        """Start an evaluation, and return a function that waits for its episodes.
 
         Args:
             parts: parts of the run, which hold the policy.
             num_episodes: see `evaluate`.
-            repeated: the policy of an evaluation that was interrupted; None: the policy as it is now.
+            repeated: the policy of an interrupted evaluation, or None for the current policy.
         """
         if repeated is None:
             parts.callbacks.call("on_evaluate_start")
@@ -170,11 +170,11 @@ class Evaluator:
         return runners.submit_evaluation(duration, settings.explore, num_sampled, unit)
 
     def _warn_of_no_end(self, num_episodes: int) -> None:
-        """Warn once of an evaluation that was too short for an episode to end."""
+        """Warn once about an evaluation that was too short for an episode to end."""
         if num_episodes or self._has_warned_of_no_end:
             return
         self._has_warned_of_no_end = True
-        hint = "an evaluation has no return then; raise evaluation.evaluation_duration"
+        hint = "without a complete episode, the evaluation cannot report a return; raise evaluation.evaluation_duration"
         self._warn(f"{self._config.evaluation.no_end_text}: {hint}")
 
     def evaluate_offline(self, parts: RunParts, num_env_steps: int | None = None) -> Result:
@@ -182,10 +182,10 @@ class Evaluator:
 
         Args:
             parts: parts of the run, which hold the policy.
-            num_env_steps: env steps for schedules of the loss; None: all env steps sampled so far.
+            num_env_steps: env steps for the schedules of the loss, or None for all env steps sampled so far.
         """
         if self.held_out is None:
-            raise ValueError("there are no held-out data: evaluation.offline_evaluation_input_ is null")
+            raise ValueError("evaluate_offline needs held-out data, but evaluation.offline_evaluation_input_ is null")
         metrics = parts.metrics
         if num_env_steps is None:
             num_env_steps = metrics.num_env_steps_sampled_lifetime
@@ -195,11 +195,11 @@ class Evaluator:
         return result | {"timers/offline_evaluation": clock.seconds, "time_total_s": metrics.time_total_s}
 
     def film(self, parts: RunParts, paths: Sequence[Path], num_episodes: int) -> FinishedEpisodes:
-        """Film whole episodes of the policy as it is.
+        """Film complete episodes of the current policy.
 
         Args:
             parts: parts of the run, which hold the policy.
-            paths: paths of the files, .mp4 or .gif, which all show the same episodes; without any a window shows them.
+            paths: .mp4 or .gif files, which all show the same episodes; if empty, a window shows the episodes.
             num_episodes: number of episodes in each file.
 
         Raises:
@@ -212,7 +212,7 @@ class Evaluator:
             return filmer.film(paths, num_episodes, weights, parts.shared_state, num_sampled)
 
     def make_filmer(self, is_window: bool = False) -> Filmer:
-        """Return what films or shows episodes, which is made if there is none yet.
+        """Return the filmer, which films or shows episodes; make it on first use.
 
         Raises:
             ConfigError: the environment cannot be filmed.
@@ -223,7 +223,7 @@ class Evaluator:
         return self._filmer
 
     def finish_recording(self) -> Recorded | None:
-        """Finish the files of recorded episodes; None if there are none."""
+        """Finish the files of recorded episodes; return None if none are recorded."""
         return None if self.env_runners is None else self.env_runners.finish_recording()
 
     def abandon(self) -> None:
@@ -238,7 +238,7 @@ class Evaluator:
 
 
 def _with_limited_episodes(config: ExperimentConfig) -> ExperimentConfig:
-    """Return the configuration of an evaluation, whose episodes are limited by `evaluation.max_episode_steps`."""
+    """Return the configuration of an evaluation, with `evaluation.max_episode_steps` as the limit of episodes."""
     limit = config.evaluation.max_episode_steps
     if limit is None:
         return config

@@ -1,4 +1,4 @@
-"""The features of a run, each registered once."""
+"""The table of features that a run may use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from runner.config.features import FEATURE_BLOCKS
 from runner.config.schemas import ExperimentConfig
 from runner.module_parts.feature import Feature
 
-# Block -> the class of its feature, imported by the runs that use it; listeners are called in this order.
+# Block -> class of its feature, imported only if a run uses it. Listeners are called in this order.
 _FEATURES: Mapping[str, str] = {
     "league": "runner.experiment.league_builder.LeagueFeature",
     "curriculum": "runner.curriculum.feature.CurriculumFeature",
@@ -28,7 +28,7 @@ def _class_at(path: str) -> type[Feature]:
 
 
 def env_settings_of(config: ExperimentConfig) -> dict[str, object]:
-    """Return the settings of all features that the episodes of env runners depend on."""
+    """Return the settings of all features that affect the episodes of env runners."""
     settings: dict[str, object] = {}
     for name in FEATURE_BLOCKS:
         settings |= getattr(config, name).env_settings

@@ -1,4 +1,4 @@
-"""Films of a policy: whole episodes of one sub-environment as videos."""
+"""Films complete episodes of a policy in one sub-environment, as videos."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from runner.videos import Camera, VideoFile, check_installed, render_mode
 
 
 class Filmer:
-    """Films episodes of one sub-environment, always with the same seeds; greedy ones unless `evaluation.explore`.
+    """Films episodes of one sub-environment, always with the same seeds; greedily unless `evaluation.explore` is set.
 
     Args:
-        config: of the run.
+        config: configuration of the run.
         specs: module id -> its specification.
-        is_window: a window shows the episodes, and nothing is filmed.
+        is_window: whether to show the episodes in a window instead of filming them.
 
     Raises:
         ConfigError: the environment cannot be made with a render mode.
-        RunFailure: it renders no pictures.
+        RunFailure: the environment does not render pictures.
         UserError: a package that writes videos is not installed.
     """
 
@@ -47,7 +47,9 @@ class Filmer:
         try:
             made = build_stepping_env_runner(rendering, specs, identity, callbacks=callbacks)
         except ConfigError as error:
-            expected = "an environment whose constructor takes render_mode, as evaluation.video and play ask for"
+            expected = (
+                "an environment whose constructor takes render_mode, which evaluation.video and `runner play` need"
+            )
             raise ConfigError(
                 [replace(problem, expected=problem.expected or expected) for problem in error.problems]
             ) from error
@@ -58,7 +60,7 @@ class Filmer:
     def _check_pictures(self) -> None:
         try:
             self._runner.env.reset((EVALUATION, 0, 0))
-            self._camera.on_episode_start()  # raises now if the environment renders no picture
+            self._camera.on_episode_start()  # fail early if the environment does not render pictures
         except BaseException:
             self.close()
             raise
@@ -71,7 +73,7 @@ class Filmer:
         shared_state: Mapping[str, Any],
         num_env_steps_sampled: int,
     ) -> FinishedEpisodes:
-        """Run whole episodes, one after the other, and write their pictures to each of `paths`.
+        """Run complete episodes, one after the other, and write their pictures to each of `paths`.
 
         Raises:
             UserError: a file cannot be written.
@@ -96,7 +98,7 @@ def _rendering(config: ExperimentConfig, mode: str) -> ExperimentConfig:
     env = replace(config.env, env_config={**config.env.env_config, "render_mode": mode})
     is_named, mode_of_run = config.env._target_ is None, config.env_runners.gym_env_vectorize_mode
     env_runners = replace(config.env_runners, env_runner_class=None)
-    if is_named or mode_of_run == ASYNC:  # gymnasium's batched implementations render in another way
+    if is_named or mode_of_run == ASYNC:  # gymnasium's batched implementations render differently
         env_runners = replace(env_runners, gym_env_vectorize_mode="sync", env_step_timeout_s=None)
     evaluation = replace(config.evaluation, num_envs_per_env_runner=1)
     return replace(config, env=env, env_runners=env_runners, evaluation=evaluation, metrics={}, callbacks=[])

@@ -1,4 +1,4 @@
-"""The first env steps of a configuration, in this process, before anything else of a run is made."""
+"""Samples the first env steps of a configuration in this process, before the rest of a run is built."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LEAST_ENV_STEPS = 8
 
 
 def first_sample(config: ExperimentConfig, parts: Mapping[str, ModuleParts], role: str = TRAINING) -> Rollout:
-    """Make an env runner as `first_env_runner` does, and sample some env steps."""
+    """Make an env runner like `first_env_runner`, and sample some env steps."""
     with first_env_runner(config, parts, role) as runner:
         return sample_with(runner, parts)
 
@@ -31,14 +31,14 @@ def sample_with(runner: FragmentSource, parts: Mapping[str, ModuleParts]) -> Rol
 def first_env_runner(
     config: ExperimentConfig, parts: Mapping[str, ModuleParts], role: str = TRAINING
 ) -> Iterator[FragmentSource]:
-    """Make an env runner with few sub-environments, and close it afterwards; nothing is recorded.
+    """Make an env runner with few sub-environments, which records nothing, and close it afterwards.
 
-    Simulators are not waited for: an environment like them is stepped in their place.
+    It does not wait for simulators; it steps an environment with the same spaces instead.
 
     Args:
-        config: the experiment.
-        parts: of its modules, which act.
-        role: of the env runner.
+        config: configuration of the run.
+        parts: module id -> network and pipelines, which act.
+        role: role of the env runner.
 
     Raises:
         ConfigError: the environment or a part cannot be made.
@@ -54,7 +54,7 @@ def first_env_runner(
 
 
 def reduced(config: ExperimentConfig) -> ExperimentConfig:
-    """Return a configuration of few sub-environments, all in this process, on the CPU, which callbacks do not hear."""
+    """Return a configuration with few sub-environments, all in this process and on the CPU, and without callbacks."""
     runners, evaluation = config.env_runners, config.evaluation
     return replace(
         config,
@@ -68,7 +68,7 @@ def reduced(config: ExperimentConfig) -> ExperimentConfig:
 
 
 def _stepped_here(env: EnvConfig) -> EnvConfig:
-    """Return the environment; where simulators connect, the named one like them, or one with their spaces."""
+    """Return the environment; in place of simulators, `env.name` or an environment with their spaces."""
     if not env.is_external:
         return env
     here = replace(env, port=None, observation_space=None, action_space=None, agents=None)

@@ -1,4 +1,4 @@
-"""`runner.fit`: train an existing trainer to the end, with the records of a run from the command line."""
+"""`runner.fit`: train an existing trainer to the end, and record the run as the command line does."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from runner.pages.run_record import RunRecord, read_run
 
 
 def fit(trainer: Trainer, run_dir: str | Path | None = None) -> RunRecord:
-    """Train until a criterion of `stop` holds, and leave a run like the command line does.
+    """Train until a criterion of `stop` is met, and record the run as the command line does.
 
-    The run dir contains progress.jsonl, checkpoints, result.json and the configuration, MLflow has its metrics, and
-    `tracking.display` selects what is shown. Ctrl-C, or the interruption of a kernel, ends it after the iteration with
-    a checkpoint; another call resumes in the same run dir. Afterwards the trainer can be evaluated.
+    The run dir contains progress.jsonl, checkpoints, result.json and the configuration. MLflow receives the metrics,
+    and `tracking.display` selects the display. Ctrl-C, or interrupting a notebook kernel, ends training after the
+    current iteration and saves a checkpoint. Another call resumes in the same run dir. Afterwards you can still
+    evaluate the trainer.
 
     Args:
         trainer: trainer that is ready to train.
@@ -35,9 +36,9 @@ def fit(trainer: Trainer, run_dir: str | Path | None = None) -> RunRecord:
     """
     provenance = trainer.provenance
     if provenance is None:
-        what = "fit records the configuration as it was composed, and this trainer was made of a dataclass"
-        expected = "Trainer.from_experiment(...) or Trainer.from_checkpoint(...); or train(), an iteration at a time"
-        raise UserError(Problem(what, "runner.fit", expected=expected).render_alone())
+        what = "fit needs a composed configuration to record, but this trainer was made from a dataclass"
+        fix = "use Trainer.from_experiment(...) or Trainer.from_checkpoint(...), or call train() once per iteration"
+        raise UserError(Problem(what, "runner.fit", fix=fix).render_alone())
     config, start_time_s = trainer.config, time.time()
     folder_of_run = _run_dir_of(provenance) if run_dir is None else Path(run_dir)
     checkpoint, is_trusted = provenance.checkpoint, provenance.is_trusted
@@ -63,6 +64,6 @@ def _run_dir_of(provenance: TrainerProvenance) -> Path:
     named = None if checkpoint is not None else claim_run_dir(provenance.composed)
     if named is None:
         got = f"a checkpoint outside of a run dir, {checkpoint}" if checkpoint else "hydra.run.dir without a value"
-        problem = Problem("fit does not know where to write", "runner.fit", got, "fit(trainer, run_dir=...)")
+        problem = Problem("fit cannot determine the run dir", "runner.fit", got, fix="fit(trainer, run_dir=...)")
         raise UserError(problem.render_alone())
     return named

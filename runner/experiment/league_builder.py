@@ -1,4 +1,4 @@
-"""Construction of the league of a run, and of the environments in which its players act."""
+"""Builds the league of a run, and the environments in which its players act."""
 
 from __future__ import annotations
 
@@ -35,14 +35,12 @@ from runner.pipelines.description import space_text
 from runner.policy import OnnxPolicy
 from runner.rllink.client.local_policy import PolicyFileError
 
-# What may be a fixed player without a class.
-_POLICY_FILES = (
-    "a file of `python -m runner export` or a snapshot; other policies by a _target_, a runner.league.Player"
-)
+# Valid fixed players without a class.
+_POLICY_FILES = "a file of `python -m runner export` or a snapshot, or a _target_ that names a runner.league.Player"
 
 
 class LeagueFeature(Feature):
-    """Lets players act for some of the agents."""
+    """Makes players act for some of the agents."""
 
     title = "the league"
 
@@ -50,7 +48,7 @@ class LeagueFeature(Feature):
         """Make the league.
 
         Raises:
-            ConfigError: a module that does not act here, or not alone; a policy file or class that cannot be used.
+            ConfigError: a module does not act here or not alone, or a policy file or class cannot be used.
         """
         return _build_league(self.config, module_parts)
 
@@ -76,7 +74,7 @@ def _build_league(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) ->
     _check_modules(config, specs)
     teams = [team for team in _teams(config, specs) if team.module_id in block.modules]
     if len(teams) < 2:
-        what = "nobody of the league plays against its modules: fewer than two teams have modules of league.modules"
+        what = "the modules of the league do not have opponents: fewer than two teams use modules of league.modules"
         known = ", ".join(specs)
         raise ConfigError([Problem(what, "league.modules", ", ".join(block.modules), f"modules of two teams: {known}")])
     fixed = {
@@ -97,7 +95,7 @@ def _teams(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> list[Te
     """Return the teams of `multi_agent.teams`, and each other agent as a team.
 
     Raises:
-        ConfigError: agents of a team have different modules, of which no snapshot could play all of them.
+        ConfigError: the agents of a team have different modules, so one snapshot cannot play all of them.
     """
     module_of = {agent: module_id for module_id, spec in specs.items() for agent in spec.agents or ()}
     named = agents_of_teams(config.multi_agent.teams, sorted(module_of))
@@ -105,7 +103,7 @@ def _teams(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> list[Te
     for name, members in named.items():
         modules = sorted({module_of[agent] for agent in members})
         if len(modules) > 1:
-            what = f"in a league the agents of a team have one module, and team {name} has several"
+            what = f"in a league all agents of a team must share one module, but team {name} uses several"
             raise ConfigError([Problem(what, f"multi_agent.teams.{name}", ", ".join(modules))])
     return [Team(tuple(members), module_of[members[0]]) for members in (*named.values(), *([agent] for agent in alone))]
 
@@ -155,24 +153,24 @@ def _check_player(
 
 
 def _find_misfits(player: PolicyPlayer, spec: ModuleSpec, player_id: str) -> Iterator[Problem]:
-    """Yield where the spaces of a policy file are not the ones of the agents that it may play."""
+    """Yield the spaces of a policy file that differ from the spaces of the agents it may play."""
     of_agents = {"observation_space": spec.observation_space, "action_space": spec.action_space}
     for name, agents in of_agents.items():
         policy = space_from_dict(player.manifest[name], name)
         for path, got, expected in find_misfits(policy, agents, name == "action_space"):
-            what = f"the policy file of player {player_id} was made for another {name}{path} than {spec.module_id} has"
-            who = f"{space_text(expected)}, of {', '.join(spec.agents or ())}"
+            what = f"the policy file of player {player_id} does not fit {name}{path} of module {spec.module_id}"
+            who = f"{space_text(expected)} of {', '.join(spec.agents or ())}"
             yield Problem(what, f"league.fixed.{player_id}", space_text(got), who)
 
 
 def _check_modules(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> None:
     if not has_several_agents(specs):
-        what = f"a league needs several agents, and {config.env.name} has a single one"
+        what = f"a league needs several agents, but {config.env.name} has a single one"
         raise ConfigError([Problem(what, "league.modules", ", ".join(config.league.modules), "[]")])
     for module_id in config.league.modules:
         if module_id not in specs:
-            what = "league.modules names a module that acts for no agent"
+            what = "league.modules names a module that does not act for any agent"
             known = ", ".join(specs)
             raise ConfigError([Problem(what, "league.modules", module_id, known, nearest_match(module_id, specs))])
     if sum(len(spec.agents or ()) for spec in specs.values()) < 2:
-        raise ConfigError([Problem("a league needs two agents or more", "league.modules", "one agent")])
+        raise ConfigError([Problem("a league needs at least two agents", "league.modules", "one agent")])

@@ -1,4 +1,4 @@
-"""Construction of learners: of this process, or of Ray actors."""
+"""Builds learners, in this process or in Ray actors."""
 
 from __future__ import annotations
 
@@ -46,18 +46,18 @@ from runner.streams import random_stream
 
 
 def check_local_gpus(config: ExperimentConfig) -> None:
-    """Raise `ConfigError` where the learner in this process asks for more GPUs than this machine has."""
+    """Raise `ConfigError` if the learner in this process needs more GPUs than this machine has."""
     asked, available = config.learners.num_gpus_per_learner, torch.cuda.device_count()
     if config.learners.num_learners == 0 and asked > available:
-        what = "the learner in this process asks for more GPUs than this machine has"
+        what = "learners.num_gpus_per_learner exceeds the number of GPUs of this machine"
         raise ConfigError([Problem(what, "learners.num_gpus_per_learner", f"{asked:g}", f"up to {available}")])
 
 
 def build_learner_group(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> Learners:
-    """Make a learner for each module, behind its learner pipeline: in this process, or in Ray actors.
+    """Make a learner for each module and its learner pipeline, in this process or in Ray actors.
 
     Raises:
-        ConfigError: a part cannot be made, or a connector needs rows that other learners get.
+        ConfigError: a part cannot be made, or a connector needs rows that go to other learners.
     """
     if config.learners.num_learners == 0:
         return build_local_learner_group(config, parts, SingleProcess())
@@ -75,12 +75,12 @@ def _check_shared_out(config: ExperimentConfig, parts: Mapping[str, ModuleParts]
         for connector in parts[module_id].learner.single_connectors():
             if Requirements.of(connector).needs_all_rows:
                 name = type(connector).__name__
-                what = f"{name} needs all rows of what is sampled, and several learners get parts of it"
+                what = f"{name} needs all sampled rows, but several learners get only a part each"
                 raise ConfigError([Problem(what, "learners.num_learners", str(config.learners.num_learners), "0 or 1")])
 
 
 def plan_learners(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> PlannedLearners:
-    """Return a factory of learners of the same modules for other processes; `parts` have their first parameters."""
+    """Return a factory that makes learners of the same modules in other processes, with the parameters of `parts`."""
     specs = {module_id: module_parts.spec for module_id, module_parts in parts.items()}
     return PlannedLearners(config, specs, weights_of(parts))
 
@@ -92,8 +92,8 @@ def build_local_learner_group(
     """Make the learner of this process from its modules and pipelines."""
     named = config.multi_agent.modules_to_train
     pipelines = {module_id: module_parts.learner for module_id, module_parts in parts.items()}
-    # External simulators may act with older weights, or with a policy of their own; recorded steps are of another one.
-    # Replayed observations are standardised by what was seen since they were acted on.
+    # External simulators may act with older weights or with a custom policy, and recorded steps come from another
+    # policy. Replayed observations are standardised with newer statistics than when they were acted on.
     env_to_module = {module_id: module_parts.env_to_module for module_id, module_parts in parts.items()}
     acts_itself = not config.env.is_external and not config.algorithm.recorded_buffers
     acts_on_the_same = acts_itself and not any(map(raw_filters, env_to_module.values()))
@@ -106,7 +106,7 @@ def build_local_learner_group(
 
 @dataclass(frozen=True)
 class PlannedLearners:
-    """Factory of the learners of another process; `weights` are their first parameters."""
+    """Factory of learners in another process; `weights` are their initial parameters."""
 
     config: ExperimentConfig
     specs: Mapping[str, ModuleSpec]
@@ -123,7 +123,7 @@ class PlannedLearners:
         for key, network in networks_of(parts).items():
             FlatParameters(network).load(self.weights[key])
         for module_parts in parts.values():
-            if collective.rank:  # the first learner has the streams of a learner alone
+            if collective.rank:  # the first learner uses the streams of a single learner
                 make_stream = partial(_peers_stream, self.config.seed, module_parts.spec, collective.rank)
                 module_parts.learner.give_streams(make_stream)
         return build_local_learner_group(self.config, parts, collective)
@@ -134,7 +134,7 @@ def _peers_stream(seed: int, spec: ModuleSpec, rank: int, name: str, position: i
 
 
 def columns_of_learner(spec: ModuleSpec, module: RLModule) -> tuple[str, ...]:
-    """Return the columns that the module and the loss read of a train batch."""
+    """Return the columns of a train batch that the module and the loss read."""
     loss = import_target(spec.algorithm.loss, "algorithm.loss", Loss)
     return tuple(dict.fromkeys((*module.inputs, *loss.reads)))
 
@@ -142,7 +142,7 @@ def columns_of_learner(spec: ModuleSpec, module: RLModule) -> tuple[str, ...]:
 def _build_networks(
     config: ExperimentConfig, parts: Mapping[str, ModuleParts], trained: Collection[str], collective: Collective
 ) -> dict[str, TrainedNetwork]:
-    """Make a network of each module, also of untrained ones; or one of all modules, if they share parameters."""
+    """Make one network for each module, including untrained modules, or one for all modules that share parameters."""
     together = next(iter(parts.values())).together
     if together is None:
         return {module_id: _build_network(config, of_module, collective) for module_id, of_module in parts.items()}
@@ -155,7 +155,7 @@ def _build_network(config: ExperimentConfig, parts: ModuleParts, collective: Col
     module_id, algorithm = parts.spec.module_id, parts.spec.algorithm
     is_compiled = config.learners.compile and module_id in config.multi_agent.trained_modules([module_id])
     if is_compiled and algorithm.microbatch_size is not None:
-        what = f"learners.compile: microbatches (module {module_id}) are not compiled"
+        what = f"learners.compile does not support microbatches (module {module_id})"
         raise ConfigError([Problem(what, "algorithm.microbatch_size", str(algorithm.microbatch_size), "null")])
     module = _build_module(config, parts.module, parts, collective)
     return TrainedNetwork(parts.module, [module], algorithm, collective, is_compiled)
@@ -174,7 +174,7 @@ def make_loss(algorithm: AlgorithmConfig) -> Loss:
     """Make the loss of an algorithm.
 
     Raises:
-        ConfigError: it is no loss, or its constructor fails.
+        ConfigError: the target is not a loss, or its constructor fails.
     """
     loss_class = import_target(algorithm.loss, "algorithm.loss", Loss)
     try:
@@ -191,7 +191,7 @@ def make_loss(algorithm: AlgorithmConfig) -> Loss:
 
 
 def _with_objects(algorithm: AlgorithmConfig) -> AlgorithmConfig:
-    """Return the configuration with the targets in fields of the user's dataclass replaced by their objects."""
+    """Return the configuration with targets in the fields of a user's dataclass replaced by their objects."""
     shared = names_of(AlgorithmConfig)
     given = {name: getattr(algorithm, name) for name in names_of(type(algorithm)) if name not in shared}
     made = {
@@ -204,7 +204,7 @@ def _with_objects(algorithm: AlgorithmConfig) -> AlgorithmConfig:
 
 
 def adapting_losses(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> list[str]:
-    """Return the names of losses that adapt to updates."""
+    """Return the names of losses that adapt during training."""
     losses = [
         make_loss(parts[module_id].spec.algorithm) for module_id in config.multi_agent.trained_modules(list(parts))
     ]

@@ -1,7 +1,7 @@
-"""Modules that begin with the parameters of another run: `load_state_path` and `load_state_strict` of their blocks.
+"""Loads module parameters from another run: `load_state_path` and `load_state_strict` of a module block.
 
-A module takes over parameters, and the state of connectors that runners share (the moments of a `MeanStdFilter`).
-Optimisers, counters, random streams and everything else begin anew.
+A module loads parameters, and the connector states that env runners share (the moments of a `MeanStdFilter`).
+Everything else starts afresh: optimisers, counters, random streams.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class SavedModule:
     Attributes:
         parameters: name -> array, buffers included.
         shared: connector name -> state.
-        activations: field of the module block -> value, without which the parameters are another function.
+        activations: field of the module block -> value; other activations would change the function.
     """
 
     source: ModuleSource
@@ -46,12 +46,12 @@ class SavedModule:
 
 @dataclass(frozen=True)
 class LoadedModule:
-    """A module that has taken over a saved one.
+    """A module with parameters loaded from a checkpoint.
 
     Attributes:
-        saved: the source.
-        parameters, connectors: names of parameters and connectors that were taken over.
-        misfits: descriptions of what only one of the two has; empty unless `load_state_strict` is false.
+        saved: the module in the checkpoint.
+        parameters, connectors: names of the loaded parameters and connectors.
+        misfits: descriptions of names that only one of the two modules has; empty unless `load_state_strict` is false.
     """
 
     module_id: str
@@ -61,10 +61,10 @@ class LoadedModule:
     misfits: tuple[str, ...]
 
     def __str__(self) -> str:
-        """Describe the load for the start of the run."""
+        """Describe the loaded module for the start of the run."""
         source, taken = self.saved.source, " and ".join([f"{len(self.parameters)} parameters", *self.connectors])
         other_id = "" if self.saved.module_id == self.module_id else f"{self.saved.module_id} in "
-        origin = f"begins with {taken} of {other_id}{source.checkpoint} (digest {source.digest[:12]})"
+        origin = f"starts with {taken} of {other_id}{source.checkpoint} (digest {source.digest[:12]})"
         return "; ".join([origin, *self.misfits])
 
 
@@ -72,12 +72,12 @@ def load_modules(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> 
     """Load the parameters of each module with a `load_state_path` from its checkpoint.
 
     Args:
-        config: of the run.
-        parts: module id -> network, which is changed, and pipelines, which are not; see `shared_states`.
+        config: configuration of the run.
+        parts: module id -> network, which is changed, and pipelines, which are not changed (see `shared_states`).
 
     Raises:
-        ConfigError: a checkpoint is missing or does not fit; nothing has been changed.
-        CheckpointError: a checkpoint is cut off or altered.
+        ConfigError: a checkpoint is missing or does not fit; nothing was changed.
+        CheckpointError: a checkpoint is truncated or altered.
     """
     sources = module_sources(config)
     contents = {source.checkpoint: load_checkpoint(source.checkpoint) for source in sources.values()}
@@ -103,14 +103,16 @@ def shared_states(loaded: Sequence[LoadedModule]) -> dict[str, Any]:
 def _read_saved(
     module_id: str, source: ModuleSource, state: Mapping[str, Any], manifest: Mapping[str, Any]
 ) -> SavedModule:
-    """Read the module with this id from a checkpoint; a single module counts whatever its id."""
+    """Read the module with this id from a checkpoint; a checkpoint with a single module may use any id."""
     with naming_checkpoint(source.checkpoint):
         learners = parameters_by_module(state["learners"]["learners"])
         saved_id = next(iter(learners)) if len(learners) == 1 else module_id
         if saved_id not in learners:
-            what = f"the checkpoint has several modules, and none is named {module_id}"
+            what = f"the checkpoint has several modules, but none is named {module_id}"
             where = f"load_state_path\n{source.checkpoint}"
-            raise ConfigError([Problem(what, where, ", ".join(learners), f"one module, or one named {module_id}")])
+            raise ConfigError(
+                [Problem(what, where, ", ".join(learners), f"a module named {module_id}, or a single module")]
+            )
         shared = shared_state_in(state).get(saved_id, {})
         values = compose_stored(mask_resolvers(config_of(manifest))[0], [], (), None).values
         block = values["module"] | values.get("multi_agent", {}).get("modules", {}).get(saved_id, {})
@@ -119,14 +121,14 @@ def _read_saved(
 
 
 class _Fit:
-    """A comparison of a module with the saved one, name by name."""
+    """Compares a module with a saved one, name by name."""
 
     def __init__(self, parts: ModuleParts, saved: SavedModule) -> None:
         self._spec = parts.spec
         self._saved = saved
         self._module, self._parameters = parts.module, parts.module.state_dict()
         pipeline = parts.env_to_module
-        connectors = pipeline.merge_states([pipeline.get_state()])  # of runners that have seen nothing
+        connectors = pipeline.merge_states([pipeline.get_state()])  # initial states
         here = {name: _shape(value) for name, value in {**self._parameters, **connectors}.items()}
         there = {name: _shape(value) for name, value in {**saved.parameters, **saved.shared}.items()}
         self._here, self._there = here, there
@@ -138,28 +140,26 @@ class _Fit:
         ]
 
     def problems(self) -> Iterator[Problem]:
-        """Yield the reason why the state cannot be taken over."""
+        """Yield the reason why the parameters cannot be loaded."""
         where = f"module {self._spec.module_id}, load_state_path\n{self._saved.source.checkpoint}"
         here, there = self._here, self._there
         differing = [name for name in self._common if here[name] != there[name]]
         if differing:
-            what = (
-                "the checkpoint's parameters have other shapes: they are of another network, or of other observations"
-            )
+            what = "the parameters in the checkpoint have different shapes: the network or its observations differ"
             got, expected = (_first([f"{name} {shapes[name]}" for name in differing]) for shapes in (there, here))
             fix = flat_images_fix(self._module, there)
-            expected = f"{expected} in this configuration" + (f"; {fix}" if fix else "")
-            yield Problem(what, where, f"{got} in the checkpoint", expected)
+            expected = f"{expected} in this configuration"
+            yield Problem(what, where, f"{got} in the checkpoint", expected, fix=fix or None)
         elif not self._taken_parameters:
-            what = "the checkpoint has no parameter of this module"
+            what = "the checkpoint does not contain any parameter of this module"
             yield Problem(what, where, _first(list(self._saved.parameters)), _first(list(self._parameters)))
         elif self._misfits and self._spec.module.load_state_strict:
-            what = "the module in the checkpoint is not the one that this configuration describes"
-            expected = "the same in both, or module.load_state_strict=false to take over what both have"
-            yield Problem(what, where, "; ".join(self._misfits), expected)
+            what = "the module in the checkpoint differs from the module in this configuration"
+            fix = "module.load_state_strict=false loads the parameters that both have"
+            yield Problem(what, where, "; ".join(self._misfits), fix=fix)
 
     def load(self) -> LoadedModule:
-        """Take the parameters over."""
+        """Load the parameters."""
         with torch.no_grad():
             for name in self._taken_parameters:
                 self._parameters[name].copy_(torch.as_tensor(self._saved.parameters[name]))
@@ -190,6 +190,6 @@ def _describe_lack(names: Sequence[str], place: str) -> Iterator[str]:
 
 
 def _first(texts: Sequence[str]) -> str:
-    """List the first few texts, and count the others."""
+    """List the first few texts and the number of the others."""
     more = len(texts) - _MOST_NAMES
     return ", ".join([*texts[:_MOST_NAMES], *([f"... ({more} more)"] if more > 0 else [])])

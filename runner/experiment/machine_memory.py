@@ -1,4 +1,4 @@
-"""Memory that this process can still take."""
+"""Memory that is available to this process."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-# Of a control group: names of the files with its limit and its use, and of the use that the kernel can take back.
+# Files of a control group with its limit and its usage, and the name of the reclaimable part of the usage.
 _VERSION_2 = ("memory.max", "memory.current", "inactive_file")
 _VERSION_1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Return how many bytes can be taken without swapping: of the machine, and of the control groups of a container.
+    """Return the bytes available without swapping, on the machine and in the control groups of a container.
 
     Args:
-        root: of the file system.
+        root: root of the file system.
     """
     return max(0, min((_of_machine(root), *_of_groups(root))))
 
 
 def _of_machine(root: Path) -> int:
-    """Return the free memory with what the kernel can take back; where it is not told, all memory."""
+    """Return the free and reclaimable memory, or all memory if the kernel does not report it."""
     return _number_in(root / "proc/meminfo", "MemAvailable:", 1024) or (
         os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     )
 
 
 def _of_groups(root: Path) -> Iterator[int]:
-    """Yield what each control group around this process leaves of its limit."""
+    """Yield the unused part of the limit of each control group around this process."""
     for line in _text_of(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -38,7 +38,7 @@ def _of_groups(root: Path) -> Iterator[int]:
         else:
             continue
         innermost = hierarchy / path.lstrip("/")
-        # Within a container the path may be of the machine outside: folders that are not there tell nothing.
+        # In a container the path may belong to the host: skip folders that do not exist.
         for group in (innermost, *(parent for parent in innermost.parents if parent.is_relative_to(hierarchy))):
             limit, used = (_text_of(group / name).strip() for name in names[:2])
             if limit.isdigit() and used.isdigit():
@@ -46,7 +46,7 @@ def _of_groups(root: Path) -> Iterator[int]:
 
 
 def _number_in(file: Path, name: str, unit: int = 1) -> int | None:
-    """Return the number behind a name at the beginning of a line; None where it is not there."""
+    """Return the number after a name at the beginning of a line, or None if the name is missing."""
     for line in _text_of(file).splitlines():
         words = line.split()
         if len(words) > 1 and words[0] == name and words[1].isdigit():

@@ -1,4 +1,4 @@
-"""Lines for the user while a trainer is built and works."""
+"""Lines for the user while a trainer is built and runs."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ _log = logging.getLogger(__name__)
 
 
 class Notes:
-    """Shows lines with a function; without one they are logged.
+    """Shows lines with a function, or logs them.
 
     Args:
-        show: prints a line, or None.
+        show: prints a line, or None to log it.
     """
 
     def __init__(self, show: Callable[[str], None] | None = None) -> None:
         self._show = show
 
     def warn(self, text: str) -> None:
-        """Show a line that is logged as a warning."""
+        """Show a line, logged as a warning."""
         (self._show or _log.warning)(text)
 
     def inform(self, text: str) -> None:
-        """Show a line that is logged as information, for example while the run waits."""
+        """Show a line, logged as information, for example while the run waits."""
         (self._show or _log.info)(text)
 
     @contextmanager
     def shown_by(self, show: Callable[[str], None]) -> Iterator[None]:
-        """Show lines with another function within."""
+        """Show lines with another function in this context."""
         before, self._show = self._show, show
         try:
             yield

@@ -1,4 +1,4 @@
-"""What a run asks of Ray. Imports neither torch nor ray: a sweep's own process does without torch."""
+"""Ray resources that a run needs. Imports neither torch nor ray, because a sweep's driver process needs no torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from runner.config.schemas import ExperimentConfig
 
 
 def is_held_out_read_by_ray(config: ExperimentConfig) -> bool:
-    """Whether held-out data are read by a function of `ray.data`, which takes a cluster."""
+    """Return whether a function of `ray.data` reads the held-out data, which needs a cluster."""
     from runner.offline.reading.source import is_read_by_ray
 
     return config.evaluation.offline_evaluation_input_ is not None and is_read_by_ray(config.offline)
@@ -22,10 +22,10 @@ def is_held_out_read_by_ray(config: ExperimentConfig) -> bool:
 
 @contextmanager
 def ray_cluster(config: ExperimentConfig, note: Callable[[str], None]) -> Iterator[None]:
-    """Hold a Ray cluster if the configuration needs one; `note` is told about it, see `connected`.
+    """Hold a Ray cluster if the configuration needs one; messages go to `note` (see `connected`).
 
     Raises:
-        ConfigError: the cluster can never give the resources that the configuration asks for.
+        ConfigError: the cluster can never provide the resources that the configuration needs.
     """
     actors = _remote_actors(config)
     wanted, asked_by = list(actors), _asked_by_actors(config)
@@ -48,7 +48,7 @@ def ray_cluster(config: ExperimentConfig, note: Callable[[str], None]) -> Iterat
 
 
 def _remote_actors(config: ExperimentConfig) -> list[dict[str, float]]:
-    """Return what each env runner and learner asks for that is a Ray actor."""
+    """Return the resources of each env runner and learner that is a Ray actor."""
     runners, learners = config.env_runners, config.learners
     num_runners = config.evaluation.evaluation_num_env_runners
     num_runners += runners.min_env_runners if ENV_RUNNERS in needs_of(config) else 0
@@ -57,12 +57,12 @@ def _remote_actors(config: ExperimentConfig) -> list[dict[str, float]]:
 
 
 def other_actors(config: ExperimentConfig) -> list[dict[str, float]]:
-    """Return what each remote actor asks for that is no env runner which trains."""
+    """Return the resources of each remote actor except training env runners."""
     return _remote_actors(replace(config, env_runners=replace(config.env_runners, num_env_runners=0)))
 
 
 def _asked_by_actors(config: ExperimentConfig) -> list[str]:
-    """Return the options that `_remote_actors` goes by."""
+    """Return the options that determine `_remote_actors`."""
     keys = ["evaluation.evaluation_num_env_runners", "env_runners.num_cpus_per_env_runner, num_gpus_per_env_runner"]
     if ENV_RUNNERS in needs_of(config):
         keys.insert(0, "env_runners.num_env_runners")
@@ -84,7 +84,7 @@ def bundles_of(config: ExperimentConfig) -> list[dict[str, float]]:
 
 
 def tasks_on_data(config: ExperimentConfig) -> list[dict[str, float]]:
-    """Return what Ray's tasks that read and write recorded data ask for."""
+    """Return the resources of Ray tasks that read and write recorded data."""
     bundles = []
     if RECORDED_DATA in needs_of(config):
         from runner.offline.training.workers import resources_asked_for  # imports Ray Data's libraries
@@ -96,7 +96,7 @@ def tasks_on_data(config: ExperimentConfig) -> list[dict[str, float]]:
 
 
 def strategy_of(config: ExperimentConfig) -> str:
-    """Return the strategy of the placement group of a trial: SPREAD where actors of one kind ask for it."""
+    """Return the strategy of a trial's placement group: SPREAD if actors of one kind need it."""
     runners, learners = config.env_runners, config.learners
     strategies = [runners.scheduling_strategy, learners.scheduling_strategy]
     if RECORDED_DATA in needs_of(config):

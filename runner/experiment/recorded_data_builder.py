@@ -1,4 +1,4 @@
-"""Construction of the pipeline of recorded data, and of the evaluation on held-out data."""
+"""Builds the pipeline of recorded data, and the evaluation on held-out data."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, RecordedSource]:
-    """Refuse experiments that cannot learn from recorded data, before Ray is started.
+    """Reject experiments that cannot learn from recorded data, before Ray is started.
 
     Returns:
-        Module id -> its data, of all modules that learn, see `preflight.check_recorded_data`; empty where the data are
-        read in a way that takes Ray, or by the user's own code.
+        Module id -> its data, for all modules that learn; see `preflight.check_recorded_data`. Data that only Ray or
+        custom code can read is missing.
 
     Raises:
-        ConfigError: a connector does not go with recorded data, or the data are not good.
+        ConfigError: a connector does not support recorded data, or the data is not valid.
     """
     learning = config.multi_agent.trained_modules(list(parts))
     found = {id_: _check_data_of(config, parts[id_], agents_read_for(parts, id_)) for id_ in learning}
@@ -46,7 +46,7 @@ def check_recorded_data(config: ExperimentConfig, parts: Mapping[str, ModulePart
 
 
 def agents_read_for(parts: Mapping[str, ModuleParts], module_id: str) -> ModuleAgents | None:
-    """Return whose recorded episodes a module learns from; None in experiments with a single agent."""
+    """Return the agents whose recorded episodes a module learns from; None with a single agent."""
     from runner.offline.formats.selection import ModuleAgents
 
     agents = parts[module_id].spec.agents
@@ -59,28 +59,28 @@ def agents_read_for(parts: Mapping[str, ModuleParts], module_id: str) -> ModuleA
 def _check_data_of(
     config: ExperimentConfig, module_parts: ModuleParts, agents: ModuleAgents | None
 ) -> RecordedSource | None:
-    """Return the data of one module."""
     from runner.offline.training import preflight
 
     learning = _connectors_that_learn(module_parts)
     if learning and ENV_RUNNERS in needs_of(config):
-        what = f"{learning[0]} learns from sampled env steps and would see recorded ones with what it knew before"
-        expected = "connectors without such a state; or a plan that learns from Replay only"
+        what = f"{learning[0]} learns from sampled env steps, so its output for recorded steps would be outdated"
+        expected = "connectors without a learned state, or a plan that learns only from Replay"
         raise ConfigError([Problem(what, "connectors.env_to_module", expected=expected)])
     readers = _connectors_that_read_the_module(module_parts)
     if readers and config.offline.materialize_mapped_data:
         problem = Problem(
-            f"{readers[0]} computes with the module; train batches that are made once would not follow its training",
+            f"{readers[0]} computes with the module, so train batches that are made once would become outdated",
             where="offline.materialize_mapped_data",
             got="true",
-            expected="false; offline.materialize_data=true keeps what is read in memory",
+            expected="false",
+            fix="offline.materialize_data=true keeps the data in memory instead",
         )
         raise ConfigError([problem])
     source = preflight.check_recorded_data(config, module_parts, agents)
     if learning and (source is None or source.may_be_endless):
-        reason = "only Ray reads these data" if source is None else "a function that yields them may never end"
-        what = f"{learning[0]} learns from all recorded observations before training, and {reason}"
-        expected = "files, without a function of Ray Data and without a pre-learner or a data class of your own"
+        reason = "only Ray can read this data" if source is None else "a function that yields them may never end"
+        what = f"{learning[0]} must learn from all recorded observations before training, but {reason}"
+        expected = "files, without a function of Ray Data and without a custom pre-learner or data class"
         raise ConfigError([Problem(what, "connectors.env_to_module", str(config.offline.input_), expected)])
     return source
 
@@ -88,7 +88,7 @@ def _check_data_of(
 def build_recorded_data(
     config: ExperimentConfig, parts: Mapping[str, ModuleParts], recorded: Mapping[str, RecordedSource]
 ) -> OfflineData:
-    """Make the pipelines of recorded data; `recorded` is what `check_recorded_data` has opened."""
+    """Make the pipelines of recorded data from the sources that `check_recorded_data` opened."""
     from runner.offline.training.data_of_modules import OfflineDataOfModules
 
     if DEFAULT_MODULE_ID in parts and parts[DEFAULT_MODULE_ID].spec.agents is None:
@@ -100,7 +100,6 @@ def build_recorded_data(
 def _build_pipeline(
     config: ExperimentConfig, parts: ModuleParts, recorded: RecordedSource | None, num_pipelines: int = 1
 ) -> OfflineData:
-    """Make the pipeline of one module."""
     from runner.offline.files.ray_data import set_up_ray_data
     from runner.offline.training.offline_data import OfflineData
     from runner.offline.training.preflight import statistics_of
@@ -113,14 +112,14 @@ def _build_pipeline(
     else:
         data = import_target(config.offline.offline_data_class, "offline.offline_data_class", OfflineData)(config)
     if _connectors_that_learn(parts):
-        assert recorded is not None  # else check_recorded_data refuses them
+        assert recorded is not None  # check_recorded_data has rejected this case
         data.shared_state = {parts.spec.module_id: statistics_of(recorded, parts.env_to_module, parts.module)}
     data.connect(PlannedModule(config, parts.spec, data.shared_state), ModuleBoard() if readers else None)
     return data
 
 
 def _connectors_that_learn(parts: ModuleParts) -> list[str]:
-    """Return the classes of connectors that learn from observations and change what episodes hold of them."""
+    """Return the classes of connectors that learn from observations and change the observations in episodes."""
     raw = raw_filters(parts.env_to_module).values()
     connectors = [one for one in parts.env_to_module.single_connectors() if one.shares_state]
     return [type(connector).__name__ for connector in connectors if connector not in raw]
@@ -136,11 +135,10 @@ def _connectors_that_read_the_module(parts: ModuleParts) -> list[str]:
 
 @dataclass(frozen=True)
 class PlannedModule:
-    """Factory of the parts of a pre-learner, called in the worker that it is sent to.
+    """Factory of the parts of a pre-learner, called in its worker process.
 
     Attributes:
-        shared_state: module id -> connector name -> what the connector has learned from observations; it learns no
-            more.
+        shared_state: module id -> connector name -> state learned from observations; it does not change any more.
     """
 
     config: ExperimentConfig
@@ -148,21 +146,21 @@ class PlannedModule:
     shared_state: Mapping[str, Any]
 
     def with_shared_state(self, shared_state: Mapping[str, Any]) -> PlannedModule:
-        """Return a copy with another state of connectors."""
+        """Return a copy with these states of connectors."""
         return replace(self, shared_state=shared_state)
 
     @property
     def observation_space(self) -> gym.Space[Any]:
-        """Of the environment."""
+        """The observation space of the environment."""
         return self.spec.observation_space
 
     @property
     def action_space(self) -> gym.Space[Any]:
-        """Of the environment."""
+        """The action space of the environment."""
         return self.spec.action_space
 
     def build(self) -> PreLearnerParts:
-        """Make module and learner pipeline, on a GPU where `offline.map_batches_kwargs` asks for one."""
+        """Make the module and the learner pipeline, on a GPU if `offline.map_batches_kwargs` requests one."""
         from runner.offline.training.prelearner import PreLearnerParts
         from runner.offline.training.workers import actor_options
 
@@ -175,10 +173,10 @@ class PlannedModule:
 
 
 def build_held_out_evaluation(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> HeldOut | None:
-    """Make the evaluation on held-out data, with separate modules; None if no such data are named.
+    """Make the evaluation on held-out data, with separate modules; None if there is no such data.
 
     Raises:
-        ConfigError: the data do not fit, or estimates are asked for that mean nothing of several agents.
+        ConfigError: the data does not fit, or an off-policy estimate does not support several agents.
     """
     held_out = config.evaluation.offline_evaluation_input_
     if held_out is None:
@@ -192,7 +190,7 @@ def build_held_out_evaluation(config: ExperimentConfig, parts: Mapping[str, Modu
 
 
 def _build_held_out_agents(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> HeldOutAgents:
-    """Make an evaluation of each agent whose module is trained."""
+    """Make an evaluation for each agent whose module is trained."""
     from runner.offline.evaluation.held_out import HeldOutAgents, HeldOutEvaluation, check_methods_of_agents
     from runner.offline.formats.selection import ModuleAgents
 

@@ -1,4 +1,4 @@
-"""Replay buffers that begin with recorded steps."""
+"""Replay buffers that start with recorded steps."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RecordedReplay:
-    """Recorded steps on their way to replay buffers, with the columns of sampled ones.
+    """Recorded steps for replay buffers, with the same columns as sampled steps.
 
     Attributes:
-        buffers: names of the buffers that begin with them.
-        source: of the steps.
-        read: columns that are recorded.
-        unread: column -> some sampled rows; what the acting module gave and no learner reads. It is nan in recorded
-            steps: who acted was another policy.
+        buffers: names of the buffers that start with recorded steps.
+        source: reads the steps.
+        read: recorded columns.
+        unread: column -> some sampled rows, for outputs of the acting module that learners do not read. They are NaN in
+            recorded steps, because another policy acted.
     """
 
     buffers: tuple[str, ...]
@@ -43,11 +43,11 @@ class RecordedReplay:
     unread: Mapping[str, Column]
 
     def fill(self, buffers: Mapping[str, ReplayBuffer], parts: ModuleParts) -> int:
-        """Write all steps to the buffers; returns how many there are.
+        """Write all steps to the buffers and return their number.
 
         Raises:
-            ConfigError: a buffer is too small, or the data lack a column that the learner reads.
-            DataError: damaged data.
+            ConfigError: a buffer is too small, or the data lacks a column that the learner reads.
+            DataError: the data is damaged.
         """
         num_env_steps = 0
         for block in self.source.narrowed(self.read, with_infos=False).blocks():
@@ -63,7 +63,7 @@ class RecordedReplay:
         """Return the block with the columns of sampled steps."""
         lacking = [name for name in self.read if name not in block.columns]
         if lacking:
-            what = f"recorded steps lack {', '.join(lacking)}, which the algorithm learns from"
+            what = f"recorded steps lack columns that the algorithm needs: {', '.join(lacking)}"
             raise ConfigError([Problem(what, self.source.where, ", ".join(block.columns), "data with these columns")])
         columns = {name: block.columns[name] for name in self.read}
         columns[REWARDS] = np.asarray(columns[REWARDS], np.float32)
@@ -77,22 +77,23 @@ class RecordedReplay:
 
 
 def open_recorded_replay(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> RecordedReplay | None:
-    """Open the recorded steps that buffers begin with; None if none does. To be called before learners are made.
-
+    """Open the recorded steps that buffers start with, or return None. Call this before learners are made.
     Raises:
-        ConfigError: the data do not fit, or only Ray Data can read them.
+        ConfigError: the data does not fit, or only Ray Data can read it.
     """
     names = config.algorithm.recorded_buffers
     if not names:
         return None
     if has_several_agents({module_id: module_parts.spec for module_id, module_parts in parts.items()}):
-        what = "replay buffers of several agents cannot begin with recorded steps yet"
+        what = "replay buffers with several agents do not support recorded steps yet"
         where = ", ".join(f"algorithm.replay_buffers.{name}.recorded" for name in names)
         raise ConfigError([Problem(what, where, str(config.offline.input_), "a single-agent environment")])
     source = check_recorded_data(config, parts).get(DEFAULT_MODULE_ID)
     if source is None or source.may_be_endless:
-        reason = "these are read by Ray Data" if source is None else "a function that yields episodes may never end"
-        what = f"replay buffers begin with files that are read here, and {reason}"
+        reason = (
+            "only Ray Data can read this data" if source is None else "a function that yields episodes may never end"
+        )
+        what = f"replay buffers can only start with data that this process reads, but {reason}"
         where = ", ".join(f"algorithm.replay_buffers.{name}.recorded" for name in names)
         raise ConfigError([Problem(what, where, str(config.offline.input_), "files, without a function of Ray Data")])
     of_module = parts[DEFAULT_MODULE_ID]
@@ -104,7 +105,7 @@ def open_recorded_replay(config: ExperimentConfig, parts: Mapping[str, ModulePar
 
 def _check_room(name: str, buffer: ReplayBuffer, num_env_steps: int) -> None:
     if len(buffer) < num_env_steps:
-        what = f"replay buffer {name} holds {len(buffer):,} of {num_env_steps:,} recorded env steps"
+        what = f"replay buffer {name} has capacity for only {len(buffer):,} of {num_env_steps:,} recorded env steps"
         where = f"algorithm.replay_buffers.{name}.capacity"
-        expected = f"more than {num_env_steps:,}: one more for each episode, and room for what is sampled"
+        expected = f"more than {num_env_steps:,}: one more row per episode, and capacity for sampled steps"
         raise ConfigError([Problem(what, where, str(buffer.capacity), expected)])

@@ -1,4 +1,4 @@
-"""The rehearsal of `validate --build`: make the parts of a run in this process, and take one step through them."""
+"""The rehearsal of `validate --build`: make the parts of a run in this process, and run one step."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _RECORDED_STEPS = 64
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """Descriptions of the parts that were made and tried, of the parts that only a run makes, and warnings."""
+    """Descriptions of the parts that were made and tried, the parts that only a run makes, and warnings."""
 
     made: tuple[str, ...]
     not_made: tuple[str, ...]
@@ -54,16 +54,16 @@ class Rehearsed:
 
 
 def rehearse(config: ExperimentConfig) -> Rehearsed:
-    """Make environments, pipelines and modules; sample, and update on it, or on the first recorded steps.
+    """Make environments, pipelines and modules, sample or read some steps, and update on them.
 
     Raises:
-        ConfigError: all problems up to the first one that nothing can be made after.
+        ConfigError: all problems up to the first that prevents further steps.
     """
     return _Rehearsal(config).run()
 
 
 class _Rehearsal:
-    """One rehearsal, which collects problems and goes on as long as the next part can be made."""
+    """One rehearsal. It collects problems and continues as long as the next part can be made."""
 
     def __init__(self, config: ExperimentConfig) -> None:
         self._config = reduced(config)
@@ -87,7 +87,7 @@ class _Rehearsal:
         return Rehearsed(tuple(self._made), tuple(self._not_made), tuple(self._warnings))
 
     def _make_parts(self) -> dict[str, ModuleParts] | None:
-        """Make network and pipelines of each module; None if one of them cannot be made."""
+        """Make the network and pipelines of each module; return None if one of them cannot be made."""
         config = self._config
         specs = self._try("the environment", self._make_specs) or {}
         made = {
@@ -114,7 +114,7 @@ class _Rehearsal:
         return parts
 
     def _make_specs(self) -> dict[str, ModuleSpec]:
-        """Return module id -> its specification, after checking what features need of environments."""
+        """Return module id -> specification, after checking the requirements of features."""
         specs = make_module_specs(self._config)
         for feature in features_of(self._config):
             feature.check(specs)
@@ -135,7 +135,7 @@ class _Rehearsal:
         self._made += ["one checkpoint, which was read back"] if self._stores else []
 
     def _try_rollout(self, parts: Mapping[str, ModuleParts]) -> Rollout | None:
-        """Return env steps as an update gets them: recorded, sampled, or replayed."""
+        """Return recorded, sampled or replayed env steps, as an update receives them."""
         if ENV_RUNNERS not in needs_of(self._config):
             return self._try("the recorded data", lambda: self._read(parts))
         sampled = self._try("one step", lambda: self._sample(parts))
@@ -150,13 +150,13 @@ class _Rehearsal:
             return rollout
 
     def _store(self, name: str, part: Stateful) -> None:
-        """Write a part to a checkpoint, and read it back."""
+        """Save a part in a checkpoint, and restore it."""
         num_problems = len(self._problems)
         self._try(f"a checkpoint of {name}", lambda: store_and_restore(name, part))
         self._stores &= len(self._problems) == num_problems
 
     def _replay(self, parts: Mapping[str, ModuleParts], rollout: Rollout) -> Rollout:
-        """Store env steps in all buffers, and return as many from the first one: what its updates learn from."""
+        """Store env steps in all buffers, and sample the same number from the first one."""
         self._made += [f"replay buffer {one.name} ({one})" for one in measure_replay(self._config, parts, rollout)]
         if open_recorded_replay(self._config, parts) is not None:
             self._made.append("the first recorded steps")
@@ -167,10 +167,10 @@ class _Rehearsal:
         return buffers[0].sample(rollout.num_env_steps).rollout
 
     def _read(self, parts: Mapping[str, ModuleParts]) -> Rollout | None:
-        """Read the first recorded steps; None where reading needs Ray."""
+        """Read the first recorded steps; return None if only Ray can read them."""
         sources = check_recorded_data(self._config, parts)
         if not sources:
-            self._not_made.append("recorded data (reading these takes Ray)")
+            self._not_made.append("recorded data (only Ray can read it)")
             return None
         held = {
             id_: with_held_observations(
@@ -186,7 +186,7 @@ class _Rehearsal:
         if config.evaluation.evaluation_interval is not None:
             told = list(self._problems)
             sampled = self._try("one step of evaluation", lambda: first_sample(config, parts, EVALUATION))
-            known = {problem.what for problem in told}  # of the training step, which runs through the same parts
+            known = {problem.what for problem in told}  # from the training step, which uses the same parts
             self._problems = told + [one for one in self._problems[len(told) :] if one.what not in known]
             self._made += [] if sampled is None else ["one step of evaluation"]
         if self._given.evaluation.video:
@@ -196,19 +196,19 @@ class _Rehearsal:
         self._made += [] if held_out is None else ["held-out data"]
 
     def _try(self, stage: str, make: Callable[[], T]) -> T | None:
-        """Return the result of `make`; None after a problem, which is kept."""
+        """Return the result of `make`, or None after recording its error as a problem."""
         try:
             return make()
-        except Exception as error:  # the user's code may raise anything
+        except Exception as error:  # user code may raise anything
             self._cause = self._cause or error
             self._problems += _problems_of(error, stage)
             return None
 
 
 def _made_elsewhere(config: ExperimentConfig) -> Iterator[str]:
-    """Yield what a run makes in other processes, on other machines or for other programs."""
+    """Yield the parts that only a run makes: in other processes, on other machines, or in other programs."""
     if config.env.is_external and ENV_RUNNERS in needs_of(config):
-        yield f"the server at port {config.env.port} (no simulator was waited for)"
+        yield f"the server at port {config.env.port} (did not wait for simulators)"
     counts = {
         "env runner": config.env_runners.min_env_runners if ENV_RUNNERS in needs_of(config) else 0,
         "evaluation runner": config.evaluation.evaluation_num_env_runners,
@@ -224,7 +224,7 @@ def _made_elsewhere(config: ExperimentConfig) -> Iterator[str]:
 
 
 def _settings_of(config: ExperimentConfig) -> dict[str, Any]:
-    """Return the blocks with arguments of the user's classes."""
+    """Return the configuration blocks with arguments of user-defined classes."""
     return {name: asdict(getattr(config, name)) for name in ("env", "module", "algorithm")}
 
 
@@ -244,7 +244,7 @@ def _described(parts: Mapping[str, ModuleParts]) -> Iterator[str]:
 
 
 def _first_chunks(block: ColumnBlock) -> ColumnBlock:
-    """Return the first chunks of a block, some dozens of steps."""
+    """Return the first chunks of a block, with `_RECORDED_STEPS` steps or slightly more."""
     count, num_steps = 0, 0
     while count < len(block) and num_steps < _RECORDED_STEPS:
         num_steps += int(block.lengths[count])

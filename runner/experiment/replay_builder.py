@@ -1,4 +1,4 @@
-"""Construction of the replay buffers of an experiment."""
+"""Builds the replay buffers of an experiment."""
 
 from __future__ import annotations
 
@@ -25,10 +25,11 @@ def build_replay_buffers(
 ) -> dict[str, ReplayBuffer]:
     """Make the buffers of `algorithm.replay_buffers` by name, each with its own random stream.
 
-    Shards are in processes of their own where env runners are, if they `may_be_remote`.
+    With `may_be_remote`, shards are separate processes if env runners are.
 
     Raises:
-        ConfigError: one cannot be made with its arguments; a module or a learner pipeline needs more than is replayed.
+        ConfigError: the arguments of a buffer are wrong, or a module or a learner pipeline needs data that is not
+            replayed.
     """
     buffers = {}
     for name, block in config.algorithm.replay_buffers.items():
@@ -62,21 +63,20 @@ def build_replay_buffers(
 
 
 def _are_remote(config: ExperimentConfig) -> bool:
-    """Return whether env runners are Ray actors."""
     return config.env_runners.max_env_runners > 0 and config.engine != "inline"
 
 
 def _goal_judge(config: ExperimentConfig, key: str) -> GoalJudge:
-    """Return what judges other goals in the experiment's environment.
+    """Return the object that computes rewards for other goals in the experiment's environment.
 
     Raises:
-        ConfigError: the environment is a simulator's, or has several agents or no goals.
+        ConfigError: the environment is an external simulator, has several agents, or does not have goals.
     """
     if config.env.is_external:
-        raise _no_goals(config, key, "simulators connect, and what their rewards for other goals are is not known here")
+        raise _no_goals(config, key, "the rewards of external simulators for other goals are not known here")
     env = make_environment(config.env, 1, "sync")
     if not isinstance(env, gym.Env):
-        fault = f"{config.env.name} has several agents, or steps all sub-environments together"
+        fault = f"{config.env.name} has several agents, or steps all its sub-environments together"
         raise _no_goals(config, key, fault)
     try:
         return GoalJudge(env)
@@ -90,25 +90,25 @@ def _no_goals(config: ExperimentConfig, key: str, fault: str) -> ConfigError:
 
 
 def _misfits(key: str, buffer: ReplayBuffer, parts: ModuleParts, num_learners: int) -> Iterator[Problem]:
-    """Find what a module needs and a buffer does not give, or gives and the module cannot use."""
+    """Yield the conflicts between the data that a module needs and the data that a buffer returns."""
     module_id, is_stateful = parts.spec.module_id, parts.module.is_stateful
     longest, max_seq_len = buffer.fragment_length + buffer.burn_in_len, parts.spec.module.max_seq_len
     if parts.learner.requires.needs_other_agents and buffer.env_steps is None:
-        what = f"a connector of the learner pipeline of module {module_id} reads other agents, which are replayed apart"
+        what = f"a learner connector of module {module_id} reads other agents, but agents are replayed independently"
         yield Problem(what, f"{key}.replay_mode", "independent", "lockstep")
     if buffer.env_steps is not None and parts.spec.agents is None:
-        what = "agents are replayed in step, and there is one"
+        what = "replay_mode `lockstep` needs several agents, but this environment has one"
         yield Problem(what, f"{key}.replay_mode", "lockstep", "independent")
     if is_stateful and buffer.n_step != (1, 1):
-        what = f"module {module_id} has memory, and transitions over several steps leave out what it goes through"
+        what = f"module {module_id} is recurrent, so it needs every step, but n_step > 1 skips steps"
         yield Problem(what, f"{key}.n_step", str(buffer.n_step[-1]), "1")
     if buffer.burn_in_len and num_learners > 1:
-        what = "chunks with burn-in are not shared out among learners"
+        what = "burn-in does not support several learners"
         yield Problem(what, f"{key}.burn_in_len, learners.num_learners", f"{num_learners} learners", "1 or 0 learners")
     if buffer.burn_in_len and not is_stateful:
-        what = f"module {module_id} has no memory that could warm up on burn-in"
+        what = f"burn-in needs a recurrent module, but module {module_id} is not recurrent"
         yield Problem(what, f"{key}.burn_in_len", str(buffer.burn_in_len), "0, or module.use_lstm=true")
     elif buffer.burn_in_len and longest > max_seq_len:
-        what = f"burn-in and the steps after it are cut into several sequences of module {module_id}"
+        what = f"burn-in and the steps after it do not fit into one sequence of module {module_id}"
         got = f"burn_in_len {buffer.burn_in_len} + batch_length_T {buffer.fragment_length} = {longest}"
         yield Problem(what, f"{key}, module.max_seq_len", got, f"at most module.max_seq_len, {max_seq_len}")

@@ -1,4 +1,4 @@
-"""The memory of replay buffers: told when a run starts, and refused where the machine has not so much."""
+"""The memory of replay buffers: reported when a run starts, and rejected if the machine does not have enough."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from runner.experiment.replay_builder import build_replay_buffers
 from runner.module_parts import ModuleParts, build_parts
 from runner.tracking.headline import bytes_text
 
-# The rest is for the learner, env runners in this process, and checkpoints.
+# The remaining memory is for the learner, env runners in this process, and checkpoints.
 SHARE_OF_BUFFERS = 0.8
 
 
 @dataclass(frozen=True)
 class BufferMemory:
-    """What a buffer takes once it is full.
+    """Memory of a full replay buffer.
 
     Attributes:
-        name: of the buffer.
-        capacity: env steps of each module.
-        row_bytes: bytes of an env step of all modules.
-        num_modules: modules whose env steps it keeps.
+        name: name of the buffer.
+        capacity: number of env steps per module.
+        row_bytes: bytes per env step, summed over all modules.
+        num_modules: number of modules whose env steps the buffer stores.
     """
 
     name: str
@@ -37,7 +37,7 @@ class BufferMemory:
 
     @property
     def num_bytes(self) -> float:
-        """The memory of the full buffer."""
+        """The memory of the full buffer in bytes."""
         return self.capacity * self.row_bytes
 
     def __str__(self) -> str:
@@ -47,10 +47,10 @@ class BufferMemory:
 
 
 def check_replay_memory(config: ExperimentConfig) -> None:
-    """Refuse buffers that the machine has not the memory for, before a run has a folder.
+    """Reject buffers that do not fit into the memory of this machine, before the run dir is created.
 
     Raises:
-        ConfigError: they are too large, or a part of the run cannot be made.
+        ConfigError: the buffers are too large, or a part of the run cannot be made.
         RunFailure: the environment failed in its first steps.
     """
     if config.algorithm.replay_buffers:
@@ -60,16 +60,16 @@ def check_replay_memory(config: ExperimentConfig) -> None:
 def measure_replay(
     config: ExperimentConfig, parts: Mapping[str, ModuleParts], rollout: Rollout | None = None
 ) -> list[BufferMemory]:
-    """Return the memory of each buffer, from the columns of the first env steps; nothing of it is taken yet.
+    """Compute the memory of each full buffer from the columns of the first env steps, without allocating it.
 
     Args:
-        config: the experiment.
-        parts: of its modules.
-        rollout: some env steps; None: a few are sampled, if there are buffers.
+        config: configuration of the run.
+        parts: module id -> network and pipelines.
+        rollout: some env steps, or None to sample a few if there are buffers.
 
     Raises:
-        ConfigError: together the buffers take more than `SHARE_OF_BUFFERS` of the memory that is free; one cannot be
-            made.
+        ConfigError: a buffer cannot be made, or together the buffers need more than `SHARE_OF_BUFFERS` of the free
+            memory.
         RunFailure: the environment failed in its first steps.
     """
     buffers = build_replay_buffers(config, parts)
@@ -86,24 +86,24 @@ def measure_replay(
 
 
 def check_fits(buffers: Sequence[BufferMemory], available: int) -> None:
-    """Refuse buffers that take more than `SHARE_OF_BUFFERS` of `available` bytes.
+    """Reject buffers that need more than `SHARE_OF_BUFFERS` of `available` bytes.
 
     Raises:
-        ConfigError: a problem for each buffer, with the largest capacity that fits if all shrink alike.
+        ConfigError: one problem per buffer, with the largest capacity that fits if all shrink by the same factor.
     """
     total, room = sum(buffer.num_bytes for buffer in buffers), SHARE_OF_BUFFERS * available
     if total <= room:
         return
     alone = len(buffers) == 1
-    takes = "the replay buffer takes" if alone else f"{len(buffers)} replay buffers together take"
-    free = f"{bytes_text(available)} of memory are free on this machine, {SHARE_OF_BUFFERS:.0%} of them for replay"
+    takes = "the replay buffer needs" if alone else f"{len(buffers)} replay buffers together need"
+    free = f"this machine has {bytes_text(available)} of free memory, of which replay may use {SHARE_OF_BUFFERS:.0%}"
     raise ConfigError(
         [
             Problem(
                 f"{takes} {bytes_text(round(total))}: {free}",
                 f"algorithm.replay_buffers.{buffer.name}.capacity",
                 str(buffer),
-                f"up to {int(buffer.capacity * room / total):,}{'' if alone else ', if all shrink alike'}",
+                f"up to {int(buffer.capacity * room / total):,}{'' if alone else ' if all shrink by the same factor'}",
             )
             for buffer in buffers
         ]

@@ -1,4 +1,4 @@
-"""The Ray actors around the shards of a replay buffer."""
+"""The Ray actors that hold the shards of a replay buffer."""
 
 from __future__ import annotations
 
@@ -29,14 +29,17 @@ class ReplayShardActor(Actor):
 
 
 def build_shard_group(config: ExperimentConfig, make_shard: MakeShard, num_shards: int) -> ActorGroup:
-    """Make shards in Ray actors. A dead one is restored in a deterministic run; in other runs it begins empty."""
+    """Make shards in Ray actors. Deterministic runs restore a dead shard; in other runs it starts empty."""
     runners = config.env_runners
     restarts = Restarts(runners.max_num_env_runner_restarts if runners.restart_failed_env_runners else 0, _RESTART_KEYS)
     return shard_group(make_shard, num_shards, restarts, REPLAY if is_deterministic(config) else None)
 
 
 def shard_group(make_shard: MakeShard, num_shards: int, restarts: Restarts, replay: ReplayRules | None) -> ActorGroup:
-    """Make shards in Ray actors, which reserve no CPU: they wait most of the time. None: dead shards begin empty."""
+    """Make shards in Ray actors, which reserve no CPU because they are mostly idle.
+
+    Without `replay`, the replacement of a dead shard starts empty.
+    """
     role = Role("replay shard", ReplayShardActor, Placement({}), start_timeout_s=None)
     make: MakeCaller = partial(RemoteActor, role, make_shard)
     if replay is not None:

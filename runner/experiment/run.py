@@ -1,4 +1,4 @@
-"""One run: the training loop, and how it ends."""
+"""One run: the training loop, and the end of training."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _log = logging.getLogger(__name__)
 
 
 class Run:
-    """The training loop around a trainer, and the records of its results.
+    """Runs the training loop of a trainer, and records its results.
 
     Args:
         config: configuration of the experiment.
         trainer: trains one iteration at a time.
-        records: write results, checkpoints and the summary.
+        records: writes results, checkpoints and the summary.
     """
 
     def __init__(self, config: ExperimentConfig, trainer: Trainer, records: RunRecords) -> None:
@@ -59,11 +59,11 @@ class Run:
         except KeyboardInterrupt:
             status = "interrupted"
             self._records.give_up_uploads()
-            self._records.finish("interrupted", "second interrupt; the last checkpoint stands")
+            self._records.finish("interrupted", "second interrupt; the last checkpoint is kept")
         return EXIT_FINISHED if status == "finished" else EXIT_INTERRUPTED
 
     def begin(self) -> None:
-        """Show before the first iteration what is about to run."""
+        """Show what will run, before the first iteration."""
         records, trainer = self._records, self._trainer
         memory = {buffer.name: str(buffer) for buffer in trainer.replay_memory}
         records.start(trainer.training_iteration, trainer.loaded_modules, trainer.data_sets(), memory)
@@ -72,7 +72,7 @@ class Run:
             records.announce(trainer.addresses, external_text(self._config, trainer.addresses, trainer.module_specs))
 
     def record(self, result: Result) -> None:
-        """Record an iteration; if it meets a stop criterion, with the final evaluations."""
+        """Record an iteration. If it meets a stop criterion, run the final evaluations first."""
         records, trainer = self._records, self._trainer
         if self._stop_reason(result):
             trainer.evaluate_at_end(result)
@@ -81,7 +81,7 @@ class Run:
         if self._is_checkpoint_due():
             records.save_checkpoint(trainer)
         elif trainer.training_iteration == 1 and not self._config.env.is_external:
-            check_storable(trainer.get_state())  # now with states of environments
+            check_storable(trainer.get_state())  # includes the states of environments
         if self._is_filmed(result):
             records.film(trainer)
 
@@ -96,18 +96,18 @@ class Run:
 
     @property
     def stop_reason(self) -> str | None:
-        """The first stop criterion that the last iteration met, None while the run goes on."""
+        """The first stop criterion that the last iteration met, or None while the run continues."""
         return self._stop_reason(self._records.last_result)
 
     def end(self, status: Status, reason: str) -> None:
         """Write a checkpoint, finish the files, and show the summary."""
         records, trainer = self._records, self._trainer
-        with suppress(Interrupted):  # runners still wait for simulators; the last checkpoint and the journal stand
+        with suppress(Interrupted):  # env runners still wait for simulators; keep the last checkpoint and the journal
             records.save_checkpoint(trainer)
         recorded = trainer.finish_recording()
         if recorded is not None:
-            goes_on = status == "interrupted" and recorded.num_unfinished and self._config.env.is_external
-            hint = "; `resume` goes on with them" if goes_on else ""
+            continues = status == "interrupted" and recorded.num_unfinished and self._config.env.is_external
+            hint = "; `resume` continues them" if continues else ""
             records.note(f"recorded {recorded}{hint} in {self._config.offline.output}")
         records.write_files(trainer.parts, is_final=True)
         for line in trainer.parts.summary(records.run_dir):
@@ -117,13 +117,13 @@ class Run:
 
     @contextmanager
     def failure_recorded(self) -> Iterator[None]:
-        """Record an error within as the failure of the run, and raise it again as a `RunnerError`."""
+        """Record an error in this context as the failure of the run, and raise it as a `RunnerError`."""
         try:
             yield
-        except FolderLost:  # nothing may be written where the run was
+        except FolderLost:  # another process may own the folder: write nothing
             raise
         except RunnerError as error:
-            with suppress(RunFailure):  # a full disk, for example: the first failure is the one to report
+            with suppress(RunFailure):  # a full disk, for example: report the first failure
                 self._keep_trained_iteration()
             self._records.finish("failed", str(error))
             raise
@@ -134,7 +134,7 @@ class Run:
             raise RunFailure(_failure_of(error, self._records.run_dir)) from error
 
     def _keep_trained_iteration(self) -> None:
-        """Keep a trained iteration whose evaluation failed: its metrics line and a checkpoint."""
+        """Record a trained iteration whose evaluation failed: its metrics and a checkpoint."""
         iteration = self._trainer.training_iteration
         if iteration > int(self._records.last_result.get("training_iteration") or 0):
             self._records.add(self._trainer.last_result)
@@ -145,7 +145,7 @@ class Run:
         return evaluation.is_filmed(iteration) or (bool(evaluation.video) and self._stop_reason(result) is not None)
 
     def _stop_reason(self, result: Mapping[str, Any]) -> str | None:
-        """Return the first stop criterion that a result meets; None while the run goes on."""
+        """Return the first stop criterion that a result meets, or None while the run continues."""
         met = met_criteria(self._config, result)
         return str(met[0]) if met else None
 
@@ -156,17 +156,17 @@ class Run:
 
 @contextmanager
 def own_errors_told(run_dir: Path) -> Iterator[None]:
-    """Raise what the user's code raises within as a failure that names its line."""
+    """Raise errors of user code in this context as failures that name the user's line."""
     try:
         yield
     except (RunnerError, Interrupted):
         raise
     except Exception as error:
-        _log.exception("the run cannot begin")
+        _log.exception("the run cannot start")
         raise RunFailure(_failure_of(error, run_dir)) from error
 
 
 def _failure_of(error: Exception, run_dir: Path) -> Problem:
-    """Describe an error by the user's line that it came through; where the stack trace is."""
+    """Describe an error: the user's line that raised it, and the file with the stack trace."""
     problem, trace = problem_of(error), f"the stack trace is in {run_dir / 'runner.log'}"
     return replace(problem, where=f"{problem.where or 'runner itself'}; {trace}")

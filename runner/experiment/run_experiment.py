@@ -1,4 +1,4 @@
-"""A run of an experiment: its folder and records, a trainer, and the loop around it."""
+"""Runs an experiment from the command line: run dir, records, trainer, and training loop."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ def run_experiment(
     """Train until a stop criterion is met, and return the exit code.
 
     Args:
-        config: the experiment.
-        composed: values and sources of the configuration; recorded with the run.
-        folder: of progress.jsonl, result.json and checkpoints.
-        resume_from: a checkpoint to go on from.
-        start_time_s: Unix time of the start of the run; None: now.
-        is_trusted: follow the files beside the checkpoint, whoever wrote them.
+        config: configuration of the experiment.
+        composed: values and sources of the configuration, recorded with the run.
+        folder: run dir for progress.jsonl, result.json and checkpoints.
+        resume_from: checkpoint to resume, or None.
+        start_time_s: Unix time of the start of the run, or None for now.
+        is_trusted: whether to follow the files next to the checkpoint, whoever wrote them.
 
     Raises:
-        ConfigError: the experiment cannot be built; nothing has been trained.
-        RunFailure: the run failed; files and tracking are closed, the last checkpoint stands.
+        ConfigError: the experiment cannot be built; nothing was trained.
+        RunFailure: the run failed; files and tracking are closed, and the last checkpoint is kept.
     """
     start_time_s = time.time() if start_time_s is None else start_time_s
     state, manifest = load_checkpoint(resume_from) if resume_from else ({}, {})
@@ -59,7 +59,9 @@ def run_experiment(
                     provenance=TrainerProvenance(composed, resume_from, is_trusted),
                 )
             )
-            if resume_from is None and not config.env.is_external:  # their state begins a segment of a journal
+            if (
+                resume_from is None and not config.env.is_external
+            ):  # a state of simulators starts a segment of the journal
                 check_storable(trainer.get_state())
         if resume_from is not None:
             with naming_checkpoint(resume_from), naming_older(resume_from):

@@ -1,4 +1,4 @@
-"""A run dir that this process holds: locked, with its log, and with readable errors of the file system."""
+"""The locked run dir of a run, with its log and readable errors of the file system."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from runner.tracking.display import logged_to_file
 
 
 class RunFolder:
-    """The run dir of a run that trains; `opened_run_folder` makes it.
+    """The run dir of a training run; created by `opened_run_folder`.
 
     Attributes:
-        path: absolute.
+        path: absolute path.
     """
 
     def __init__(self, path: Path, lock: FolderLock) -> None:
@@ -32,7 +32,7 @@ class RunFolder:
 
         Raises:
             FolderLost: this process does not hold the folder any more; nothing was written.
-            RunFailure: the file system refuses to write; the problem says why.
+            RunFailure: the file system rejects the write; the problem gives the reason.
         """
         self._lock.check()
         try:
@@ -47,13 +47,13 @@ class RunFolder:
 
 
 def claim_run_dir(composed: Composed) -> Path | None:
-    """Return the run dir of a new run; None if only a run of Hydra knows it.
+    """Return the run dir of a new run, or None if only Hydra knows it.
 
-    A name that contains the time may be taken by a run that started in the same second. This function then creates
-    the next free folder, `NAME_2`, `NAME_3` and so on.
+    If the name contains the time, a run that started in the same second may have taken it. Then the next free folder is
+    created: `NAME_2`, `NAME_3` and so on.
 
     Raises:
-        UserError: the folder cannot be made.
+        UserError: the folder cannot be created.
     """
     if composed.run_dir is None or composed.is_run_dir_named:
         return None if composed.run_dir is None else Path(composed.run_dir)
@@ -64,7 +64,7 @@ def make_free_folder(path: Path) -> Path:
     """Create the folder, or `NAME_2`, `NAME_3` and so on if it exists, and return it. Two processes never get the same.
 
     Raises:
-        UserError: the folder cannot be made.
+        UserError: the folder cannot be created.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -76,21 +76,21 @@ def make_free_folder(path: Path) -> Path:
                 continue
             return candidate
     except OSError as error:
-        raise UserError(f"the run dir cannot be made: {error}") from error
+        raise UserError(f"the run dir cannot be created: {error}") from error
     raise AssertionError("unreachable")
 
 
 @contextmanager
 def opened_run_folder(path: Path, member_of: str | None = None, patience_s: float = 0.0) -> Iterator[RunFolder]:
-    """Make the run dir, lock it before anything in it is touched, and send log records to its `runner.log`.
+    """Create and lock the run dir, and write log records to its `runner.log`.
 
     Args:
-        path: of the run dir.
+        path: path of the run dir.
         member_of, patience_s: see `held`.
 
     Raises:
         FolderHeld: another process holds the folder.
-        UserError: the folder cannot be made or written.
+        UserError: the folder cannot be created or written.
     """
     path = path.absolute()
     with ExitStack() as stack:
@@ -99,5 +99,5 @@ def opened_run_folder(path: Path, member_of: str | None = None, patience_s: floa
             lock = stack.enter_context(held(path, "run dir", member_of, patience_s))
             stack.enter_context(logged_to_file(path))
         except OSError as error:
-            raise UserError(f"the run dir cannot be made: {error}") from error
+            raise UserError(f"the run dir cannot be created: {error}") from error
         yield RunFolder(path, lock)

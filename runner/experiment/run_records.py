@@ -53,7 +53,7 @@ from runner.tracking.headline import ENV_STEPS, EVALUATION_RETURN, RETURN, ROWS_
 from runner.tracking.known_run import RUN_FILE, UnknownRunError, read_known_run
 from runner.videos import SUFFIXES
 
-if TYPE_CHECKING:  # a sweep's own process does without torch
+if TYPE_CHECKING:  # a sweep's driver process does not import torch
     from runner.experiment.loaded_modules import LoadedModule
     from runner.experiment.trainer import Trainer
     from runner.plans import Result
@@ -70,30 +70,31 @@ _RESTARTED = {
 _log = logging.getLogger(__name__)
 
 _QUEUED_LEARNER = "offline_data/queued_blocks_learner"
-_BEFORE_THE_FIRST: Mapping[str, int] = {"training_iteration": 0, ENV_STEPS: 0}  # result of a run without an iteration
+_BEFORE_THE_FIRST: Mapping[str, int] = {"training_iteration": 0, ENV_STEPS: 0}  # result before the first iteration
 _MLFLOW_START_S = 30.0  # longest wait for the run's id from MLflow, at the end of a very short run
 _MLFLOW_STATUS: Mapping[Status, RunStatus] = {"finished": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
 
 
 def check_unused(run_dir: Path, resume_from: Path | None = None) -> None:
-    """Refuse to start another run in a run dir, which would take away lines and checkpoints."""
+    """Reject a new run in a run dir that holds another run, whose lines and checkpoints would be lost."""
     if resume_from is not None and run_dir in resume_from.parents:
         return
     used = [name for name in ("progress.jsonl", "result.json") if (run_dir / name).is_file()]
     if used and not (resume_from and used == ["progress.jsonl"]):  # `resume` into another folder copies the lines there
         raise UserError(
-            f"{run_dir} holds a run already ({', '.join(used)})\n"
-            f"   expected      another hydra.run.dir, or: {_way_on(run_dir)}"
+            f"{run_dir} already contains a run ({', '.join(used)})\n   fix           {_fix_for_used(run_dir)}"
         )
 
 
-def _way_on(run_dir: Path) -> str:
+def _fix_for_used(run_dir: Path) -> str:
     has_checkpoint = bool(list_checkpoints(run_dir / "checkpoints"))
-    return f"python -m runner resume {run_dir}" if has_checkpoint else "the folder removed, it has no checkpoint"
+    if has_checkpoint:
+        return f"set another hydra.run.dir, or resume the run with `python -m runner resume {run_dir}`"
+    return "set another hydra.run.dir, or remove the folder, which does not contain a checkpoint"
 
 
 def _names_of_algorithms(config: ExperimentConfig) -> str:
-    """Return the name of the run's algorithm, and of the ones that modules have of their own."""
+    """Return the name of the run's algorithm, and the names of algorithms of single modules."""
     names = {key: algorithm_name(algorithm) for key, algorithm in config.algorithms.items()}
     own = {key.split(".")[2]: name for key, name in names.items() if key != "algorithm"}
     return ", ".join([names["algorithm"], *(f"{name} for {module_id}" for module_id, name in own.items())])
@@ -119,19 +120,19 @@ def _range_text(fewest: int, most: int) -> str:
 class RunRecords:
     """The files, the tracking and the display of one run.
 
-    MLflow's process starts at once and gets ready while the experiment is built.
+    MLflow's process starts immediately and gets ready while the experiment is built.
 
     Args:
-        config: the experiment.
+        config: configuration of the experiment.
         composed: values and sources of the configuration.
-        folder: of the run.
-        last_result: of the checkpoint that the run goes on from; empty for a new run.
-        resume_from: that checkpoint.
-        start_time_s: Unix time, the start of a new run in MLflow.
-        is_trusted: follow the files beside that checkpoint, whoever wrote them.
+        folder: run dir.
+        last_result: result in the checkpoint that the run resumes; empty for a new run.
+        resume_from: checkpoint that the run resumes, or None.
+        start_time_s: Unix time of the start of the run, for MLflow.
+        is_trusted: whether to follow the files next to the checkpoint, whoever wrote them.
 
     Raises:
-        UserError: the run dir holds a run, or cannot be written.
+        UserError: the run dir contains a run, or cannot be written.
     """
 
     def __init__(
@@ -179,7 +180,7 @@ class RunRecords:
         config = self._config
         num_evaluating = config.evaluation.evaluation_num_env_runners
         num_remote = config.env_runners.max_env_runners + num_evaluating
-        if RECORDED_DATA in needs_of(config):  # the trainer says what it waits for, once the data have been found
+        if RECORDED_DATA in needs_of(config):  # the trainer reports when it has found the data
             return self
         if num_remote and config.engine != "inline":  # nothing else is shown until they have started
             number = _range_text(config.env_runners.min_env_runners + num_evaluating, num_remote)
@@ -194,10 +195,10 @@ class RunRecords:
         warning = self._tracker.finish(self._mlflow_status) if self._tracker else None
         if warning:
             _log.warning("%s", warning)
-            with suppress(OSError):  # the terminal has gone
+            with suppress(OSError):  # the terminal is closed
                 print(warning, file=sys.stderr, flush=True)
 
-    # -- while it runs ---------------------------------------------------------------------------------------------
+    # -- training -------------------------------------------------------------------------------------------------
 
     def start(
         self,
@@ -206,13 +207,13 @@ class RunRecords:
         data_sets: Sequence[DataSet] = (),
         replay: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Begin training after `iteration`, and drop lines of later iterations, which a kill left behind.
+        """Start training after `iteration`, and drop lines of later iterations, which a killed run left behind.
 
         Args:
-            iteration: of the trainer.
-            loaded: modules that begin with the parameters of another run.
+            iteration: number of iterations done.
+            loaded: modules whose parameters were loaded from another run.
             data_sets: recorded data that the run reads.
-            replay: name of a replay buffer -> what it keeps, and the memory that it takes.
+            replay: name of a replay buffer -> its contents and memory.
         """
         with self._folder.writing():
             self._progress.truncate_after(iteration)
@@ -254,7 +255,6 @@ class RunRecords:
             parts.write_files(self.run_dir, is_final)
 
     def _tell_restarts(self, result: Result) -> None:
-        """Show a line about restarts since the last iteration."""
         for metric, role in _RESTARTED.items():
             restarts = int(result.get(metric) or 0)
             if restarts > self._num_restarts[metric]:
@@ -262,16 +262,16 @@ class RunRecords:
                 self._display.note(f"{restarts} {role} restarts so far, see {self.run_dir / 'runner.log'}")
 
     def _tell_number(self, result: Result) -> None:
-        """Show a line about another number of env runners than in the last iteration."""
+        """Show a line if the number of env runners has changed since the last iteration."""
         number = int(result.get(NUM_HEALTHY) or 0)
         if self._config.env_runners.is_elastic and number != self._num_runners:
             self._num_runners = number
             self._display.note(f"{number} env runner{' samples' if number == 1 else 's sample'} now")
 
     def save_checkpoint(self, trainer: Trainer) -> None:
-        """Write a checkpoint of the last iteration, if there is one without a checkpoint, and tell callbacks.
+        """Write a checkpoint of the last iteration if there is none yet, and call the callbacks.
 
-        One that also has a part of the next iteration takes the place of the checkpoint before it.
+        A checkpoint within an iteration replaces the checkpoint before it.
         """
         iteration = trainer.training_iteration
         has_one = self._checkpoint is not None and self._checkpoint.name == f"iteration_{iteration:06d}"
@@ -291,7 +291,7 @@ class RunRecords:
         trainer.callbacks.call("on_checkpoint_saved", path=self._checkpoint)
 
     def film(self, trainer: Trainer) -> None:
-        """Film the policy of the last iteration, as MP4 and as GIF, for the run dir and MLflow; a failure is told."""
+        """Film the policy of the last iteration as MP4 and GIF, for the run dir and MLflow; note failures."""
         stem = self.run_dir / "videos" / f"iteration_{trainer.training_iteration:06d}"
         paths = [stem.with_suffix(suffix) for suffix in SUFFIXES]
         try:
@@ -318,7 +318,7 @@ class RunRecords:
             "checkpoint": None if self._newest_checkpoint is None else str(self._newest_checkpoint),
             "best_checkpoint": str(best[0]) if best else None,
         }
-        # Of a run that failed, the reason for its end is told, not this.
+        # Report the failure of the run, not an error while writing this file.
         with suppress(*([RunFailure] if status == "failed" else [])), self._folder.writing():
             write_result(self.run_dir / "result.json", result)
         if self._tracker is not None:
@@ -332,16 +332,16 @@ class RunRecords:
         return self._uploads is not None and self._uploads.holds(checkpoint)
 
     def give_up_uploads(self) -> None:
-        """Upload nothing more, and wait for no upload."""
+        """Cancel all uploads without waiting for them."""
         if self._uploads is not None:
             self._uploads.give_up()
 
     def note(self, text: str) -> None:
-        """Show a line that stays."""
+        """Show a permanent line."""
         self._display.note(text)
 
     def announce(self, addresses: Sequence[str], text: str) -> None:
-        """Say where simulators connect, on the terminal and in `rllink.json` of the run."""
+        """Show the addresses for simulators, and write them to `rllink.json` in the run dir."""
         content = {"addresses": list(addresses), "pid": os.getpid()}
         with self._folder.writing():
             (self.run_dir / "rllink.json").write_text(json.dumps(content) + "\n")
@@ -401,7 +401,7 @@ class RunRecords:
 
     @property
     def _newest_checkpoint(self) -> Path | None:
-        """The last one written, else the one that the run went on from."""
+        """The last checkpoint written, else the checkpoint that the run resumed."""
         return self._checkpoint or self._resume_from
 
     def _resume_command(self) -> str | None:
@@ -415,7 +415,7 @@ class RunRecords:
         return flatten_parameters(with_references(dataclasses.asdict(self._config), self._composed.references))
 
     def _source_tags(self) -> dict[str, str]:
-        """Return tags about the runs and checkpoints that modules of a new run begin with; a resumed run has them."""
+        """Return tags that name the sources of loaded modules; a resumed run already has these tags."""
         sources = [] if self._resume_from else list(module_sources(self._config).values())
         run_ids = [known_run(source.checkpoint.parent.parent, is_trusted=True).get("run_id") for source in sources]
         tags = {
@@ -464,26 +464,26 @@ def _start_uploads(
 
 
 def _joined(values: Iterable[str | None]) -> str | None:
-    """Join the distinct values of several modules; None without values."""
+    """Join the distinct values of several modules; None if there are none."""
     return ", ".join(dict.fromkeys(value for value in values if value)) or None
 
 
 def known_run(
     run_dir: Path, note: Callable[[str], None] = lambda text: None, is_trusted: bool = False
 ) -> dict[str, str]:
-    """Return `run_id` and `tracking_uri` of a run in MLflow; empty, with a note, if none may be contacted."""
+    """Return `run_id` and `tracking_uri` of a run in MLflow; empty, with a note, if MLflow may not be contacted."""
     try:
         return read_known_run(run_dir, is_trusted)
     except UnknownRunError as error:
-        note(f"a new run in MLflow: {str(error).splitlines()[0]}")
+        note(f"starting a new MLflow run: {str(error).splitlines()[0]}")
         return {}
 
 
 def find_store(config: ExperimentConfig, run_dir: Path, known: Mapping[str, str], is_own: bool = True) -> StoreLocation:
-    """Find the store of the `known` run that goes on, else one in `outputs` around the run dir, or in its parent.
+    """Find the store of the resumed run (`known`), else one in `outputs` around the run dir, or in its parent.
 
-    For a run of somebody else (not `is_own`) it is in `outputs` of the working folder: a store that came along with the
-    run says where its artifacts go.
+    For a run from another source (not `is_own`), use `outputs` in the working folder, because a store that was copied
+    with the run would determine where artifacts are written.
     """
     outputs = next((parent for parent in run_dir.parents if parent.name == "outputs"), run_dir.parent)
     if not is_own:
@@ -495,7 +495,7 @@ def find_store(config: ExperimentConfig, run_dir: Path, known: Mapping[str, str]
 def mlflow_settings(
     config: ExperimentConfig, run_dir: Path, store: StoreLocation, known: Mapping[str, str]
 ) -> MLflowSettings:
-    """Return place and name of the run in MLflow; it is the `known` run if the store is the same."""
+    """Return the place and the name of the run in MLflow; the `known` run if the store is the same."""
     tracking = config.tracking
     return MLflowSettings(
         tracking_uri=store.tracking_uri,
@@ -517,7 +517,7 @@ def _run_name(config: ExperimentConfig, run_dir: Path) -> str:
 
 
 def information_tags(info: Mapping[str, Any]) -> dict[str, str]:
-    """Return revision and versions from `run_info` as tags."""
+    """Return the revision and the versions of `run_info` as tags."""
     git = info["git"]
     tags = {"git_revision": str(git["revision"]), "git_dirty": str(git["dirty"])}
     return tags | {f"version.{name}": version for name, version in info["versions"].items()}

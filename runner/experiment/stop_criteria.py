@@ -1,4 +1,4 @@
-"""Stop criteria of a run. Imports nothing heavy: `resume` checks them before it loads torch."""
+"""Stop criteria of a run. Imports nothing heavy, because `resume` checks them before it imports torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MIN_CLIENTS = 3
 
 @dataclass(frozen=True)
 class MetCriterion:
-    """An entry of `stop` that a result meets: its metric is at or above its bound."""
+    """An entry of `stop` that a result meets: the metric has reached its bound."""
 
     metric: str
     value: float
@@ -26,14 +26,14 @@ class MetCriterion:
 
     @property
     def key(self) -> str:
-        """The key to override to go on; on the command line a metric has dots."""
+        """The key to override to continue the run; on the command line a metric has dots instead of slashes."""
         return f"stop.{self.metric.replace('/', '.')}"
 
 
 def met_criteria(config: ExperimentConfig, result: Mapping[str, Any]) -> list[MetCriterion]:
-    """Return the criteria that a result meets, in the order of `stop`; one is enough to end the run.
+    """Return the criteria that a result meets, in the order of `stop`; a single one ends the run.
 
-    A criterion on finished training episodes is met only after as many episodes as `fewest_episodes` returns for it. If
+    A criterion over finished training episodes needs at least the number of episodes in `fewest_episodes`. If
     three or more simulators are connected, more than half of them must have finished episodes recently.
     """
     num_episodes, fewest = result.get("num_episodes_lifetime") or 0, fewest_episodes(config)
@@ -49,7 +49,7 @@ def met_criteria(config: ExperimentConfig, result: Mapping[str, Any]) -> list[Me
 
 
 def _misses_clients(result: Mapping[str, Any]) -> bool:
-    """Return whether half or more of three or more connected simulators have no recently finished episode."""
+    """Return whether at least half of three or more connected simulators have not finished an episode recently."""
     num_clients = result.get("rllink/num_clients", 0) - result.get("rllink/num_clients_quarantined", 0)
     num_heard = result.get("rllink/num_clients_with_episodes", num_clients)
     return bool(num_clients >= _MIN_CLIENTS and 2 * num_heard <= num_clients)
@@ -58,8 +58,8 @@ def _misses_clients(result: Mapping[str, Any]) -> bool:
 def fewest_episodes(config: ExperimentConfig) -> dict[str, int]:
     """Return stop metric -> episodes that must finish before it counts, for metrics over the last training episodes.
 
-    A mean of one lucky episode would end the run. The highest value of the last episodes does not wait: it is the value
-    of one episode.
+    Otherwise the mean of a single lucky episode could end the run. A maximum counts immediately, because it is the
+    value of one episode.
     """
     smoothing = config.env_runners.metrics_num_episodes_for_smoothing
     return {metric: smoothing for metric in config.stop if _is_over_episodes(metric, config)}

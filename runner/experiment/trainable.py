@@ -49,7 +49,7 @@ def as_trainable(
     class RunnerTrainable(tune.Trainable):
         @classmethod
         def default_resource_request(cls, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
-            """Return a CPU for the trainer, and a bundle for each remote env runner, learner and pre-learner."""
+            """Return one CPU for the trainer, and one bundle for each remote env runner, learner and pre-learner."""
             experiment_config = _config_of(config)
             return tune.PlacementGroupFactory(bundles_of(experiment_config), strategy_of(experiment_config))
 

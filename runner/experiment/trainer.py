@@ -1,4 +1,4 @@
-"""The trainer: all parts of an experiment, one iteration at a time."""
+"""The trainer: all parts of an experiment, trained one iteration at a time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TrainerProvenance:
-    """What a trainer was made from; `runner.fit` records it.
+    """The configuration and checkpoint that a trainer was made from; `runner.fit` records them.
 
     Attributes:
         composed: values and sources of the configuration.
@@ -68,22 +68,22 @@ class Trainer:
         loads_modules: whether to load the parameters that `module.load_state_path` names; false if `set_state` follows.
         note: prints a line for the user, for example while the run waits. None means that such lines are logged.
         run_dir: folder that env runners write files to, or None.
-        provenance: what the configuration was made from, or None if it is a dataclass.
+        provenance: origin of the configuration, or None if it is a dataclass.
 
     Attributes:
         parts: everything with state: learners, env runners, recorded data, replay buffers, and more.
-        context: what operators of the plan work with.
+        context: the environment of the plan's operators.
         evaluator: evaluates the policy in episodes and on held-out data, and films it.
         addresses: `host:port` where external simulators connect; empty if env runners step the environments.
         last_result: metrics of the newest iteration, also if its evaluation failed.
         loaded_modules: modules whose parameters were loaded from other runs.
         callbacks: callbacks of the driver.
         notes: lines for the user.
-        provenance: what the configuration was made from.
+        provenance: origin of the configuration.
         replay_memory: memory of each replay buffer once it is full; empty if the trainer only evaluates.
 
     Raises:
-        ConfigError: a part cannot be built (environment, pipeline, module, cluster resources), or replay buffers take
+        ConfigError: a part cannot be built (environment, pipeline, module, cluster resources), or replay buffers need
             more memory than there is.
     """
 
@@ -121,16 +121,17 @@ class Trainer:
 
     @classmethod
     def from_checkpoint(cls, folder: str | Path, overrides: Sequence[str] = (), trust: bool = False) -> Trainer:
-        """Make a trainer that goes on exactly where a checkpoint was written.
+        """Make a trainer that continues exactly from a checkpoint.
 
         Args:
-            folder: of the checkpoint.
-            overrides: of single keys, as on the command line.
-            trust: follow the configuration, whatever it imports, contacts and reads, also if somebody else wrote it.
+            folder: folder of the checkpoint.
+            overrides: overrides of single keys, as on the command line.
+            trust: whether to follow the configuration whatever it imports, contacts and reads, even from
+                an untrusted source.
 
         Raises:
-            CheckpointError: the checkpoint is cut off or altered.
-            UntrustedError: somebody else wrote the checkpoint, and it asks for more than computing.
+            CheckpointError: the checkpoint is truncated or altered.
+            UntrustedError: the checkpoint is not signed with your key and needs permissions beyond computing.
         """
         checkpoint = Path(folder).absolute()
         state, manifest = load_checkpoint(checkpoint)
@@ -153,7 +154,7 @@ class Trainer:
         """Train one iteration: step the plan until it ends the iteration, then evaluate if an evaluation is due.
 
         Returns:
-            Metric -> value, names joined with slashes; None if there is nothing to average yet.
+            Metric -> value, with names joined by slashes; None if there is nothing to average yet.
 
         Raises:
             RunFailure: an environment, a loss or an env runner failed; earlier iterations are kept.
@@ -179,7 +180,7 @@ class Trainer:
 
     @contextmanager
     def _errors_reported(self) -> Iterator[None]:
-        """Report errors of an iteration within to callbacks."""
+        """Report errors in this context to callbacks."""
         try:
             yield
         except Interrupted:
@@ -188,12 +189,12 @@ class Trainer:
         except Exception as error:
             try:
                 self.callbacks.call("on_exception", error=error)
-            except Exception as failure:  # the first error is the one to report
+            except Exception as failure:  # report the first error
                 _log.warning("%s", failure)
             raise
 
     def _report(self, result: Result) -> None:
-        """Call the callbacks after an iteration, and add the metrics that those of the driver reported."""
+        """Call the callbacks after an iteration, and add the metrics that the driver's callbacks reported."""
         restarts = int(result.get(NUM_RESTARTS) or 0)
         if restarts > self._num_restarts:
             self.callbacks.call("on_env_runners_recreated", num_restarts=restarts - self._num_restarts)
@@ -207,15 +208,15 @@ class Trainer:
                 result[name] = reduced.result
 
     def evaluate(self, num_episodes: int | None = None) -> Result:
-        """Evaluate exactly `num_episodes` whole episodes, always with the same seeds, and return their metrics.
+        """Evaluate exactly `num_episodes` complete episodes, always with the same seeds, and return their metrics.
 
         Args:
-            num_episodes: None: the configured duration, in episodes or env steps.
+            num_episodes: number of episodes, or None for the configured duration, in episodes or env steps.
         """
         return self.evaluator.evaluate(self.parts, num_episodes)
 
     def evaluate_at_end(self, result: Result) -> None:
-        """Add the evaluations at the end of a run to the result of its last iteration, unless it has them.
+        """Add the evaluations at the end of a run to the result of its last iteration, unless it already has them.
 
         Raises:
             Interrupted: the run was asked to end; `train` then returns the same result, and it can be called again.
@@ -224,10 +225,10 @@ class Trainer:
         self._add_reported(result)
 
     def finish_recording(self) -> Recorded | None:
-        """Finish the files of recorded episodes; None if none are recorded.
+        """Finish the files of recorded episodes; return None if none are recorded.
 
         Raises:
-            RunFailure: recorded episodes are not on disk.
+            RunFailure: recorded episodes could not be written.
         """
         return None if self._recorder is None else self._recorder.finish_recording()
 
@@ -238,13 +239,14 @@ class Trainer:
         return state_of(self.parts, self._plan, self._digests)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `get_state`.
+        """Restore a state of `get_state`.
 
-        With another number of env runners or sub-environments, or another environment, the running episodes cannot
-        go on: new ones start with new seeds, everything else stands. Other recorded data are read from their start.
+        If the number of env runners, the number of sub-environments or the environment differs, running episodes cannot
+        continue: new ones start with new seeds, and everything else is restored. Different recorded data is read from
+        its start.
 
         Raises:
-            ConfigError: the state is of another network.
+            ConfigError: the state belongs to another network.
         """
         for text in restore(self.parts, self._plan, self._digests, state):
             self.notes.warn(text)
@@ -252,15 +254,15 @@ class Trainer:
         self.callbacks.call("on_checkpoint_loaded")
 
     def set_policy_state(self, state: Mapping[str, Any]) -> None:
-        """Take over the state of the policy: parameters and the state of connectors that runners share.
+        """Restore the policy: parameters, and the connector states that env runners share.
 
         Raises:
-            ConfigError: the state is of another network.
+            ConfigError: the state belongs to another network.
         """
         restore_policy(self.parts, state)
 
     def note_checkpoint(self, checkpoint: Path) -> None:
-        """Note the newest checkpoint of this trainer, from which another call of `runner.fit` resumes."""
+        """Remember the newest checkpoint of this trainer, from which another call of `runner.fit` resumes."""
         if self.provenance is not None:
             self.provenance = replace(self.provenance, checkpoint=checkpoint)
 
@@ -278,12 +280,12 @@ class Trainer:
 
     @property
     def training_iteration(self) -> int:
-        """Number of iterations done."""
+        """Number of completed iterations."""
         return self.parts.metrics.training_iteration
 
     @property
     def is_evaluation_due(self) -> bool:
-        """Whether the newest iteration is trained, and the next `train` repeats its evaluation from the start."""
+        """Whether the newest iteration is trained and the next `train` only repeats its evaluation."""
         return self._evaluations.interrupted is not None
 
     @property
@@ -293,29 +295,33 @@ class Trainer:
 
     @property
     def env_runners(self) -> EnvRunnerGroup:
-        """The runners that sample; runs that learn from recorded data alone have none."""
+        """The env runners that sample; empty for runs that learn only from recorded data."""
         return self.context.env_runners
 
     @property
     def module_specs(self) -> list[ModuleSpec]:
-        """The specification of each module: its agents, its spaces and its blocks of the configuration."""
+        """The specification of each module: its agents, spaces and configuration blocks."""
         return [module_parts.spec for module_parts in self._module_parts.values()]
 
     @property
     def plan(self) -> ShownPlan:
-        """The execution plan, which prints as a tree and which a notebook draws."""
+        """The execution plan, which prints as a tree and is drawn in notebooks."""
         return ShownPlan(read_plan(self.config.algorithm.plan))
 
     def pipelines(self, module_id: str = DEFAULT_MODULE_ID) -> ShownPipelines:
-        """Return the connector pipelines of a module, which a notebook draws.
+        """Return the connector pipelines of a module, which are drawn in notebooks.
 
         Raises:
-            UserError: there is no such module.
+            UserError: the module does not exist.
         """
         if module_id not in self._module_parts:
             nearest = nearest_match(module_id, list(self._module_parts))
             problem = Problem(
-                "there is no such module", "Trainer.pipelines", module_id, ", ".join(self._module_parts), nearest
+                f"{module_id} is not a module of this run",
+                "Trainer.pipelines",
+                module_id,
+                ", ".join(self._module_parts),
+                nearest,
             )
             raise UserError(problem.render_alone())
         parts = self._module_parts[module_id]

@@ -1,1 +1,1 @@
-"""Hand-tuned code: each module names its plain version, and the measurement that justifies it."""
+"""Hand-optimised code. Each module names its plain version and the measurement that justifies it."""

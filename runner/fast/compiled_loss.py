@@ -1,9 +1,9 @@
-"""A loss, its gradient and the clipping as one function that torch compiles.
+"""Compile a loss, its gradient and the clipping into one function with torch.
 
 The plain version is `EagerGradient`. An update of `dqn_cartpole` (`benchmarks/dqn.py`) takes 230 us instead of 580, see
 benchmarks/results/benchmarks.md.
 
-Dimension letters: P parameters that are learned.
+Dimension letters: P learned parameters.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ from runner.config.errors import ConfigError, Problem
 
 Record = dict[str, Any]
 
-# Each size has one function that reports and one that does not; the rest are for values that change now and then.
+# Each size needs a function that reports and one that does not; the rest are for values that change occasionally.
 _MOST_FUNCTIONS = 12
 
 
 class CompiledLoss:
     """Computes a loss, its gradient and the clipping of the gradient in one compiled function.
 
-    Values that the loss or the module reads while it is traced are checked at each call, and compiled anew once they
-    differ; what the loss names in `varying` is read as tensors instead. Whoever draws random numbers of torch draws
-    others than eager code.
+    Values that the loss or the module reads during tracing are checked at each call. If they differ, the function is
+    compiled again. Attributes that the loss names in `varying` are read as tensors instead. Code that draws random
+    numbers from torch draws different ones than eager code.
 
     Args:
         loss: called with module, columns and whether it reports.
-        module: without memory.
-        parameters: of the module, in the order of the gradient.
+        module: must be stateless.
+        parameters: parameters of the module, in the order of the gradient.
         members: optimiser -> its parameters.
-        gradient: (P,) that is written.
-        clip: clips a gradient (P,) in place and returns the norms before; None: the gradient is clipped later.
+        gradient: (P,) gradient that is overwritten by each call.
+        clip: clips a gradient (P,) in place and returns the norms before clipping, or None to clip later.
 
     Attributes:
-        compile_s: seconds of compiling so far.
+        compile_s: seconds spent on compiling so far.
 
     Raises:
         ConfigError: torch is too old, or there is no compiler.
@@ -76,13 +76,13 @@ class CompiledLoss:
         self._loss, self._module, self._clip = loss, module, clip
         self._parameters, self._members, self._gradient = parameters, members, gradient
         self._varying = {name: torch.zeros((), device=gradient.device) for name in loss.varying}
-        self._case: tuple[int, bool] = (0, True)  # rows and whether they are reported on, of the newest call
-        self._read: dict[tuple[int, bool], dict[str, Any]] = {}  # case -> values that its newest function has read
-        self._changed: dict[tuple[int, bool], list[str]] = {}  # and names of them that the one before it read otherwise
+        self._case: tuple[int, bool] = (0, True)  # of the newest call: number of rows, and whether metrics are reported
+        self._read: dict[tuple[int, bool], dict[str, Any]] = {}  # case -> values read by its newest function
+        self._changed: dict[tuple[int, bool], list[str]] = {}  # names of the values that caused the last recompilation
         self._num_compiled = 0
         silence()
         self._direct: dict[tuple[int, bool], DirectCall | None] = {}  # case -> its newest function
-        # The checks of each call see the sizes of all tensors already.
+        # The checks at each call already see the sizes of all tensors.
         options: dict[str, Any] = {"guard_filter_fn": self._note_guards, "size_asserts": False}
         self._on_gpu = gradient.is_cuda
         if self._on_gpu:
@@ -95,12 +95,12 @@ class CompiledLoss:
         """Compute the gradient of a minibatch.
 
         Args:
-            columns: of the minibatch.
-            num_rows: of the minibatch; each size has functions of its own.
+            columns: columns of the minibatch.
+            num_rows: rows of the minibatch; a separate function is compiled for each size.
             is_reporting: whether the loss computes all metrics.
 
         Returns:
-            What the loss reports, and the norms before clipping.
+            The metrics of the loss, and the norms before clipping.
 
         Raises:
             ConfigError: the loss or the module cannot be compiled.
@@ -111,12 +111,12 @@ class CompiledLoss:
                 record, norms = self._computed(columns, is_reporting)
         else:
             record, norms = self._computed(columns, is_reporting)
-        if self._on_gpu:  # the next call writes to the memory of these
+        if self._on_gpu:  # the next call overwrites the memory of these records
             record, norms = _copied(record), _copied(norms)
         return record, norms
 
     def _computed(self, columns: Mapping[str, Any], is_reporting: bool) -> tuple[Record, Record]:
-        """Return what `_compute` does, by compiled code; compile it where there is none, or a value has changed."""
+        """Return the result of `_compute` from compiled code; compile it first if needed or if a value has changed."""
         arguments = self, columns, is_reporting
         direct = self._direct.get(self._case)
         if direct is not None and direct.takes(*arguments):
@@ -129,13 +129,13 @@ class CompiledLoss:
             raise ConfigError([self._problem(error)]) from error
         if self._num_compiled > num_compiled:
             self.compile_s += time.perf_counter() - started
-        if not self._on_gpu:  # CUDA graphs are told of each call by what torch does around it
+        if not self._on_gpu:  # with CUDA graphs, torch's code around each call must run
             self._direct[self._case] = DirectCall.of(self._traced, *arguments)
         return computed
 
     @contextmanager
     def _varying_as_tensors(self) -> Iterator[None]:
-        """Make tensors of the attributes that the loss names in `varying`, and numbers again at the end."""
+        """Replace the attributes that the loss names in `varying` by tensors, and restore the numbers at the end."""
         values = {name: getattr(self._loss, name) for name in self._varying}
         for name, tensor in self._varying.items():
             setattr(self._loss, name, tensor.fill_(values[name]))
@@ -146,7 +146,7 @@ class CompiledLoss:
                 setattr(self._loss, name, value)
 
     def _compute(self, columns: Mapping[str, Any], is_reporting: bool) -> tuple[Record, Record]:
-        """Compute what `__call__` does; this is what is compiled."""
+        """Compute the results of `__call__`; this function is compiled."""
         metrics = self._loss(self._module, columns, is_reporting)
         if metrics.losses is None:
             parts = _gradients(metrics.total_loss, self._parameters)
@@ -162,10 +162,10 @@ class CompiledLoss:
         reported = {name: getattr(metrics, name) for name in names}
         return {name: None if value is None else value.detach() for name, value in reported.items()}, norms
 
-    # -- what is compiled ----------------------------------------------------------------------------------------------
+    # -- compilation ---------------------------------------------------------------------------------------------------
 
     def _note_guards(self, guards: Sequence[Any]) -> list[bool]:
-        """Note which values a new function has read; torch asks once for each function which guards it checks: all."""
+        """Record which values a new function has read; torch asks once per function which guards to check: all."""
         read = {guard.name: guard.value for guard in guards if isinstance(guard.value, (bool, int, float, str))}
         before = self._read.get(self._case, read)
         self._changed[self._case] = [name for name, value in read.items() if before.get(name, value) != value]
@@ -174,22 +174,22 @@ class CompiledLoss:
         return [True] * len(guards)
 
     def _problem(self, error: Exception) -> Problem:
-        """Describe why the loss or the module cannot be compiled, with their line."""
+        """Describe why the loss or the module cannot be compiled, with its source line."""
         where = "learners.compile"
         reason, frame = reason_of(error)
         if is_recompile_limit(error):
-            names = ", ".join(self._changed.get(self._case, [])) or "what it reads"
+            names = ", ".join(self._changed.get(self._case, [])) or "a value that it reads"
             names = names.replace("self._loss", "loss").replace("self._module", "module")
-            reason = f"{names} changes from update to update (a tensor may)"
+            reason = f"{names} changes from update to update (only a tensor may change)"
         elif frame is not None:
             where += f", {frame.filename}:{frame.lineno}"
         what = f"{type(self._loss).__name__} with {type(self._module).__name__} cannot be compiled: {reason}"
-        return Problem(what, where, expected="learners.compile=false")
+        return Problem(what, where, fix="learners.compile=false")
 
 
 def _gradients(loss: Tensor | None, parameters: Sequence[Tensor]) -> list[Tensor]:
-    """Return the gradient of a loss for each parameter, 0 where there is none."""
-    learned = [parameter for parameter in parameters if parameter.requires_grad]  # others were frozen since
+    """Return the gradient of a loss for each parameter, or zeros for parameters it does not depend on."""
+    learned = [parameter for parameter in parameters if parameter.requires_grad]  # parameters may be frozen later
     if loss is None or not loss.requires_grad or not learned:
         return [torch.zeros_like(parameter) for parameter in parameters]
     found = iter(torch.autograd.grad(loss, learned, retain_graph=True, allow_unused=True, materialize_grads=True))
@@ -200,10 +200,10 @@ def check_torch() -> None:
     """Check that torch can trace gradients.
 
     Raises:
-        ConfigError: it is too old.
+        ConfigError: torch is too old.
     """
     if not can_trace_gradients():
-        what = "this torch cannot trace gradients, which learners.compile needs"
+        what = "the installed torch cannot trace gradients, which learners.compile needs"
         raise ConfigError([Problem(what, "learners.compile", f"torch {torch.__version__}", "torch 2.11 or newer")])
 
 
@@ -211,16 +211,16 @@ def check_compiler() -> None:
     """Check that torch finds a C++ compiler.
 
     Raises:
-        ConfigError: it does not.
+        ConfigError: no compiler was found.
     """
     if cpp_compiler() is None:
         what = "torch finds no C++ compiler, which learners.compile needs"
-        got, expected = os.environ.get("CXX"), "g++ or clang++; CXX names another one"
-        raise ConfigError([Problem(what, "learners.compile", got, expected)])
+        fix = "install g++ or clang++, or set CXX to another compiler"
+        raise ConfigError([Problem(what, "learners.compile", os.environ.get("CXX"), fix=fix)])
 
 
 def _with_own_code(method: Any) -> FunctionType:
-    """Return the function of a method over a copy of its code, since torch keeps and counts what it compiles by code.
+    """Return the function of a method with a copy of its code, because torch caches compiled functions by code.
 
     The method has neither a closure nor defaults.
     """

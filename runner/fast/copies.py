@@ -1,4 +1,4 @@
-"""Copies of records with other values in some fields.
+"""Copies of records with some fields replaced.
 
 The plain version is `dataclasses.replace`, which calls the constructor again and drops cached properties. A copy of a
 fragment of `impala_cartpole` (`benchmarks/asynchronous.py`) takes 0.7 us instead of 2.5 (2026-11-27, median of 300
@@ -13,7 +13,7 @@ R = TypeVar("R")
 
 
 def changed_copy(record: R, **fields: object) -> R:
-    """Return a copy of a dataclass instance with other values in some fields; cached properties stay."""
+    """Return a copy of a dataclass instance with some fields replaced; cached properties are kept."""
     copy = object.__new__(type(record))
     vars(copy).update(vars(record), **fields)
     return copy

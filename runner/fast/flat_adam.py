@@ -1,7 +1,7 @@
 """Adam for one flat vector of parameters.
 
-The plain version is `torch.optim.Adam(fused=True)`. A step of 300 parameters takes 3 us instead of 20, and an update of
-`ppo_cartpole` (`benchmarks/throughput.py`) 0.78 of the time (2026-11-27, median of 15 pairs on two shared cores).
+The plain version is `torch.optim.Adam(fused=True)`. A step of 300 parameters takes 3 us instead of 20. An update of
+`ppo_cartpole` (`benchmarks/throughput.py`) takes 0.78 of the time (2026-11-27, median of 15 pairs on two shared cores).
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from runner.compat.torch_functions import fused_adam_kernel
 class FlatAdam:
     """Adam (Kingma and Ba, 2015, https://arxiv.org/abs/1412.6980) with torch's fused kernel, called directly.
 
-    `torch.optim.Adam(fused=True)` ends in the same kernel, but its bookkeeping for lists of parameters costs more
-    than the kernel when a network is small. A test holds the two equal.
+    `torch.optim.Adam(fused=True)` ends in the same kernel. If a network is small, however, its bookkeeping for
+    lists of parameters costs more than the kernel. A test checks that both give equal numbers.
 
     Args:
         parameter: (P,) float32 vector that is changed in place; its `grad` is read.
-        groups: slices of the vector, each stepped with its own learning rate; None: one slice of all.
+        groups: slices of the vector, each stepped with a separate learning rate, or None for one slice of all.
         betas: decay rates of the moments.
-        eps: added to the root of the second moment.
-        weight_decay: share of each parameter that is added to its gradient.
+        eps: constant added to the root of the second moment.
+        weight_decay: multiple of each parameter that is added to its gradient.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class FlatAdam:
         weight_decay: float = 0.0,
     ) -> None:
         values = parameter.detach()
-        assert parameter.grad is not None  # FlatParameters makes it
+        assert parameter.grad is not None  # created by FlatParameters
         parts = groups or (slice(None),)
         step_counts = torch.zeros(len(parts), device=parameter.device)
         shown = step_counts.numpy() if step_counts.is_cpu else step_counts  # numpy adds in a fifth of torch's time
-        self._step_counts = [shown[group : group + 1] for group in range(len(parts))]  # a group may rest
+        self._step_counts = [shown[group : group + 1] for group in range(len(parts))]  # a group may skip steps
         self._state = {
             "step": step_counts,
             "exp_avg": torch.zeros_like(values),
@@ -67,14 +67,14 @@ class FlatAdam:
         ]
 
     def step(self, *lrs: float | None) -> None:
-        """Take a step along the gradient, with a learning rate for each group; a group without one rests."""
+        """Take a step along the gradient, with a learning rate for each group, or None to skip the group."""
         for kernel, step_count, lr in zip(self._kernels, self._step_counts, lrs, strict=True):
             if lr is not None:
                 step_count += 1
                 kernel(lr=lr)
 
     def get_state(self) -> dict[str, Tensor]:
-        """Step counts of the groups and moments, copied."""
+        """Return copies of the groups' step counts and of the moments."""
         return {name: value.clone() for name, value in self._state.items()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Dataclasses that travel between processes often, and with few rows each time.
+"""Compact pickles for small dataclasses that are often sent between processes.
 
 The plain version is the pickle of any dataclass. A rollout of 274 rows of `impala_cartpole`
 (`benchmarks/asynchronous.py`) takes 35 us and 13,325 bytes instead of 41 us and 14,601 (2026-11-27, medians of 300 runs
@@ -12,20 +12,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-# Longer ones are quicker as arrays, whose pickle takes about 10 us whatever their length.
+# Longer vectors are faster as arrays, whose pickle takes about 10 us whatever their length.
 _LONGEST_LIST = 200
 
 
 class LeanPickle:
-    """A dataclass whose pickle is the values of its fields in their order, without names and cached properties.
+    """A dataclass that pickles the values of its fields in order, without names and cached properties.
 
     Attributes:
-        VECTOR_DTYPES: field that is an array (K,) -> its dtype. A short one is pickled as a list, in which small
+        VECTOR_DTYPES: field that is an array (K,) -> its dtype. A short array is pickled as a list, in which small
             integers take two bytes.
     """
 
     VECTOR_DTYPES: ClassVar[Mapping[str, Any]] = {}
-    __match_args__: ClassVar[tuple[str, ...]] = ()  # the names of the fields, which `dataclass` writes here
+    __match_args__: ClassVar[tuple[str, ...]] = ()  # names of the fields, set by `dataclass`
 
     def __getstate__(self) -> tuple[Any, ...]:
         fields, vectors = vars(self), self.VECTOR_DTYPES

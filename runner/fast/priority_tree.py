@@ -1,4 +1,4 @@
-"""Sums of priorities in wide nodes, so that numpy draws and changes many at once in few calls.
+"""Sums of priorities in wide nodes, so that numpy draws and changes many of them in few calls.
 
 The plain version is a running sum of all priorities. Drawing and changing 32 of 10,000 priorities takes 22 us instead
 of 34, of 100,000 37 us instead of 296, and of 1,000,000 (`benchmarks/replay.py`) 95 us instead of 6,700 (2026-11-27,
@@ -13,7 +13,7 @@ import numpy.typing as npt
 _WIDTH = 16
 _MOST_AT_TOP = 4096
 _MOST_STALE = 4096
-_UP_TO = np.triu(np.ones((_WIDTH, _WIDTH)))  # columns that add up the first children, one more in each
+_UP_TO = np.triu(np.ones((_WIDTH, _WIDTH)))  # column k adds up the first k + 1 children
 
 Numbers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -22,8 +22,9 @@ Floats = npt.NDArray[np.float64]
 class PriorityTree:
     """Draws numbers 0 to n - 1 in proportion to their priorities.
 
-    A node is the sum of 16 nodes below it, computed anew before it is read if one of them has changed: sums never
-    drift. The tree ends with at most 4096 nodes, which one running sum searches faster than more levels would.
+    A node is the sum of 16 nodes below it. It is computed again before it is read if one of them has changed, so
+    rounding errors do not accumulate. The top level has at most 4096 nodes: one running sum searches them faster than
+    further levels would.
 
     Args:
         num_leaves: n.
@@ -38,18 +39,18 @@ class PriorityTree:
             num_nodes = -(-len(self._top) // _WIDTH)
             self._levels.append(np.zeros((num_nodes, _WIDTH)))
             self._top = np.zeros(num_nodes)
-        self._stale: list[Numbers] = []  # numbers whose sums are not computed yet
+        self._stale: list[Numbers] = []  # numbers whose sums must be computed again
         self._num_stale = 0
         self._upper = self._top.cumsum()
 
     @property
     def priorities(self) -> Floats:
-        """The priorities (n,), a view; who writes to it calls `sum_up`."""
+        """The priorities (n,), a view; call `sum_up` after writing to it."""
         return self._levels[0].reshape(-1)[: self.num_leaves]
 
     @property
     def num_bytes(self) -> int:
-        """The memory of all sums, and of a mark for each number."""
+        """The memory of all sums, and of one flag for each number."""
         return sum(array.nbytes for array in (*self._levels, self._top, self._is_changed))
 
     @property
@@ -59,9 +60,9 @@ class PriorityTree:
         return float(self._upper[-1])
 
     def set(self, numbers: Numbers, priorities: Floats | float) -> None:
-        """Set priorities (B,), 0 or more; of a number that comes twice the last one counts.
+        """Set priorities (B,), 0 or more; for a repeated number the last one counts.
 
-        The numbers are kept until the sums are computed: they are not to change.
+        The arrays are kept until the sums are computed, so do not change them afterwards.
         """
         self.priorities[numbers] = priorities
         self._is_changed[numbers] = True
@@ -71,7 +72,7 @@ class PriorityTree:
             self._sum_up_stale()
 
     def _sum_up_stale(self) -> None:
-        """Compute the sums above what was set since the last call: once for several calls of `set`."""
+        """Compute the sums above all changed priorities, once for several calls of `set`."""
         if not self._stale:
             return
         if self._num_stale * _WIDTH > self.num_leaves:
@@ -84,7 +85,7 @@ class PriorityTree:
         self._end_sums()
 
     def sum_up(self) -> None:
-        """Compute all sums, after priorities were written through the view."""
+        """Compute all sums; call it after writing priorities through the view."""
         for below, above in zip(self._levels, [*self._levels[1:], self._top], strict=True):
             above.reshape(-1)[: len(below)] = below.sum(1)
         self._end_sums()
@@ -109,17 +110,17 @@ class PriorityTree:
         self._sum_up_stale()
         upper, total = self._upper, self._upper[-1]
         if not total > 0.0:
-            raise ValueError("no priority is above 0")
+            raise ValueError("all priorities are 0; expected at least one above 0")
         points = (np.arange(num) + stream.random(num)) * (total / num)
         nodes: Numbers = upper.searchsorted(np.minimum(points, np.nextafter(total, 0.0)), "right")
         rest = points - np.where(nodes > 0, upper[nodes - 1], 0.0)
         starts = np.arange(num) * (_WIDTH + 1)
-        upper = np.zeros((num, _WIDTH + 1))  # sums of the children before each, and of all
+        upper = np.zeros((num, _WIDTH + 1))  # cumulative sums of the children; the last one is the sum of all
         for level in reversed(self._levels):
-            np.matmul(level.take(nodes, 0), _UP_TO, out=upper[:, 1:])  # in half the time of `cumsum`
-            # Rounding may leave a rest as large as the whole node: the last child with a priority is meant.
+            np.matmul(level.take(nodes, 0), _UP_TO, out=upper[:, 1:])  # takes half the time of `cumsum`
+            # Because of rounding, the remainder may equal the sum of the node: take the last child with a priority.
             rest = np.minimum(rest, np.nextafter(upper[:, -1], 0.0))
-            child = (upper[:, 1:] <= rest[:, None]).argmin(1)  # the first whose sum is above the rest
+            child = (upper[:, 1:] <= rest[:, None]).argmin(1)  # the first whose cumulative sum exceeds the remainder
             rest -= upper.reshape(-1).take(starts + child)
             nodes = nodes * _WIDTH + child
         return nodes

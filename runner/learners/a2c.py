@@ -29,13 +29,13 @@ class A2CLoss(Loss):
         self.entropy_coeff = scheduled_value(config.entropy_coeff, 0)
 
     def __call__(self, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> A2CMetrics:
-        """The loss of one minibatch.
+        """Compute the loss of one minibatch.
 
         Args:
-            module: its `outputs_at_steps` gives `action_dist_inputs` (B, K) and `vf_preds` (B,).
-            batch: what the module reads, `actions` (B, ...), `advantages` and `value_targets` (B,) float32; every row
-                is an env step.
-            is_reporting: also report the entropy where it is no part of the loss.
+            module: its `outputs_at_steps` returns `action_dist_inputs` (B, K) and `vf_preds` (B,).
+            batch: the module's inputs, `actions` (B, ...), `advantages` and `value_targets` (B,) float32; every row is
+                an env step.
+            is_reporting: whether to report the entropy even if it is not part of the loss.
         """
         cfg = self._config
         pi = module.action_dist
@@ -52,9 +52,9 @@ class A2CLoss(Loss):
         return A2CMetrics(total_loss - self.entropy_coeff * entropy, policy_loss, vf_loss, entropy)
 
     def before_update(self, num_env_steps: int) -> None:
-        """Set scheduled coefficients for an update after so many env steps."""
+        """Set scheduled coefficients for an update after `num_env_steps` env steps."""
         self.entropy_coeff = scheduled_value(self._config.entropy_coeff, num_env_steps)
 
     def coefficients(self) -> dict[str, float]:
-        """Return the coefficients of this update to report."""
+        """Return the coefficients of this update for reporting."""
         return {"curr_entropy_coeff": self.entropy_coeff}

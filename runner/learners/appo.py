@@ -1,4 +1,4 @@
-"""Asynchronous proximal policy optimisation, as IMPACT has it (Luo et al., 2020, https://arxiv.org/abs/1912.00167)."""
+"""Asynchronous proximal policy optimisation as in IMPACT (Luo et al., 2020, https://arxiv.org/abs/1912.00167)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ class APPOLoss(PPOLoss):
     """PPO's loss with r = pi(a | s) / max(pi_target(a | s), mu(a | s) / rho); section 3.2 of the paper.
 
     mu is the policy that acted, some updates ago, and pi_target an older policy that follows the updates slowly. The
-    connector `TargetVTrace` puts the logarithm of the denominator in the place of `action_logp`, and pi_target's
-    distribution in the place of `action_dist_inputs`, from which the KL penalty is measured.
+    connector `TargetVTrace` replaces `action_logp` by the logarithm of the denominator, and `action_dist_inputs` by the
+    distribution of pi_target, which the KL penalty refers to.
     """
 
     needs = ("vf_preds", "target")

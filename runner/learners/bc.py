@@ -22,12 +22,12 @@ class BCLoss(Loss):
         self._config = config
 
     def __call__(self, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> BCMetrics:
-        """The loss of one minibatch.
+        """Compute the loss of one minibatch.
 
         Args:
-            module: its `outputs_at_steps` gives `action_dist_inputs` (B, K).
-            batch: what the module reads, and `actions` (B, ...); every row is an env step.
-            is_reporting: makes no difference.
+            module: its `outputs_at_steps` returns `action_dist_inputs` (B, K).
+            batch: the module's inputs, and `actions` (B, ...); every row is an env step.
+            is_reporting: has no effect.
         """
         theta = module.outputs_at_steps(batch)["action_dist_inputs"]
         cloning = cloning_objective(module.action_dist, theta, batch["actions"], self._config.bc_logstd_coeff)
@@ -36,7 +36,7 @@ class BCLoss(Loss):
 
 
 def cloning_objective(pi: ActionDistribution, theta: Tensor, actions: Any, bc_logstd_coeff: float) -> Tensor:
-    """Return (B,) log pi(a | s) + bc_logstd_coeff * mean log std; the second term only where pi has a log std."""
+    """Return (B,) log pi(a | s) + bc_logstd_coeff * mean log std; the second term only if pi has a log std."""
     log_prob = pi.log_prob(theta, actions)
     if not bc_logstd_coeff or not pi.log_std_inputs:
         return log_prob

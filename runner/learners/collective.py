@@ -1,4 +1,4 @@
-"""Exchange between the learners of one module: gradients, metrics, and numbers of minibatches."""
+"""Communication between the learners of one module: gradients, metrics, and numbers of minibatches."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from runner.restarts import PeerDied
 
 
 class Collective(Protocol):
-    """The learners that update the same module in step, each on other rows; `rank` numbers them.
+    """Learners that update the same module synchronously, each on different rows; `rank` numbers them.
 
-    All of them make the same calls in the same order. A call raises PeerDied where another learner is gone.
+    All of them make the same calls in the same order. Calls raise `PeerDied` if another learner has crashed.
     """
 
     rank: int
@@ -23,7 +23,7 @@ class Collective(Protocol):
         """Replace `values` by their mean over the learners."""
 
     def most(self, number: int) -> int:
-        """Return the largest `number` of any learner."""
+        """Return the largest `number` of all learners."""
 
     def total(self, number: int) -> int:
         """Return the sum of `number` over the learners."""
@@ -36,25 +36,25 @@ class SingleProcess:
     num_learners = 1
 
     def mean(self, values: Tensor) -> None:
-        """Leave the values, which are the mean already."""
+        """Do nothing, since the values are already the mean."""
 
     def most(self, number: int) -> int:
-        """Return the number."""
+        """Return `number`."""
         return number
 
     def total(self, number: int) -> int:
-        """Return the number."""
+        """Return `number`."""
         return number
 
 
 class ProcessGroup:
-    """Learners in separate processes, joined by torch.distributed: NCCL between GPUs, else Gloo.
+    """Learners in separate processes, connected by torch.distributed: NCCL between GPUs, otherwise Gloo.
 
     Args:
-        rank: of this learner.
-        num_learners: of the group; the constructor returns when all have joined.
-        address: `host:port` at which the first one listens.
-        device: of the module.
+        rank: rank of this learner.
+        num_learners: number of learners; the constructor returns when all have joined.
+        address: `host:port` at which the first learner listens.
+        device: device of the module.
 
     Raises:
         PeerDied: a peer cannot join.
@@ -79,7 +79,7 @@ class ProcessGroup:
         values.div_(self.num_learners)
 
     def most(self, number: int) -> int:
-        """Find the largest by an all-reduce."""
+        """Compute the maximum by an all-reduce."""
         return self._reduced(number, self._backend.ReduceOp.MAX)
 
     def total(self, number: int) -> int:
@@ -94,7 +94,7 @@ class ProcessGroup:
     def _all_reduce(self, values: Tensor, operation: Any) -> None:
         try:
             self._backend.all_reduce(values, op=operation)
-        except RuntimeError as error:  # Gloo tells of a closed connection, NCCL of a call that was given up
+        except RuntimeError as error:  # Gloo reports a closed connection, NCCL an aborted call
             raise _peer_lost(error) from error
 
 

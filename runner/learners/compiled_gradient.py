@@ -1,4 +1,4 @@
-"""Gradients by compiled code, for minibatches of up to two sizes."""
+"""Gradients by compiled code, for minibatches of at most two sizes."""
 
 from __future__ import annotations
 
@@ -19,52 +19,52 @@ from runner.learners.trained_module import Record, TrainedModule
 
 _log = logging.getLogger(__name__)
 
-# Minibatches that a batch is cut into differ by one row at most.
+# The minibatches of one batch differ by at most one row.
 _MOST_SIZES = 2
 
 
 class CompiledGradient:
     """Computes the clipped gradient of a minibatch by a `CompiledLoss`, equal to `EagerGradient` within rounding.
 
-    The first two sizes of minibatches are compiled; other sizes are computed by `eager`.
+    Code is compiled for the first two sizes of minibatches; `eager` computes other sizes.
 
     Args:
-        trained: module without memory, with its loss.
-        eager: for other sizes.
-        updater: of the module; the gradient is written into its `gradient`.
+        trained: stateless module with its loss.
+        eager: used for other sizes.
+        updater: updater of the module; the gradient is written to its `gradient`.
         collective: learners that update the same module on other rows.
 
     Attributes:
         compiled: the loss with its gradient.
-        sizes: rows of the minibatches that are compiled for.
+        sizes: numbers of rows for which code is compiled.
 
     Raises:
-        ConfigError: the module has memory, torch is too old, or there is no compiler.
+        ConfigError: the module is stateful, torch is too old, or there is no compiler.
     """
 
     def __init__(
         self, trained: TrainedModule, eager: EagerGradient, updater: ParameterUpdater, collective: Collective
     ) -> None:
         if trained.module.is_stateful:
-            what = "learners.compile: a module with memory has sequences of many lengths"
+            what = "learners.compile does not support stateful modules, whose sequences have many lengths"
             got = type(trained.module).__name__
-            raise ConfigError([Problem(what, "learners.compile", got, "learners.compile=false")])
+            raise ConfigError([Problem(what, "learners.compile", got, fix="learners.compile=false")])
         self._trained, self._eager, self._updater, self._collective = trained, eager, updater, collective
         clip = updater.clip_vector if collective.num_learners == 1 else None
         self.compiled = CompiledLoss(
             trained.loss, trained.module, updater.parameters, updater.members, updater.gradient, clip
         )
         self.sizes: list[int] = []
-        self._norms: Mapping[str, Tensor] | None = None  # of the newest gradient, if it is clipped already
-        self._is_told = False
+        self._norms: Mapping[str, Tensor] | None = None  # of the newest gradient, if it is already clipped
+        self._has_warned = False
 
     @property
     def compile_s(self) -> float:
-        """Seconds of compiling so far."""
+        """Seconds spent on compiling so far."""
         return self.compiled.compile_s
 
     def compute(self, minibatches: Mapping[TrainedModule, Minibatch]) -> dict[TrainedModule, Record]:
-        """Compute the gradient of a minibatch, clipped, the mean over the peers; see `EagerGradient.compute`.
+        """Compute the clipped gradient of a minibatch, averaged over the peers; see `EagerGradient.compute`.
 
         Raises:
             ConfigError: the loss or the module cannot be compiled.
@@ -86,26 +86,26 @@ class CompiledGradient:
         return self._eager.clip() if self._norms is None else dict(self._norms)
 
     def _takes(self, minibatch: Minibatch) -> bool:
-        """Return whether minibatches of this size are compiled; the first two sizes are."""
+        """Return whether minibatches of this size are compiled, which is the case for the first two sizes."""
         num_rows = minibatch.num_rows
         if num_rows in self.sizes:
             return True
         if len(self.sizes) < _MOST_SIZES:
             self.sizes.append(num_rows)
             return True
-        if not self._is_told:
-            self._is_told = True
+        if not self._has_warned:
+            self._has_warned = True
             sizes = " and ".join(map(str, self.sizes))
-            _log.warning("minibatches of other sizes than %s rows are not compiled: %d", sizes, num_rows)
+            _log.warning("minibatches of %d rows are not compiled, only minibatches of %s rows", num_rows, sizes)
         return False
 
     def get_state(self) -> dict[str, Any]:
-        """Return the sizes that are compiled, so that a resumed run computes each minibatch by the same code."""
+        """Return the compiled sizes, so that a resumed run computes each minibatch by the same code."""
         return {"compiled": {"of": self._cut, "sizes": list(self.sizes)}}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the sizes of a state of a learner, also of one that is not compiled."""
-        compiled = state.get("compiled", {})  # another cut gives other sizes
+        """Restore the sizes from a state of a learner, which may not be compiled."""
+        compiled = state.get("compiled", {})  # a different split has other sizes
         self.sizes = list(compiled["sizes"]) if compiled and compiled["of"] == self._cut else []
 
     @property

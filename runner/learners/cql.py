@@ -11,7 +11,7 @@ from torch import Tensor
 from runner.config.algorithms import CQLConfig, CQLMetrics
 from runner.learners.sac import POLICY_NOISE, SACLoss
 
-# Columns of noise for the actions of the log-sum-exp: uniform ones, the policy's in s, and its own in s'.
+# Columns of noise for the actions in the log-sum-exp: uniform ones, the policy's in s, and the policy's in s'.
 UNIFORM_SHARES, SAMPLES_NOISE, NEXT_SAMPLES_NOISE = "uniform_shares", "samples_noise", "next_samples_noise"
 
 
@@ -19,16 +19,16 @@ class CQLLoss(SACLoss):
     """CQL(H) for real-valued actions, on SAC.
 
     L_Q = sum E[(y - Q(s, a))^2] + alpha' (w E[T log sum_i exp((Q(s, a_i) - log mu(a_i)) / T) - Q(s, a)] - threshold)
-    y = r + gamma (min Q_target(s', a') - alpha log pi(a' | s')), its second term unless `deterministic_backup`
-    L_pi = E[alpha log pi(a_pi | s) - min Q(s, a_pi)], in the first `bc_iters` steps log pi(a | s) instead of min Q
+    y = r + gamma (min Q_target(s', a') - alpha log pi(a' | s')); with `deterministic_backup` without the entropy term
+    L_pi = E[alpha log pi(a_pi | s) - min Q(s, a_pi)]; in the first `bc_iters` steps log pi(a | s) instead of min Q
 
-    (s, a, r, s') is recorded. The a_i are `num_actions` each of a uniform density, of pi(. | s) and of pi(. | s'); mu
-    is their density: the importance-sampled form of appendix F (as in the authors' code, the sum is not
-    divided by their number). Without `lagrangian` alpha' is 1 and the threshold has no effect.
+    (s, a, r, s') is recorded. The a_i are `num_actions` samples each of a uniform density, of pi(. | s) and of
+    pi(. | s'), and mu is their density: the importance-sampled form of appendix F. As in the authors' code, the sum is
+    not divided by the number of samples. Without `lagrangian`, alpha' is 1 and the threshold has no effect.
     """
 
     reads = ("obs", "actions", "rewards", "new_obs", "terminateds")
-    sequences = ()  # recorded steps are without the states of this module's memory
+    sequences = ()  # recorded steps do not include the recurrent states of this module
     needs = (*SACLoss.needs, "log_alpha_prime")
 
     def __init__(self, config: CQLConfig) -> None:
@@ -44,13 +44,13 @@ class CQLLoss(SACLoss):
         }
 
     def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> CQLMetrics:
-        """The loss of one minibatch.
+        """Compute the loss of one minibatch.
 
         Args:
-            module: a `SACModule` or the like, E Q functions.
-            batch: `obs`, `new_obs`, `actions` (B, ...), `rewards` (B,) float32, `terminateds` (B,) bool, and what
-                `draw_noise` gives.
-            is_reporting: makes no difference.
+            module: a module like `SACModule`, with E Q functions.
+            batch: `obs`, `new_obs`, `actions` (B, ...), `rewards` (B,) float32, `terminateds` (B,) bool, and the
+                columns of `draw_noise`.
+            is_reporting: has no effect.
         """
         cfg, pi = self._config, module.squashed
         seen = module.seen(batch)
@@ -108,7 +108,7 @@ class CQLLoss(SACLoss):
     def _actions_for_logsumexp(
         self, pi: Any, theta: Tensor, next_theta: Tensor, batch: Mapping[str, Any]
     ) -> list[tuple[Tensor, Tensor]]:
-        """Return (B, n, ...) actions of each kind, with the log densities (B, n) of their draws."""
+        """Return (B, n, ...) actions of each kind, with the log densities (B, n) of the samples."""
         n = self._config.num_actions
         uniform = pi.at_shares(batch[UNIFORM_SHARES])
         samples = [(uniform, torch.full((len(theta), n), -pi.log_volume, device=theta.device))]
@@ -123,10 +123,10 @@ class CQLLoss(SACLoss):
         self._clones = self.num_steps < self._config.bc_iters
 
     def coefficients(self) -> dict[str, float]:
-        """Return how many gradient steps of behaviour cloning remain."""
+        """Return the number of remaining gradient steps with behaviour cloning."""
         return {"curr_bc_iters_left": max(0, self._config.bc_iters - self.num_steps)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a state of `get_state`."""
         super().set_state(state)
         self._clones = self.num_steps < self._config.bc_iters

@@ -14,7 +14,7 @@ from runner.learners.loss import Loss
 class DiscreteCQLLoss(Loss):
     """L = E[(y - Q(s, a))^2] + w E[T log sum_a' exp(Q(s, a') / T) - Q(s, a)]; eq. 4
 
-    y = r + gamma Q_target(s', argmax_a' Q(s', a')), the second term 0 where the episode has terminated (van Hasselt et
+    y = r + gamma Q_target(s', argmax_a' Q(s', a')); the second term is 0 if the episode has terminated (van Hasselt et
     al., 2016, https://arxiv.org/abs/1509.06461).
     """
 
@@ -26,12 +26,12 @@ class DiscreteCQLLoss(Loss):
         self._config = config
 
     def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> DiscreteCQLMetrics:
-        """The loss of one minibatch.
+        """Compute the loss of one minibatch.
 
         Args:
-            module: a `DoubleQModule` or the like, A actions.
+            module: a module like `DoubleQModule`, with A actions.
             batch: `obs`, `new_obs` (B, ...), `actions` (B,) integers, `rewards` (B,) float32, `terminateds` (B,) bool.
-            is_reporting: makes no difference.
+            is_reporting: has no effect.
         """
         cfg, new_batch = self._config, {"obs": batch["new_obs"]}
         with torch.no_grad():

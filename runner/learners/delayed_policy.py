@@ -1,4 +1,4 @@
-"""What losses share whose policy may learn in only some of the gradient steps."""
+"""Base class of losses with delayed policy updates (as in TD3)."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from runner.modules.rl_module import RLModule
 
 
 class DelayedPolicyLoss(Loss):
-    """Base of losses with a stream of noise whose policy learns in every `policy_delay`-th gradient step.
+    """Base class of losses that draw noise, and update the policy in every `policy_delay`-th gradient step only.
 
     Attributes:
-        delayed: optimisers that rest in the other steps.
+        delayed: optimisers that skip the other steps.
         num_steps: gradient steps so far.
     """
 

@@ -14,19 +14,20 @@ from runner.config.algorithms import DQNConfig, DQNMetrics
 from runner.learners.loss import Loss
 from runner.modules.value_distributions import of_actions
 
-# Columns of noise for noisy layers: of the network in s and in s', of the target in s'.
+# Columns of noise for noisy layers: of the network in s and in s', and of the target network in s'.
 NOISE, NEXT_NOISE, TARGET_NOISE = "noise", "next_noise", "target_noise"
 
 
 class DQNLoss(Loss):
-    """L = E[w l(Q(s, a) - y)] with y = R + gamma^n Q_target(s', a'), the second term 0 after a terminal step.
+    """L = E[w l(Q(s, a) - y)] with y = R + gamma^n Q_target(s', a'); the second term is 0 if the step is terminal.
 
-    R sums the rewards of n steps and s' is the observation after them (Hessel et al., 2018,
-    https://arxiv.org/abs/1710.02298). a' is best by Q (double Q-learning, van Hasselt et al., 2016,
-    https://arxiv.org/abs/1509.06461) or by Q_target, l Huber's loss or the square, w the importance weights of replay.
+    R is the sum of the rewards of n steps, and s' is the observation after them (Hessel et al., 2018,
+    https://arxiv.org/abs/1710.02298). a' maximises Q (double Q-learning, van Hasselt et al., 2016,
+    https://arxiv.org/abs/1509.06461) or Q_target, l is Huber's loss or the square, and w the importance weights of
+    replay.
 
-    Where the module gives a distribution Z of returns with the mean Q, l is `td_loss` of `ValueDistribution`: how far
-    Z(s, a) is from the distribution of R + gamma^n Z_target(s', a'). `td_error` is |Q - y|, with a distribution l.
+    If the module returns a distribution Z of returns with mean Q, l is `td_loss` of `ValueDistribution`: the distance
+    of Z(s, a) from the distribution of R + gamma^n Z_target(s', a'). `td_error` is |Q - y|, or l for a distribution.
     """
 
     reads = ("obs", "actions", "rewards", "new_obs", "terminateds", "n_step", "weights")
@@ -44,7 +45,7 @@ class DQNLoss(Loss):
         self._stream = stream
 
     def draw_noise(self, module: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Draw the noise of noisy layers, (num_noise,) for all rows of each pass; {} for a module without."""
+        """Draw the noise of noisy layers, (num_noise,) for all rows of each pass, or {} without such layers."""
         if not module.num_noise:
             return {}
         names = (NOISE, NEXT_NOISE, TARGET_NOISE) if self._config.double_q else (NOISE, TARGET_NOISE)
@@ -52,15 +53,15 @@ class DQNLoss(Loss):
         return dict(zip(names, noise.unbind(), strict=True))
 
     def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> DQNMetrics:
-        """The loss of one minibatch.
+        """Compute the loss of one minibatch.
 
         Args:
-            module: a `DoubleQModule` or the like, A actions.
+            module: a module like `DoubleQModule`, with A actions.
             batch: `obs`, `new_obs` (B, ...), `actions` (B,) integers, `rewards` and `weights` (B,) float32,
-                `terminateds` (B,) bool, `n_step` (B,) int64, and what `draw_noise` gives. For a module with memory
-                `obs` and `new_obs` are sequences (S, L, ...) with B env steps in all, and `state_in` and
-                `new_state_in` the states before each.
-            is_reporting: makes no difference.
+                `terminateds` (B,) bool, `n_step` (B,) int64, and the columns of `draw_noise`. For a stateful module
+                `obs` and `new_obs` are sequences (S, L, ...) with B env steps in total, and `state_in` and
+                `new_state_in` are the states before each sequence.
+            is_reporting: has no effect.
         """
         cfg = self._config
         with torch.no_grad():
@@ -81,22 +82,22 @@ class DQNLoss(Loss):
             y = torch.addcmul(batch["rewards"].to(next_q.dtype), discounts, next_q)
             losses = self._td_loss(q, y, reduction="none")
             td_error = (q.detach() - y).abs()
-        share = td_error.new_full(td_error.shape, 1.0 / len(td_error))  # a product takes a third of the time of `mean`
+        share = td_error.new_full(td_error.shape, 1.0 / len(td_error))  # this product takes a third of the time of mean
         qf_loss = torch.dot(batch["weights"] * share, losses)
         return DQNMetrics(qf_loss, qf_loss, torch.dot(q.detach(), share), torch.dot(td_error, share), td_error)
 
     def q_of(self, module: Any, outputs: Mapping[str, Any], actions: Tensor) -> Tensor:
-        """Return Q (B,) of actions of the space, from outputs of `forward_train`."""
+        """Return Q (B,) of the given actions, from outputs of `forward_train`."""
         q: Tensor = module.q_of(outputs["qf_preds"], actions)
         return q
 
     def target_q_of(self, module: Any, outputs: Mapping[str, Any], best: Tensor) -> Tensor:
-        """Return the target's Q (B,) of actions numbered from 0, from outputs of `forward_target`."""
+        """Return the target's Q (B,) of action indices, from outputs of `forward_target`."""
         return of_actions(outputs["qf_preds"], best)
 
 
 def _new_batch(module: Any, batch: Mapping[str, Any], noise: str) -> dict[str, Tensor]:
-    """Return what the module reads in s'."""
+    """Return the inputs of the module in s'."""
     new_batch = {"obs": batch["new_obs"]}
     if module.num_noise:
         new_batch["noise"] = batch[noise]

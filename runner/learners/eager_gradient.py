@@ -1,4 +1,4 @@
-"""The gradient of minibatches, computed operation by operation."""
+"""Gradients of minibatches, computed operation by operation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class EagerGradient:
     """Computes the gradient of minibatches into the vector of a `ParameterUpdater`.
 
     Args:
-        updater: of a module, or of modules that share parameters.
+        updater: updater of a module, or of modules that share parameters.
         collective: learners that update the same network on other rows.
     """
 
@@ -35,7 +35,7 @@ class EagerGradient:
         self._updater, self._collective = updater, collective
 
     def compute(self, minibatches: Mapping[TrainedModule, Minibatch]) -> dict[TrainedModule, Record]:
-        """Compute the gradient of the sum of the modules' losses, the mean over the peers.
+        """Compute the gradient of the sum of the modules' losses, averaged over the peers.
 
         Returns:
             The metrics of each module's loss.
@@ -46,7 +46,7 @@ class EagerGradient:
             joint_pass = None
             if self._together is not None:
                 joint_pass = JointPass(self._together, {one.module_id: columns for one, (columns, _) in parts.items()})
-            losses: dict[str, list[Tensor]] = {}  # by optimiser; those of all together by ""
+            losses: dict[str, list[Tensor]] = {}  # by optimiser; "" for losses of all optimisers
             for trained, (columns, share) in parts.items():
                 minibatch, module = minibatches[trained], trained.module
                 if joint_pass is not None:
@@ -62,18 +62,18 @@ class EagerGradient:
         return {module: _weighted_sums(of_module) for module, of_module in records.items()}
 
     def clip(self) -> dict[str, Tensor]:
-        """Clip the gradient; returns the norm of each optimiser's part before."""
+        """Clip the gradient; return the norms before clipping, for the parameters of each optimiser."""
         return self._updater.clip()
 
     def get_state(self) -> dict[str, Any]:
-        """Return nothing: gradients depend on the minibatch only."""
+        """Return an empty state, since gradients depend on the minibatch only."""
         return {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Ignore the state, which a compiled gradient may have saved."""
 
     def _backward(self, losses: dict[str, Tensor]) -> None:
-        """Add the gradients of losses by optimiser, and of the loss of all of them, whose name is empty."""
+        """Add the gradients of losses by optimiser; the loss under the empty name applies to all of them."""
         total = losses.pop("", None)
         if losses:
             self._updater.backward_each(losses, keeps_graph=total is not None)
@@ -82,8 +82,10 @@ class EagerGradient:
 
 
 def in_step(iterables: Mapping[K, Iterable[V]]) -> Iterator[dict[K, V]]:
-    """Yield the first elements of all iterables by key, then the second ones, and so on; shorter ones end earlier."""
-    if len(iterables) == 1:  # in a fifth of the time
+    """Yield the first elements of all iterables by key, then the second elements, and so on; shorter iterables end
+    earlier.
+    """
+    if len(iterables) == 1:  # takes a fifth of the time
         [(key, iterable)] = iterables.items()
         for one in iterable:
             yield {key: one}
@@ -97,7 +99,7 @@ def _sum(losses: Sequence[Tensor]) -> Tensor:
 
 
 def _weighted_sums(records: Sequence[tuple[Record, float]]) -> Record:
-    """Return the metrics of a minibatch from its microbatches and their shares of its rows."""
+    """Combine the metrics of microbatches to metrics of the minibatch; each is weighted by its fraction of rows."""
     if len(records) == 1:
         return records[0][0]
     first = records[0][0]

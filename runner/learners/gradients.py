@@ -1,6 +1,6 @@
-"""Gradients as records, which can be sent to other processes, averaged and applied.
+"""Gradients as records, which can be sent between processes, averaged and applied.
 
-Dimension letters: P parameters that are learned, V env steps with a loss.
+Dimension letters: P learned parameters, V env steps with a loss.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class ModuleGradient:
 
     Attributes:
         vector: (P,) float32, the mean over its rows.
-        metrics: of the loss, means over its rows.
-        rows: name -> (V, ...), what the loss reports for each row, in the order of the batch's rows.
-        num_rows: V, the env steps that it is the mean over; 0: there was nothing to learn from, and `vector` is 0.
+        metrics: metrics of the loss, averaged over its rows.
+        rows: name -> (V, ...), values that the loss reports per row, in the order of the batch's rows.
+        num_rows: V, the env steps that the mean is over; if it is 0, `vector` is 0.
     """
 
     vector: npt.NDArray[np.float32]
@@ -36,12 +36,12 @@ class ModuleGradient:
 
 @dataclass(frozen=True)
 class GroupGradients:
-    """The gradients of a learner group; can be pickled.
+    """The gradients of several modules; can be pickled.
 
     Attributes:
-        modules: module id -> its gradient; only modules with a row.
+        modules: module id -> its gradient; only for modules with rows.
         connector_s: seconds that learner pipelines took.
-        connector_metrics: metric of the run -> what connectors of these pipelines have reported for it.
+        connector_metrics: metric of the run -> values that connectors of these pipelines reported.
     """
 
     modules: Mapping[str, ModuleGradient] = field(default_factory=dict)
@@ -62,13 +62,13 @@ class GroupGradients:
 
 
 def average_gradients(parts: Sequence[GroupGradients]) -> GroupGradients:
-    """Return the mean over all rows of several gradients: each counts by its rows.
+    """Return the mean over all rows of several gradients: each is weighted by its number of rows.
 
-    Rows of `ModuleGradient.rows` follow one another in the order of `parts`; `connector_s` is the sum. What connectors
-    have reported is left out: it was counted with the parts.
+    `ModuleGradient.rows` are concatenated in the order of `parts`; `connector_s` is the sum. Metrics of connectors are
+    left out, because they were already counted with the parts.
 
     Raises:
-        ValueError: there is no gradient to average.
+        ValueError: there are no gradients to average.
     """
     if not parts:
         raise ValueError("no gradients to average")
@@ -78,7 +78,7 @@ def average_gradients(parts: Sequence[GroupGradients]) -> GroupGradients:
 
 
 def gradients_of_peers(parts: Sequence[GroupGradients]) -> GroupGradients:
-    """Return one record of what learners computed in step: the same gradient, each with its rows."""
+    """Combine the results of synchronous learners: the same gradient, with the rows of all learners."""
     modules = {}
     for module_id, gradient in parts[0].modules.items():
         of_module = [part.modules[module_id] for part in parts]
@@ -101,7 +101,7 @@ def _averaged(parts: Sequence[ModuleGradient]) -> ModuleGradient:
 
 
 def weighted_means(reported: Sequence[tuple[Mapping[str, float], float]]) -> dict[str, float]:
-    """Return the mean of each metric over the (metrics, weight) pairs that have it."""
+    """Return the mean of each metric over the (metrics, weight) pairs that contain it."""
     means: dict[str, float] = {}
     for name in dict.fromkeys(name for metrics, _ in reported for name in metrics):
         having = [(metrics[name], weight) for metrics, weight in reported if name in metrics]

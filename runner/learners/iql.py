@@ -10,7 +10,7 @@ import torch
 from runner.config.algorithms import IQLConfig, IQLMetrics
 from runner.learners.loss import Loss
 
-_LARGEST_WEIGHT = 100.0  # of an action's log probability, as in the authors' code
+_LARGEST_WEIGHT = 100.0  # maximum weight of an action's log probability, as in the authors' code
 
 
 class IQLLoss(Loss):
@@ -18,9 +18,8 @@ class IQLLoss(Loss):
     L_Q = sum E[(r + gamma V(s') - Q(s, a))^2]; eq. 6
     L_pi = -E[min(exp(beta u), 100) log pi(a | s)]; eq. 7
 
-    All actions are recorded ones, clipped into their bounds as in the authors' code. tau, the expectile, is
-    `expectile`; V(s') is 0 where the episode has terminated. Each term reaches one parameter group only: `value`,
-    `critic`, `actor`.
+    All actions are recorded actions, clipped to their bounds as in the authors' code. tau is `expectile`. V(s') is 0 if
+    the episode has terminated. Each term affects one parameter group only: `value`, `critic`, `actor`.
     """
 
     reads = ("obs", "actions", "rewards", "new_obs", "terminateds")
@@ -31,12 +30,12 @@ class IQLLoss(Loss):
         self._config = config
 
     def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> IQLMetrics:
-        """The loss of one minibatch.
+        """Compute the loss of one minibatch.
 
         Args:
-            module: an `IQLModule` or the like, E Q functions.
+            module: a module like `IQLModule`, with E Q functions.
             batch: `obs`, `new_obs`, `actions` (B, ...), `rewards` (B,) float32, `terminateds` (B,) bool.
-            is_reporting: makes no difference.
+            is_reporting: has no effect.
         """
         cfg = self._config
         obs, actions = batch["obs"], module.clamped(batch["actions"])

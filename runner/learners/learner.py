@@ -33,22 +33,22 @@ from runner.pipelines.pipeline import LearnerConnectorPipeline, taken_metrics
 class Learner(Part):
     """Owns networks with their losses and optimisers, and updates them.
 
-    Each module may be a network of its own; modules that share parameters are one network. In a network the k-th
-    minibatches of all modules are one step, along the gradient of the sum of the modules' losses. A module with fewer
-    minibatches, or without rows, adds no gradient to the other steps. The optimiser's moments (Adam's, for example)
-    move its own parameters also in these steps.
+    Each module is a separate network, except that modules that share parameters form one network. In a network, the
+    k-th minibatches of all modules form one step, along the gradient of the sum of the modules' losses. A module with
+    fewer minibatches, or without rows, adds no gradient to the other steps, but the optimiser's moments (Adam's, for
+    example) still move its parameters.
 
     Args:
         networks: module id, or `ALL_MODULES` for modules that share parameters -> network. The keys name the networks
             in weights and states.
         pipelines: module id -> pipeline from its chunks to `{module id: {column: tensor}}`.
         modules_to_train: ids of the modules that are updated; the others keep their parameters.
-        collective: learners in other processes that update the same modules in step; None: there are none.
-        consistency_check: check of the first train batch of each module; None: no check.
+        collective: learners in other processes that update the same modules synchronously, or None.
+        consistency_check: check of the first train batch of each module, or None.
 
     Attributes:
-        num_restarts: restarts of lost learners; 0 in this process.
-        num_learners: of the collective.
+        num_restarts: restarts of crashed learners; 0 in this process.
+        num_learners: number of learners in the collective.
     """
 
     name = LEARNERS
@@ -74,13 +74,13 @@ class Learner(Part):
 
     @default_settings()
     def update(self, data: Rollout | TrainBatch, num_env_steps: int) -> UpdateResult:
-        """Update each module in `num_epochs` passes over its rows, after `num_env_steps` env steps in all.
+        """Update each module in `num_epochs` passes over its rows, after `num_env_steps` env steps in total.
 
         A module without rows is not changed.
 
         Args:
-            data: sampled episodes, which learner pipelines turn into a train batch; or a train batch.
-            num_env_steps: for schedules.
+            data: sampled episodes, which learner pipelines convert to a train batch; or a train batch.
+            num_env_steps: total env steps, for schedules.
 
         Raises:
             LossNotFinite: a loss is not finite. The parameters are then unusable; continue from a checkpoint.
@@ -110,23 +110,23 @@ class Learner(Part):
         )
 
     def send(self, rollout: Rollout) -> Rollout:
-        """Return the rollout for `begin_update`; learners in other processes are sent it."""
+        """Prepare a rollout for `begin_update`; for remote learners, this sends it."""
         return rollout
 
     def begin_update(self, sent: Rollout, num_env_steps: int) -> Callable[[], UpdateResult]:
-        """Return a function that updates on what `send` returned, as `update` does, and returns what was done."""
+        """Return a function that updates on the result of `send`, and returns the same as `update`."""
         return partial(self.update, sent, num_env_steps)
 
     @default_settings()
     def gradients(self, data: Rollout | TrainBatch, num_env_steps: int) -> GroupGradients:
-        """Compute one gradient of all rows for each module that is trained and has a row; no parameter changes.
+        """Compute one gradient of all rows for each trained module that has rows; parameters do not change.
 
-        With peers it is the mean over all of them, while rows and their number are those of this learner. The gradient
-        of a network is the sum of its modules' gradients. Pipelines run, so that the states of their connectors
+        With peers, gradients are averaged over all of them, while rows and their number belong to this learner. The
+        gradient of a network is the sum of its modules' gradients. Pipelines run, so the states of their connectors
         change.
 
         Args:
-            data, num_env_steps: as in `update`.
+            data, num_env_steps: see `update`.
 
         Raises:
             LossNotFinite: a loss is not finite.
@@ -145,18 +145,18 @@ class Learner(Part):
 
     @default_settings()
     def apply(self, gradients: GroupGradients, num_env_steps: int) -> dict[str, dict[str, float]]:
-        """Take one clipped step of each network along the sum of its gradients, after `num_env_steps` env steps in all.
+        """Take one clipped step of each network along the sum of its gradients, after `num_env_steps` env steps.
 
-        With peers all of them apply the same gradients.
+        With peers, all of them apply the same gradients.
 
         Returns:
-            Metrics by module id: what the gradient reports, norms before clipping, and learning rates.
+            Metrics by module id: metrics of the gradient, norms before clipping, and learning rates.
 
         Raises:
-            ValueError: the gradient is of another network.
+            ValueError: the gradient belongs to another network.
             LossNotFinite: the gradient is not finite. The parameters are then unusable.
         """
-        self._consistency_check = None  # the modules have moved away from the ones that acted
+        self._consistency_check = None  # the modules now differ from the acting modules
         metrics = {}
         for network, modules in self._trained_with(gradients.modules, num_env_steps):
             updater = network.updater
@@ -173,14 +173,14 @@ class Learner(Part):
 
     @default_settings()
     def update_targets(self, tau: float) -> None:
-        """Let the targets of each module that is trained follow: target <- target + tau (network - target)."""
+        """Move the targets of each trained module: target <- target + tau (network - target)."""
         for module_id in self._modules_to_train:
             self._modules[module_id].update_targets(tau)
 
     def _trained_with(
         self, values: Collection[str], num_env_steps: int
     ) -> Iterator[tuple[TrainedNetwork, list[TrainedModule]]]:
-        """Yield each network with its trained modules of these ids, whose update has begun."""
+        """Yield each network with its trained modules among these ids, after beginning their update."""
         module_ids = [module_id for module_id in self._modules_to_train if module_id in values]
         for network in self._networks.values():
             modules = network.having(module_ids)
@@ -194,7 +194,7 @@ class Learner(Part):
         return sum(network.gradient.compile_s for network in self._networks.values())
 
     def _batch_of(self, data: Rollout | TrainBatch) -> tuple[TrainBatch, float]:
-        """Make the train batch of sampled episodes, and check the first one of each module.
+        """Make the train batch from sampled episodes, and check the first one of each module.
 
         Returns:
             The batch, and the seconds that the learner pipelines took.
@@ -213,14 +213,14 @@ class Learner(Part):
 
     @default_settings()
     def read_from(self, make_readers: MakeReaders) -> None:
-        """Take recorded batches from this learner's reader from now on."""
+        """Read recorded batches from this learner's reader from now on."""
         [reader] = make_readers()
         self._recorded = reader.batches(self.device)
 
     @default_settings()
     def update_on_recorded(self, most: int | None, num_env_steps: int) -> RecordedUpdates:
-        """Update on the next batches up to the end of the pass, on `most` of them at most."""
-        assert self._recorded is not None, "read_from comes first"
+        """Update on the next batches until the end of the pass, at most `most` of them."""
+        assert self._recorded is not None, "read_from was not called"
         done = RecordedUpdates()
         while len(done.metrics) != most and not done.ends_pass:
             started = time.perf_counter()
@@ -245,7 +245,7 @@ class Learner(Part):
             raise failure from None
 
     def close(self) -> None:
-        """End the reading of recorded data."""
+        """Stop reading recorded data."""
         if self._recorded is not None:
             self._recorded.close()
 
@@ -253,7 +253,7 @@ class Learner(Part):
 
     @property
     def modules(self) -> Mapping[str, RLModule]:
-        """The modules by id; with remote learners, the copies in this process, which follow theirs."""
+        """The modules by id; with remote learners, the copies in this process, which are kept up to date."""
         return self._modules
 
     @property
@@ -262,7 +262,7 @@ class Learner(Part):
         return next(iter(self._networks.values())).updater.device
 
     def metrics(self) -> dict[str, int]:
-        """Return what is reported at the end of an iteration."""
+        """Return the metrics for the end of an iteration."""
         return {"fault_tolerance/num_learner_restarts": self.num_restarts}
 
     def get_weights(self) -> dict[str, npt.NDArray[np.float32]]:
@@ -271,10 +271,10 @@ class Learner(Part):
 
     @default_settings()
     def set_weights(self, weights: Mapping[str, npt.NDArray[np.float32]]) -> None:
-        """Take over parameters from `get_weights` of a learner with the same modules.
+        """Set parameters from `get_weights` of a learner with the same modules.
 
         Raises:
-            ValueError: a network has another number of parameters.
+            ValueError: a network has a different number of parameters.
         """
         for key, values in weights.items():
             self._networks[key].updater.set_weights(values)
@@ -285,12 +285,12 @@ class Learner(Part):
         return {"learners": networks, "pipelines": self._pipeline_states()}
 
     def get_unshared_state(self) -> dict[str, Any]:
-        """Return the state that may differ from the peers: all of the pipelines, and a part of each network."""
+        """Return the state that may differ between peers: all of the pipelines, and some of each network."""
         networks = {key: network.get_unshared_state() for key, network in self._networks.items()}
         return {"learners": networks, "pipelines": self._pipeline_states()}
 
     def set_unshared_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `get_unshared_state`; what peers share stays."""
+        """Restore a state of `get_unshared_state`; the state that peers share is unchanged."""
         state, shared = in_present_layout(state), self.get_state()["learners"]
         networks = {key: {**shared[key], **unshared} for key, unshared in state["learners"].items()}
         self.set_state({"learners": networks, "pipelines": state["pipelines"]})
@@ -303,7 +303,7 @@ class Learner(Part):
         """Restore a state of `get_state`.
 
         Raises:
-            ConfigError: the parameters belong to another network.
+            ConfigError: the parameters belong to a different network.
         """
         self._consistency_check = None
         for key, of_network in in_present_layout(state)["learners"].items():
@@ -313,11 +313,11 @@ class Learner(Part):
 
 
 def _frozen_groups(modules: Iterable[TrainedModule]) -> list[str]:
-    """Return the optimisers that rest for all of these modules: an optimiser moves the parameters of all."""
+    """Return the optimisers that skip the step for all of these modules, since an optimiser moves all of them."""
     of_modules = [module.loss.frozen_groups for module in modules]
     return [name for name in of_modules[0] if all(name in others for others in of_modules[1:])]
 
 
 def _filled(by_module: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return the values of modules that have some."""
+    """Return the non-empty entries."""
     return {module_id: values for module_id, values in by_module.items() if values}

@@ -1,4 +1,4 @@
-"""The Ray actor around the learner of one process."""
+"""The Ray actor that holds the learner of one process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from runner.learners.train_batch import BatchReader
 
 
 class MakeLearners(Protocol):
-    """A plan that makes the learners of one process; it is sent there."""
+    """A picklable factory of the learner of one process."""
 
     def device(self) -> torch.device:
         """Return the device of their modules."""
@@ -29,10 +29,10 @@ class MakeLearners(Protocol):
 
 
 class LearnerActor(Actor):
-    """Holds the learner of one process, which has peers. Methods of `Learner` return also the state afterwards.
+    """Holds the learner of one process, which has peers. Methods of `Learner` also return the state afterwards.
 
     Args:
-        make: returns what makes the learner when it joins the others.
+        make: returns the factory of the learner, which is called when the learner joins the others.
     """
 
     def __init__(self, make: Callable[[], MakeLearners]) -> None:
@@ -46,25 +46,25 @@ class LearnerActor(Actor):
         return super()._answer(method, *writable), self.state()
 
     def free_address(self) -> str:
-        """Return an address of this node, `host:port`, at which nobody listens."""
+        """Return an unused address of this node, `host:port`."""
         with socket.socket() as probe:
             probe.bind(("", 0))
             return f"{self.node()}:{probe.getsockname()[1]}"
 
     def join(self, rank: int, num_learners: int, address: str) -> None:
-        """Make the learner, which meets its peers at the address."""
+        """Make the learner, which connects to its peers at the address."""
         self._rank = rank
         self.held = self._make_learners(ProcessGroup(rank, num_learners, address, self._make_learners.device()))
 
     def receive(self, part: Rollout) -> None:
-        """Do nothing with a part of the next rollout, which Ray brings to this node while the learner is busy."""
+        """Do nothing; the call makes Ray transfer a part of the next rollout to this node while the learner is busy."""
 
     def read_from(self, reader: BatchReader) -> None:
-        """Take batches from this reader from now on."""
+        """Read batches from this reader from now on."""
         self.held.read_from(lambda: [reader])
 
     def state(self) -> dict[str, Any]:
-        """Return the state of modules and pipelines, after the first learner only the part that is not shared."""
+        """Return the state of modules and pipelines; except for the first learner, only the unshared state."""
         state = self.held.get_unshared_state() if self._rank else self.held.get_state()
         arrays: dict[str, Any] = nested.map_leaves(to_array, state)
         return arrays
@@ -76,21 +76,21 @@ class LearnerActor(Actor):
 
 
 def with_threads(make_learners: MakeLearners, torch_num_threads: int, index: int, generation: int) -> MakeLearners:
-    """Return what makes the learner of this process, which uses this number of threads from now on."""
+    """Set the number of torch threads of this process, and return the factory of its learner."""
     torch.set_num_threads(torch_num_threads)
     return make_learners
 
 
 def copied(leaf: Any) -> Any:
-    """Copy an array, since one of Ray's object store is read-only; other values stay."""
+    """Copy an array, since arrays in Ray's object store are read-only; other values are unchanged."""
     return np.array(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 
 def to_array(leaf: Any) -> Any:
-    """Convert a tensor to an array on the host; other values stay."""
+    """Convert a tensor to an array on the host; other values are unchanged."""
     return leaf.detach().cpu().numpy() if isinstance(leaf, Tensor) else leaf
 
 
 def _to_tensor(leaf: Any) -> Any:
-    """Convert a (read-only) array of Ray's object store to a tensor; other values stay."""
+    """Convert a (read-only) array of Ray's object store to a tensor; other values are unchanged."""
     return torch.from_numpy(np.require(leaf, requirements="W")) if isinstance(leaf, np.ndarray) else leaf

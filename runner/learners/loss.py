@@ -1,4 +1,4 @@
-"""The interface of an algorithm's loss for a learner."""
+"""Interface of an algorithm's loss for a learner."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from runner.state import DeclaredState
 
 
 class Loss(DeclaredState):
-    """Base of losses, whose only constructor argument is the algorithm's configuration.
+    """Base class of losses. The only constructor argument is the algorithm's configuration.
 
     Attributes:
         reads: columns of the batch that the loss or the module needs.
-        sequences: columns that the loss gives to a module with memory as its `inputs`, besides these; they reach it in
-            sequences, too. With none it learns with memory only if `new_obs` is not among `reads`.
+        sequences: columns that the loss passes to a stateful module in addition to its `inputs`, also in sequences. If
+            empty, stateful modules are supported only if `new_obs` is not among `reads`.
         needs: outputs of `forward_train`, methods and attributes of the module that not every RLModule has.
-        made_for: the option of `conf/module` that has them, for messages.
-        varying: attributes, floats, that change from update to update: coefficients that follow a schedule or adapt.
-            Where the loss is compiled they are 0-d tensors, so that no branch may depend on them.
-        frozen_groups: optimisers that skip the next gradient step, as a delayed policy's does: their parameters and
-            moments stay as they are.
+        made_for: option of `conf/module` that provides them, for messages.
+        varying: float attributes that change from update to update: coefficients that follow a schedule or adapt. In a
+            compiled loss they are 0-d tensors, so no branch may depend on them.
+        frozen_groups: optimisers that skip the next gradient step, as for a delayed policy: their parameters and
+            moments are unchanged.
     """
 
     reads: tuple[str, ...] = ()
@@ -36,73 +36,71 @@ class Loss(DeclaredState):
     frozen_groups: tuple[str, ...] = ()
 
     def __call__(self, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> LossMetrics:
-        """Compute the metrics of one minibatch as 0-d tensors, and as (B, ...) what `rows` of their record names.
+        """Compute the metrics of one minibatch as 0-d tensors; fields in `rows` of their record have one value per row.
 
-        `total_loss`, a mean over rows, is minimised.
-        With several optimisers return `losses`, one for each; or a sum of which each term reaches the parameters of one
-        optimiser only. Unless
-        `is_reporting`, fields that are no part of `total_loss` may be None, to save their computation.
+        `total_loss`, a mean over rows, is minimised. With several optimisers, return `losses` with one loss for each,
+        or a sum of terms each of which affects the parameters of one optimiser only. If `is_reporting` is false, fields
+        that are not part of `total_loss` may be None to save time.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no __call__")
+        raise NotImplementedError(f"{type(self).__name__} does not implement __call__")
 
     def use_stream(self, stream: np.random.Generator) -> None:
-        """Take the random stream that this loss draws from; the learner saves and restores it.
+        """Set the random stream that this loss draws from; the learner saves and restores it.
 
-        Keep the stream itself: checkpoints do not include generators that the loss makes of it.
+        Keep the stream itself: checkpoints do not include generators derived from it.
         """
 
     def draw_noise(self, module: RLModule, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Draw what is random in the loss of a minibatch: column -> values that its batch has besides `columns`."""
+        """Draw the random numbers for a minibatch: column -> values to add to `columns`."""
         return {}
 
     def before_update(self, num_env_steps: int) -> None:
-        """Prepare for an update after so many env steps."""
+        """Prepare for an update after `num_env_steps` env steps."""
 
     def after_step(self, module: RLModule, num_rows: int) -> None:
-        """Follow up a gradient step on so many rows, for example by counting it."""
+        """Called after a gradient step on `num_rows` rows, for example to count it."""
 
     def coefficients(self) -> dict[str, float]:
-        """Return the coefficients of this update to report; the configuration's `coefficients` names them."""
+        """Return the coefficients of this update for reporting; the configuration's `coefficients` names them."""
         return {}
 
     def after_update(self, metrics: Mapping[str, float]) -> None:
-        """Adapt to what the update reported."""
+        """Adapt to the metrics of an update."""
 
     @property
     def draws(self) -> bool:
-        """Whether it uses its random stream."""
+        """Whether the loss uses its random stream."""
         return type(self).use_stream is not Loss.use_stream
 
     @property
     def adapts(self) -> bool:
-        """Whether what it computes depends on the updates before: env runners, which make none, cannot compute it."""
+        """Whether the loss depends on earlier updates, so that env runners, which make none, cannot compute it."""
         return bool(self.get_state())
 
 
 def with_noise(columns: dict[str, Any], loss: Loss, module: RLModule) -> dict[str, Any]:
-    """Return the columns of a minibatch with what is random in its loss."""
+    """Return the columns of a minibatch, including the random numbers of its loss."""
     noise = loss.draw_noise(module, columns)
     return columns | noise if noise else columns
 
 
 def find_misfit(loss: type[Loss], module: RLModule, algorithm: AlgorithmConfig) -> Problem | None:
-    """Find what the loss or the optimisers of an algorithm need and the module lacks."""
+    """Return a problem if the module lacks something that the loss or the optimisers of an algorithm need."""
     name, groups = type(module).__name__, list(module.parameter_groups())
     lacking = [need for need in loss.needs if need not in module.train_outputs and not hasattr(module, need)]
-    hint = f"{loss.made_for}, or your own class" if loss.made_for else "a module"
+    hint = f"use {loss.made_for}, or a custom class" if loss.made_for else "use a module"
     if lacking:
-        what = f"{loss.__name__} needs {', '.join(lacking)} of the module, and {name} has none"
-        return Problem(what, "algorithm.loss, module._target_", name, f"{hint} with {', '.join(loss.needs)}")
+        what = f"{loss.__name__} needs {', '.join(lacking)}, which {name} does not provide"
+        return Problem(what, "algorithm.loss, module._target_", name, fix=f"{hint} with {', '.join(loss.needs)}")
     if module.is_stateful and "new_obs" in loss.reads and not loss.sequences:
-        what = f"{loss.__name__} reads single steps, and {name} has memory"
-        return Problem(what, "algorithm.loss, module._target_", name, "module.use_lstm=false module.use_gru=false")
+        what = f"{loss.__name__} reads single steps, but {name} is stateful"
+        return Problem(what, "algorithm.loss, module._target_", name, fix="module.use_lstm=false module.use_gru=false")
     if isinstance(algorithm, TargetNetworksConfig) and not module.target_networks():
-        what = f"{loss.__name__} learns from target networks, and {name} has none"
-        return Problem(what, "algorithm.loss, module._target_", name, f"{hint} that gives `target_networks`")
+        what = f"{loss.__name__} needs target networks, which {name} does not provide"
+        return Problem(what, "algorithm.loss, module._target_", name, fix=f"{hint} that defines `target_networks`")
     optimizers = list(algorithm.optimizers)
     if len(optimizers) > 1 and sorted(groups) != sorted(optimizers):
-        what = f"the optimisers of {loss.__name__} step other parameter groups than {name} has"
-        return Problem(
-            what, "algorithm.loss, module._target_", ", ".join(groups), f"{hint} with {', '.join(optimizers)}"
-        )
+        what = f"the parameter groups of {name} do not match the optimisers of {loss.__name__}"
+        fix = f"{hint} with parameter groups {', '.join(optimizers)}"
+        return Problem(what, "algorithm.loss, module._target_", ", ".join(groups), fix=fix)
     return None

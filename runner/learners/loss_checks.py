@@ -1,4 +1,4 @@
-"""What a user's loss must return for its first minibatch."""
+"""Check the result of a user-defined loss for its first minibatch."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ComputeLoss = Callable[..., LossMetrics]
 
 
 def loss_contract(loss: Loss, config: AlgorithmConfig) -> Contract[LossMetrics]:
-    """Return what the first call of a loss must keep to.
+    """Return the contract that the first call of a loss must satisfy.
 
     Args:
-        loss: of an algorithm.
-        config: of the algorithm, which names the class of the record and the optimisers.
+        loss: loss of an algorithm.
+        config: configuration of the algorithm, which names the class of the record and the optimisers.
     """
 
     def find_problems(
@@ -35,7 +35,7 @@ def loss_contract(loss: Loss, config: AlgorithmConfig) -> Contract[LossMetrics]:
         for column, given in before.items():
             if not all(nested.leaves(nested.map_leaves(_is_same, given, batch[column]))):
                 what = f"{type(loss).__name__} changes column {column} of the batch, which later epochs read again"
-                yield Problem(what, _place(loss), expected="a changed copy: 2 * x, not x *= 2")
+                yield Problem(what, _place(loss), fix="change a copy: write 2 * x instead of x *= 2")
 
     return Contract(_place(loss), "__call__(self, module, batch, is_reporting=True)", find_problems, _copy_of)
 
@@ -45,13 +45,13 @@ def _copy_of(module: RLModule, batch: Mapping[str, Any], is_reporting: bool = Tr
 
 
 def _problems(loss: Loss, record: Any, config: AlgorithmConfig) -> Iterator[Problem]:
-    """Yield what a learner could not use of a record."""
+    """Yield problems of a record for a learner."""
     name, record_class = type(loss).__name__, config.metrics
     names = [field.name for field in fields(record_class) if field.name != "losses"]
     expected = f"{record_class.__name__}({', '.join(names)}), {line_of(record_class)}"
     if not isinstance(record, LossMetrics):
         got = "None" if record is None else f"{type(record).__name__} {outline(record) or ''}".rstrip()
-        yield Problem(f"{name} returns no {record_class.__name__}", _place(loss), got, expected)
+        yield Problem(f"{name} does not return {record_class.__name__}", _place(loss), got, expected)
         return
     if record.losses is not None:
         yield from _wrong_losses(name, record.losses, list(config.optimizers), _place(loss))
@@ -59,7 +59,7 @@ def _problems(loss: Loss, record: Any, config: AlgorithmConfig) -> Iterator[Prob
         got = f"{field} {outline(value) or repr(value)}"
         if field in record_class.rows:
             if not isinstance(value, Tensor) or not value.ndim:
-                yield Problem(f"{name} returns a {field} without rows", _place(loss), got, "a tensor (B, ...)")
+                yield Problem(f"{name} returns {field} without a row axis", _place(loss), got, "a tensor (B, ...)")
         elif field == "total_loss" and record.losses is None:
             yield from _wrong_loss(name, value, got, _place(loss))
         elif value is not None:
@@ -82,20 +82,20 @@ def _wrong_losses(name: str, losses: Any, optimizers: Sequence[str], place: str)
 
 
 def _wrong_loss(name: str, value: Any, got: str, place: str, which: str = "total_loss") -> Iterator[Problem]:
-    expected = "a 0-d tensor with a gradient: the mean over rows of what the module's outputs give"
+    expected = "a 0-d tensor with a gradient: the mean over rows, computed from the module's outputs"
     if not isinstance(value, Tensor):
         yield Problem(f"{name} returns a {which} that is not a tensor", place, got, expected)
     elif value.ndim:
-        yield Problem(f"{name} returns a {which} of several numbers", place, got, f"{expected}; .mean() makes it")
+        yield Problem(f"{name} returns a {which} of several numbers", place, got, expected, fix="return its .mean()")
     elif not value.requires_grad:
         what = f"{name} returns a {which} without a gradient"
-        yield Problem(what, place, got, f"{expected}, without .detach(), .item(), torch.no_grad() or numpy on the way")
+        yield Problem(what, place, got, expected, fix="avoid .detach(), .item(), torch.no_grad() and numpy")
 
 
 def _wrong_metric(name: str, field: str, value: Any, got: str, place: str) -> Iterator[Problem]:
     if not isinstance(value, Tensor) or value.ndim:
-        expected = "a 0-d tensor: torch.tensor(x) of a number, .mean() of several"
-        yield Problem(f"{name} returns a metric {field} that is no 0-d tensor", place, got, expected)
+        expected, fix = "a 0-d tensor", "use torch.tensor(x) for a number, and .mean() for several"
+        yield Problem(f"{name} returns a metric {field} that is not a 0-d tensor", place, got, expected, fix=fix)
 
 
 def _place(loss: Loss) -> str:

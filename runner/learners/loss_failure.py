@@ -1,4 +1,4 @@
-"""Causes of a loss that is not finite: values of the batch that are not finite, or too large to be right.
+"""Causes of a loss that is not finite: values of the batch that are not finite, or implausibly large.
 
 Dimension letters: B rows.
 """
@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from runner.config.errors import Problem, RunFailure
 
-# Beyond it squares and products of values overflow in single precision.
+# The squares and products of larger values overflow in single precision.
 _LARGEST = 1e10
 
 
@@ -24,7 +24,7 @@ class LossNotFinite(RunFailure):
 
 @dataclass(frozen=True)
 class _Extreme:
-    """The value of a column that is furthest from 0, and how many values of the column are too far."""
+    """The most extreme value of a column, and how many of its values are out of range."""
 
     name: str
     value: float
@@ -33,22 +33,23 @@ class _Extreme:
 
     @property
     def order(self) -> tuple[bool, float]:
-        """Sort key, greater for a worse extreme: values that are not finite come first."""
+        """Sort key, greater for worse extremes; values that are not finite come first."""
         return not np.isfinite(self.value), abs(self.value)
 
 
 def with_batch(failure: LossNotFinite, columns: Mapping[str, Any], place: Callable[[str, int], str]) -> LossNotFinite:
-    """Put the extremes of the batch before the message of a failure.
+    """Add the extremes of the batch in front of the message of a failure.
 
     Args:
-        failure: of the loss.
-        columns: name -> (B, ...) arrays or tensors, nested where the space is.
+        failure: failure of the loss.
+        columns: name -> (B, ...) arrays or tensors, nested like the space.
         place: (column, row) -> source of the value.
     """
     extremes = sorted(_extremes(columns), key=lambda extreme: extreme.order, reverse=True)
     worst = [extreme for extreme in extremes if extreme.count]
     lines = [
-        f"the batch holds {extreme.name} = {extreme.value:g} ({place(extreme.name.partition('[')[0], extreme.row)}); "
+        f"the batch contains {extreme.name} = {extreme.value:g} "
+        f"({place(extreme.name.partition('[')[0], extreme.row)}); "
         f"{extreme.count} {'value' if extreme.count == 1 else 'values'} of {extreme.name.partition('[')[0]} not finite "
         f"or beyond {_LARGEST:g}"
         for extreme in worst
@@ -66,7 +67,7 @@ def with_batch(failure: LossNotFinite, columns: Mapping[str, Any], place: Callab
 def with_advice(failure: LossNotFinite, advice: str) -> LossNotFinite:
     """Add advice to the message of a failure."""
     problem: Problem = failure.problem
-    return LossNotFinite(replace(problem, expected=f"{problem.expected}\n{advice}"))
+    return LossNotFinite(replace(problem, fix="\n".join(filter(None, [problem.fix, advice]))))
 
 
 def _extremes(columns: Mapping[str, Any]) -> Iterator[_Extreme]:

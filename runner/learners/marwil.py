@@ -12,14 +12,14 @@ from runner.learners.bc import cloning_objective
 from runner.learners.loss import Loss
 from runner.modules.rl_module import RLModule
 
-_LARGEST_EXPONENT = 20.0  # of a weight; squares of much larger weights would be infinite in Adam's second moments
+_LARGEST_EXPONENT = 20.0  # of a weight; the squares of much larger weights would be infinite in Adam's second moments
 
 
 class MARWILLoss(Loss):
     """L = -E[exp(beta A / c) log pi(a | s)] + vf_coeff / 2 E[A^2], A = R - V(s); algorithm 1.
 
-    R is `value_targets`: with lambda 1 the return to the end of the chunk, plus V if it goes on. c^2 is a moving
-    average of A^2 over updates. With beta 0 this is behaviour cloning with a value function beside it.
+    R is `value_targets`: with lambda 1 the return to the end of the chunk, plus V if the episode continues. c^2 is a
+    moving average of A^2 over updates. With beta 0 this is behaviour cloning that also trains a value function.
     """
 
     reads = ("obs", "actions", "value_targets")
@@ -32,12 +32,12 @@ class MARWILLoss(Loss):
         self.c_squared = config.moving_average_sqd_adv_norm_start
 
     def __call__(self, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> MARWILMetrics:
-        """The loss of one minibatch.
+        """Compute the loss of one minibatch.
 
         Args:
-            module: its `outputs_at_steps` gives `action_dist_inputs` (B, K) and `vf_preds` (B,).
-            batch: what the module reads, `actions` (B, ...) and `value_targets` (B,) float32; every row is an env step.
-            is_reporting: makes no difference.
+            module: its `outputs_at_steps` returns `action_dist_inputs` (B, K) and `vf_preds` (B,).
+            batch: the module's inputs, `actions` (B, ...) and `value_targets` (B,) float32; every row is an env step.
+            is_reporting: has no effect.
         """
         cfg = self._config
         outputs = module.outputs_at_steps(batch)
@@ -58,6 +58,6 @@ class MARWILLoss(Loss):
         return {"moving_average_sqd_adv_norm": self.c_squared}
 
     def after_update(self, metrics: Mapping[str, float]) -> None:
-        """Let c^2 follow the squared advantages of this update."""
+        """Update c^2 with the squared advantages of this update."""
         rate = self._config.moving_average_sqd_adv_norm_update_rate
         self.c_squared += rate * (metrics["squared_advantages"] - self.c_squared)

@@ -1,6 +1,6 @@
-"""Cut a train batch into minibatches: by rows, or by entire sequences for a module with memory.
+"""Split a train batch into minibatches: by rows, or by entire sequences for a stateful module.
 
-Dimension letters: B rows, S sequences, L their length, V env steps with a loss.
+Dimension letters: B rows, S sequences of length L, V env steps with a loss.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ Units = npt.NDArray[np.int64]
 
 
 class _Units(Protocol):
-    """What of a train batch stays whole when it is cut: rows, or sequences.
+    """The units of a train batch that are never split: rows or sequences.
 
     Attributes:
-        columns: column -> (units, ...) tensor, nested where the space is.
-        indices: of the units with a loss, in the batch's order.
-        num_rows: env steps with a loss in all of them.
+        columns: column -> (units, ...) tensor, nested like the space.
+        indices: indices of the units with a loss, in the batch's order.
+        num_rows: total number of env steps with a loss.
     """
 
     columns: dict[str, Any]
@@ -40,23 +40,23 @@ class _Units(Protocol):
     num_rows: int
 
     def num_parts(self, indices: Units, num_parts: int) -> int:
-        """Return into how many parts these units are cut where their env steps alone would be cut into `num_parts`."""
+        """Return the number of parts for these units if their env steps alone would be split into `num_parts`."""
 
     def are_all(self, indices: Units) -> bool:
-        """Return whether these are all units of the columns, in their order."""
+        """Return whether these are all units of the columns, in order."""
 
     def rows_in(self, indices: Units) -> int:
-        """Return the env steps of these units."""
+        """Return the number of env steps in these units."""
 
     def row_indices(self, indices: Units) -> Units:
-        """Return, for each env step of these units, its number among all env steps with a loss."""
+        """Return, for each env step of these units, its index among all env steps with a loss."""
 
     def for_loss(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """Return columns of units as a loss takes them."""
+        """Return columns of units in the form that a loss expects."""
 
 
 class _Rows:
-    """Rows (B, ...) of a module without memory."""
+    """Rows (B, ...) of a stateless module."""
 
     def __init__(self, batch: Mapping[str, Any], reads: Sequence[str]) -> None:
         self.columns = {name: batch[name] for name in reads}
@@ -84,13 +84,13 @@ class _Rows:
 
 
 class _Sequences:
-    """Sequences (S, L, ...) of a module with memory; see `at_env_steps` for what a loss gets."""
+    """Sequences (S, L, ...) of a stateful module; see `at_env_steps` for the columns of a loss."""
 
     def __init__(self, batch: Mapping[str, Any], reads: Sequence[str], inputs: Sequence[str]) -> None:
         self._reads, self._inputs = reads, inputs
         self.columns = {name: batch[name] for name in dict.fromkeys((*inputs, LOSS_MASK, *reads))}
         self._lengths: Units = batch[LOSS_MASK].sum(1).cpu().numpy()  # env steps of each sequence
-        self.indices = np.flatnonzero(self._lengths)  # a sequence of a bootstrap row alone has nothing to learn from
+        self.indices = np.flatnonzero(self._lengths)  # without sequences that consist of a bootstrap row only
         self.num_rows = int(self._lengths.sum())
 
     def num_parts(self, indices: Units, num_parts: int) -> int:
@@ -110,13 +110,13 @@ class _Sequences:
         return at_env_steps(columns, self._inputs, self._reads)
 
 
-@dataclass(slots=True, eq=False)  # one is made for each gradient step; frozen ones take longer to make
+@dataclass(slots=True, eq=False)  # one per gradient step; frozen dataclasses take longer to create
 class Minibatch:
     """The rows of one gradient step.
 
     Attributes:
-        num_rows: env steps in it.
-        num_rows_of_all: env steps in the minibatches of all peers that are stepped on together.
+        num_rows: number of env steps.
+        num_rows_of_all: number of env steps in the corresponding minibatches of all peers.
         is_last_epoch: whether the pass over the batch is the last one.
     """
 
@@ -129,9 +129,9 @@ class Minibatch:
     _columns: Sequence[dict[str, Any]]  # of each microbatch
 
     def microbatches(self) -> Iterator[tuple[dict[str, Any], float]]:
-        """Yield the columns as a loss takes them, in parts whose gradients add up, and each part's share of the rows.
+        """Yield the columns for a loss in parts whose gradients add up, and each part's fraction of the rows.
 
-        Without `microbatch_size` there is one part, whose share is 1.
+        Without `microbatch_size` there is one part with fraction 1.
         """
         if len(self._columns) == 1:
             yield self._units.for_loss(self._columns[0]), 1.0
@@ -145,22 +145,22 @@ class Minibatch:
         return self._indices is self._units.indices
 
     def row_indices(self) -> Units:
-        """Return (num_rows,) the number of each row among the batch's rows with a loss."""
+        """Return (num_rows,) the index of each row among the batch's rows with a loss."""
         return self._units.row_indices(self._indices)
 
 
-# The numbers of a minibatch's units, and sizes and columns of its microbatches.
+# The indices of a minibatch's units, and the sizes and columns of its microbatches.
 _Part = tuple[Units, list[int], list[dict[str, Any]]]
 
 
 @dataclass(slots=True, eq=False)
 class CutBatch:
-    """A train batch, and how it is cut into minibatches.
+    """A train batch and its division into minibatches.
 
     Attributes:
         units: rows or sequences of the batch.
-        sizes: units of each minibatch.
-        rows_of_all: env steps of all peers in each minibatch; None: there are no peers.
+        sizes: number of units in each minibatch.
+        rows_of_all: number of env steps of all peers in each minibatch, or None without peers.
         in_order: the minibatches of each epoch; empty if rows are shuffled.
     """
 
@@ -171,15 +171,15 @@ class CutBatch:
 
 
 class Minibatches:
-    """Cuts the train batches of one module, as `minibatching`, `minibatch_size` and `microbatch_size` say.
+    """Splits the train batches of one module according to `minibatching`, `minibatch_size` and `microbatch_size`.
 
     Args:
-        module: if it has memory, it learns from entire sequences.
-        loss: its columns are gathered.
-        config: of the algorithm.
-        stream: shuffles.
-        device: of the module.
-        collective: learners with the same number of minibatches, since they step together.
+        module: if it is stateful, it learns from entire sequences.
+        loss: determines the columns to gather.
+        config: configuration of the algorithm.
+        stream: random stream for shuffling.
+        device: device of the module.
+        collective: learners that take their steps together, and therefore need the same number of minibatches.
     """
 
     def __init__(
@@ -197,7 +197,7 @@ class Minibatches:
         self._stream, self._device, self._collective = stream, device, collective
 
     def cut(self, batch: Mapping[str, Any]) -> CutBatch:
-        """Agree with the peers on the sizes of a batch's minibatches; there is none if a learner has no row."""
+        """Agree with the peers on the sizes of a batch's minibatches, or on none if a learner does not have rows."""
         units = self._units(batch)
         sizes = self._sizes(units, self._config.minibatch_size)
         rows_of_all = None
@@ -210,8 +210,8 @@ class Minibatches:
     def epoch(self, cut: CutBatch, is_last: bool) -> Iterator[Minibatch]:
         """Yield minibatches of nearly equal size, in one pass over the rows with a loss.
 
-        Shuffled rows are gathered once an epoch and column; rows in time order, or all in one minibatch, once. A
-        minibatch is a view.
+        Shuffled rows are gathered once per epoch and column. Rows in time order, or in a single minibatch, are gathered
+        once. A minibatch is a view.
         """
         if not cut.sizes:
             return
@@ -223,7 +223,7 @@ class Minibatches:
             yield Minibatch(num_rows, of_all, is_last, units, units_of_one, part_sizes, columns)
 
     def whole(self, batch: Mapping[str, Any]) -> Minibatch | None:
-        """Return all rows with a loss as one minibatch, in their order; None if a learner has no row."""
+        """Return all rows with a loss as one minibatch, in order, or None if a learner does not have rows."""
         units = self._units(batch)
         sizes = self._sizes(units, None)
         for indices, part_sizes, columns in self._cut(units, units.indices, sizes) if sizes else ():
@@ -236,7 +236,7 @@ class Minibatches:
         return _Rows(batch, self._reads)
 
     def _sizes(self, units: _Units, minibatch_size: int | None) -> list[int]:
-        """Agree with the peers on the number of minibatches: the most that one needs, with a unit in each for all."""
+        """Agree with the peers on the number of minibatches: the maximum of all, with at least one unit in each."""
         num_units = len(units.indices)
         num_minibatches_here = num_minibatches(units.num_rows, minibatch_size)
         num_parts = self._collective.most(units.num_parts(units.indices, num_minibatches_here) if num_units else 0)
@@ -272,7 +272,7 @@ class Minibatches:
 
 
 def _parts(rows: Any, sizes: Sequence[int]) -> list[Any]:
-    """Return rows as consecutive parts of these sizes, views."""
+    """Split rows into consecutive views of these sizes."""
     return [nested.take(rows, slice(end - size, end)) for end, size in zip(accumulate(sizes), sizes, strict=True)]
 
 
@@ -284,17 +284,17 @@ def _taken(column: Any, order: Tensor) -> Any:
 
 
 def _split(column: Any, order: Tensor, sizes: list[int]) -> Sequence[Any]:
-    """Take the rows `order` of a column, split into parts of these sizes."""
+    """Take the rows `order` of a column, split into blocks of these sizes."""
     if isinstance(column, Tensor):
         return torch.split(_taken(column, order), sizes)
     return _parts(_taken(column, order), sizes)
 
 
 def at_env_steps(sequences: Mapping[str, Any], inputs: Sequence[str], reads: Sequence[str]) -> dict[str, Any]:
-    """Make a minibatch for a module with memory from columns (S, L, ...).
+    """Make a minibatch for a stateful module from columns (S, L, ...).
 
-    Columns that the module reads (`inputs`) stay in sequences. Other columns of the loss become rows of env steps
-    (V, ...), numbered by `step_rows`, so that no loss sees a padded row.
+    Columns that the module reads (`inputs`) stay sequences. Other columns of the loss become rows of env steps
+    (V, ...), indexed by `step_rows`, so that a loss never sees padding.
     """
     step_rows = sequences[LOSS_MASK].flatten().nonzero().squeeze(-1)
     others = {
@@ -309,15 +309,15 @@ def _rows_at(step_rows: Tensor, column: Tensor) -> Tensor:
 
 
 def num_minibatches(num_rows: int, minibatch_size: int | None) -> int:
-    """Return the number of minibatches of about `minibatch_size` rows: `num_rows / minibatch_size`, to the nearest."""
+    """Return the number of minibatches of about `minibatch_size` rows: `num_rows / minibatch_size`, rounded."""
     return 1 if minibatch_size is None else max(1, (2 * num_rows + minibatch_size) // (2 * minibatch_size))
 
 
 def num_microbatches(num_rows: int, microbatch_size: int) -> int:
-    """Return the fewest parts with at most `microbatch_size` rows, which is a limit of memory."""
+    """Return the smallest number of parts with at most `microbatch_size` rows."""
     return -(-num_rows // microbatch_size)
 
 
 def even_sizes(num_rows: int, num_parts: int) -> list[int]:
-    """Return the row counts of `num_parts` parts, which differ by one at most."""
+    """Return the row counts of `num_parts` parts, which differ by at most one."""
     return [num_rows // num_parts + (index < num_rows % num_parts) for index in range(num_parts)]

@@ -1,8 +1,8 @@
-"""A check of a run's first train batch: the module's outputs equal the outputs recorded while it acted.
+"""Check of a run's first train batch: the module's outputs must equal the outputs recorded while it acted.
 
-With equal weights, the learner's forward pass gives the same outputs and log-probabilities for the same rows. A
-difference means that a connector shows the learner other values than the env runner, or that a module or a
-distribution contradicts itself: every ratio of probabilities would be wrong without a word.
+With equal weights, the learner's forward pass returns the same outputs and log-probabilities for the same rows. If they
+differ, a connector changes the values for the learner, or a module or distribution is inconsistent. Every probability
+ratio would then be silently wrong.
 """
 
 from __future__ import annotations
@@ -35,26 +35,26 @@ from runner.pipelines.pipeline_checks import changes_observations
 from runner.pipelines.recorded_episodes import ACTING_CONNECTORS, MEMORY_CONNECTORS, ObservationRows
 from runner.pipelines.requirements import Requirements
 
-# Rows (sequences for a module with memory) that are checked, evenly spaced over the batch.
+# Number of rows (sequences for a stateful module) to check, evenly spaced over the batch.
 _MAX_ROWS = 1024
-# Largest difference, relative to the largest absolute value of the column (at least 0.1). Convolutions on a GPU compute
-# in 10 bits of mantissa by default.
+# Maximum difference, relative to the largest absolute value of the column (at least 0.1). By default, convolutions on a
+# GPU use a mantissa of 10 bits.
 _TOLERANCE, _TOLERANCE_ON_GPU = 1e-3, 1e-2
 _SMALLEST_SCALE = 0.1
-_MASKED = 1e30  # logits beyond it come from action masks and are not compared
+_MASKED = 1e30  # larger logits come from action masks and are not compared
 
 
 class OnPolicyConsistencyCheck:
-    """Comparison of the outputs recorded while acting with the outputs for the train batch of the same rows.
+    """Compares the outputs recorded while acting with the outputs for the same rows of the train batch.
 
-    Each module is checked once, with the first train batch that has rows of it.
+    Each module is checked once, with the first train batch that contains rows of it.
 
     Args:
-        env_to_module: module id -> the pipeline before the acting module; errors name its connectors.
+        env_to_module: module id -> pipeline before the acting module; errors name its connectors.
     """
 
     def __init__(self, env_to_module: Mapping[str, EnvToModulePipeline]) -> None:
-        self._env_to_module = dict(env_to_module)  # of the modules that are not checked yet
+        self._env_to_module = dict(env_to_module)  # only modules that were not checked yet
 
     def check(
         self,
@@ -66,12 +66,12 @@ class OnPolicyConsistencyCheck:
         """Check the train batch of each module.
 
         Args:
-            rollout: sampled with the weights that the modules have now.
-            batches: module id -> column -> tensor, made of the rollout by the learner pipelines.
+            rollout: rollout sampled with the current weights of the modules.
+            batches: module id -> column -> tensor, made from the rollout by the learner pipelines.
             modules, learner_pipelines: by module id.
 
         Raises:
-            RunFailure: an output differs; names the connector, the module class or the distribution at fault.
+            RunFailure: an output differs; the message names the connector, module class or distribution at fault.
         """
         for module_id in self._env_to_module.keys() & batches.keys():
             env_to_module = self._env_to_module.pop(module_id)
@@ -87,10 +87,10 @@ def find_difference(module: RLModule, batch: Mapping[str, Any]) -> tuple[str, fl
     """Find the first column of a train batch that differs: its name, the value while acting, the value now.
 
     Args:
-        module: with the weights that acted; its buffers and the global random stream stay as they are.
-        batch: column -> (B, ...) tensor; with memory (S, L, ...).
+        module: module with the weights that acted; its buffers and the global random stream are not changed.
+        batch: column -> (B, ...) tensor, or (S, L, ...) for a stateful module.
     """
-    if module.num_noise:  # which noise it acted with is not kept
+    if module.num_noise:  # the noise used while acting is not recorded
         return None
     acted = {*module.outputs, *module.train_outputs, ACTION_LOGP, ACTIONS} & batch.keys()
     rows = _some_rows(module, batch, [*dict.fromkeys((*module.inputs, *sorted(acted)))])
@@ -109,7 +109,7 @@ def find_difference(module: RLModule, batch: Mapping[str, Any]) -> tuple[str, fl
 
 
 def _some_rows(module: RLModule, batch: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-    """Take at most `_MAX_ROWS` env steps of these columns; with memory as a loss gets them, see `at_env_steps`."""
+    """Take at most `_MAX_ROWS` env steps of these columns, in the form that a loss expects; see `at_env_steps`."""
     mask = batch.get(LOSS_MASK)
     if module.is_stateful and mask is not None:
         sequences = _taken(batch, [*names, LOSS_MASK], _evenly_spaced(mask.any(1).nonzero().squeeze(-1)))
@@ -138,7 +138,7 @@ def _outputs(module: RLModule, rows: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _largest_difference(before: Tensor, now: Tensor, tolerance: float) -> tuple[float, float] | None:
-    """Return both values where they differ most; None within the tolerance."""
+    """Return both values at the largest difference, or None if it is within the tolerance."""
     before, now = before.detach().double().flatten(), now.detach().double().flatten()
     counts = before.isfinite() & (before.abs() < _MASKED)
     before, now = before[counts], now[counts]
@@ -163,14 +163,17 @@ def _find_culprit(
     module_id: str,
     modules: Mapping[str, RLModule],
 ) -> tuple[str, str]:
-    """Find the cause of a difference: a clause that names it, and the place of its configuration."""
+    """Return a clause that names the cause of a difference, and the place of its configuration."""
     module, block = modules[module_id], rollout.blocks[module_id]
     blocks = rollout.whole or rollout.blocks
     if column == ACTION_LOGP:
         changers = _changers(learner_pipeline, (ACTIONS, ACTION_LOGP), {}, block, modules, blocks)
         if changers:
             return f"{changers[0]} changes the actions or their log-probabilities", "connectors.learner"
-        return f"{type(module.action_dist).__name__}.log_prob gives another value, or a connector changed it", "module"
+        return (
+            f"{type(module.action_dist).__name__}.log_prob returns a different value, or a connector changed it",
+            "module",
+        )
     inputs = tuple(name for name in module.inputs if name in (OBS, *block.columns))
     held = {OBS: block.columns[OBS]}
     acted = _changers(_after_held(env_to_module), inputs, held, ObservationRows(block), module)
@@ -182,14 +185,14 @@ def _find_culprit(
             return f"{for_learning} changes the observations in the learner pipeline only", "connectors.learner"
     if acted:
         names = ", ".join(acted)
-        return f"{names} does not change observations alike in both pipelines", "connectors"
-    name = module.__class__.__name__  # of a MultiRLModule's member the module's
-    return f"{name}.forward_train computes something else than {name}.forward_exploration", "module"
+        return f"{names} changes observations differently in the two pipelines", "connectors"
+    name = module.__class__.__name__  # for a member of a MultiRLModule, the class of the member
+    return f"{name}.forward_train returns different outputs than {name}.forward_exploration", "module"
 
 
 def _after_held(pipeline: ConnectorPipeline) -> list[Connector]:
     """Return the connectors after the last one that writes observations to the episodes, without connectors for
-    memory.
+    stateful modules.
     """
     connectors = list(pipeline.single_connectors())
     last = max(
@@ -207,7 +210,7 @@ def _changers(
     rl_module: Any,
     blocks: Mapping[str, ColumnBlock] | None = None,
 ) -> list[str]:
-    """Call all connectors once more, and return the names of the connectors that change values of the columns."""
+    """Call all connectors again, and return the names of the connectors that change values of the columns."""
     names = []
     values = _values(batch, columns)
     for connector in connectors:
@@ -223,7 +226,7 @@ def _changers(
 
 
 def _values(batch: Batch, columns: Iterable[str]) -> dict[str, Any]:
-    """Copy columns as arrays, wherever the pipeline has put them."""
+    """Copy columns as arrays, wherever the pipeline has stored them."""
     by_module = [part for part in batch.values() if isinstance(part, dict) and LOSS_MASK in part] or [batch]
     found = {name: part[name] for part in by_module for name in columns if name in part}
     return {name: nested.map_leaves(_as_array, _stacked(column)) for name, column in found.items()}
@@ -239,9 +242,9 @@ def _as_array(leaf: Any) -> Any:
 
 def _problem(column: str, before: float, now: float, culprit: str, where: str) -> Problem:
     return Problem(
-        f"the module learns on other values than it acted on: {culprit}",
+        f"the module learns from different values than it acted on: {culprit}",
         where=f"{where}; first update, column {column!r}",
-        got=f"{column} {before:.6g} when it acted, {now:.6g} for the same row of the train batch",
-        expected="equal numbers; where noise or data augmentation is wanted, "
-        "learners.check_on_policy_outputs=false leaves this check out",
+        got=f"{column} {before:.6g} when acting, {now:.6g} for the same row of the train batch",
+        expected="equal numbers",
+        fix="if noise or data augmentation is intended, disable the check: learners.check_on_policy_outputs=false",
     )

@@ -1,4 +1,4 @@
-"""The optimisers of a module's parameters, from the configuration.
+"""Optimisers of a module's parameters, made from the configuration.
 
 Dimension letters: P parameters.
 """
@@ -25,26 +25,26 @@ _CLASSES = {"adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop, "sgd": t
 
 
 class Optimizer(Protocol):
-    """Steps parameters along their gradients, each group with a learning rate."""
+    """Steps parameters along their gradients; each group has a learning rate."""
 
     def step(self, *lrs: float | None) -> None:
-        """Take a step, with a learning rate for each group; a group without one rests."""
+        """Take a step, with a learning rate for each group, or None to skip the group."""
 
     def get_state(self) -> dict[str, Any]:
-        """Return copies of what it keeps, tensors and plain values."""
+        """Return a copy of the state: tensors and plain values."""
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Continue from a state of `get_state`."""
 
 
 class TorchOptimizer:
-    """An optimiser of torch, as a learner uses it."""
+    """Adapter of a torch optimiser for learners."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
 
     def step(self, *lrs: float | None) -> None:
-        """Take a step along the gradient, with a learning rate for each group; a group without one rests."""
+        """Take a step along the gradient, with a learning rate for each group, or None to skip the group."""
         frozen_groups: list[tuple[nn.Parameter, Tensor | None]] = []
         for group, lr in zip(self._optimizer.param_groups, lrs, strict=True):
             if lr is None:
@@ -52,13 +52,13 @@ class TorchOptimizer:
             else:
                 group["lr"] = lr
         for parameter, _ in frozen_groups:
-            parameter.grad = None  # torch's optimisers leave out parameters without a gradient
+            parameter.grad = None  # torch's optimisers skip parameters without a gradient
         self._optimizer.step()
         for parameter, gradient in frozen_groups:
             parameter.grad = gradient
 
     def get_state(self) -> dict[str, Any]:
-        """Return number of the parameter -> name -> value, copied; hyperparameters come from the configuration."""
+        """Return index of the parameter -> name -> value, copied; hyperparameters come from the configuration."""
         state: dict[int, Mapping[str, Any]] = self._optimizer.state_dict()["state"]
         return {
             str(number): {name: _copied(value) for name, value in values.items() if value is not None}
@@ -77,19 +77,20 @@ class TorchOptimizer:
 def make_optimizer(
     config: OptimizerConfig, weights: FlatParameters, module: RLModule | MultiRLModule, groups: Sequence[str] | None
 ) -> Optimizer:
-    """Make the optimiser that the configuration names.
+    """Make the optimiser of the configuration.
 
-    Adam is one kernel on the flat parameters; adamw, rmsprop and sgd, which treat each parameter alike, are torch's on
-    slices of them. A class of `_target_` gets the module's parameters in their shapes, since it may depend on these.
+    Adam is a single kernel on the flat parameters. adamw, rmsprop and sgd, which treat all parameters equally, are
+    torch's optimisers on slices of the flat parameters. A custom class gets the module's parameters in their shapes,
+    since it may depend on them.
 
     Args:
-        config: with options that the optimiser has.
-        weights: of the module.
-        module: whose parameters are views of `weights`.
-        groups: parameter groups that have learning rates of their own; None: one of all parameters.
+        config: configuration with the options of the optimiser.
+        weights: flat parameters of the module.
+        module: module whose parameters are views of `weights`.
+        groups: parameter groups with separate learning rates, or None for one group.
 
     Raises:
-        ConfigError: the class cannot be made, or is no optimiser that steps along given gradients.
+        ConfigError: the class cannot be made, or is not an optimiser that steps along given gradients.
     """
     parts = [slice(None)] if groups is None else [weights.groups[name] for name in groups]
     options: dict[str, Any] = {_TORCH_NAMES.get(name, name): value for name, value in config.given_options().items()}
@@ -109,7 +110,7 @@ _TORCH_NAMES = {"epsilon": "eps"}
 
 
 def _part(weights: FlatParameters, part: slice) -> nn.Parameter:
-    """Return a slice of the parameters as a leaf whose gradient is the slice of their gradient."""
+    """Return a slice of the parameters as a leaf whose gradient is the corresponding slice of their gradient."""
     vector = nn.Parameter(weights.parameter.detach()[part])
     vector.grad = weights.gradient[part]
     return vector
@@ -119,8 +120,10 @@ def _made(config: OptimizerConfig, groups: Sequence[Sequence[nn.Parameter]]) -> 
     optimizer_class = import_target(str(config._target_), "algorithm.optimizer._target_", torch.optim.Optimizer)
     needs_closure = inspect.signature(optimizer_class.step).parameters.get("closure")
     if needs_closure is not None and needs_closure.default is inspect.Parameter.empty:
-        what = f"{config._target_} evaluates the loss several times a step, and a learner computes one gradient"
-        raise ConfigError([Problem(what, "algorithm.optimizer._target_", expected="torch.optim.RAdam, for example")])
+        what = f"{config._target_} evaluates the loss several times per step, but a learner computes a single gradient"
+        raise ConfigError(
+            [Problem(what, "algorithm.optimizer._target_", fix="use another optimiser, for example torch.optim.RAdam")]
+        )
     arguments = with_callables(config.arguments, "algorithm.optimizer.arguments")
     try:
         optimizer: torch.optim.Optimizer

@@ -1,6 +1,6 @@
-"""Gradient steps of a network: its parameters as one vector, and the optimiser that moves them.
+"""Gradient steps of a network: its parameters as one vector, and the optimiser that changes them.
 
-Dimension letters: P parameters that are learned.
+Dimension letters: P learned parameters.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from runner.modules.rl_module import RLModule
 
 
 class ParameterUpdater:
-    """Clipped steps along gradients, with the learning rates of a configuration.
+    """Takes clipped steps along gradients, with the learning rates of a configuration.
 
     Args:
-        network: on the learner's device; a module, or all modules of a run.
+        network: a module, or all modules of a run, on the learner's device.
         config: learning rates, optimiser, clipping.
 
     Attributes:
-        network: whose parameters it moves.
-        gradient: (P,) that `backward` adds to.
+        network: network whose parameters are updated.
+        gradient: (P,) gradient that `backward` adds to.
     """
 
     def __init__(self, network: RLModule | MultiRLModule, config: AlgorithmConfig) -> None:
@@ -54,13 +54,13 @@ class ParameterUpdater:
 
     def backward(self, loss: Tensor) -> None:
         """Add the gradient of a 0-d loss to `gradient`."""
-        if loss.ndim:  # torch says what is wrong with it
+        if loss.ndim:  # torch raises a clear error
             loss.backward()  # type: ignore[no-untyped-call]
             return
         backward(loss, self._one)
 
     def backward_each(self, losses: Mapping[str, Tensor], keeps_graph: bool = False) -> None:
-        """Add the gradient of each optimiser's 0-d loss for its own parameters to `gradient`.
+        """Add the gradient of each optimiser's 0-d loss with respect to its parameters to `gradient`.
 
         Args:
             losses: optimiser -> loss.
@@ -72,19 +72,19 @@ class ParameterUpdater:
         """Return the learning rate of each optimiser after a number of env steps, at the start of an update.
 
         Raises:
-            RuntimeError: something else works with this very network, and steps would not reach it.
+            RuntimeError: another object has replaced the parameters of this network, so steps would have no effect.
         """
         if not self._weights.has_module:
             raise RuntimeError(
-                f"the learner's {type(self.network).__name__} was given to something else that keeps its parameters, "
-                "an env runner for example, and would learn nothing; give that a copy (copy.deepcopy)"
+                f"the learner's {type(self.network).__name__} was passed to another object that replaced its "
+                "parameters, for example an env runner, so it would not learn; pass a copy instead (copy.deepcopy)"
             )
         return [scheduled_value(getattr(self._config, field), num_env_steps) for field in self._lr_fields]
 
     def clip(self) -> dict[str, Tensor]:
-        """Scale each optimiser's part of the gradient down to `grad_clip`; returns the norms before.
+        """Scale the gradient of each optimiser down to `grad_clip`; return the norms before clipping.
 
-        In the host's memory a norm that is read takes less time than operations on it.
+        In host memory, reading a norm takes less time than operations on it.
         """
         if not self.gradient.is_cpu:
             return self.clip_vector(self.gradient)
@@ -96,7 +96,7 @@ class ParameterUpdater:
         return norms
 
     def clip_vector(self, gradient: Tensor) -> dict[str, Tensor]:
-        """Do what `clip` does to a gradient (P,), in place and without reading a value."""
+        """Clip a gradient (P,) like `clip`, in place and without reading a value."""
         grad_clip, norms = self._config.grad_clip, {}
         for name, of_one in self._parts_of(gradient):
             norms[name] = norm = torch.linalg.vector_norm(of_one)
@@ -105,7 +105,7 @@ class ParameterUpdater:
         return norms
 
     def _parts_of(self, gradient: Tensor) -> list[tuple[str, Tensor]]:
-        """Return the name of each optimiser's norm, and its part of a gradient (P,)."""
+        """Return the name of each optimiser's norm, and its slice of a gradient (P,)."""
         if len(self._parts) == 1:
             return [(name, gradient) for name in self._parts]
         return [(name, gradient[part]) for name, part in self._parts.items()]
@@ -113,10 +113,10 @@ class ParameterUpdater:
     def step(
         self, lrs: Sequence[float], norms: dict[str, Tensor], frozen_groups: Sequence[str] = ()
     ) -> dict[str, Tensor]:
-        """Take a step along the clipped gradient with all optimisers except those of `frozen_groups`.
+        """Take a step along the clipped gradient with all optimisers except `frozen_groups`.
 
         Returns:
-            The norms of these optimisers, from the norms that `clip` returned.
+            The norms of these optimisers, from the result of `clip`.
         """
         if not frozen_groups:
             self._optimizer.step(*lrs)
@@ -130,11 +130,11 @@ class ParameterUpdater:
         """Add a gradient of other learners to the gradient of the next step.
 
         Raises:
-            ValueError: it is of another network.
+            ValueError: the gradient belongs to another network.
         """
         if gradients.vector.shape != tuple(self.gradient.shape):
             got, expected = gradients.vector.size, self.gradient.numel()
-            raise ValueError(f"a gradient has {got} values, this module learns {expected} parameters")
+            raise ValueError(f"a gradient has {got} values, but this module learns {expected} parameters")
         self.gradient.add_(torch.from_numpy(np.require(gradients.vector, requirements="W")).to(self.gradient.device))
 
     def metrics(self, lrs: Sequence[float]) -> dict[str, float]:
@@ -145,7 +145,7 @@ class ParameterUpdater:
 
     @property
     def parameters(self) -> list[nn.Parameter]:
-        """The parameters that are learned, in the order of the vector; views of it."""
+        """The learned parameters in the order of the vector, as views of it."""
         return self._weights.learned
 
     @property
@@ -158,23 +158,23 @@ class ParameterUpdater:
         return self._weights.to_numpy()
 
     def set_weights(self, weights: npt.NDArray[np.float32]) -> None:
-        """Take over the vector of `get_weights`.
+        """Set the parameters from a vector of `get_weights`.
 
         Raises:
-            ValueError: another number of parameters.
+            ValueError: the number of parameters differs.
         """
         self._weights.load(weights)
 
     def get_state(self) -> dict[str, Any]:
-        """Return parameters by name, and the optimiser."""
+        """Return the parameters by name, and the state of the optimiser."""
         module = {name: value.clone() for name, value in self.network.state_dict().items()}
         return {"module": module, "optimizer": self._optimizer.get_state()}
 
     def set_state(self, state: Mapping[str, Any], has_same_parameters: bool = True) -> None:
-        """Restore a state of `get_state`; if other parameters were learned, with a new optimiser.
+        """Restore a state of `get_state`; if the learned parameters differ, the optimiser starts afresh.
 
         Raises:
-            ConfigError: the parameters belong to another network.
+            ConfigError: the parameters belong to a different network.
         """
         check_same_network(self.network, state["module"])
         with torch.no_grad():
@@ -186,7 +186,7 @@ class ParameterUpdater:
 
 
 def members_of(network: nn.Module, optimizers: Sequence[str]) -> dict[str, list[nn.Parameter]]:
-    """Return optimiser -> the parameters that it steps, in the order of the gradient's vector."""
+    """Return optimiser -> its parameters, in the order of the gradient's vector."""
     groups = parameter_groups(network)
     if len(optimizers) == 1:
         return {optimizers[0]: [parameter for group in groups.values() for parameter in group]}
@@ -196,7 +196,7 @@ def members_of(network: nn.Module, optimizers: Sequence[str]) -> dict[str, list[
 def backward_each(
     losses: Mapping[str, Tensor], members: Mapping[str, Sequence[nn.Parameter]], keeps_graph: bool = False
 ) -> None:
-    """Add the gradient of each 0-d loss to the `grad` of the parameters of its name, and of no others."""
+    """Add the gradient of each 0-d loss to the `grad` of the parameters under its name only."""
     learning = {name: [one for one in members[name] if one.requires_grad] for name in losses}
     having = [name for name, loss in losses.items() if loss.requires_grad and learning[name]]
     for number, name in enumerate(having, start=1):

@@ -1,4 +1,4 @@
-"""What a loss reports for each row, in the order of the batch's rows."""
+"""Values that a loss reports per row, in the order of the batch's rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PerRowMetrics:
     """Collects the fields of loss records that have a row axis, over the minibatches of the last epoch.
 
     Args:
-        names: of these fields; without any nothing is collected.
+        names: names of these fields; if empty, nothing is collected.
     """
 
     def __init__(self, names: Sequence[str]) -> None:
@@ -26,7 +26,7 @@ class PerRowMetrics:
         self._minibatches: list[Minibatch] = []
 
     def without_rows(self, record: dict[str, Any], minibatch: Minibatch) -> dict[str, Any]:
-        """Return what a loss reports of a microbatch, with the fields for rows taken out and kept."""
+        """Return the record of a microbatch without the per-row fields, which are stored."""
         if not self._names:
             return record
         if minibatch.is_last_epoch:

@@ -1,4 +1,4 @@
-"""REINFORCE, the policy gradient on whole episodes (Williams, 1992, https://doi.org/10.1007/BF00992696)."""
+"""REINFORCE, the policy gradient on complete episodes (Williams, 1992, https://doi.org/10.1007/BF00992696)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from runner.modules.rl_module import RLModule
 class PGLoss(Loss):
     """L = -E[log pi(a | s) (G - b(s))] + c1 E[(b - G)^2] - c2 E[H]; G is the discounted return from the step on.
 
-    Without a baseline b is 0 and the second term is left out. Means are over the minibatch's rows, all of which are
-    env steps. No gradient reaches the baseline through the policy's term.
+    Without a baseline, b is 0 and the second term is omitted. Means are over the minibatch's rows, all of which are env
+    steps. The policy's term does not affect the baseline.
     """
 
     reads = ("obs", "actions", "returns")
@@ -27,12 +27,12 @@ class PGLoss(Loss):
         self.entropy_coeff = scheduled_value(config.entropy_coeff, 0)
 
     def __call__(self, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> PGMetrics:
-        """The loss of one minibatch.
+        """Compute the loss of one minibatch.
 
         Args:
-            module: its `outputs_at_steps` gives `action_dist_inputs` (B, K) and `vf_preds` (B,).
-            batch: what the module reads, `actions` (B, ...), `returns` (B,) float32; every row is an env step.
-            is_reporting: also report the entropy where it is no part of the loss.
+            module: its `outputs_at_steps` returns `action_dist_inputs` (B, K) and `vf_preds` (B,).
+            batch: the module's inputs, `actions` (B, ...), `returns` (B,) float32; every row is an env step.
+            is_reporting: whether to report the entropy even if it is not part of the loss.
         """
         cfg = self._config
         pi = module.action_dist
@@ -52,9 +52,9 @@ class PGLoss(Loss):
         return PGMetrics(total_loss - self.entropy_coeff * entropy, policy_loss, vf_loss, entropy)
 
     def before_update(self, num_env_steps: int) -> None:
-        """Set scheduled coefficients for an update after so many env steps."""
+        """Set scheduled coefficients for an update after `num_env_steps` env steps."""
         self.entropy_coeff = scheduled_value(self._config.entropy_coeff, num_env_steps)
 
     def coefficients(self) -> dict[str, float]:
-        """Return the coefficients of this update to report."""
+        """Return the coefficients of this update for reporting."""
         return {"curr_entropy_coeff": self.entropy_coeff}

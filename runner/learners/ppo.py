@@ -29,13 +29,13 @@ class PPOLoss(Loss):
         self.entropy_coeff = scheduled_value(config.entropy_coeff, 0)
 
     def __call__(self, module: RLModule, batch: Mapping[str, Any], is_reporting: bool = True) -> PPOMetrics:
-        """The loss of one minibatch.
+        """Compute the loss of one minibatch.
 
         Args:
-            module: its `outputs_at_steps` gives `action_dist_inputs` (B, K) and `vf_preds` (B,).
-            batch: what the module reads, `actions` (B, ...), `action_logp`, `advantages`, `value_targets` (B,) float32
+            module: its `outputs_at_steps` returns `action_dist_inputs` (B, K) and `vf_preds` (B,).
+            batch: the module's inputs, `actions` (B, ...), `action_logp`, `advantages`, `value_targets` (B,) float32
                 and the sampling policy's `action_dist_inputs` (B, K); every row is an env step.
-            is_reporting: also report entropy and KL.
+            is_reporting: whether to report entropy and KL.
         """
         cfg = self._config
         pi = module.action_dist
@@ -65,11 +65,11 @@ class PPOLoss(Loss):
         return PPOMetrics(total_loss, policy_loss, vf_loss, entropy, mean_kl)
 
     def before_update(self, num_env_steps: int) -> None:
-        """Set scheduled coefficients for an update after so many env steps."""
+        """Set scheduled coefficients for an update after `num_env_steps` env steps."""
         self.entropy_coeff = scheduled_value(self._config.entropy_coeff, num_env_steps)
 
     def coefficients(self) -> dict[str, float]:
-        """Return the coefficients of this update to report."""
+        """Return the coefficients of this update for reporting."""
         kl_coeff = self.kl_coeff if self._config.use_kl_loss else 0.0
         return {"curr_kl_coeff": kl_coeff, "curr_entropy_coeff": self.entropy_coeff}
 
@@ -84,5 +84,5 @@ class PPOLoss(Loss):
 
     @property
     def adapts(self) -> bool:
-        """Whether there is a KL penalty, whose coefficient adapts."""
+        """Whether there is a KL penalty with an adaptive coefficient."""
         return self._config.use_kl_loss

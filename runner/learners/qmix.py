@@ -13,7 +13,7 @@ from runner.learners.dqn import DQNLoss
 class QMIXLoss(DQNLoss):
     """L = E[w l(Q_tot(s, a) - y)] with y = R + gamma^n Q_tot,target(s', a'), a' the best action of each agent (eq. 6).
 
-    The loss of DQN with Q_tot, a mix of the Q of each agent's action, in place of Q. In `batch` an action is (B, A).
+    DQN's loss, with Q replaced by Q_tot, a mix of the Q of each agent's action. Actions in `batch` are (B, A).
     """
 
     needs = ("qf_preds", "forward_target", "mix", "mix_target")

@@ -1,4 +1,4 @@
-"""Several learners of the same modules: Ray actors that update in step, each on other rows."""
+"""Several learners of the same modules: Ray actors that update synchronously, each on different rows."""
 
 from __future__ import annotations
 
@@ -37,20 +37,20 @@ from runner.restarts import Restarts
 class RemoteLearnerGroup(Part):
     """The interface of `Learner` for learners in Ray actors; gradients are averaged before each step.
 
-    Each learner gets an equal part of a rollout's rows and makes its train batch itself, with its learner pipelines. It
-    also reads recorded data itself.
+    Each learner gets an equal share of a rollout's rows, and makes its train batch with its learner pipelines. It also
+    reads recorded data itself.
 
-    The answer to each update holds the state after it, so that the newest state is always here. When a learner dies,
-    all learners start again in this state and repeat the call: each update is done once by all learners, or the run
-    ends.
+    The answer to each update contains the state after it, so this process always has the newest state. If a learner
+    dies, all learners restart from this state and repeat the call. Either all learners complete an update once, or the
+    run ends.
 
     Args:
         make_learners: makes the learners of one actor.
-        modules: module id -> a module like the learner's, which turns its state into weights; see `networks_of`.
+        modules: module id -> a module like the learner's, which converts its state to weights; see `networks_of`.
         config: number and resources of the learners, and the limit of restarts.
-        num_lookback: past steps that a chunk can see which is cut between two learners.
-        keeps_whole: each learner also gets the rows of all, to read; see `Rollout.whole`.
-        start_timeout_s: until all are there. Actors that start on few cores import torch one after the other.
+        num_lookback: past steps that remain visible to a chunk that is split between two learners.
+        keeps_whole: whether each learner also gets the rows of all others, to read; see `Rollout.whole`.
+        start_timeout_s: time limit for the start of all learners. With few cores they import torch one by one.
 
     Attributes:
         gang: the actors.
@@ -76,47 +76,47 @@ class RemoteLearnerGroup(Part):
         self._keeps_whole = keeps_whole
         self._modules = dict(modules)
         self._parameters = {module_id: FlatParameters(module) for module_id, module in modules.items()}
-        self._weights: dict[str, npt.NDArray[np.float32]] | None = None  # None: `_states` has newer ones
+        self._weights: dict[str, npt.NDArray[np.float32]] | None = None  # None if `_states` is newer
         placement = Placement(config.resources_per_learner, config.num_learners, config.scheduling_strategy)
         role = Role("learner", LearnerActor, placement, start_timeout_s=None)
         restarts = Restarts(config.max_restarts, "learners.max_restarts")
         make = partial(with_threads, make_learners, config.torch_num_threads)
         self.gang = ActorGang(role, make, self.num_learners, restarts, self._prepare)
-        self._updating: object | None = None  # the update that has begun, until somebody has waited for its end
+        self._updating: object | None = None  # the current update, until its end was waited for
         self._make_readers: MakeReaders | None = None
-        # By rank, learners and pipelines: complete for the first learner, only the unshared part for others.
+        # By rank, learners and pipelines: complete for the first learner, otherwise only the unshared state.
         self._states: list[dict[str, Any]] = []
         self._states = self._call_all("state", [()] * self.num_learners)
 
     @property
     def num_restarts(self) -> int:
-        """Number of times that all learners were started again after the loss of one."""
+        """Number of times that all learners were restarted after one of them crashed."""
         return self.gang.restarts.count
 
     # -- updates ---------------------------------------------------------------------------------------------------
 
     def update(self, rollout: Rollout, num_env_steps: int) -> UpdateResult:
-        """Update each module once on all of its rows, after `num_env_steps` env steps in all.
+        """Update each module once on all of its rows, after `num_env_steps` env steps in total.
 
         A module with fewer rows than learners is not changed.
         """
         return self.begin_update(self._parts(rollout), num_env_steps)()
 
     def send(self, rollout: Rollout) -> list[Any]:
-        """Send each learner its part of a rollout for `begin_update`, while they may be busy with another update.
+        """Send each learner its share of a rollout for `begin_update`, even while another update is running.
 
         Returns:
-            Ray's references to the parts.
+            Ray's references to the shares.
         """
         parts = self._parts(rollout)
         self.gang.begin("receive", [(part,) for part in parts])
         return parts
 
     def begin_update(self, sent: Sequence[Any], num_env_steps: int) -> Callable[[], UpdateResult]:
-        """Let the learners begin an update on what `send` returned; nothing else may change them until its end.
+        """Start an update on the result of `send`; no other changes of the learners are allowed until its end.
 
         Returns:
-            A function that waits for the end and returns what was done, as `update` does.
+            A function that waits for the end, and returns the same as `update`.
         """
         self._check_not_updating()
         arguments = [(part, num_env_steps) for part in sent]
@@ -129,7 +129,7 @@ class RemoteLearnerGroup(Part):
 
         def end() -> UpdateResult:
             if self._updating is not update:
-                raise RuntimeError("the learners have been given another state since this update began")
+                raise RuntimeError("the state of the learners was replaced during this update")
             self._updating = None
             return _joined(self._change_all(attempt))
 
@@ -137,10 +137,10 @@ class RemoteLearnerGroup(Part):
 
     def _check_not_updating(self) -> None:
         if self._updating is not None:
-            raise RuntimeError("learners that have begun an update are asked for a change before its end")
+            raise RuntimeError("the learners cannot be changed during an update")
 
     def gradients(self, rollout: Rollout, num_env_steps: int) -> GroupGradients:
-        """Compute one gradient of all rows for each module that is trained; no parameter changes.
+        """Compute one gradient of all rows for each trained module; parameters do not change.
 
         Raises:
             LossNotFinite: a loss is not finite.
@@ -156,11 +156,11 @@ class RemoteLearnerGroup(Part):
         return metrics
 
     def update_targets(self, tau: float) -> None:
-        """Let the targets of each module that is trained follow: target <- target + tau (network - target)."""
+        """Move the targets of each trained module: target <- target + tau (network - target)."""
         self._updated("update_targets", [(tau,)] * self.num_learners)
 
     def _parts(self, rollout: Rollout) -> list[Any]:
-        """Put each learner's part of a rollout into Ray's object store, and return the references."""
+        """Put each learner's share of a rollout into Ray's object store, and return the references."""
         import ray
 
         parts = split_rollout(rollout, self.num_learners, self._num_lookback)
@@ -169,23 +169,23 @@ class RemoteLearnerGroup(Part):
         return [ray.put(part) for part in parts]
 
     def read_from(self, make_readers: MakeReaders) -> None:
-        """Make each learner take its batches from its reader from now on."""
+        """Make each learner read batches from its reader from now on."""
         self.gang.until_done(lambda: self.gang.call("read_from", [(reader,) for reader in make_readers()]))
         self._make_readers = make_readers
 
     def update_on_recorded(self, most: int | None, num_env_steps: int) -> RecordedUpdates:
-        """Update on the next batches up to the end of the pass, on `most` of them at most."""
+        """Update on the next batches until the end of the pass, at most `most` of them."""
         done: list[RecordedUpdates]
         done = self._updated("update_on_recorded", [(most, num_env_steps)] * self.num_learners)
         reported = merged_metrics(one.connector_metrics for one in done)
         return replace(done[0], compile_s=max(one.compile_s for one in done), connector_metrics=reported)
 
     def _updated(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Let all learners do something that changes them, keep their states, and return their answers."""
+        """Call a method that changes the learners, store their new states, and return their answers."""
         return self._change_all(lambda: self.gang.call(method, arguments))
 
     def _change_all(self, attempt: Callable[[], list[Any]]) -> list[Any]:
-        """Keep the states in the answers of all learners, and return the other parts."""
+        """Store the states in the answers of all learners, and return the remaining answers."""
         self._check_not_updating()
         answers = self.gang.until_done(attempt)
         self._states = [state for _, state in answers]
@@ -195,7 +195,7 @@ class RemoteLearnerGroup(Part):
     # -- actors --------------------------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Let learners that have just started join each other, in the newest state."""
+        """Connect restarted learners to each other, and set the newest state."""
         [address] = self.gang.answers([self.gang.actors[0].submit("free_address")], self._start_timeout_s)
         joins = [(rank, self.num_learners, address) for rank in range(self.num_learners)]
         self.gang.call("join", joins, self._start_timeout_s)
@@ -205,7 +205,7 @@ class RemoteLearnerGroup(Part):
             self.gang.call("read_from", [(reader,) for reader in self._make_readers()])
 
     def _call_all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return the answers of all learners, which do not change."""
+        """Return the answers of all learners to a call that does not change them."""
         return self.gang.until_done(lambda: self.gang.call(method, arguments))
 
     def _complete_states(self) -> list[tuple[dict[str, Any]]]:
@@ -225,11 +225,11 @@ class RemoteLearnerGroup(Part):
 
     @property
     def modules(self) -> Mapping[str, RLModule]:
-        """The modules by id: the copies in this process, which follow those of the learners."""
+        """The modules by id: copies in this process that are kept up to date."""
         return modules_in(self._modules)
 
     def metrics(self) -> dict[str, int]:
-        """Return what is reported at the end of an iteration."""
+        """Return the metrics for the end of an iteration."""
         return {"fault_tolerance/num_learner_restarts": self.num_restarts}
 
     def get_weights(self) -> dict[str, npt.NDArray[np.float32]]:
@@ -242,12 +242,12 @@ class RemoteLearnerGroup(Part):
         return self._weights
 
     def get_state(self) -> dict[str, Any]:
-        """Return learners and pipelines; `peers` is the unshared state of the learners after the first."""
+        """Return the states of learners and pipelines; `peers` is the unshared state of all but the first learner."""
         first, *peers = nested.map_leaves(copied, tuple(self._states))
         return {**first, "peers": peers, "num_restarts": self.num_restarts}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state; with another number of learners, random streams are as in a new run."""
+        """Restore a state; if the number of learners differs, random streams are as in a new run."""
         state = in_present_layout(state)
         first = {name: nested.map_leaves(to_array, dict(state[name])) for name in ("learners", "pipelines")}
         peers = [in_present_layout(peer) for peer in state.get("peers", ())]
@@ -266,7 +266,7 @@ Learners = Learner | RemoteLearnerGroup
 
 
 def _joined(parts: Sequence[UpdateResult]) -> UpdateResult:
-    """Return what all learners did in an update: the rows of all, the metrics of the first, the longest times."""
+    """Combine the results of all learners: the rows of all, the metrics of the first, the longest times."""
     rows: dict[str, Any] = {
         module_id: {name: np.concatenate([part.rows[module_id][name] for part in parts]) for name in names}
         for module_id, names in parts[0].rows.items()
@@ -277,7 +277,7 @@ def _joined(parts: Sequence[UpdateResult]) -> UpdateResult:
 
 
 def _unshared_from(saved: Mapping[str, Any], unshared: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the part of the first learner's saved state that is not shared, with the streams of another learner."""
+    """Return the unshared state of the first learner in a saved state, with the streams of another learner."""
     learners = {
         module_id: {name: value for name, value in saved["learners"][module_id].items() if name in state}
         for module_id, state in unshared["learners"].items()
@@ -286,7 +286,7 @@ def _unshared_from(saved: Mapping[str, Any], unshared: Mapping[str, Any]) -> dic
 
 
 def _with_streams(saved: Mapping[str, Any], streams: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the saved state with each random stream in it, at any depth, taken from the same place of `streams`."""
+    """Return the saved state, with its random streams replaced by `streams`, at any depth."""
     found: dict[str, Any] = dict(saved)
     for name in saved.keys() & streams.keys():
         if name in ("stream", "loss_stream", STREAMS):

@@ -1,4 +1,4 @@
-"""Soft actor-critic (Haarnoja et al., 2018, https://arxiv.org/abs/1812.05905), and REDQ and DroQ as options of it."""
+"""Soft actor-critic (Haarnoja et al., 2018, https://arxiv.org/abs/1812.05905), with REDQ and DroQ as options."""
 
 from __future__ import annotations
 
@@ -15,25 +15,26 @@ from runner.modules.layers import ALL, Members
 from runner.modules.q_function_modules import Seen
 from runner.modules.q_functions import through_actions
 
-# Columns of noise for actions: of the policy in s and in s'.
+# Columns of noise for the policy's actions in s and s'.
 POLICY_NOISE, NEXT_NOISE = "policy_noise", "next_policy_noise"
-# The Q functions (M,) that make the target, and factors (E or M, B, hidden) of hidden layers: of dropout.
+# Indices (M,) of the Q functions in the target, and dropout factors (E or M, B, hidden) of hidden layers.
 TARGET_MEMBERS, Q_SCALES, TARGET_SCALES, POLICY_SCALES = "target_members", "q_scales", "target_scales", "policy_scales"
 
 
 class SACLoss(DelayedPolicyLoss):
-    """SAC for real-valued actions; an ensemble of Q functions, a temperature that adapts.
+    """SAC for real-valued actions, with an ensemble of Q functions and an adaptive temperature.
 
     L_Q = sum E[w (y - Q(s, a))^2], y = R + gamma^n (min Q_target(s', a') - alpha log pi(a' | s'))
     L_pi = E[alpha log pi(a_pi | s) - min Q(s, a_pi)]
     L_alpha = -E[log alpha (log pi(a_pi | s) + target entropy)]
 
-    R sums the rewards of n steps, s' is the observation after them, w are the importance weights of replay; the second
-    term of y is 0 after a terminal step. Each term reaches one parameter group: `critic`, `actor` or `alpha`.
+    R is the sum of the rewards of n steps, s' is the observation after them, and w are the importance weights of
+    replay. The second term of y is 0 if the step is terminal. Each term affects one parameter group: `critic`,
+    `actor` or `alpha`.
 
-    With `num_target_critics` the minimum in y is over so many Q functions, drawn for each gradient step; with
+    With `num_target_critics` the minimum in y is over that number of Q functions, drawn for each gradient step. With
     `policy_q: mean` the policy learns from the mean (REDQ: Chen et al., 2021, https://arxiv.org/abs/2101.05982). A
-    module with `critic_dropout` has new dropout in each pass (DroQ: Hiraoka et al., 2022,
+    module with `critic_dropout` draws new dropout in each pass (DroQ: Hiraoka et al., 2022,
     https://arxiv.org/abs/2110.02034).
     """
 
@@ -61,7 +62,7 @@ class SACLoss(DelayedPolicyLoss):
         self._learns_from_mean = options.policy_q == "mean"
 
     def draw_noise(self, module: Any, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Draw the noise (B, ...) of the policy's actions in s and s', and what is random in the Q functions."""
+        """Draw the noise (B, ...) of the policy's actions in s and s', and the random numbers of the Q functions."""
         rewards = columns["rewards"]
         noise = {**self._action_noise(module, len(rewards)), **self._critic_noise(module, len(rewards))}
         return {name: torch.from_numpy(values).to(rewards.device) for name, values in noise.items()}
@@ -82,13 +83,13 @@ class SACLoss(DelayedPolicyLoss):
         return noise
 
     def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> LossMetrics:
-        """The loss of one minibatch.
+        """Compute the loss of one minibatch.
 
         Args:
-            module: a `SACModule` or the like, E Q functions.
+            module: a module like `SACModule`, with E Q functions.
             batch: `obs`, `new_obs`, `actions` (B, ...), `rewards` and `weights` (B,) float32, `terminateds` (B,) bool,
-                `n_step` (B,) int64, and what `draw_noise` gives; with memory as `RecallingModule.seen` takes it.
-            is_reporting: makes no difference.
+                `n_step` (B,) int64, and the columns of `draw_noise`; for stateful modules see `RecallingModule.seen`.
+            is_reporting: has no effect.
         """
         seen, log_alpha = module.seen(batch), self._log_alpha(module)
         alpha = log_alpha.detach().exp()
@@ -116,7 +117,7 @@ class SACLoss(DelayedPolicyLoss):
         return (batch["weights"] * td.square()).mean(-1).sum(), q.mean(), td.detach().abs().mean(0)
 
     def _returns(self, batch: Mapping[str, Any], next_values: Tensor) -> Tensor:
-        """Return R + gamma^n times the values (B, ...) of s', which are 0 after a terminal step."""
+        """Return R + gamma^n times the values (B, ...) of s', which are 0 if the step is terminal."""
         rewards, discounts, are_last = batch["rewards"], self._config.gamma ** batch["n_step"], batch["terminateds"]
         if next_values.ndim > 1:
             rewards, discounts, are_last = (column.unsqueeze(-1) for column in (rewards, discounts, are_last))
@@ -142,7 +143,7 @@ class SACLoss(DelayedPolicyLoss):
         return (entropy_cost - through_actions(self._policy_q(q), pi_actions)).mean()
 
     def _policy_q(self, q: Tensor) -> Tensor:
-        """Return the value (B, ...) that the policy learns from, of Q (E, B, ...)."""
+        """Return the value (B, ...) that the policy maximises, from Q (E, B, ...)."""
         return q.mean(0) if self._learns_from_mean else q.amin(0)
 
     def _next_q(self, module: Any, batch: Mapping[str, Any], seen: Seen, next_theta: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,6 +154,6 @@ class SACLoss(DelayedPolicyLoss):
 
 
 def target_members(batch: Mapping[str, Any]) -> Members:
-    """Return which Q functions make the target."""
+    """Return the Q functions in the target."""
     members: Members = batch.get(TARGET_MEMBERS, ALL)
     return members

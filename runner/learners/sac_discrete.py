@@ -15,13 +15,13 @@ from runner.modules.layers import ALL
 
 
 class DiscreteSACLoss(SACLoss):
-    """SAC with a sum over all actions in the place of a sampled one.
+    """SAC with a sum over all actions instead of a sampled action.
 
     L_Q = sum E[w (y - Q(s, a))^2], y = R + gamma^n sum_a' pi(a' | s') (min Q_target(s', a') - alpha log pi(a' | s'))
     L_pi = E[sum_a pi(a | s) (alpha log pi(a | s) - min Q(s, a))]
     L_alpha = E[log alpha (entropy of pi(. | s) - target entropy)]
 
-    The automatic target entropy is half the largest one, log A / 2: the paper's 0.98 log A keeps the policy close to
+    The automatic target entropy is half of the maximum, log A / 2. The paper's 0.98 log A keeps the policy close to
     uniform.
     """
 
@@ -41,12 +41,12 @@ class DiscreteSACLoss(SACLoss):
         return {}
 
     def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> SACMetrics:
-        """The loss of one minibatch.
+        """Compute the loss of one minibatch.
 
         Args:
-            module: a `DiscreteSACModule` or the like, E Q functions, A actions.
-            batch: as of `SACLoss`, `actions` (B,) integers.
-            is_reporting: makes no difference.
+            module: a module like `DiscreteSACModule`, with E Q functions and A actions.
+            batch: columns as for `SACLoss`, with `actions` (B,) integers.
+            is_reporting: has no effect.
         """
         seen, log_alpha = module.seen(batch), self._log_alpha(module)
         alpha = log_alpha.detach().exp()

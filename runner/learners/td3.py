@@ -16,13 +16,14 @@ TARGET_NOISE = "target_noise"
 
 
 class TD3Loss(DelayedPolicyLoss):
-    """TD3: two Q functions (or one) with smoothed targets, and a policy that learns in every `policy_delay`-th step.
+    """TD3: two Q functions (or one) with smoothed targets, and a policy updated in every `policy_delay`-th step.
 
     L_Q = sum E[w (y - Q(s, a))^2], y = R + gamma^n min Q_target(s', pi_target(s') + clip(noise))
     L_pi = -E[Q_1(s, pi(s))]
 
-    R sums the rewards of n steps, s' is the observation after them, w are the importance weights of replay; the second
-    term of y is 0 after a terminal step. One Q function, no delay and no noise make DDPG (Lillicrap et al., 2016).
+    R is the sum of the rewards of n steps, s' is the observation after them, and w are the importance weights of
+    replay. The second term of y is 0 if the step is terminal. With one Q function, no delay and no noise this is DDPG
+    (Lillicrap et al., 2016).
     """
 
     reads: tuple[str, ...] = ("obs", "actions", "rewards", "new_obs", "terminateds", "n_step", "weights")
@@ -51,13 +52,13 @@ class TD3Loss(DelayedPolicyLoss):
         return {TARGET_NOISE: torch.from_numpy(clipped.astype(np.float32)).to(rewards.device)}
 
     def __call__(self, module: Any, batch: Mapping[str, Any], is_reporting: bool = True) -> LossMetrics:
-        """The loss of one minibatch.
+        """Compute the loss of one minibatch.
 
         Args:
-            module: a `TD3Module` or the like, E Q functions.
+            module: a module like `TD3Module`, with E Q functions.
             batch: `obs`, `new_obs`, `actions` (B, ...), `rewards` and `weights` (B,) float32, `terminateds` (B,) bool,
-                `n_step` (B,) int64, and what `draw_noise` gives; with memory as `RecallingModule.seen` takes it.
-            is_reporting: makes no difference.
+                `n_step` (B,) int64, and the columns of `draw_noise`; for stateful modules see `RecallingModule.seen`.
+            is_reporting: has no effect.
         """
         seen = module.seen(batch)
         with torch.no_grad():

@@ -16,13 +16,13 @@ from runner.modules.value_distributions import quantile_huber_loss, quantile_mid
 
 
 class TQCLoss(SACLoss):
-    """SAC whose Q functions are quantiles of the return; the highest ones are left out of the target.
+    """SAC whose Q functions are quantiles of the return; the highest quantiles are left out of the target.
 
     L_Q = sum E[w mean_ij |tau_i - 1{u < 0}| Huber(u)], u = y_j - theta_i(s, a)
     y_j = R + gamma^n (z_j(s', a') - alpha log pi(a' | s')) for all but the highest d E of the target's quantiles z
 
-    E Q functions have the quantiles theta_i, d is `top_quantiles_to_drop_per_net`. The policy learns from the mean of
-    all quantiles, or with `policy_q: min` from the lowest Q function's. The rest is SAC's.
+    E Q functions return the quantiles theta_i, and d is `top_quantiles_to_drop_per_net`. The policy learns from the
+    mean of all quantiles, or with `policy_q: min` from the Q function with the lowest mean. The rest is as in SAC.
     """
 
     needs = (*SACLoss.needs, "compute_quantiles", "compute_target_quantiles")

@@ -1,4 +1,4 @@
-"""Train batches, of sampled episodes or of recorded data."""
+"""Train batches from sampled episodes or recorded data."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class TrainBatch:
     """The data of one update.
 
     Attributes:
-        columns: module id -> column -> tensor, as a learner takes it.
-        num_env_steps: rows with a loss; of recorded data.
+        columns: module id -> column -> tensor, in the form that a learner expects.
+        num_env_steps: rows with a loss, for recorded data.
         ends_pass: whether it is the last batch of a pass over recorded data.
-        connector_metrics: metric of the run -> what connectors of the learner pipelines have reported for these rows.
+        connector_metrics: metric of the run -> values that connectors of the learner pipelines reported for these rows.
     """
 
     columns: dict[str, dict[str, Any]]
@@ -35,10 +35,10 @@ class BatchReader(Protocol):
     """Source of one learner's train batches; can be sent to the learner's process."""
 
     def batches(self, device: torch.device) -> Generator[TrainBatch, None, None]:
-        """Yield batches on the device, pass after pass without end."""
+        """Yield batches on the device in an endless sequence of passes."""
 
 
-# Makes a reader for each learner whenever learners begin to read; it begins after the batches learned from so far.
+# Makes a reader for each learner when learners begin to read; it skips the batches that were already used.
 MakeReaders = Callable[[], Sequence[BatchReader]]
 
 
@@ -48,7 +48,7 @@ def batch_of(
     pipelines: Mapping[str, LearnerConnectorPipeline],
     modules: Mapping[str, RLModule],
 ) -> dict[str, dict[str, Any]]:
-    """Make the columns of the modules with a row in the rollout, by the learner pipelines."""
+    """Make the columns of the modules that have rows in the rollout, with the learner pipelines."""
     batches: dict[str, dict[str, Any]] = {}
     others = {"episodes_of_modules": rollout.whole or rollout.blocks}
     for module_id in module_ids:

@@ -1,4 +1,4 @@
-"""A module that a learner trains: its loss, minibatches and target networks, and the metrics of an update."""
+"""A module trained by a learner: its loss, minibatches and target networks, and the metrics of an update."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from runner.learners.per_row_metrics import PerRowMetrics
 from runner.modules.rl_module import RLModule
 from runner.streams import restore_stream, stream_state
 
-# Numbers that are sooner read one by one than stacked.
+# Number of tensors up to which reading them one by one is faster than stacking.
 _FEW = 16
 
-# Metric -> 0-d tensor, of one minibatch; None where a loss leaves the metric out.
+# Metric -> 0-d tensor for one minibatch, or None if the loss omits the metric.
 Record = dict[str, Any]
 
 
 class TrainedModule:
-    """A module with its loss, and the metrics of the update that is running.
+    """A module with its loss, and the metrics of the running update.
 
     Args:
         module_id: id of the module.
-        module: on the learner's device; if it shares parameters, a member of the `MultiRLModule`.
-        loss: of the algorithm.
+        module: module on the learner's device; if it shares parameters, a member of the `MultiRLModule`.
+        loss: loss of the algorithm.
         config: epochs, minibatches and targets of this module.
-        stream: shuffles rows.
-        loss_stream: for the random numbers of the loss; None: the loss keeps the stream that it has, and its state.
-        collective: learners that update the same module on other rows; None: there are none.
+        stream: random stream for shuffling rows.
+        loss_stream: random stream of the loss, or None if the loss keeps its stream and its state.
+        collective: learners that update the same module on other rows, or None.
 
     Attributes:
-        minibatches: cuts batches.
-        compute_loss: the loss, behind a check of its first call if it is user-defined.
-        rows: values that the loss reports for each row in the update that is running.
+        minibatches: splits batches.
+        compute_loss: the loss; if it is user-defined, its first call is checked.
+        rows: values that the loss reports per row in the running update.
     """
 
     compute_loss: ComputeLoss
@@ -82,7 +82,7 @@ class TrainedModule:
     # -- an update -----------------------------------------------------------------------------------------------------
 
     def begin(self, num_env_steps: int) -> None:
-        """Begin an update after a number of env steps, which schedules of the loss follow."""
+        """Begin an update after a number of env steps, which the schedules of the loss use."""
         self.loss.before_update(num_env_steps)
         self._records: list[Record] = []
         self.rows = PerRowMetrics(self.config.metrics.rows)
@@ -94,10 +94,10 @@ class TrainedModule:
             yield from self.minibatches.epoch(cut, is_last=epoch == self.config.num_epochs - 1)
 
     def end_step(self, num_rows: int, record: Record) -> None:
-        """Follow up a gradient step: count it, and let the target networks follow when it is time.
+        """Finish a gradient step: count it, and update the target networks if they are due.
 
         Args:
-            num_rows: rows of all learners that the step was made with.
+            num_rows: rows of all learners in the step.
             record: metrics of the step.
         """
         self._records.append(record)
@@ -110,11 +110,11 @@ class TrainedModule:
             self.rows_since_target_update = 0
 
     def end(self, of_optimizers: Mapping[str, float], reported: Mapping[str, float] | None = None) -> dict[str, float]:
-        """Return the metrics of the update, and let the loss adapt to them; none if there was no step.
+        """Return the metrics of the update, and adapt the loss to them; empty if there was no step.
 
         Args:
             of_optimizers: learning rates.
-            reported: metrics of gradients that were computed before; None: the steps have reported them.
+            reported: metrics of gradients that were computed before, or None to use the metrics of the steps.
 
         Raises:
             LossNotFinite: a metric is not finite.
@@ -129,7 +129,7 @@ class TrainedModule:
         return metrics
 
     def take_rows(self) -> dict[str, npt.NDArray[Any]]:
-        """Return the values that the loss reported for each row with a loss, and forget them and the batch."""
+        """Return the values that the loss reported per row, and forget them and the batch."""
         rows, self.rows = self.rows.in_order(), PerRowMetrics(self.config.metrics.rows)
         return rows
 
@@ -154,9 +154,9 @@ class TrainedModule:
         return {name: sum(reported) / len(reported) for name, reported in by_name.items()}
 
     def _values(self, tensors: Sequence[Tensor]) -> list[float]:
-        """Return 0-d tensors as numbers, means over the peers."""
+        """Return 0-d tensors as numbers, averaged over the peers."""
         if len(tensors) <= _FEW and tensors[0].is_cpu and self._collective.num_learners == 1:
-            return [float(tensor.item()) for tensor in tensors]  # in a quarter of the time
+            return [float(tensor.item()) for tensor in tensors]  # takes a quarter of the time
         with torch.no_grad():
             stacked = torch.stack(list(tensors))
         self._collective.mean(stacked)
@@ -166,7 +166,7 @@ class TrainedModule:
     # -- state ---------------------------------------------------------------------------------------------------------
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state that may differ from the peers: loss and random streams."""
+        """Return the state that may differ between peers: loss and random streams."""
         state = {"loss": self.loss.get_state(), "stream": stream_state(self._stream)}
         return state if self._loss_stream is None else {**state, "loss_stream": stream_state(self._loss_stream)}
 
@@ -188,6 +188,7 @@ def _fail_not_finite(records: Sequence[Record], lr_fields: Sequence[str]) -> Non
                 f"the loss is not finite: {bad[0]} is {values[bad[0]]}",
                 where=f"learner update, minibatch {number} of {len(records)}",
                 got=", ".join(f"{name} {value:.4g}" for name, value in values.items()),
-                expected=f"finite numbers; a lower {lower} or a smaller algorithm.grad_clip often helps",
+                expected="finite numbers",
+                fix=f"try a lower {lower} or a smaller algorithm.grad_clip",
             )
             raise LossNotFinite(problem)

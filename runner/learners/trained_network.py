@@ -1,4 +1,4 @@
-"""A network whose parameters one optimiser moves: a module, or the modules of a `MultiRLModule`."""
+"""A network with one optimiser: a module, or the modules of a `MultiRLModule`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 class TrainedNetwork:
-    """The parameters of a network with their optimiser, and the modules that are trained in it.
+    """The parameters of a network with their optimiser, and its trained modules.
 
     Args:
-        network: on the learner's device; parameters that no trained module uses are frozen.
-        modules: the one module, or those of a `MultiRLModule` that are trained.
+        network: network on the learner's device; parameters that no trained module uses are frozen.
+        modules: the module, or the trained modules of a `MultiRLModule`.
         config: learning rate, optimiser and clipping.
-        collective: learners that update the same network on other rows; None: there are none.
+        collective: learners that update the same network on other rows, or None.
         is_compiled: whether updates compute the gradient by compiled code.
 
     Attributes:
-        modules: by module id.
+        modules: trained modules by id.
         updater: holds the optimiser, and the vector of the gradient.
         eager: computes gradients operation by operation.
         gradient: computes the gradients of updates into the vector of `updater`: `eager`, or compiled code.
@@ -65,15 +65,15 @@ class TrainedNetwork:
         return {**self.updater.get_state(), "rows_since_target_update": num_rows, **self.get_unshared_state()}
 
     def get_unshared_state(self) -> dict[str, Any]:
-        """Return the state that may differ from the peers: losses, random streams, and sizes that are compiled."""
+        """Return the state that may differ between peers: losses, random streams, and compiled sizes."""
         modules = {module_id: module.get_state() for module_id, module in self.modules.items()}
         return {"modules": modules, **self.gradient.get_state()}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `get_state`; if other modules were trained, with a new optimiser.
+        """Restore a state of `get_state`; if the set of trained modules differs, the optimiser starts afresh.
 
         Raises:
-            ConfigError: the parameters belong to another network.
+            ConfigError: the parameters belong to a different network.
         """
         of_modules = state["modules"]
         self.updater.set_state(state, has_same_parameters=of_modules.keys() == self.modules.keys())
@@ -87,22 +87,22 @@ def _compiled_gradient(
     modules: Sequence[TrainedModule], eager: EagerGradient, updater: ParameterUpdater, collective: Collective
 ) -> CompiledGradient:
     try:
-        from runner.learners.compiled_gradient import CompiledGradient  # imports torch's compilers, which takes seconds
+        from runner.learners.compiled_gradient import CompiledGradient  # importing torch's compilers takes seconds
     except LibraryChangedError as error:
-        raise ConfigError([Problem(str(error), "learners.compile", expected="learners.compile=false")]) from error
+        raise ConfigError([Problem(str(error), "learners.compile", fix="learners.compile=false")]) from error
     [module] = modules
     return CompiledGradient(module, eager, updater, collective)
 
 
-# Names that a learner's state had for each module before `modules`.
+# Names of values in a learner's state, which earlier versions stored per module instead of in `modules`.
 _OF_MODULES = ("loss", "stream", "loss_stream")
 _ROWS = "rows_since_target_update"
 
 
 def in_present_layout(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of a learner, from a checkpoint of any version of the layout.
+    """Convert the state of a learner from a checkpoint of any version to the present layout.
 
-    Earlier versions stored the values of `modules` next to the parameters: of the one module, or by module id.
+    Earlier versions stored the values of `modules` next to the parameters: for one module directly, otherwise by id.
     """
     learners = {key: _in_present_layout(key, of_network) for key, of_network in state["learners"].items()}
     return {**state, "learners": learners}

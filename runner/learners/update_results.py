@@ -1,4 +1,4 @@
-"""What updates of learners return."""
+"""Results of learner updates."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from runner.pipelines.custom_metrics import ReducedMetrics
 
 @dataclass(frozen=True)
 class UpdateResult:
-    """What an update gives.
+    """Result of an update.
 
     Attributes:
-        metrics: by module id; only modules that were updated.
+        metrics: metrics by module id, for updated modules only.
         connector_s: seconds that learner pipelines took.
-        update_s: seconds in the learner, its pipelines included.
-        rows: module id -> name -> (V, ...), what the loss reported for each of the V rows with a loss, in the order of
-            the rollout's rows.
-        connector_metrics: metric of the run -> what connectors of the learner pipelines have reported for it.
+        update_s: seconds in the learner, including its pipelines.
+        rows: module id -> name -> (V, ...), values that the loss reported for each of the V rows with a loss, in the
+            order of the rollout's rows.
+        connector_metrics: metric of the run -> values that connectors of the learner pipelines reported.
         compile_s: seconds that compiling took.
     """
 
@@ -34,14 +34,14 @@ class UpdateResult:
 
 @dataclass
 class RecordedUpdates:
-    """Updates on recorded data.
+    """Result of updates on recorded data.
 
     Attributes:
-        metrics: of each update, by module id.
-        num_env_steps: env steps of all learners together.
-        ends_pass: whether the last one ended a pass over the data.
-        waiting_s, update_s, compile_s: seconds of waiting for batches, of updates, and of compiling within these.
-        connector_metrics: metric of the run -> what connectors of the learner pipelines have reported for these
+        metrics: metrics of each update, by module id.
+        num_env_steps: total env steps of all learners.
+        ends_pass: whether the last update ended a pass over the data.
+        waiting_s, update_s, compile_s: seconds of waiting for batches, of updates, and of compiling during these.
+        connector_metrics: metric of the run -> values that connectors of the learner pipelines reported for these
             batches.
     """
 

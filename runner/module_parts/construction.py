@@ -1,4 +1,4 @@
-"""Construction of one module with its pipelines, checked against each other and against the loss."""
+"""Build one module with its pipelines, and check them against each other and against the loss."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def build_acting_parts(config: ExperimentConfig, spec: ModuleSpec) -> ActingPart
     """Make the module and the pipelines of an env runner.
 
     Raises:
-        ConfigError: an edit names an unknown anchor; a connector cannot be made, cannot use the spaces, or reads a
-            column that nothing writes; the module cannot encode the observations.
+        ConfigError: an edit names an unknown anchor; a connector cannot be made, does not support the spaces, or reads
+            a column that nothing writes; the module cannot encode the observations.
     """
     spaces = spec.observation_space, spec.action_space
     edits = {name: _edits(config, spec, name) for name in ("env_to_module", "module_to_env")}
@@ -72,7 +72,7 @@ def build_acting_parts(config: ExperimentConfig, spec: ModuleSpec) -> ActingPart
 
 
 def build_module_parts(config: ExperimentConfig, spec: ModuleSpec) -> ModuleParts:
-    """Make the module on the learner's device, with its three pipelines; raises as `build_acting_parts` does."""
+    """Make the module on the learner's device, with its three pipelines; raises the errors of `build_acting_parts`."""
     acting_parts = build_acting_parts(config, spec)
     device = learner_device(config)
     loss = import_target(spec.algorithm.loss, "algorithm.loss", Loss)
@@ -85,7 +85,7 @@ def build_module_parts(config: ExperimentConfig, spec: ModuleSpec) -> ModulePart
             make_connector,
             (*acting_parts.recorded, *(REPLAYED if is_replayed(spec.module_id, config) else ())),
             spec.module.max_seq_len if acting_parts.module.is_stateful else None,
-            # Steps that were not replayed are single steps, and count equally.
+            # Steps that were not replayed are single steps, and all have the same weight.
             {name: dtype for name, dtype in REPLAYED.items() if name in loss.reads},
         )
     misfit = find_misfit(loss, acting_parts.module, spec.algorithm)
@@ -99,7 +99,7 @@ def build_module_parts(config: ExperimentConfig, spec: ModuleSpec) -> ModulePart
         }
         _raise(ModuleCheck(module).learning({loss.__name__: loss.needs, **needs}))
     if isinstance(loss.reads, str):
-        what = f"{loss.__name__}.reads is no tuple of column names"
+        what = f"{loss.__name__}.reads is not a tuple of column names"
         raise ConfigError([Problem(what, place_of(loss), repr(loss.reads), f"({loss.reads!r},)")])
     reads = (*loss.reads, *module.inputs, *(loss.sequences if module.is_stateful else ()))
     check_reads(reads, learner.check_order(()), spec.algorithm.loss, where)
@@ -118,22 +118,23 @@ def _check_same_observations(acting_parts: ActingParts, learner: LearnerConnecto
     acts_on, learns_on = acting_parts.env_to_module.observation_space, learner.observation_space
     if acts_on != learns_on:
         problem = Problem(
-            "the module would learn on other observations than it acts on",
+            "the module would learn from different observations than it acts on",
             where="connectors.env_to_module, connectors.learner",
             got=f"{learns_on} in the learner pipeline",
-            expected=f"{acts_on}, as after env_to_module: put WriteObservationsToEpisodes after the connectors there, "
-            "or the same connectors into connectors.learner",
+            expected=f"{acts_on}, as in the env_to_module pipeline",
+            fix="put WriteObservationsToEpisodes after the connectors of env_to_module, or add the same connectors to "
+            "connectors.learner",
         )
         raise ConfigError([problem])
 
 
 def _edits(config: ExperimentConfig, spec: ModuleSpec, pipeline: str) -> list[Mapping[str, Any]]:
-    """Return the edits of a pipeline: first the algorithm makes its own, then `connectors` do."""
+    """Return the edits of a pipeline: first the edits of the algorithm, then of `connectors`."""
     return [*_algorithm_edits(spec, pipeline), *config.connectors.edits_of(spec.module_id, pipeline)]
 
 
 def _algorithm_edits(spec: ModuleSpec, pipeline: str) -> Iterator[Mapping[str, Any]]:
-    """Yield the algorithm's edits; a connector's argument with the name of an overridden field (gamma, for example)
+    """Yield the algorithm's edits. An argument of a connector that has the name of an overridden field, such as gamma,
     takes this module's value.
     """
     overridden = {name: getattr(spec.algorithm, name) for name in spec.overridden}
@@ -152,9 +153,10 @@ def _algorithm_edits(spec: ModuleSpec, pipeline: str) -> Iterator[Mapping[str, A
 
 @contextmanager
 def _errors_of(spec: ModuleSpec) -> Iterator[None]:
-    """Name the module in errors of its pipelines, where there are several agents.
+    """Name the module in errors of its pipelines if there are several agents.
 
-    The TypeError of a connector that cannot use the spaces, from `recompute_output_..._space`, becomes a problem.
+    A TypeError from `recompute_output_..._space`, which a connector raises if it does not support the spaces, is
+    converted to a problem.
     """
     try:
         yield
@@ -171,7 +173,7 @@ def _errors_of(spec: ModuleSpec) -> Iterator[None]:
 
 
 def check_reads(reads: tuple[str, ...], available: tuple[str, ...], reader: str, where: str) -> None:
-    """Raise `ConfigError` where a module or loss reads a column that is not available after a pipeline."""
+    """Raise `ConfigError` if a module or loss reads a column that is not available after a pipeline."""
     missing = [column for column in dict.fromkeys(reads) if column not in available]
     if missing:
         pipeline = "learner" if "learner" in where else where
@@ -185,11 +187,11 @@ def check_reads(reads: tuple[str, ...], available: tuple[str, ...], reader: str,
 
 
 def make_connector(block: Mapping[str, Any], where: str) -> Connector:
-    """Make a connector from a block `{_target_: dotted path, arguments}`; `connectors` of a pipeline are such blocks.
+    """Make a connector from a block `{_target_: dotted path, arguments}`, one of the `connectors` of a pipeline.
 
     Args:
-        block: of the connector.
-        where: its pipeline, as messages name it.
+        block: block of the connector.
+        where: name of its pipeline in messages.
 
     Raises:
         ConfigError: the connector cannot be made.
@@ -212,7 +214,7 @@ def make_connector(block: Mapping[str, Any], where: str) -> Connector:
 
 @default_settings()
 def _build_module(config: ExperimentConfig, spec: ModuleSpec, env_to_module: EnvToModulePipeline) -> RLModule:
-    """Make the module for the spaces between the pipelines; its weights follow from the run's seed alone."""
+    """Make the module for the spaces between the pipelines; its weights depend on the run's seed only."""
     module_class = import_target(spec.module._target_, "module._target_", RLModule)
     where = "module" if spec.agents is None else f"module {spec.module_id}"
     module_config = replace(spec.module, model_config=with_callables(spec.module.model_config, "module.model_config"))
@@ -234,20 +236,20 @@ def _build_module(config: ExperimentConfig, spec: ModuleSpec, env_to_module: Env
 
 
 def _unmade_module(error: Exception, where: str, path: str, module_class: type[RLModule]) -> Problem:
-    """Describe why a module cannot be made; of the user's own class by the line that says so."""
+    """Describe why a module cannot be made; for user-defined classes, name the line that raised the error."""
     if not is_user_defined(module_class):
         return Problem(str(error), where, path)
     problem = problem_of(error, where)
     if is_bad_call(error):
         expected = "__init__(self, observation_space, action_space, config)"
         return Problem(str(error), f"{where}, {place_of(module_class, '__init__')}", expected=expected)
-    is_early = "before Module.__init__() call" in str(error)  # torch's text
+    is_early = "before Module.__init__() call" in str(error)  # from torch's message
     what = f"{module_class.__name__} cannot be made: {problem.what}"
-    return replace(problem, what=what, expected=SUPER_FIRST if is_early else problem.expected)
+    return replace(problem, what=what, fix=SUPER_FIRST if is_early else problem.fix)
 
 
 def _is_checked(config: ExperimentConfig, module: RLModule) -> bool:
-    """Return whether a module's passes are checked: the user's, where no other module takes part in them."""
+    """Return whether a module's passes are checked: only user-defined modules that do not depend on other modules."""
     return is_user_defined(type(module)) and not config.multi_agent.multi_rl_module
 
 
@@ -258,9 +260,9 @@ def _raise(problems: Iterator[Problem]) -> None:
 
 
 def learner_device(config: ExperimentConfig) -> torch.device:
-    """Return the device of modules in this process, as `learners.device` says; `auto` is a GPU if there is one.
+    """Return the device of modules in this process, given by `learners.device`; `auto` is a GPU if there is one.
 
-    Where learners are remote, modules in this process only serve the pipelines, on the CPU.
+    If learners are remote, modules in this process are used only to build the pipelines, and stay on the CPU.
     """
     name = config.learners.device if config.learners.num_learners == 0 else "cpu"
     if name == "auto":
@@ -270,14 +272,14 @@ def learner_device(config: ExperimentConfig) -> torch.device:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         text = str(error).splitlines()[0]
-        reason = "" if text.startswith("Expected one of") else f": {text}"  # torch lists each kind that it knows of
+        reason = "" if text.startswith("Expected one of") else f": {text}"  # torch lists all known device types
         problem = Problem(
-            f"there is no device {name} here{reason}", "learners.device", name, "auto, cpu, cuda, cuda:1 and so on"
+            f"this machine does not have a device {name}{reason}", "learners.device", name, "auto, cpu, cuda, cuda:1, …"
         )
         raise ConfigError([problem]) from error
     return device
 
 
 def on_device(config: ExperimentConfig, device: str) -> ExperimentConfig:
-    """Return the configuration of a process whose modules are on this device."""
+    """Return a configuration whose modules are on this device."""
     return replace(config, learners=replace(config.learners, num_learners=0, device=device))

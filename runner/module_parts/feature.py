@@ -1,4 +1,4 @@
-"""What a feature that follows episodes adds to a run."""
+"""Base class of features that follow episodes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from runner.parts import Part
 
 
 class Feature:
-    """Base class of features: override what the feature adds. It is made for runs that use it.
+    """Base class of features: override the methods you need. Instances are made only for runs that use the feature.
 
     Args:
         config: configuration of the run.
 
     Attributes:
-        title: of the feature in messages.
+        title: name of the feature in messages.
     """
 
     title: str = ""
@@ -29,20 +29,20 @@ class Feature:
         self.config = config
 
     def check(self, specs: Mapping[str, ModuleSpec]) -> None:
-        """Check what can only be known once environments and modules are known; raises `ConfigError`."""
+        """Check conditions that depend on the environments and modules; raises `ConfigError`."""
 
     def make_part(self, module_parts: Mapping[str, ModuleParts]) -> Part:
-        """Make the part that the driver of the run holds."""
+        """Make the part that the driver holds."""
         raise NotImplementedError
 
     def env_maker(self, has_several_agents: bool) -> Callable[[], Any] | None:
-        """Return what makes an environment instead of the one of the `env` block; None to keep that."""
+        """Return a factory that replaces the environment of the `env` block, or None to keep that environment."""
         return None
 
     def make_envs(
         self, specs: Mapping[str, ModuleSpec], make_env: Callable[[], Any], num_envs: int, explore: bool
     ) -> MultiAgentEnvironments | None:
-        """Make the sub-environments of an env runner with several agents; None for the usual ones."""
+        """Make the sub-environments of a multi-agent env runner, or return None for the usual ones."""
         return None
 
     def make_listener(self, env: Any) -> EpisodeListener:
@@ -50,5 +50,5 @@ class Feature:
         raise NotImplementedError
 
     def client_tasks(self) -> dict[str, Any]:
-        """Return name -> content of the tasks that external simulators draw."""
+        """Return name -> content of the tasks that external simulators may draw."""
         return {}

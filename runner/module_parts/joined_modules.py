@@ -1,4 +1,4 @@
-"""Modules that know each other: the same agents, and one MultiRLModule where the configuration names it."""
+"""Build modules that depend on each other: they share agents, or belong to a MultiRLModule."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ P = TypeVar("P", bound="ActingParts")
 
 
 def build_parts(config: ExperimentConfig, specs: Mapping[str, ModuleSpec] | None = None) -> dict[str, ModuleParts]:
-    """Make the network and the pipelines of each module, by id; `specs` are made first where they are None."""
+    """Make the network and the pipelines of each module, by id; make `specs` first if they are not given."""
     specs = make_module_specs(config) if specs is None else specs
     return join_modules(config, {module_id: build_module_parts(config, spec) for module_id, spec in specs.items()})
 
@@ -38,14 +38,14 @@ def build_joined_acting_parts(config: ExperimentConfig, specs: Mapping[str, Modu
 
 
 def check_acts_alone(config: ExperimentConfig, use: str) -> None:
-    """Refuse modules of a `MultiRLModule` that computes actions itself.
+    """Reject modules of a `MultiRLModule` that computes actions itself.
 
     Args:
-        config: of the run.
-        use: what a module that acts alone can be, for example "be exported".
+        config: configuration of the run.
+        use: for messages, a use that requires a module that acts alone, for example "be exported".
 
     Raises:
-        ConfigError: it does.
+        ConfigError: the configuration names such a `MultiRLModule`.
     """
     block = config.multi_agent.multi_rl_module
     if block is None:
@@ -55,20 +55,21 @@ def check_acts_alone(config: ExperimentConfig, use: str) -> None:
     for name in ("forward_inference", "forward_exploration"):
         if getattr(joined, name) is not getattr(MultiRLModule, name):
             what = f"a module of {joined.__name__} cannot {use}: {joined.__name__}.{name} computes its actions"
-            expected = "modules that act by themselves: a class that inherits forward_inference and forward_exploration"
+            expected = f"a class without its own {name}, whose modules act independently"
             raise ConfigError([Problem(what, where, path, expected)])
 
 
 @default_settings()
 def join_modules(config: ExperimentConfig, parts: Mapping[str, P]) -> dict[str, P]:
-    """Return the parts, whose connectors know all agents, with the modules joined by the MultiRLModule that the
-    configuration names, if it does.
+    """Pass the agents to connectors, and join the modules to the `MultiRLModule` of the configuration, if it names one.
+    Return the parts with the joined modules.
 
-    Its weights follow from the run's seed, as the modules' do. Parameters that only untrained modules use are frozen.
+    The weights depend on the run's seed only, as for single modules. Parameters that only untrained modules use
+    are frozen.
 
     Raises:
-        ConfigError: it cannot be made, or does not fit to the algorithm or the learner pipelines; a connector needs
-            other agents, and there is one.
+        ConfigError: the `MultiRLModule` cannot be made, or does not match the algorithm or the learner pipelines; or a
+            connector needs other agents, but there is only one.
     """
     spaces = _give_agents(parts)
     block = config.multi_agent.multi_rl_module
@@ -99,7 +100,7 @@ def _run_agents(config: ExperimentConfig, parts: Mapping[str, ActingParts], spac
 
 
 def _give_agents(parts: Mapping[str, ActingParts]) -> dict[str, Space]:
-    """Let connectors know the agents; returns agent id -> space of the observations in its episodes."""
+    """Pass the agents to connectors; return agent id -> space of the observations in its episodes."""
     spaces = {
         agent: of_module.env_to_module.held_observation_space
         for of_module in parts.values()
@@ -117,8 +118,8 @@ def _give_agents(parts: Mapping[str, ActingParts]) -> dict[str, Space]:
                 if Requirements.of(connector).needs_other_agents
             ]
             if lonely:
-                what, expected = f"{lonely[0]} reads the episodes of other agents, and there is one", "a MultiAgentEnv"
-                raise ConfigError([Problem(what, f"connectors.{pipeline.name}", expected=expected)])
+                what = f"{lonely[0]} reads the episodes of other agents, but the environment has only one"
+                raise ConfigError([Problem(what, f"connectors.{pipeline.name}", fix="use a MultiAgentEnv")])
     return spaces
 
 
@@ -126,8 +127,8 @@ def _check_joined(config: ExperimentConfig, together: MultiRLModule, parts: Mapp
     name, optimizers = type(together).__name__, list(config.algorithm.optimizers)
     groups = list(together.parameter_groups())
     if len(optimizers) > 1 and sorted(groups) != sorted(optimizers):
-        what = f"the optimisers of the algorithm step other parameter groups than {name} has"
-        expected = f"{name}.parameter_groups with {', '.join(optimizers)}"
+        what = f"the parameter groups of {name} do not match the optimisers of the algorithm"
+        expected = ", ".join(optimizers)
         raise ConfigError([Problem(what, "multi_agent.multi_rl_module", ", ".join(groups), expected)])
     for module_id, module_parts in parts.items():
         if isinstance(module_parts, ModuleParts):

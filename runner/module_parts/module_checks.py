@@ -1,4 +1,4 @@
-"""Checks of a module of the user's: what its passes return for a few rows, before anything of a run is made."""
+"""Checks of a user-defined module: its outputs for a few rows, computed before anything else is built."""
 
 from __future__ import annotations
 
@@ -22,32 +22,34 @@ _ACTING = ("forward_exploration", "forward_inference")
 _NOBODY: Mapping[str, Sequence[str]] = MappingProxyType({})
 _DIST, _VALUES, _STATE = "action_dist_inputs", "vf_preds", "state_out"
 
-SUPER_FIRST = "super().__init__(observation_space, action_space, config) as its first line"
+SUPER_FIRST = "call super().__init__(observation_space, action_space, config) in the first line of __init__"
 
 
 def find_wrong_class(module: RLModule) -> Problem | None:
-    """Find what is wrong with a module of the user's before it is asked anything."""
+    """Find a mistake in the class of a user-defined module before calling its methods."""
     part = type(module)
     name, where = part.__name__, place_of(part, "__init__")
     if "_parameters" not in vars(module) or not hasattr(module, "action_dist"):
-        return Problem(f"the __init__ of {name} does not call RLModule's", where, expected=SUPER_FIRST)
+        return Problem(f"{name}.__init__ does not call RLModule.__init__", where, fix=SUPER_FIRST)
     if next(module.parameters(), None) is None:
-        expected = "layers or nn.Parameters as attributes of the module; a list of them in nn.ModuleList"
-        return Problem(f"{name} has no parameters, so that nothing can be learned", where, expected=expected)
+        fix = "assign layers or nn.Parameters to attributes of the module, and lists of them as nn.ModuleList"
+        return Problem(f"{name} does not have any parameters to learn", where, fix=fix)
     for attribute, column in (("inputs", "state_in"), ("outputs", _STATE)):
         declared = getattr(module, attribute)
         if (column in declared) != module.is_stateful:
-            what = f"{name}.{attribute} {'lacks' if module.is_stateful else 'has'} {column}"
-            got = f"{attribute} {', '.join(declared)}; is_stateful {str(module.is_stateful).lower()}"
-            return Problem(what, place_of(part), got, "is_stateful = True with state_in and state_out, or none of them")
+            what = f"{name}.{attribute} {'lacks' if module.is_stateful else 'contains'} {column}"
+            got = f"{attribute} {', '.join(declared)}; is_stateful = {module.is_stateful}"
+            return Problem(
+                what, place_of(part), got, "is_stateful = True together with state_in and state_out, or none of them"
+            )
     return None
 
 
 class ModuleCheck:
-    """What a module returns for random rows of its observation space, against what runners and losses take.
+    """Compares the outputs of a module for random observations with the requirements of runners and losses.
 
-    A copy of the module is asked, and no random number of the run is drawn. A pass that raises for such rows is passed
-    over: real rows may be more particular than their space says.
+    The check runs a copy of the module, and draws no random numbers from the run's streams. A pass that raises an error
+    is skipped, since random observations may not be realistic enough for it.
     """
 
     def __init__(self, module: RLModule) -> None:
@@ -55,7 +57,7 @@ class ModuleCheck:
         self._module = copy.deepcopy(module).eval()
 
     def acting(self) -> Iterator[Problem]:
-        """Yield what runners could not use of the passes for acting."""
+        """Yield problems in the outputs of the passes for acting."""
         problem = self._wrong_initial_state() if self._module.is_stateful else None
         if problem is not None:
             yield problem
@@ -67,7 +69,7 @@ class ModuleCheck:
         """Yield outputs of `forward_train` that the loss or a connector of the learner pipeline cannot use.
 
         Args:
-            needs: name of a loss or a connector -> outputs, methods and attributes of the module that it uses.
+            needs: name of a loss or connector -> outputs, methods and attributes of the module that it uses.
         """
         module = self._module
         askers: dict[str, list[str]] = {_DIST: []} if _DIST in module.train_outputs else {}
@@ -80,7 +82,7 @@ class ModuleCheck:
         yield from self._wrong("forward_train", list(askers), _STEPS, askers)
 
     def _batch(self, num_steps: int) -> dict[str, Any]:
-        """Return rows of random observations; of a module with memory in sequences of so many steps."""
+        """Return rows of random observations; for a stateful module, sequences of `num_steps` rows."""
         module = self._module
         leading = self._leading(num_steps)
         space = copy.deepcopy(module.observation_space)
@@ -96,26 +98,26 @@ class ModuleCheck:
         return batch
 
     def _returned(self, name: str, batch: dict[str, Any]) -> list[Any]:
-        """Return what a pass returns for a batch, alone in a list; an empty one where it raises."""
+        """Return a list with the output of a pass for a batch; empty if the pass raises an error."""
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             try:
                 return [getattr(self._module, name)(batch)]
-            except Exception:  # told where real rows raise it
+            except Exception:  # reported if real observations cause it
                 return []
 
     def _wrong(
         self, name: str, columns: Sequence[str], num_steps: int, askers: Mapping[str, Sequence[str]] = _NOBODY
     ) -> Iterator[Problem]:
-        """Yield what is wrong with the outputs of a pass, which must have these columns.
+        """Yield problems in the outputs of a pass.
 
         Args:
-            name: of the pass.
-            columns: that its outputs must have.
-            num_steps: of the sequences that a module with memory is given.
+            name: name of the pass.
+            columns: columns that its outputs must have.
+            num_steps: length of the sequences for a stateful module.
             askers: column -> names of the loss and the connectors that need it.
         """
         batch = self._batch(num_steps)
-        what, where = f"{self._class.__name__}.{name} returns", self._place(name)
+        what, where = f"{self._class.__name__}.{name}", self._place(name)
         for outputs in self._returned(name, dict(batch)):
             if not isinstance(outputs, Mapping):
                 got = (
@@ -123,14 +125,14 @@ class ModuleCheck:
                     if outputs is None
                     else f"{type(outputs).__name__}: {outline(outputs)}".removesuffix(": None")
                 )
-                yield Problem(f"{what} no dict", where, got, f"a dict with {', '.join(columns)}")
+                yield Problem(f"{what} does not return a dict", where, got, f"a dict with {', '.join(columns)}")
                 return
             for column in columns:
                 if column not in outputs:
                     got = ", ".join(map(str, outputs)) or "an empty dict"
                     near = nearest_match(column, [str(other) for other in outputs if other not in columns])
                     yield Problem(
-                        f"{what} no {column}{_needed_by(askers.get(column, ()))}",
+                        f"{what} does not return {column}{_needed_by(askers.get(column, ()))}",
                         where,
                         got,
                         f"a dict with {', '.join(columns)}",
@@ -141,47 +143,44 @@ class ModuleCheck:
                 yield from self._wrong_state(what, where, outputs[_STATE], batch["state_in"])
 
     def _misfits(self, name: str, outputs: Mapping[str, Any], num_steps: int) -> Iterator[Problem]:
-        """Yield outputs with another shape or dtype than they must have."""
-        what, where, leading = f"{self._class.__name__}.{name} returns", self._place(name), self._leading(num_steps)
+        """Yield outputs with a wrong shape or dtype."""
+        what, where, leading = f"{self._class.__name__}.{name}", self._place(name), self._leading(num_steps)
         dist, shapes = self._module.action_dist, {}
-        if hasattr(dist, "num_inputs"):  # other objects are no distribution of ours, and what needs one says so
-            meaning = f"a row for each of obs, of {dist.num_inputs} numbers as {type(dist).__name__} takes them"
+        if hasattr(dist, "num_inputs"):  # other objects are not our distributions, and are reported by their users
+            meaning = f"for each row of obs, the {dist.num_inputs} inputs of {type(dist).__name__}"
             shapes[_DIST] = ((*leading, dist.num_inputs), meaning)
         if name == "forward_train":
-            shapes[_VALUES] = (leading, "a number for each row of obs")
+            shapes[_VALUES] = (leading, "one number per row of obs")
         for column, (shape, meaning) in shapes.items():
             if column in outputs:
-                yield from self._misfit(f"{what} {column}", where, outputs[column], shape, meaning)
+                yield from self._misfit(f"{column} returned by {what}", where, outputs[column], shape, meaning)
 
     def _leading(self, num_steps: int) -> tuple[int, ...]:
         return (_ROWS, num_steps) if self._module.is_stateful else (_ROWS,)
 
     def _misfit(self, what: str, where: str, output: Any, shape: tuple[int, ...], meaning: str) -> Iterator[Problem]:
-        expected = f"{shape} float32: {meaning}"
+        expected, got = f"{shape} float32: {meaning}", outline(output)
         if not isinstance(output, Tensor):
-            yield Problem(f"{what} that is not a tensor", where, outline(output) or type(output).__name__, expected)
+            yield Problem(f"{what} is not a tensor", where, got or type(output).__name__, expected)
             return
         fits = tuple(output.shape) in {shape, (shape[0], *shape[2:]) if shape[1:2] == (1,) else shape}
         if not fits:
-            hint = "; .squeeze(-1) takes the last axis away" if tuple(output.shape) == (*shape, 1) else ""
-            yield Problem(f"{what} of another shape", where, outline(output), f"{expected}{hint}")
+            fix = "remove the last axis with .squeeze(-1)" if tuple(output.shape) == (*shape, 1) else None
+            yield Problem(f"{what} has the wrong shape", where, got, expected, fix=fix)
         elif output.dtype != torch.float32:
-            yield Problem(f"{what} of another dtype", where, outline(output), f"{expected}; .float() makes it")
+            yield Problem(f"{what} has the wrong dtype", where, got, expected, fix="convert it with .float()")
 
     def _wrong_initial_state(self) -> Problem | None:
         state: Any = self._module.get_initial_state()
-        what, expected = (
-            f"{self._class.__name__}.get_initial_state returns",
-            'a dict of tensors, {"h": torch.zeros(64)}',
-        )
-        where = self._place("get_initial_state")
+        what, where = f"{self._class.__name__}.get_initial_state", self._place("get_initial_state")
+        expected = 'a dict of tensors, {"h": torch.zeros(64)}'
         if not isinstance(state, dict) or not state:
             got = "an empty dict" if isinstance(state, dict) else outline(state) or type(state).__name__
-            return Problem(f"{what} no dict of tensors, and is_stateful is true", where, got, expected)
+            return Problem(f"{what} does not return a dict of tensors, but is_stateful is true", where, got, expected)
         wrong = [leaf for leaf in nested.leaves(state) if not isinstance(leaf, Tensor) or leaf.dtype != torch.float32]
         if wrong:
             got = f"{type(wrong[0]).__name__} {outline(wrong[0]) or ''}".rstrip()
-            return Problem(f"{what} memory that is no float32 tensor", where, got, expected)
+            return Problem(f"{what} returns a state that is not a float32 tensor", where, got, expected)
         return None
 
     def _wrong_state(self, what: str, where: str, state: Any, state_in: Any) -> Iterator[Problem]:
@@ -189,8 +188,8 @@ class ModuleCheck:
             nested.map_leaves(_check_same, state_in, state)
         except (TypeError, ValueError):
             got = outline(state) or type(state).__name__
-            expected = f"{outline(state_in)}, as state_in: memory of the same names and shapes"
-            yield Problem(f"{what} {_STATE} of another form than state_in", where, got, expected)
+            expected = f"{outline(state_in)}, the names and shapes of state_in"
+            yield Problem(f"{_STATE} returned by {what} does not match state_in", where, got, expected)
 
     def _place(self, name: str) -> str:
         return place_of(self._class, name, *(("forward_train",) if name in _ACTING else ()))
@@ -202,4 +201,4 @@ def _needed_by(askers: Sequence[str]) -> str:
 
 def _check_same(given: Tensor, returned: Any) -> None:
     if not isinstance(returned, Tensor) or given.shape != returned.shape or given.dtype != returned.dtype:
-        raise ValueError("another shape or dtype")
+        raise ValueError("different shape or dtype")

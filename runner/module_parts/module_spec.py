@@ -31,11 +31,11 @@ class ModuleSpec:
     """The specification of one module.
 
     Attributes:
-        agents: ids of the agents that it acts for; None in runs with a single agent.
+        agents: ids of the agents that it acts for, or None in single-agent runs.
         observation_space, action_space: spaces of one agent in the environment.
         module, algorithm: blocks of the configuration with the overrides of this module.
         overridden: names of the overridden fields of `algorithm`.
-        state_space: of the environment's state, which infos hold for critics; None: it has none.
+        state_space: space of the environment's state, which infos contain for critics, or None.
     """
 
     module_id: str
@@ -58,10 +58,11 @@ def has_several_agents(specs: Mapping[str, ModuleSpec]) -> bool:
 
 
 def make_module_specs(config: ExperimentConfig) -> dict[str, ModuleSpec]:
-    """Return the specification of each module by id; makes one environment to ask it for spaces and agents.
+    """Return the specification of each module by id; makes one environment to read its spaces and agents.
 
     Raises:
-        ConfigError: an agent without a mapping, a module that no agent is mapped to, spaces that do not fit.
+        ConfigError: an agent does not have a module, or a module does not have agents, or the spaces of a module's
+            agents differ.
     """
     if config.env.agents is not None:
         return _specs_of_declared_agents(config, config.env.agents)
@@ -72,7 +73,7 @@ def make_module_specs(config: ExperimentConfig) -> dict[str, ModuleSpec]:
     try:
         if isinstance(env, MultiAgentEnv):
             return _specs_of_agents(config, env)
-        envs = sub_environments(env, lambda: env, 1, config.seed)  # refuses what cannot be stepped
+        envs = sub_environments(env, lambda: env, 1, config.seed)  # rejects environments that cannot be stepped
         return _single_spec(config, envs.single_observation_space, envs.single_action_space)
     finally:
         close_environments([env])
@@ -125,7 +126,7 @@ def _check_no_agents_named(config: ExperimentConfig) -> None:
     if config.multi_agent != MultiAgentConfig():
         problem = Problem(
             f"multi_agent is set, but {config.env.name} has a single agent",
-            expected="env._target_: a MultiAgentEnv class",
+            fix="set env._target_ to a MultiAgentEnv class",
         )
         raise ConfigError([problem])
 
@@ -141,7 +142,7 @@ def _algorithm_overrides(config: ExperimentConfig, module_id: str) -> dict[str, 
 
 
 def _added_to_algorithm(config: ExperimentConfig, module_id: str) -> dict[str, Any]:
-    """Return a module's overrides; pipelines and optimiser add to what all modules have."""
+    """Return a module's overrides; its edits of pipelines and its optimiser fields extend the common ones."""
     fields, algorithm = dict(_algorithm_overrides(config, module_id)), config.algorithm_of(module_id)
     for name in OF_ALGORITHM.values():
         if name in fields:

@@ -1,4 +1,4 @@
-"""The parts of a module: its network, and the pipelines around it."""
+"""The parts of a module: its network and the pipelines around it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ActingParts:
 
     Attributes:
         recorded: names of the extra model outputs in episodes.
-        together: the MultiRLModule that `multi_agent.multi_rl_module` names, with this module; None: none is named.
+        together: MultiRLModule that contains this module, from `multi_agent.multi_rl_module`, or None.
     """
 
     spec: ModuleSpec
@@ -42,7 +42,7 @@ class ModuleParts(ActingParts):
 
 
 def networks_of(parts: Mapping[str, ActingParts]) -> dict[str, RLModule | MultiRLModule]:
-    """Return the networks whose parameters travel as one vector each: the modules by id, or all of them together."""
+    """Return the networks whose parameters are sent as one vector each: the modules by id, or all modules joined."""
     together = next(iter(parts.values())).together
     if together is not None:
         return {ALL_MODULES: together}
@@ -50,15 +50,15 @@ def networks_of(parts: Mapping[str, ActingParts]) -> dict[str, RLModule | MultiR
 
 
 def weights_of(parts: Mapping[str, ActingParts]) -> dict[str, npt.NDArray[np.float32]]:
-    """Return the parameters of a run's modules, as env runners take them."""
+    """Return the parameters of a run's modules in the form that env runners expect."""
     return {key: FlatParameters(network).to_numpy() for key, network in networks_of(parts).items()}
 
 
 def weights_by_module(
     parts: Mapping[str, ActingParts], weights: Mapping[str, npt.NDArray[np.float32]]
 ) -> Mapping[str, npt.NDArray[np.float32]]:
-    """Return the parameters of each module by itself, out of the ones of a run; modules in `parts` that are evaluated
-    together take them over.
+    """Split the parameters of a run by module. If `parts` are evaluated together, their MultiRLModule
+    is loaded with the parameters.
     """
     together = next(iter(parts.values())).together
     if together is None:
@@ -68,7 +68,7 @@ def weights_by_module(
 
 
 def encoding_doubts(parts: Mapping[str, ActingParts]) -> list[str]:
-    """Return warnings about observations whose layout or scale as images is not clear, each once."""
+    """Return distinct warnings about observations whose layout or image scale is ambiguous."""
     doubts = {
         doubt if module_parts.spec.agents is None else f"{module_id}: {doubt}": None
         for module_id, module_parts in parts.items()
@@ -80,8 +80,8 @@ def encoding_doubts(parts: Mapping[str, ActingParts]) -> list[str]:
 
 
 def reported_metrics(config: ExperimentConfig, parts: Mapping[str, ModuleParts]) -> dict[str, str]:
-    """Return metric -> meaning of what the connectors of a run report; a pipeline of a module that is not updated is
-    not called.
+    """Return metric -> meaning for all metrics that connectors report, except in learner pipelines of modules that are
+    not updated.
     """
     trained = config.multi_agent.trained_modules(list(parts))
     names: dict[str, str] = {}
@@ -93,7 +93,7 @@ def reported_metrics(config: ExperimentConfig, parts: Mapping[str, ModuleParts])
 
 
 def lookback_of(config: ExperimentConfig, parts: Mapping[str, ActingParts]) -> int:
-    """Return how many past steps episodes keep: the configured number, or the larger need of a connector."""
+    """Return how many past steps episodes keep: the configured number, or more if a connector needs more."""
     needed = [
         pipeline.requires.num_lookback
         for module_parts in parts.values()

@@ -1,4 +1,4 @@
-"""Connector pipelines: episodes to batches, module outputs to actions. Every connector handles all rows in one call."""
+"""Connector pipelines: from episodes to batches, and from module outputs to actions. Each call handles all rows."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ _EXPORTS: dict[str, str] = {
     "UnBatchToIndividualItems": "module_to_env_connectors",
     "VTrace": "vtrace",
     "WriteObservationsToEpisodes": "observation_connectors",
-    # Earlier names, which keep working.
+    # Old names, still supported.
     "ConnectorPiece": "earlier_names",
     "EnvToModulePiece": "earlier_names",
     "LearnedConnector": "earlier_names",

@@ -41,8 +41,8 @@ def suffix_sums(terms: A, factors: A, longest: int) -> A:
 
     Args:
         terms: (B,) float, an array or a tensor.
-        factors: (B,) float, of the same kind; a 0 ends a sequence.
-        longest: most consecutive rows without a 0 in `factors`.
+        factors: (B,) float, of the same type; a 0 ends a sequence.
+        longest: maximum number of consecutive rows without a 0 in `factors`.
     """
     sums, reach = terms * 1, factors * 1  # copies
     shift = 1
@@ -64,13 +64,13 @@ def compute_gae(
 ) -> Tensor:
     """Compute A[t] = delta[t] + gamma lambda A[t + 1], delta[t] = r[t] + gamma V(s[t + 1]) - V(s[t]) (eq. 16).
 
-    Rows are chunks one after the other, each followed by one bootstrap row (`is_step` false) that holds the value of
-    its last observation. A terminated chunk ends with V = 0 and A = 0 there, a truncated or cut one with this value.
+    Rows are consecutive chunks, each followed by one bootstrap row (`is_step` false) with the value of its last
+    observation. A terminated chunk ends with V = 0 and A = 0 there, a truncated or cut one with this value.
 
     Args:
         rewards, values: (B,) float32. terminateds, is_step: (B,) bool.
-        gamma, lambda_: discount and lambda.
-        longest: env steps of the longest chunk.
+        gamma, lambda_: discount factor and lambda.
+        longest: number of env steps in the longest chunk.
 
     Returns:
         (B,) float32, 0 at bootstrap rows.
@@ -79,7 +79,7 @@ def compute_gae(
     if not values.is_cpu:
         on_device: Tensor = gae_of_rows(torch, *columns, gamma, lambda_, longest)
         return on_device
-    # The same numbers; for a few rows numpy takes a third of torch's time.
+    # Both give the same numbers; for a few rows numpy takes a third of torch's time.
     r, v, ends, steps = (column.numpy() for column in columns)
     return torch.from_numpy(gae_of_rows(np, r, v, ends, steps, gamma, lambda_, longest))
 
@@ -94,7 +94,7 @@ def gae_of_rows(
     lambda_: float,
     longest: int,
 ) -> Any:
-    """Compute the same with the functions of numpy or of torch; the last row is a bootstrap row."""
+    """Compute `compute_gae` with the functions of numpy or torch; the last row is a bootstrap row."""
     not_terminated = namespace.asarray(is_step & ~terminateds, dtype=values.dtype)
     next_values = namespace.concatenate((values[1:], values[-1:]))
     delta = (rewards + gamma * not_terminated * next_values - values) * is_step
@@ -104,14 +104,14 @@ def gae_of_rows(
 class GeneralAdvantageEstimation(LearnerConnector):
     """Adds `vf_preds`, `value_targets` (A + V) and `advantages` (A), float32 each.
 
-    They have a row for each of the batch's (B,), or the shape (S, L) of its sequences; standardisation and estimates
-    never see a padded row.
+    Columns have the shape (B,) of the batch's rows, or (S, L) of its sequences. Padding is ignored by the
+    standardisation and the estimates.
 
     Args:
         gamma: discount factor.
-        lambda_: GAE's lambda; 1 gives Monte-Carlo returns with bootstrap, 0 TD(0).
-        standardize: scale the advantages to mean 0 and standard deviation 1 over the env steps.
-        max_rows_per_pass: rows in one pass of the value function, which bounds its memory.
+        lambda_: GAE's lambda; 1 gives Monte-Carlo returns with bootstrap, 0 gives TD(0).
+        standardize: standardise the advantages to mean 0 and standard deviation 1 over the env steps.
+        max_rows_per_pass: maximum rows in one pass of the value function, which limits its memory.
     """
 
     requires = Requirements(
@@ -122,8 +122,8 @@ class GeneralAdvantageEstimation(LearnerConnector):
         needs_trajectories=True,
     )
     reports = {  # noqa: RUF012
-        "advantages_mean": ("mean", "mean of the advantages of env steps before they are standardised"),
-        "advantages_std": ("mean", "standard deviation of these advantages"),
+        "advantages_mean": ("mean", "mean of the advantages of env steps before standardisation"),
+        "advantages_std": ("mean", "standard deviation of the advantages before standardisation"),
     }
 
     def __init__(self, gamma: float, lambda_: float, standardize: bool = True, max_rows_per_pass: int = 65536) -> None:
@@ -167,13 +167,13 @@ class GeneralAdvantageEstimation(LearnerConnector):
 class MonteCarloReturns(LearnerConnector):
     """Adds `returns` float32: G[t] = r[t] + gamma G[t + 1] to the end of the chunk, 0 at bootstrap rows.
 
-    Without a baseline G is 0 after the last step. With one it is the value of the last observation, but 0 in a terminal
-    state. Rows are as those of `GeneralAdvantageEstimation`.
+    Without a baseline, G is 0 after the last step. With a baseline it is the value of the last observation, or 0 in a
+    terminal state. Rows are the same as for `GeneralAdvantageEstimation`.
 
     Args:
         gamma: discount factor.
-        use_baseline: the module's value function is one.
-        max_rows_per_pass: rows in one pass of the value function, which bounds its memory.
+        use_baseline: whether the module's value function is used as a baseline.
+        max_rows_per_pass: maximum rows in one pass of the value function, which limits its memory.
     """
 
     requires = Requirements(writes=(RETURNS,), needs_trajectories=True, needs_all_rows=True)
@@ -201,7 +201,7 @@ class MonteCarloReturns(LearnerConnector):
 
     def _returns(self, columns: Batch, values: Tensor, longest: int) -> Batch:
         is_step = columns[LOSS_MASK]
-        last_values = values.masked_fill(is_step, 0.0)  # so that GAE's sums telescope to returns
+        last_values = values.masked_fill(is_step, 0.0)  # so that the sums of GAE reduce to returns
         return {
             RETURNS: compute_gae(
                 columns[REWARDS], last_values, columns[TERMINATEDS], is_step, self._gamma, 1.0, longest
@@ -211,7 +211,7 @@ class MonteCarloReturns(LearnerConnector):
 
 @torch.no_grad()
 def values_of(module: Any, columns: Batch, max_rows_per_pass: int) -> Tensor:
-    """Return (B,) values of all rows, or (S, L) of all sequences."""
+    """Return the values (B,) of all rows, or (S, L) of all sequences."""
     inputs = {name: columns[name] for name in module.inputs}
     values: list[Tensor] = [
         module.compute_values(rows) for rows in in_passes(inputs, columns[LOSS_MASK], max_rows_per_pass)
@@ -220,7 +220,7 @@ def values_of(module: Any, columns: Batch, max_rows_per_pass: int) -> Tensor:
 
 
 def in_passes(columns: Batch, mask: Tensor, max_rows_per_pass: int) -> list[Batch]:
-    """Return the columns in parts of at most so many rows; sequences (S, L), of which `mask` is, stay whole."""
+    """Split the columns into blocks of at most `max_rows_per_pass` rows; sequences (S, L) of `mask` are not split."""
     num_rows, rows_per_pass = len(mask), max(1, max_rows_per_pass * len(mask) // mask.numel())
     if num_rows <= rows_per_pass:
         return [columns]
@@ -235,10 +235,10 @@ def on_rows(
     longest: int,
     names: Sequence[str] = (REWARDS, TERMINATEDS, LOSS_MASK),
 ) -> Batch:
-    """Return the columns that `compute(columns, values, longest)` makes of rows (B,).
+    """Return the columns that `compute(columns, values, longest)` makes from rows (B,).
 
-    Of sequences (S, L) it gets the rows of these columns without the padding between them; what it makes is then
-    (S, L), too, with 0 in the padding.
+    For sequences (S, L), `compute` gets the rows of these columns without padding. Its outputs are converted to (S, L)
+    with 0 in the padding.
     """
     if values.ndim == 1:
         return compute(columns, values, longest)
@@ -249,7 +249,7 @@ def on_rows(
 
 
 def standardised(values: Tensor, is_valid: Tensor) -> Tensor:
-    """Return values (B,) with mean 0 and standard deviation 1 over the valid rows (the deviation: at least 1e-4)."""
+    """Return values (B,) with mean 0 and standard deviation 1 over the valid rows (the deviation is at least 1e-4)."""
     mean, std, _ = moments_of(values, is_valid)
     return _standardised(values, mean, std)
 

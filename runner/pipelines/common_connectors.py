@@ -1,4 +1,4 @@
-"""Connectors that env-to-module and learner pipelines share."""
+"""Connectors for both env-to-module and learner pipelines."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ from runner.rows.running_episodes import RunningEpisodes
 
 
 class AddObservationsFromEpisodesToBatch(Connector):
-    """Adds `obs`: the newest observation of each running episode (N, ...), or all observations to learn from.
+    """Adds `obs`: the newest observation of each running episode (N, ...), or all observations of the chunks.
 
-    In a learner pipeline these are the observations that actions were taken on (R, ...); after
-    `AddOneTsToEpisodesAndTruncate` also each chunk's last one (R + E, ...).
+    In a learner pipeline these are the observations (R, ...) in which actions were taken. After
+    `AddOneTsToEpisodesAndTruncate` they also include the last one of each chunk (R + E, ...).
     """
 
     requires = Requirements(writes=(OBS,))
 
     def __call__(self, *, batch: Batch, episodes: RunningEpisodes | ColumnBlock, **kwargs: Any) -> Batch:
-        """Add the column; a column that is there already is left as it is."""
+        """Add the column, unless the batch already contains it."""
         if OBS not in batch:
             batch[OBS] = observations_of(episodes, batch)
         return batch
 
     def to_graph(self) -> ConnectorGraph | None:
-        """Return the same in torch."""
+        """Return the equivalent torch graph."""
         return AddObservationsGraph()
 
 
 def observations_of(episodes: RunningEpisodes | ColumnBlock, batch: Batch) -> Any:
-    """Return the rows of observations that `AddObservationsFromEpisodesToBatch` adds, also of a list of episodes.
+    """Return the observations that `AddObservationsFromEpisodesToBatch` adds; also accepts a list of episodes.
 
-    Those of running episodes are copies: later connectors and the module may write into them.
+    For running episodes they are copies, so later connectors and the module may write into them.
     """
     if isinstance(episodes, ColumnBlock):
         obs = episodes.columns[OBS]
@@ -54,21 +54,21 @@ def _copied(leaf: Any) -> Any:
 
 
 class AgentToModuleMapping(LearnerConnector):
-    """Puts the columns under the id of the module that acted, `{module id: {column: rows}}`.
+    """Groups the columns by the module that acted: `{module id: {column: rows}}`.
 
-    Pipelines run once for each module, over the chunks of all agents that it acts for.
+    Pipelines run once per module, with the chunks of all agents that it acts for.
     """
 
     def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
-        """Return the batch by module."""
+        """Return the batch grouped by module."""
         return {episodes.module_id: batch}
 
 
 class BatchIndividualItems(Connector):
-    """Makes arrays of the columns that connectors filled item by item; columns that are arrays stay as they are."""
+    """Converts columns that connectors filled item by item to arrays; other columns stay as they are."""
 
     def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
-        """Stack items in the order in which their episodes were added, also one level down (by module)."""
+        """Stack items in the order in which their episodes were added, also in a batch grouped by module."""
         for column, rows in batch.items():
             if type(rows) is Items:
                 batch[column] = rows.stacked(LOSS_MASK in batch)
@@ -77,25 +77,25 @@ class BatchIndividualItems(Connector):
         return batch
 
     def to_graph(self) -> ConnectorGraph | None:
-        """Return None: columns are tensors there."""
+        """Return None, because columns are tensors in a graph."""
         return None
 
 
 class NumpyToTensor(Connector):
-    """Makes tensors on the module's device of all arrays; on the CPU without a copy."""
+    """Converts all arrays to tensors on the module's device; on the CPU without a copy."""
 
     def __init__(self, device: str | torch.device = "cpu") -> None:
         self._device = torch.device(device)
         self._on_host = self._device.type == "cpu"
 
     def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
-        """Convert every array, also in nested columns and one level down (by module)."""
+        """Convert every array, also in nested columns and in a batch grouped by module."""
         for key, value in batch.items():
             batch[key] = self._tensor(value) if type(value) is np.ndarray else self._converted(value)
         return batch
 
     def to_graph(self) -> ConnectorGraph | None:
-        """Return None: columns are tensors there."""
+        """Return None, because columns are tensors in a graph."""
         return None
 
     def _converted(self, value: Any) -> Any:
@@ -113,20 +113,20 @@ class NumpyToTensor(Connector):
 
 
 def obs_of_steps(obs: Column, block: ColumnBlock, later: int = 0) -> Column:
-    """Return copies of the observations (R, ...) that a block's steps were taken on, or (1 later) that they led to.
+    """Return copies of the observations (R, ...) before each step of a block, or after each step if `later` is 1.
 
     Args:
-        obs: (R + E, ...) of the block, as connectors have made them.
+        obs: (R + E, ...) observations of the block, as earlier connectors have made them.
         block: E chunks of R steps.
         later: 0 or 1.
     """
-    if block.has_single_steps and type(obs) is np.ndarray:  # in a third of the time
+    if block.has_single_steps and type(obs) is np.ndarray:  # takes a third of the time
         return obs[later::2].copy()
     return nested.take(obs, step_rows_of_obs(block) + later)
 
 
 def step_rows_of_obs(block: ColumnBlock) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return (R,) rows of the `obs` column that steps were taken on, all but each chunk's last."""
+    """Return (R,) the rows of the `obs` column before each step: all except the last one of each chunk."""
     if block.has_single_steps:
         return np.arange(0, 2 * len(block), 2)
     return np.arange(block.num_rows) + np.repeat(np.arange(len(block)), block.lengths)

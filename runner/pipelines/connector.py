@@ -1,4 +1,4 @@
-"""The connector protocol: what one step of a connector pipeline is and how it adds data to a batch."""
+"""The connector protocol: one step of a pipeline, and how it adds data to a batch."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from runner.state import DeclaredState
 if TYPE_CHECKING:
     from runner.pipelines.connector_graph import ConnectorGraph  # imports torch
 
-# Columns. In env pipelines a batch is {column: rows}, in the learner pipeline finally {module id: {column: rows}}.
+# Columns. In env pipelines a batch is {column: rows}; a learner pipeline ends with {module id: {column: rows}}.
 ACTIONS_FOR_ENV = "actions_for_env"
 TERMINATEDS = "terminateds"
 TRUNCATEDS = "truncateds"
@@ -42,16 +42,16 @@ NEW_STATE_IN = "new_state_in"
 STATE_OUT = "state_out"
 NOISE = "noise"
 SEQ_LENS = "seq_lens"
-# In minibatches of sequences: (V,) rows of the env steps in (S * L).
+# In minibatches of sequences: (V,) indices of the env steps within (S * L).
 STEP_ROWS = "step_rows"
 
 Batch = dict[str, Any]
-# Notes of connectors to later connectors, by names that they agree on; plain values and arrays, part of checkpoints.
+# Notes of connectors for later connectors, by agreed names. Values are plain values and arrays, saved in checkpoints.
 SharedData = dict[str, Any]
 
 
 class Items(dict[tuple[str, int], list[Any]]):
-    """A column that connectors filled item by item: one list an episode chunk, in the order in which chunks were
+    """A column that connectors filled item by item: one list per episode chunk, in the order in which the chunks were
     added.
     """
 
@@ -59,7 +59,7 @@ class Items(dict[tuple[str, int], list[Any]]):
         """Return the column as arrays (rows, ...), nested like the items.
 
         Args:
-            has_bootstrap_rows: each chunk gets one row more, which repeats its last and which no loss reads.
+            has_bootstrap_rows: whether each chunk gets a bootstrap row, which repeats its last row and is masked.
         """
         return nested.stack(
             [item for chunk in self.values() for item in (*chunk, *(chunk[-1:] if has_bootstrap_rows else ()))]
@@ -67,28 +67,28 @@ class Items(dict[tuple[str, int], list[Any]]):
 
 
 class Connector(DeclaredState):
-    """One step of a pipeline: takes episodes and the batch so far, returns the batch for the next connector.
+    """One step of a pipeline: takes episodes and the current batch, and returns the batch for the next connector.
 
-    A custom connector overrides `__call__` and names the batch columns that it reads and writes in `requires`. A
-    pipeline in which a connector reads a column that nothing before it writes is rejected when it is built. It may work
-    on whole columns (fast) or loop over `episodes` and use `add_batch_item` (only your connector pays for that).
+    A custom connector overrides `__call__`, and names the batch columns that it reads and writes in `requires`. A
+    pipeline cannot be built if a connector reads a column that no earlier connector writes. A connector may work on
+    entire columns, which is fast, or loop over `episodes` and call `add_batch_item`, which slows down only itself.
     """
 
     requires: Requirements = Requirements()
-    """Columns that this connector reads and writes, and whatever else it needs. It extends that of the base classes."""
+    """Columns that this connector reads and writes, and its other requirements, in addition to the base classes."""
     _own_requires: ClassVar[Requirements] = Requirements()
     reports: Mapping[str, tuple[str, str]] = {}
-    """Metric -> (reduction, meaning) of each metric that this connector reports.
+    """Metric -> (reduction, meaning), for each metric that this connector reports.
 
     The reduction over calls, runners and learners is `mean`, `sum`, `min`, `max`, `median`, `last`, or a percentile
     `p1` to `p99`.
     """
 
     is_training: bool = True
-    """Whether this connector may learn from the data that it is given; `freeze` makes it false."""
+    """Whether this connector may update its state from the data; `freeze` sets it to false."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Add the requirements of the base classes to those of the class."""
+        """Add the requirements of the base classes to this class."""
         super().__init_subclass__(**kwargs)
         cls._own_requires = vars(cls).get("requires", Requirements())
         joined = Requirements()
@@ -108,26 +108,26 @@ class Connector(DeclaredState):
         episodes_of_modules: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> Batch:
-        """Return the batch for the next connector; changing and returning `batch` itself is fine.
+        """Return the batch for the next connector; you may change `batch` and return it.
 
-        What the arguments are depends on the pipeline: see `EnvToModuleConnector`, `ModuleToEnvConnector` and
-        `LearnerConnector`, the bases of connectors for one of them.
+        The arguments depend on the pipeline: see `EnvToModuleConnector`, `ModuleToEnvConnector` and
+        `LearnerConnector`, the base classes of connectors for one pipeline.
 
         Args:
-            rl_module: the module whose forward pass follows or came before; in a learner pipeline module id -> module.
-            batch: column -> rows, what the connectors before made.
-            episodes: `RunningEpisodes` in env pipelines, a `ColumnBlock` of chunks to learn from in a learner pipeline;
-                either is a sequence of `SingleAgentEpisode`s, made when asked for.
+            rl_module: the module whose forward pass follows or precedes; in a learner pipeline module id -> module.
+            batch: column -> rows, made by earlier connectors.
+            episodes: `RunningEpisodes` in env pipelines, a `ColumnBlock` of chunks in a learner pipeline. Both are
+                sequences of `SingleAgentEpisode`s, which are created on demand.
             explore: whether actions are sampled.
-            shared_data: lives for one pass through env-to-module and module-to-env, or through the learner pipeline.
-            metrics: takes what the connector declares in `reports`; None: nothing is to be reported (in evaluation, for
-                example).
-            episodes_of_modules: module id -> what its pipeline gets as `episodes`; None: there is one module.
+            shared_data: dict that lives for one pass through env-to-module and module-to-env, or through the learner
+                pipeline.
+            metrics: object to report the metrics in `reports` to, or None if nothing is reported, as in evaluations.
+            episodes_of_modules: module id -> the `episodes` of its pipeline, or None if there is one module.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no __call__")
+        raise NotImplementedError(f"{type(self).__name__} does not implement __call__")
 
     def complete_fragment(self, columns: dict[str, Any], rl_module: Any) -> None:
-        """Add columns (R, ...) that are cheaper to compute once per fragment than in every step."""
+        """Add columns (R, ...) that are cheaper to compute once per fragment than at every step."""
 
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
@@ -142,10 +142,10 @@ class Connector(DeclaredState):
         return input_action_space
 
     def to_graph(self) -> ConnectorGraph | None:
-        """Return what this connector does while acting, in torch operations, to export the policy; None: nothing that
-        counts.
+        """Return a torch graph of the connector's behaviour while acting, to export the policy.
 
-        Called when the connector knows its spaces and its state.
+        Return None if the connector does not affect an exported policy. The method is called after the spaces and the
+        state are set.
 
         Raises:
             ConfigError: the connector cannot be exported.
@@ -154,41 +154,41 @@ class Connector(DeclaredState):
         problem = Problem(
             f"connector {name} cannot be exported",
             where="connectors",
-            expected=f"a method {name}.to_graph, or a run without the connector: docs/guides/evaluate.md",
+            fix=f"write a method {name}.to_graph (docs/guides/evaluate.md), or train without the connector",
         )
         raise ConfigError([problem])
 
     def at_env_steps(self, num_env_steps: int) -> None:
-        """Take how many env steps all runners have sampled; told before each fragment, for schedules."""
+        """Set the number of env steps sampled by all runners; called before each fragment, for schedules."""
 
     def use_env_runner(self, index: int, num_env_runners: int) -> None:
-        """Take which env runner acts with this connector, number `index` from 0 of at most so many; not in
-        evaluations.
+        """Set the env runner that uses this connector: its index, from 0, and the maximum number of env runners. Not
+        called in evaluations.
         """
 
     def use_agents(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
-        """Take the agents of a run with several: agent id -> space of the observations that its episodes hold."""
+        """Set the agents of a multi-agent run: agent id -> space of the observations in its episodes."""
 
     def use_stream(self, stream: np.random.Generator) -> None:
-        """Take the random stream that this connector draws from; the pipeline saves and restores it.
+        """Set the random stream that this connector draws from; the pipeline saves and restores it.
 
-        Keep the stream itself: checkpoints do not include generators that the connector makes of it.
+        Keep the stream itself: checkpoints do not include generators derived from it.
         """
 
     def freeze(self) -> None:
-        """Learn nothing more from the data that pass; called for pipelines of evaluations."""
+        """Stop updating the state from the data; called for pipelines of evaluations."""
         self.is_training = False
 
     def reset_state(self) -> None:
-        """Forget everything learned."""
+        """Forget the learned state."""
 
     def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return what all runners share from now on, from the states of several; empty: each keeps its own."""
+        """Return the state that all runners share from now on; if empty, each runner keeps its state."""
         return {}
 
     @property
     def shares_state(self) -> bool:
-        """Whether runners share a state of this connector, which `merge_states` merges."""
+        """Whether runners share the state of this connector, merged by `merge_states`."""
         return type(self).merge_states is not Connector.merge_states
 
     # -- for connectors that work item by item -------------------------------------------------------------------------
@@ -200,21 +200,21 @@ class Connector(DeclaredState):
 
     @staticmethod
     def multi_agent_episodes(blocks: Mapping[str, ColumnBlock]) -> list[MultiAgentEpisode]:
-        """Return the env episodes of the blocks that a learner connector gets as `episodes_of_modules`, made for this
-        call; see `runner.episodes.multi_agent_episodes`.
+        """Return the env episodes of the blocks in `episodes_of_modules` of a learner connector, created for this call;
+        see `runner.episodes.multi_agent_episodes`.
 
         Raises:
-            RunFailure: they are running episodes of an env pipeline, of which none are made.
+            RunFailure: the episodes are running episodes of an env pipeline.
         """
         if not all(isinstance(block, ColumnBlock) for block in blocks.values()):
-            what = "a connector of an env pipeline asks for multi_agent_episodes, which are made in learner pipelines"
-            expected = "episodes_of_modules: running episodes know their agent_id and multi_agent_episode_id"
-            raise RunFailure(Problem(what, "connectors", expected=expected))
+            what = "multi_agent_episodes is available in learner pipelines only, but was called in an env pipeline"
+            fix = "use episodes_of_modules: running episodes have an agent_id and a multi_agent_episode_id"
+            raise RunFailure(Problem(what, "connectors", fix=fix))
         return multi_agent_episodes(Rollout(blocks, 0))
 
     @staticmethod
     def add_batch_item(batch: Batch, column: str, item_to_add: Any, single_agent_episode: SingleAgentEpisode) -> None:
-        """Append one item of an episode to a column; `BatchIndividualItems` makes rows of them."""
+        """Append one item of an episode to a column; `BatchIndividualItems` converts the items to rows."""
         key = (single_agent_episode.id_, single_agent_episode.t_started)
         batch.setdefault(column, Items()).setdefault(key, []).append(item_to_add)
 

@@ -1,4 +1,4 @@
-"""What a connector does while acting, in torch operations that can be exported: `Connector.to_graph` returns it."""
+"""Exportable torch graphs of connectors while acting, returned by `Connector.to_graph`."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from torch import nn
 from runner.episodes.columns import OBS
 
 Columns = dict[str, Any]
-# Who knows the next value of a remembered input: the graph itself, or only the caller.
+# Source of the next value of a remembered input: the graph itself, or only the caller.
 Source = Literal["graph", "action", "reward"]
 
 
 @dataclass(frozen=True)
 class Remembered:
-    """Something that a connector knows of the past, an input of the graph.
+    """A value from past steps that a connector remembers; an input of the graph.
 
     Attributes:
-        initial: (...) value at an episode's start, nested or an array, without a batch axis; its dtype counts.
-        source: `graph`: the next value is an output of the graph, see `Step.remember`. `action`: the caller gives the
-            action that the module took in the step before, unscaled. `reward`: the caller gives the reward for it.
+        initial: (...) value at an episode's start, nested or an array, without a batch axis; it also sets the dtype.
+        source: `graph`: the next value is an output of the graph, see `Step.remember`. `action`: the caller passes the
+            unscaled action that the module took in the previous step. `reward`: the caller passes its reward.
     """
 
     initial: Any
@@ -32,14 +32,14 @@ class Remembered:
 
 @dataclass
 class Step:
-    """What a connector can look at besides the columns: one step of B episodes.
+    """The inputs of a connector other than the columns: one step of B episodes.
 
     Attributes:
-        obs: (B, ...) what the environment returned, nested as its space.
+        obs: (B, ...) observations of the environment, nested like its space.
         module: the network.
-        module_state: (B, ...) its memory, nested; {} without.
-        past: (B, ...) what this connector remembers, by name.
-        remembered: what this connector wants to remember, by name: see `remember`.
+        module_state: (B, ...) recurrent state of the module, nested; {} for stateless modules.
+        past: (B, ...) values that this connector remembers, by name.
+        remembered: values that this connector passes to the next step, by name: see `remember`.
     """
 
     obs: Any
@@ -49,35 +49,35 @@ class Step:
     remembered: dict[str, Any] = field(default_factory=dict)
 
     def remember(self, name: str, value: Any) -> None:
-        """Give (B, ...) `past[name]` of the next step, of the shape and dtype of the one before."""
+        """Set (B, ...) `past[name]` of the next step, with the same shape and dtype as in this step."""
         self.remembered[name] = value
 
 
 class ConnectorGraph(nn.Module):
-    """What a connector does to the columns (B, ...) of one step, tensors instead of arrays. Override `forward`.
+    """Transforms the columns (B, ...) of one step as the connector does, with tensors instead of arrays. Override
+    `forward`.
 
-    Buffers that `statistics` names are part of what is learned: they get new values without a new export.
+    Buffers named by `statistics` are learned values: they can be updated without a new export.
     """
 
     def forward(self, columns: Columns, step: Step) -> Columns:
-        """Return the columns after the connector. B is known at run time only: no `len`, no branches on values."""
-        raise NotImplementedError(f"{type(self).__name__} has no forward")
+        """Return the columns after the connector. B varies at run time, so use neither `len` nor branches on values."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement forward")
 
     def memory(self) -> dict[str, Remembered]:
-        """Name -> what the connector knows of the past; {} for connectors that look at one step only."""
+        """Return name -> remembered value; {} for connectors that use only one step."""
         return {}
 
     def statistics(self, state: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-        """Name of a buffer -> its value, out of a state of the connector's `get_state`."""
+        """Return name of a buffer -> its value, from a state of the connector's `get_state`."""
         return {}
 
 
 class ObservationGraph(ConnectorGraph):
-    """Column `obs` through a function of (B, ...) tensors, nested as the space: the graph of most observation
-    connectors.
+    """Graph of most observation connectors: applies a function of (B, ...) tensors, nested like the space, to `obs`.
 
     Args:
-        function: an `nn.Module`, or a function that keeps no tensors of its own.
+        function: an `nn.Module`, or a function that does not hold tensors.
     """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
@@ -90,7 +90,7 @@ class ObservationGraph(ConnectorGraph):
 
 
 class PipelineGraph(ConnectorGraph):
-    """Connectors one after the other.
+    """A sequence of connector graphs.
 
     Args:
         graphs: name of a connector -> its graph, without connectors that do nothing here.
@@ -99,7 +99,7 @@ class PipelineGraph(ConnectorGraph):
     def __init__(self, graphs: Mapping[str, ConnectorGraph]) -> None:
         super().__init__()
         self.connectors = nn.ModuleDict(graphs)
-        self.entered = ""  # name of the connector that was called last
+        self.entered = ""  # name of the connector called most recently
 
     def graphs(self) -> dict[str, ConnectorGraph]:
         """Return the connectors' graphs by name."""
@@ -116,11 +116,11 @@ class PipelineGraph(ConnectorGraph):
         return columns
 
     def memory(self) -> dict[str, Remembered]:
-        """Return what all connectors know of the past, by `connector/name`."""
+        """Return the remembered values of all connectors by `connector/name`."""
         return {f"{name}/{key}": one for name, graph in self.graphs().items() for key, one in graph.memory().items()}
 
     def statistics(self, state: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-        """Return the statistics of all connectors with a state here, by the name of this module's buffer."""
+        """Return the statistics of all connectors that have a state, by the name of this module's buffer."""
         return {
             f"connectors.{name}.{key}": value
             for name, graph in self.graphs().items()

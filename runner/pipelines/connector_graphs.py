@@ -1,4 +1,4 @@
-"""The graphs of this package's connectors, see `runner.pipelines.connector_graph`."""
+"""Graphs of the connectors in this package, see `runner.pipelines.connector_graph`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class AddObservationsGraph(ConnectorGraph):
     """Adds `obs`."""
 
     def forward(self, columns: Columns, step: Step) -> Columns:
-        """Return the columns with `obs`, if they have none yet."""
+        """Return the columns with `obs`, unless they already contain it."""
         return {OBS: step.obs, **columns}
 
 
@@ -28,7 +28,7 @@ class AddTimeGraph(ConnectorGraph):
     """(B, ...) -> (B, 1, ...)."""
 
     def forward(self, columns: Columns, step: Step) -> Columns:
-        """Compute on every column."""
+        """Add the axis to every column."""
         return {name: nested.map_leaves(lambda leaf: leaf.unsqueeze(1), rows) for name, rows in columns.items()}
 
 
@@ -36,7 +36,7 @@ class RemoveTimeGraph(ConnectorGraph):
     """(B, 1, ...) -> (B, ...)."""
 
     def forward(self, columns: Columns, step: Step) -> Columns:
-        """Compute on every column but the states."""
+        """Remove the axis from every column except the states."""
         return {
             name: rows if name == STATE_OUT else nested.map_leaves(lambda leaf: leaf.squeeze(1), rows)
             for name, rows in columns.items()
@@ -47,7 +47,7 @@ class AddStatesGraph(ConnectorGraph):
     """Adds `state_in`."""
 
     def forward(self, columns: Columns, step: Step) -> Columns:
-        """Return what the caller kept of the step before."""
+        """Add the states that the caller kept from the previous step."""
         return {**columns, STATE_IN: step.module_state}
 
 
@@ -63,10 +63,10 @@ class StandardisationGraph(ConnectorGraph):
     """Standardises leaves of `obs` in float64, as numpy does; the result is float32.
 
     Args:
-        places: the observations' structure with the numbers of each leaf in `mean` and `std`; None leaves it.
+        places: structure of the observations; each leaf is a slice of `mean` and `std`, or None to keep it unchanged.
         mean, std: (D,) float64.
-        statistics_of: state of the connector -> mean and std.
-        clip: largest absolute value of the result; None: no bound.
+        statistics_of: returns mean and std from a state of the connector.
+        clip: maximum absolute value of the result, or None for no limit.
     """
 
     def __init__(
@@ -109,10 +109,10 @@ class FrameStackGraph(ConnectorGraph):
     """Stacks the newest observation on remembered ones.
 
     Args:
-        is_stacked: the observations' structure with whether a leaf is stacked.
-        is_first: whether the first axis of a leaf holds channels or frames.
-        blanks: for each leaf an item of zeros.
-        num_frames: with the newest.
+        is_stacked: structure of the observations, with a flag per leaf: whether it is stacked.
+        is_first: structure of the observations, with a flag per leaf: whether its first axis holds channels or frames.
+        blanks: for each leaf, an item of zeros.
+        num_frames: number of frames including the newest.
     """
 
     def __init__(self, is_stacked: Any, is_first: Any, blanks: Any, num_frames: int) -> None:
@@ -123,7 +123,7 @@ class FrameStackGraph(ConnectorGraph):
         self._num_past = num_frames - 1
 
     def memory(self) -> dict[str, Remembered]:
-        """Return (num_frames - 1, *shape) frames of each stacked leaf, oldest first."""
+        """Return (num_frames - 1, *shape) frames for each stacked leaf, oldest first."""
         if not self._num_past:
             return {}
         return {
@@ -155,7 +155,7 @@ class FrameStackGraph(ConnectorGraph):
 
 
 def _stacked_frames(frames: Tensor) -> Tensor:
-    """Return (B, F, ..., C) -> (B, ..., F * C); without channels, of scalars and (H, W): (B, ..., F)."""
+    """Return (B, F, ..., C) -> (B, ..., F * C); for data without channels, scalars and (H, W): (B, ..., F)."""
     if frames.ndim in (2, 4):
         return frames.movedim(1, -1)
     if frames.ndim > 3:
@@ -164,14 +164,14 @@ def _stacked_frames(frames: Tensor) -> Tensor:
 
 
 class PastGraph(ConnectorGraph):
-    """Puts past actions and rewards beside the observations.
+    """Adds past actions and rewards to the observations.
 
     Args:
         names: columns for the observation, the actions and the rewards.
-        encode: (B, ...) actions -> (B, D) float32; None where no actions are wanted.
+        encode: (B, ...) actions -> (B, D) float32, or None to omit actions.
         blank_action: an action of the module.
         num_numbers: D.
-        num_actions, num_rewards: how many.
+        num_actions, num_rewards: number of past actions and rewards.
     """
 
     def __init__(
@@ -192,8 +192,8 @@ class PastGraph(ConnectorGraph):
         self._num_rewards = num_rewards
 
     def memory(self) -> dict[str, Remembered]:
-        """Return actions and rewards before the last step (`actions` (n, D), `rewards` (n,)), the last step's
-        (`prev_action`, `prev_reward`), and in `has_begun` (1,) 1 from the second step on.
+        """Return actions and rewards before the last step (`actions` (n, D), `rewards` (n,)), the last ones
+        (`prev_action`, `prev_reward`), and `has_begun` (1,), which is 1 from the second step.
         """
         memory = {"has_begun": Remembered(np.zeros(1, np.float32))}
         if self._num_actions:
@@ -232,7 +232,7 @@ class ScalingGraph(ConnectorGraph):
     """Adds `actions_for_env`.
 
     Args:
-        scalings: the actions' structure with, for each leaf, None or a `LeafScaling`.
+        scalings: structure of the actions, with a `LeafScaling` or None per leaf.
     """
 
     def __init__(self, scalings: Any) -> None:
@@ -251,7 +251,7 @@ class ScalingGraph(ConnectorGraph):
 
 @dataclass(frozen=True)
 class LeafScaling:
-    """Actions first scaled from [-1, 1] to bounds, or not; then clipped into them.
+    """Scales actions from [-1, 1] to bounds (unless `kind` is `clip`), then clips them.
 
     Attributes:
         kind: `clip` or `unsquash`.
@@ -263,7 +263,7 @@ class LeafScaling:
     high: npt.NDArray[Any]
 
     def __call__(self, actions: Tensor) -> Tensor:
-        """Return (B, *shape) of the same dtype."""
+        """Return (B, *shape) actions of the same dtype."""
         low, high = torch.from_numpy(self.low.copy()), torch.from_numpy(self.high.copy())
         if self.kind == "unsquash":
             units, half = actions.clamp(-1.0, 1.0), 0.5 * high - 0.5 * low
@@ -275,13 +275,13 @@ class LeafScaling:
 
 
 def is_wide(low: npt.NDArray[Any], high: npt.NDArray[Any]) -> bool:
-    """Return whether bounds are further apart than the largest number of their dtype."""
+    """Return whether the distance between bounds exceeds the largest number of their dtype."""
     with np.errstate(over="ignore"):
         return not np.isfinite(high - low).all()
 
 
 def paths(tree: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return keys and indices that lead to each leaf, in the order of `nested.leaves`."""
+    """Return the keys and indices that lead to each leaf, in the order of `nested.leaves`."""
     if not isinstance(tree, (dict, tuple)):
         return [path]
     branches = tree.items() if isinstance(tree, dict) else enumerate(tree)

@@ -1,7 +1,7 @@
-"""The bases of connectors that work in one of the three pipelines: what exactly each kind is given.
+"""Base classes of connectors for one of the three pipelines, with the exact types of their arguments.
 
-A connector for several pipelines derives from `Connector`; `isinstance(episodes, ColumnBlock)` is true in a learner
-pipeline. Dimension letters: K episodes that act, R env steps of E chunks, S sequences of at most L rows.
+A connector for several pipelines derives from `Connector`; in a learner pipeline `isinstance(episodes, ColumnBlock)` is
+true. Dimension letters: K acting episodes, R env steps of E chunks, S sequences of at most L rows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class EnvToModuleConnector(Connector):
-    """A connector from running episodes to the batch of the next forward pass."""
+    """Base class of connectors from running episodes to the batch of the next forward pass."""
 
     requires = Requirements(belongs_in=("env_to_module",))
 
@@ -36,23 +36,23 @@ class EnvToModuleConnector(Connector):
         episodes_of_modules: Mapping[str, RunningEpisodes] | None = None,
         **kwargs: Any,
     ) -> Batch:
-        """Return the batch for the next connector; changing and returning `batch` itself is fine.
+        """Return the batch for the next connector; you may change `batch` and return it.
 
         Args:
             rl_module: the module whose forward pass follows.
-            batch: column -> (K, ...) arrays, nested as the space is; tensors after `NumpyToTensor`; items that
-                connectors add one by one until `BatchIndividualItems`.
+            batch: column -> (K, ...) arrays, nested like the space; tensors after `NumpyToTensor`. Columns that
+                connectors fill item by item are lists until `BatchIndividualItems`.
             episodes: the running episodes that act.
             explore: whether actions are sampled.
-            shared_data: lives from here to the end of module-to-env.
-            metrics: takes what the connector declares in `reports`; None: nothing is to be reported.
-            episodes_of_modules: module id -> its running episodes, in runs with several agents; None: there is one.
+            shared_data: dict that lives until the end of module-to-env.
+            metrics: object to report the metrics in `reports` to, or None if nothing is reported.
+            episodes_of_modules: module id -> its running episodes in multi-agent runs, otherwise None.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no __call__")
+        raise NotImplementedError(f"{type(self).__name__} does not implement __call__")
 
 
 class ModuleToEnvConnector(Connector):
-    """A connector from the module's outputs to the actions of the next vector step."""
+    """Base class of connectors from the module's outputs to the actions of the next vector step."""
 
     requires = Requirements(belongs_in=("module_to_env",))
 
@@ -68,22 +68,22 @@ class ModuleToEnvConnector(Connector):
         episodes_of_modules: Mapping[str, RunningEpisodes] | None = None,
         **kwargs: Any,
     ) -> Batch:
-        """Return the batch for the next connector; changing and returning `batch` itself is fine.
+        """Return the batch for the next connector; you may change `batch` and return it.
 
         Args:
-            rl_module: the module whose forward pass came before.
+            rl_module: the module whose forward pass precedes.
             batch: column -> (K, ...) tensors, the module's outputs; arrays after `TensorToNumpy`.
-            episodes: the running episodes that act, before the step that the actions lead to.
+            episodes: the running episodes that act, before the step with these actions.
             explore: whether actions are sampled.
-            shared_data: what the connectors of env-to-module left for this step.
-            metrics: takes what the connector declares in `reports`; None: nothing is to be reported.
-            episodes_of_modules: module id -> its running episodes, in runs with several agents; None: there is one.
+            shared_data: dict that the connectors of env-to-module have filled for this step.
+            metrics: object to report the metrics in `reports` to, or None if nothing is reported.
+            episodes_of_modules: module id -> its running episodes in multi-agent runs, otherwise None.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no __call__")
+        raise NotImplementedError(f"{type(self).__name__} does not implement __call__")
 
 
 class LearnerConnector(Connector):
-    """A connector from episode chunks to the train batch."""
+    """Base class of connectors from episode chunks to the train batch."""
 
     requires = Requirements(belongs_in=("learner",))
 
@@ -99,17 +99,17 @@ class LearnerConnector(Connector):
         episodes_of_modules: Mapping[str, ColumnBlock] | None = None,
         **kwargs: Any,
     ) -> Batch:
-        """Return the batch for the next connector; changing and returning `batch` itself is fine.
+        """Return the batch for the next connector; you may change `batch` and return it.
 
         Args:
-            rl_module: module id -> module, of all modules of the run.
+            rl_module: module id -> module, for all modules of the run.
             batch: column -> (R, ...) arrays, or (R + E, ...) after `AddOneTsToEpisodesAndTruncate`, or (S, L, ...)
                 after `AddTimeDimToBatchAndZeroPad`; module id -> these columns after `AgentToModuleMapping`; tensors
                 after `NumpyToTensor`.
             episodes: E chunks of R env steps of one module's agents.
             explore: None.
-            shared_data: lives for one pass.
-            metrics: takes what the connector declares in `reports`; None: nothing is to be reported.
-            episodes_of_modules: module id -> its chunks of the same rollout; modules without a row are not in it.
+            shared_data: dict that lives for one pass.
+            metrics: object to report the metrics in `reports` to, or None if nothing is reported.
+            episodes_of_modules: module id -> its chunks of the same rollout, only for modules with rows.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no __call__")
+        raise NotImplementedError(f"{type(self).__name__} does not implement __call__")

@@ -1,4 +1,4 @@
-"""The connectors of a pipeline in their order, found and edited by name."""
+"""Ordered list of the connectors of a pipeline, which can be edited by name."""
 
 from __future__ import annotations
 
@@ -12,55 +12,55 @@ Anchor = str | type[Connector]
 
 
 class PipelineError(ConfigError):
-    """An edit or the order of a pipeline's connectors is wrong."""
+    """Error in an edit or in the order of a pipeline's connectors."""
 
 
 class ConnectorList:
-    """Base of pipelines: connectors that are edited by name. An anchor may be a connector of a nested pipeline."""
+    """Base class of pipelines: connectors that are edited by name. An anchor may be in a nested pipeline."""
 
     name: str
     _connectors: list[Connector]
 
     def _infer(self) -> None:
-        """Infer anew what follows from the connectors; called after each edit."""
+        """Update all properties that depend on the connectors; called after each edit."""
         raise NotImplementedError
 
     def prepend(self, connector: Connector) -> None:
-        """Make `connector` the first."""
+        """Insert `connector` at the beginning."""
         self._connectors.insert(0, connector)
         self._infer()
 
     def append(self, connector: Connector) -> None:
-        """Make `connector` the last."""
+        """Insert `connector` at the end."""
         self._connectors.append(connector)
         self._infer()
 
     def insert_before(self, anchor: Anchor, connector: Connector) -> None:
-        """Put `connector` before the connector named `anchor` (class or class name)."""
+        """Insert `connector` before the connector named `anchor` (class or class name)."""
         connectors, index = self._place(anchor)
         connectors.insert(index, connector)
         self._infer()
 
     def insert_after(self, anchor: Anchor, connector: Connector) -> None:
-        """Put `connector` after the connector named `anchor`."""
+        """Insert `connector` after the connector named `anchor`."""
         connectors, index = self._place(anchor)
         connectors.insert(index + 1, connector)
         self._infer()
 
     def replace(self, anchor: Anchor, connector: Connector) -> None:
-        """Put `connector` in the place of the connector named `anchor`."""
+        """Replace the connector named `anchor` by `connector`."""
         connectors, index = self._place(anchor)
         connectors[index] = connector
         self._infer()
 
     def remove(self, anchor: Anchor) -> None:
-        """Take out the connector named `anchor`."""
+        """Remove the connector named `anchor`."""
         connectors, index = self._place(anchor)
         del connectors[index]
         self._infer()
 
     def _place(self, anchor: Anchor) -> tuple[list[Connector], int]:
-        """Return the list that holds the first connector named `anchor`, and its index there."""
+        """Return the list that contains the first connector named `anchor`, and its index there."""
         name = anchor if isinstance(anchor, str) else anchor.__name__
         place = self._find(name)
         if place is None:
@@ -68,7 +68,7 @@ class ConnectorList:
             raise PipelineError(
                 [
                     Problem(
-                        f"the {self.name} pipeline has no connector {name}",
+                        f"the {self.name} pipeline does not contain a connector {name}",
                         where=f"connectors.{self.name}",
                         got=name,
                         expected=", ".join(names),
@@ -95,8 +95,8 @@ class ConnectorList:
                 yield from connector.every_connector()
 
     def single_connectors(self) -> Iterator[Connector]:
-        """Yield the connectors in the order of their calls; the connectors of nested pipelines in the place of
-        those.
+        """Yield the connectors in the order of their calls; the connectors of nested pipelines replace the nested
+        pipelines.
         """
         return (connector for connector in self.every_connector() if not isinstance(connector, ConnectorList))
 
@@ -120,7 +120,7 @@ class ConnectorList:
 
 
 def named_connectors(connectors: Sequence[Connector]) -> dict[str, Connector]:
-    """Return connectors by class name; the second of a class is `Name#2`."""
+    """Return connectors by class name; a second one of the same class is `Name#2`."""
     named: dict[str, Connector] = {}
     for connector in connectors:
         name, number = type(connector).__name__, 1

@@ -1,4 +1,4 @@
-"""Connectors that give a row the data of other agents at the same env step.
+"""Connectors that add data of other agents at the same env step to a row.
 
 Dimension letters: R env steps of E chunks, A agents of the run.
 """
@@ -25,22 +25,22 @@ IntArray = npt.NDArray[np.int64]
 
 
 class AddObservationsOfAllAgentsToTrainBatch(LearnerConnector):
-    """Adds what all agents saw at each row's env step, for a critic that reads all agents.
+    """Adds the observations of all agents at each row's env step, for a critic that reads all agents.
 
-    `obs_of_agents`: agent id -> (rows, ...) observations, as its episodes hold them, zeros where the agent has none at
-    that env step. `agents_mask` (rows, A) bool: which agents have one, in the order of the environment's
-    `possible_agents` by module. `agent_index` (rows,) int64: whose row it is, in this order. Rows are as in the batch:
-    R, or R + E after `AddOneTsToEpisodesAndTruncate`.
+    `obs_of_agents`: agent id -> (rows, ...) observations in the form of its episodes; zeros if the agent does not have
+    one at that env step. `agents_mask` (rows, A) bool: which agents have an observation, in the order of the
+    environment's `possible_agents` by module. `agent_index` (rows,) int64: index of the row's agent in this order. Rows
+    are the rows of the batch: R, or R + E after `AddOneTsToEpisodesAndTruncate`.
 
-    An agent that ends without a final observation is there once more, with its last one, as in its own rows. An agent
-    whose first observation of the rollout awaits its step when the rollout ends has its row in the next one. An agent
-    that ends at the env step at which it comes has no row, and is not there.
+    If an agent ends without a final observation, its last observation is repeated, as in its own rows. If the first
+    observation of an agent still awaits its step when the rollout ends, its row is part of the next rollout. An agent
+    that ends at the env step at which it appears does not have a row, and is not included.
     """
 
     requires = Requirements(writes=(OBS_OF_AGENTS, AGENTS_MASK, AGENT_INDEX), needs_other_agents=True)
 
     def use_agents(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
-        """Take the agents of the run: agent id -> space of the observations in its episodes."""
+        """Set the agents of the run: agent id -> space of the observations in its episodes."""
         self._spaces = dict(spaces)
 
     def __call__(
@@ -63,24 +63,25 @@ class AddObservationsOfAllAgentsToTrainBatch(LearnerConnector):
 
 
 class AddStatesFromInfosToTrainBatch(LearnerConnector):
-    """Adds the environment's state at each row's env step, which infos hold as `state`, for a critic that reads it.
+    """Adds the environment's state at each row's env step, taken from `state` in the infos, for a critic that reads it.
 
-    `state` (rows, ...), nested as the environment's `state_space`; a row whose observation came without an info has the
-    one of the row before it. `agent_index` (rows,) int64: whose row it is, in the order of the environment's
-    `possible_agents` by module. Rows are as in the batch: R, or R + E after `AddOneTsToEpisodesAndTruncate`.
+    `state` (rows, ...) is nested like the environment's `state_space`. A row whose observation came without an info
+    repeats the state of the previous row. `agent_index` (rows,) int64: index of the row's agent in the order of the
+    environment's `possible_agents` by module. Rows are the rows of the batch: R, or R + E after
+    `AddOneTsToEpisodesAndTruncate`.
     """
 
     requires = Requirements(writes=(STATE, AGENT_INDEX), needs_other_agents=True)
 
     def use_agents(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
-        """Take the agents of the run: agent id -> space of the observations in its episodes."""
+        """Set the agents of the run: agent id -> space of the observations in its episodes."""
         self._agents = list(spaces)
 
     def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
         """Add the columns.
 
         Raises:
-            RunFailure: the first info of a chunk has no state.
+            RunFailure: the first info of a chunk does not contain a state.
         """
         states = [state for chunk in range(len(episodes)) for state in _states_of(episodes, chunk)]
         column, index = nested.stack(states), agents_of_observations(episodes, self._agents)
@@ -97,15 +98,15 @@ def _states_of(block: ColumnBlock, chunk: int) -> list[Any]:
     states: list[Any] = []
     for info in infos or [{}]:
         if STATE not in info and not states:
-            what, agent = "an info has no state, which a critic reads", _agents_of(block).agent_ids[chunk]
-            expected = "infos[agent]['state'] with each observation of each agent"
-            raise RunFailure(Problem(what, f"agent {agent}", ", ".join(map(str, info)) or "{}", expected))
+            what, agent = "an info lacks `state`, which a critic reads", _agents_of(block).agent_ids[chunk]
+            fix = "set infos[agent]['state'] with each observation of each agent"
+            raise RunFailure(Problem(what, f"agent {agent}", ", ".join(map(str, info)) or "{}", fix=fix))
         states.append(info.get(STATE, states[-1] if states else None))
     return states
 
 
 def agents_of_observations(block: ColumnBlock, agents: Sequence[str]) -> IntArray:
-    """Return (R + E,) the number among `agents` of the agent that each observation is of."""
+    """Return (R + E,) the index in `agents` of each observation's agent."""
     number = {agent: place for place, agent in enumerate(agents)}
     of_chunk = np.array([number[agent] for agent in _agents_of(block).agent_ids], np.int64)
     index: IntArray = np.repeat(of_chunk, block.lengths + 1)
@@ -115,7 +116,7 @@ def agents_of_observations(block: ColumnBlock, agents: Sequence[str]) -> IntArra
 def observations_of_agents(
     asked: ColumnBlock, blocks: Mapping[str, ColumnBlock], spaces: Mapping[str, gym.Space[Any]]
 ) -> tuple[dict[str, Column], npt.NDArray[np.bool_]]:
-    """Return what each agent saw at the env step of each observation of a block.
+    """Return the observation of each agent at the env step of each observation of a block.
 
     Args:
         asked: the block.
@@ -123,7 +124,7 @@ def observations_of_agents(
         spaces: agent id -> space of its observations.
 
     Returns:
-        Agent id -> (R + E, ...) observations, zeros where there is none, and (R + E, A) whether there is one.
+        Agent id -> (R + E, ...) observations, zeros if missing, and a mask (R + E, A) of the existing ones.
     """
     steps = _EnvSteps([asked, *blocks.values()])
     keys_asked = steps.keys_of(asked)
@@ -141,7 +142,7 @@ def observations_of_agents(
 
 
 class _EnvSteps:
-    """Numbers of env steps that are equal in all blocks of a rollout."""
+    """Numbers env steps consistently over all blocks of a rollout."""
 
     def __init__(self, blocks: list[ColumnBlock]) -> None:
         ids = dict.fromkeys(id_ for block in blocks for id_ in _agents_of(block).multi_agent_episode_ids)
@@ -157,7 +158,7 @@ class _EnvSteps:
 
 
 class _AgentIndex:
-    """The observations of a block, found by agent and env step."""
+    """Finds the observations of a block by agent and env step."""
 
     def __init__(self, block: ColumnBlock, keys: IntArray) -> None:
         self.obs = block.columns[OBS]
@@ -168,7 +169,7 @@ class _AgentIndex:
         self._keys = keys
 
     def find(self, agent: str, asked: IntArray) -> tuple[IntArray, IntArray]:
-        """Return the places in `asked` of env steps that the agent has an observation of, and its rows of `obs`."""
+        """Return the positions in `asked` of env steps at which the agent has an observation, and its rows of `obs`."""
         rows = self._rows.get(agent)
         if rows is None:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
@@ -181,5 +182,5 @@ class _AgentIndex:
 
 def _agents_of(block: ColumnBlock) -> Any:
     if block.agents is None:
-        raise ValueError(f"the block of module {block.module_id!r} does not say whose rows it has")
+        raise ValueError(f"the block of module {block.module_id!r} does not contain the agents of its rows")
     return block.agents

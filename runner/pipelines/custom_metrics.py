@@ -1,4 +1,4 @@
-"""What connectors, callbacks and operators report: each metric one number, over calls, runners and learners."""
+"""Metrics reported by connectors, callbacks and operators, reduced to one number over calls, runners and learners."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy.typing as npt
 from runner.config.declared_metrics import Reports, is_percentile
 from runner.config.errors import Problem, RunFailure, nearest_match
 
-# How two reduced values become one, the earlier one first; other reductions keep all values.
+# How two reduced values are combined, the earlier one first; other reductions keep all values.
 _JOIN: Mapping[str, Callable[[float, float], float]] = {
     "mean": add,
     "sum": add,
@@ -24,7 +24,7 @@ _JOIN: Mapping[str, Callable[[float, float], float]] = {
 
 
 def reduce_numbers(numbers: Sequence[float] | npt.NDArray[np.float64], reduction: str) -> float:
-    """Return the number that several become by a percentile, `p1` to `p99`, or a function of numpy."""
+    """Reduce numbers to one by a percentile, `p1` to `p99`, or a numpy function."""
     if is_percentile(reduction):
         return float(np.percentile(numbers, int(reduction[1:])))
     return float(getattr(np, reduction)(numbers))
@@ -32,13 +32,13 @@ def reduce_numbers(numbers: Sequence[float] | npt.NDArray[np.float64], reduction
 
 @dataclass
 class ReducedValue:
-    """The values of one metric so far, reduced.
+    """The reduced values of one metric so far.
 
     Attributes:
-        reduction: of `runner.config.declared_metrics.REDUCTIONS`, or a percentile.
-        value: the weighted sum of the values of a mean; the sum, the smallest, the largest or the newest value.
-        weight: the sum of the weights; 0 as long as nothing is reported.
-        values: all values of a median or a percentile, each once; empty for other reductions.
+        reduction: one of `runner.config.declared_metrics.REDUCTIONS`, or a percentile.
+        value: weighted sum of the values for a mean; otherwise the sum, minimum, maximum or newest value.
+        weight: sum of the weights; 0 if nothing was reported.
+        values: all values for a median or percentile, each once; otherwise empty.
     """
 
     reduction: str
@@ -47,12 +47,12 @@ class ReducedValue:
     values: list[float] = field(default_factory=list)
 
     def add(self, value: float, weight: float) -> None:
-        """Count one value; a mean counts it `weight` times, and one of weight 0 is not counted at all."""
+        """Count one value; a mean counts it `weight` times, and a value of weight 0 is ignored."""
         if weight > 0.0:
             self._count(value * weight if self.reduction == "mean" else value, weight, [value])
 
     def merge(self, later: ReducedValue) -> None:
-        """Count all values that another place has reduced, which come after the values here."""
+        """Count later values that were reduced elsewhere."""
         if later.weight > 0.0:
             self._count(later.value, later.weight, later.values)
 
@@ -66,7 +66,7 @@ class ReducedValue:
 
     @property
     def result(self) -> float | None:
-        """The metric; None if nothing was reported."""
+        """The metric, or None if nothing was reported."""
         if self.weight == 0.0:
             return None
         if self.reduction not in _JOIN:
@@ -74,19 +74,19 @@ class ReducedValue:
         return self.value / self.weight if self.reduction == "mean" else self.value
 
 
-# Full name of a metric of the run -> what was reported for it; travels between processes.
+# Full name of a metric of the run -> its reported values; sent between processes.
 ReducedMetrics = dict[str, ReducedValue]
 
 
 class CustomMetrics:
-    """What a connector, a callback or an operator has as `metrics`: takes values of the metrics that it declares.
+    """The `metrics` object of a connector, callback or operator: accepts values of its declared metrics.
 
     Args:
-        owner: its class name.
+        owner: class name of the object that reports.
         where: its place in the configuration, for messages.
-        reports: what it declares.
-        reduced: name -> where values are reduced, for all owners in that place.
-        prefix: of the names in `reduced`.
+        reports: its declared metrics.
+        reduced: name -> reduced values, shared by all owners of that place.
+        prefix: prefix of the names in `reduced`.
     """
 
     def __init__(
@@ -103,42 +103,42 @@ class CustomMetrics:
 
         Args:
             name: key of `reports`.
-            value: a number, array of one number, or tensor of one number.
-            weight: how often a mean counts the value: number of the rows that it is a mean of. Other reductions count
-                it once; 0 leaves it out of all.
+            value: a number, or an array or tensor with one number.
+            weight: how often a mean counts the value, usually the number of rows it was averaged over. Other reductions
+                count it once; all reductions ignore values of weight 0.
 
         Raises:
-            RunFailure: the name is not declared, or the value is no number.
+            RunFailure: the name is not declared, or the value is not a number.
         """
         if name not in self._reports:
             raise self._undeclared(name)
         try:
             self._reduced[self._prefix + name].add(float(value), float(weight))
         except (TypeError, ValueError):
-            what = f"{self._owner} reports {name}, which is no number"
+            what = f"{self._owner} reports {name} with a value that is not a number"
             raise RunFailure(Problem(what, self._where, repr(value), "one number")) from None
 
     def _undeclared(self, name: str) -> RunFailure:
         declared = list(self._reports)
         return RunFailure(
             Problem(
-                f"{self._owner} reports {name}, which it does not declare",
+                f"{self._owner} reports {name}, which its `reports` does not declare",
                 where=self._where,
                 got=str(name),
-                expected=f"a name in {self._owner}.reports: {', '.join(declared) or 'it is empty'}",
+                expected=", ".join(declared) or f"a metric declared in {self._owner}.reports, which is empty",
                 nearest=nearest_match(str(name), declared),
             )
         )
 
 
 def merge_metrics(metrics: ReducedMetrics, later: Mapping[str, ReducedValue]) -> None:
-    """Count into `metrics` what another call, runner or learner has reported, whose values come after."""
+    """Add the later values of another call, runner or learner to `metrics`."""
     for name, reduced in later.items():
         metrics.setdefault(name, ReducedValue(reduced.reduction)).merge(reduced)
 
 
 def merged_metrics(parts: Iterable[Mapping[str, ReducedValue]]) -> ReducedMetrics:
-    """Return what several runners or learners have reported, in their order, as one."""
+    """Merge the reported values of several runners or learners, in order."""
     merged: ReducedMetrics = {}
     for part in parts:
         merge_metrics(merged, part)
@@ -146,7 +146,7 @@ def merged_metrics(parts: Iterable[Mapping[str, ReducedValue]]) -> ReducedMetric
 
 
 def metrics_to_state(metrics: ReducedMetrics) -> dict[str, Any]:
-    """Return what was reported as nested dicts of plain values."""
+    """Return reported values as nested dicts of plain values."""
     return {name: asdict(reduced) for name, reduced in metrics.items()}
 
 

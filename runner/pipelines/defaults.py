@@ -1,4 +1,4 @@
-"""The default pipelines of a module, and the edits that YAML makes to them."""
+"""Default pipelines of a module, and edits of them in YAML."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from runner.pipelines.pipeline import (
 )
 
 Space = gym.Space[Any]
-# Makes a connector of a YAML block {_target_: ..., arguments}, in the pipeline `connectors.learner` or its like.
+# Makes a connector from a YAML block {_target_: ..., arguments} at a key such as `connectors.learner`.
 MakeConnector = Callable[[Mapping[str, Any], str], Connector]
 Edit = Mapping[str, Any]
 P = TypeVar("P", bound=ConnectorPipeline)
@@ -54,7 +54,7 @@ def env_to_module_pipeline(
 ) -> EnvToModulePipeline:
     """Make the pipeline from running episodes to the next forward pass.
 
-    `max_seq_len` is for modules with memory, `has_noise` for modules that read noise.
+    `max_seq_len` is for stateful modules, `has_noise` for modules that read noise.
     """
     memory = [] if max_seq_len is None else [AddTimeDimToBatchAndZeroPad(), AddStatesFromEpisodesToBatch()]
     noise = [AddNoiseToBatch()] if has_noise else []
@@ -105,13 +105,13 @@ def learner_pipeline(
     """Make the pipeline from episode chunks to the train batch.
 
     Args:
-        observation_space: of the episodes.
-        action_space: of the episodes.
-        device: of the train batch.
-        edits: of this pipeline.
+        observation_space: space of the observations in the episodes.
+        action_space: space of the actions in the episodes.
+        device: device of the train batch.
+        edits: edits of this pipeline.
         make_connector: makes the connector of an edit.
-        recorded_columns: extra model outputs of the episodes.
-        max_seq_len: of a module with memory; None for other modules.
+        recorded_columns: extra model outputs in the episodes.
+        max_seq_len: length of sequences for a stateful module, or None for other modules.
         ones: see `AddColumnsFromEpisodesToTrainBatch`.
     """
     memory: list[Connector] = []

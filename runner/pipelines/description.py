@@ -1,4 +1,4 @@
-"""Connectors and spaces in words."""
+"""Text descriptions of connectors and spaces."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import gymnasium as gym
 from runner.pipelines.connector import Connector
 from runner.pipelines.requirements import Requirements
 
-# Pipeline -> what goes into it and what comes out.
+# Pipeline -> its input and output.
 ENDS: Mapping[str, tuple[str, str]] = {
     "env_to_module": ("running episodes", "batch of the next forward pass"),
     "module_to_env": ("module outputs", "actions of the next step"),
@@ -19,7 +19,7 @@ ENDS: Mapping[str, tuple[str, str]] = {
 
 
 def columns_of(connector: Connector) -> dict[str, tuple[str, ...]]:
-    """Return what a connector does with columns -> their names, and the metrics that it reports; without empty ones."""
+    """Return use of columns -> their names, and the metrics that a connector reports; without empty entries."""
     requires = Requirements.of(connector)
     parts = {"reads": requires.reads, "writes": requires.writes, "per fragment": requires.writes_per_fragment}
     parts["reports"] = tuple(connector.reports)
@@ -27,7 +27,7 @@ def columns_of(connector: Connector) -> dict[str, tuple[str, ...]]:
 
 
 def space_text(space: gym.Space[Any]) -> str:
-    """A space on one line; bounds of a Box only where they are the same everywhere."""
+    """Return a space as one line; bounds of a Box are shown only if they are the same for all elements."""
     if isinstance(space, gym.spaces.Dict):
         return "Dict(" + ", ".join(f"{key}: {space_text(part)}" for key, part in space.spaces.items()) + ")"
     if isinstance(space, gym.spaces.Tuple):

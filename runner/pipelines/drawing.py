@@ -1,4 +1,4 @@
-"""Pipelines as boxes with arrows: connectors in order, with the columns that they read and write."""
+"""Drawing of pipelines as boxes with arrows: connectors in order, with the columns that they read and write."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def draw_pipeline(connectors: ConnectorList, input_spaces: Spaces, spaces_after:
 
     Args:
         connectors: the pipeline.
-        input_spaces: its spaces before the first connector.
-        spaces_after: its spaces after each connector.
+        input_spaces: spaces before the first connector.
+        spaces_after: spaces after each connector.
     """
     begins, ends = ENDS.get(connectors.name, ("", ""))
     spaces = [Line(kind, space_text(space)) for kind, space in zip(_KINDS, input_spaces, strict=True)]
@@ -42,7 +42,7 @@ def _box(connector: Connector) -> Box:
 
 
 def _changes(spaces: Spaces, spaces_after: Iterable[Spaces]) -> Iterator[str]:
-    """Yield what stands beside the arrow after each connector: the spaces that it has changed."""
+    """Yield the label of the arrow after each connector: the spaces that it has changed."""
     for after in spaces_after:
         pairs = zip(_KINDS, after, spaces, strict=True)
         yield ", ".join(f"{kind} {space_text(space)}" for kind, space, before in pairs if space != before)

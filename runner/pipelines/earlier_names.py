@@ -1,4 +1,4 @@
-"""Names that classes of `runner.pipelines` had before, for connectors that were written with them."""
+"""Old names of classes in `runner.pipelines`, for connectors that still use them."""
 
 from runner.pipelines.connector import Connector as ConnectorPiece
 from runner.pipelines.connector_graph import ConnectorGraph as PieceGraph

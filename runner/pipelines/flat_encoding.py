@@ -1,4 +1,4 @@
-"""Items of any space as flat float32 vectors."""
+"""Encoding of items of any space as flat float32 vectors."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _ENCODABLE = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of t
 
 @dataclass(frozen=True)
 class _Leaf:
-    """Where a leaf of `num_numbers` numbers comes from and goes to.
+    """A leaf of `num_numbers` numbers: its path in the space and its slice of the vector.
 
-    `classes` (K,): the values that its K one-hot columns stand for, column k for number `components[k]`.
+    `classes` (K,): the values that its K one-hot columns represent; column k belongs to number `components[k]`.
     """
 
     path: Path
@@ -36,18 +36,18 @@ class _Leaf:
 
 
 class FlatEncoding:
-    """Items of a space as float32 vectors: Discrete and MultiDiscrete leaves one-hot, the others flattened.
+    """Encodes items of a space as float32 vectors: Discrete and MultiDiscrete leaves one-hot, the others flattened.
 
     Args:
-        leaves: as from `leaf_spaces`.
-        connector: named in errors.
+        leaves: leaves from `leaf_spaces`.
+        connector: name of the connector in errors.
 
     Attributes:
         size: D, the length of a vector.
         low, high: (D,) float32, bounds of the vectors.
 
     Raises:
-        TypeError: a leaf has no such encoding, or there is none.
+        TypeError: a leaf cannot be encoded, or there are no leaves.
     """
 
     def __init__(self, leaves: Iterable[tuple[Path, Space]], connector: str) -> None:
@@ -61,13 +61,13 @@ class FlatEncoding:
             self._leaves.append(_Leaf(path, math.prod(space.shape or ()), columns, classes, components))
             self.size = columns.stop
         if not bounds:
-            raise TypeError(f"{connector} finds nothing in the space to make a vector of")
+            raise TypeError(f"{connector} cannot make a vector: the space does not contain any values")
         self.low, self.high = (np.concatenate(part) for part in zip(*bounds, strict=True))
 
     def encode(self, items: Any, num_rows: int) -> Floats:
-        """Return (num_rows, D) vectors of a nested column with so many items.
+        """Return (num_rows, D) vectors of a nested column with `num_rows` items.
 
-        A Discrete value outside of its space gives no one, only zeros.
+        A Discrete value outside its space is encoded as zeros only.
         """
         vectors = np.empty((num_rows, self.size), np.float32)
         for leaf in self._leaves:
@@ -80,7 +80,7 @@ class FlatEncoding:
         return vectors
 
     def in_graph(self) -> nn.Module:
-        """Return `encode` on tensors: (B, ...) items, nested -> (B, D)."""
+        """Return `encode` for tensors: (B, ...) nested items -> (B, D)."""
         return _FlatEncodingGraph(self._leaves)
 
 
@@ -129,6 +129,6 @@ def _flat_bounds(space: Space, path: Path, connector: str) -> tuple[Floats, Floa
         return _unit_bounds(math.prod(space.shape))
     if not isinstance(space, gym.spaces.Box):
         where = f" at {list(path)}" if path else ""
-        raise TypeError(f"{connector} cannot make a vector of {space}{where}; it knows {_ENCODABLE}")
-    with np.errstate(over="ignore"):  # float64 bounds beyond float32 are none
+        raise TypeError(f"{connector} cannot make a vector of {space}{where}; expected {_ENCODABLE}")
+    with np.errstate(over="ignore"):  # float64 bounds beyond the range of float32 mean no bounds
         return space.low.reshape(-1).astype(np.float32), space.high.reshape(-1).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Connectors that show the module more than the newest observation: past frames, past actions and rewards."""
+"""Connectors that add past frames, actions and rewards to the newest observation."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ PREV_REWARDS = "prev_n_rewards"
 
 
 class FrameStacking(Connector):
-    """Stacks the last `num_frames` observations, oldest first; before an episode's start there are zeros.
+    """Stacks the last `num_frames` observations, oldest first; before an episode's start frames are zero.
 
-    A Box (D,) becomes (num_frames * D,), (H, W, C) becomes (H, W, num_frames * C), each frame's channels together;
-    (H, W) becomes (H, W, num_frames). Images that are clearly (C, H, W), or that have a first axis of frames already,
+    A Box (D,) becomes (num_frames * D,). (H, W, C) becomes (H, W, num_frames * C), with each frame's channels together;
+    (H, W) becomes (H, W, num_frames). Images that are clearly (C, H, W), or that already have a first axis of frames,
     are stacked along that axis. In a Dict or Tuple every Box is stacked.
 
-    Frames are what the episodes hold: in the env-to-module pipeline what the environment returned, so the connector
-    stands before the connectors that change observations. Have it in the learner pipeline, too (episodes then hold
-    single frames, which saves memory), or `WriteObservationsToEpisodes` behind it.
+    Frames are taken from the episodes. In the env-to-module pipeline they are the environment's observations, so place
+    the connector before all connectors that change observations. Also add it to the learner pipeline (episodes then
+    hold single frames, which saves memory), or put `WriteObservationsToEpisodes` after it.
 
     Args:
         num_frames: at least 1.
-        as_learner_connector: the connector is in a learner pipeline; it sees that itself and only checks it.
-        keys_to_leave: keys of a Dict space (at its top) that are not stacked: an action mask, for example.
+        as_learner_connector: whether the connector is in a learner pipeline; only checked, since it is detected.
+        keys_to_leave: top-level keys of a Dict space that are not stacked, such as an action mask.
     """
 
     requires = Requirements(writes=(OBS,), needs_episode_obs=True)
@@ -61,7 +61,7 @@ class FrameStacking(Connector):
         """Return the space with each Box stacked.
 
         Raises:
-            TypeError: a leaf is no Box, or a key to leave is not there.
+            TypeError: a leaf is not a Box, or a key to leave does not exist.
         """
         check_keys(type(self).__name__, "keys_to_leave", self._left, input_observation_space)
         self._space = input_observation_space
@@ -70,7 +70,7 @@ class FrameStacking(Connector):
 
     def _stacked_space(self, space: Space) -> Space:
         if not isinstance(space, gym.spaces.Box):
-            raise TypeError(f"FrameStacking stacks Box observations, alone or in a Dict or Tuple; here is {space}")
+            raise TypeError(f"FrameStacking stacks Box observations, alone or in a Dict or Tuple; got {space}")
         before, is_first = self._num_frames - 1, _stacks_first(space)
         low, high = (
             _stacked(is_first, np.stack([*[np.asarray(past, bound.dtype)] * before, bound])[None])[0]
@@ -82,10 +82,10 @@ class FrameStacking(Connector):
         """Write the stacked rows.
 
         Raises:
-            RuntimeError: another connector has changed the observations before.
+            RuntimeError: another connector has already changed the observations.
         """
         if self._is_for_learner and not isinstance(episodes, ColumnBlock):
-            raise TypeError("FrameStacking(as_learner_connector=True) belongs in a learner pipeline")
+            raise TypeError("FrameStacking(as_learner_connector=True) works in learner pipelines only")
         values, _ = _history(batch, episodes, OBS, self._num_frames)
         if not self._is_order_checked:
             self._check_order(batch, episodes, values)
@@ -105,7 +105,7 @@ class FrameStacking(Connector):
         }
 
     def to_graph(self) -> ConnectorGraph | None:
-        """Return the same in torch; the frames before the newest are remembered."""
+        """Return the equivalent torch graph, which remembers the earlier frames."""
         blanks = _blank_arrays(self._space)
         is_stacked = nested.map_leaves(lambda leaf: True, blanks)
         if self._left:
@@ -119,8 +119,8 @@ class FrameStacking(Connector):
         newest = nested.take(values, (slice(None), -1))
         if not nested.equal(observation_rows(type(self).__name__, batch, episodes), newest):
             raise RuntimeError(
-                "FrameStacking finds other observations in column 'obs' than the episodes hold; "
-                "place it before the connectors that change observations"
+                "FrameStacking: column 'obs' differs from the observations of the episodes; "
+                "place it before the connectors that change them"
             )
         self._is_order_checked = True
 
@@ -133,7 +133,7 @@ class PrevActionsPrevRewards(ObservationConnector):
     n_prev_rewards) float32. Actions are the module's, before they are scaled or clipped for the environment.
 
     Args:
-        n_prev_actions, n_prev_rewards: how many; 0 leaves the key out.
+        n_prev_actions, n_prev_rewards: number of past actions and rewards; 0 omits the key.
     """
 
     def __init__(self, n_prev_actions: int = 1, n_prev_rewards: int = 1) -> None:
@@ -148,10 +148,10 @@ class PrevActionsPrevRewards(ObservationConnector):
     def recompute_output_observation_space(
         self, input_observation_space: Space, input_action_space: Space
     ) -> gym.spaces.Dict:
-        """Return a Dict of the three.
+        """Return a Dict with the observation, the actions and the rewards.
 
         Raises:
-            TypeError: the action space has a leaf that cannot become a vector.
+            TypeError: the action space has a leaf that cannot be encoded as a vector.
         """
         parts: dict[str, Space] = {ORIG_OBS: input_observation_space}
         if self._num_actions:
@@ -175,7 +175,7 @@ class PrevActionsPrevRewards(ObservationConnector):
         return columns
 
     def to_graph(self) -> ConnectorGraph | None:
-        """Return the same in torch; who runs the graph says which action was taken, and what the reward was."""
+        """Return the equivalent torch graph; the caller passes the last action and reward."""
         encoding, blank_action, size = None, None, 0
         if self._encoding is not None:
             encoding, size = self._encoding.in_graph(), self._encoding.size
@@ -185,18 +185,18 @@ class PrevActionsPrevRewards(ObservationConnector):
 
     def _past_actions(self, batch: Batch, episodes: RunningEpisodes | ColumnBlock) -> Floats:
         if self._encoding is None:
-            raise RuntimeError("PrevActionsPrevRewards is called before it was given the spaces")
+            raise RuntimeError("PrevActionsPrevRewards was called before its spaces were set")
         actions, is_there = _history(batch, episodes, ACTIONS, self._num_actions)
         num_rows = len(is_there)
         vectors = self._encoding.encode(actions, num_rows * self._num_actions)
-        vectors *= is_there.reshape(-1, 1)  # a missing action is zeros, not the one-hot vector of action 0
+        vectors *= is_there.reshape(-1, 1)  # a missing action is all zeros, not the encoding of action 0
         return vectors.reshape(num_rows, self._num_actions * self._encoding.size)
 
 
 def _history(
     batch: Batch, episodes: RunningEpisodes | ColumnBlock, column: str, length: int
 ) -> tuple[Any, npt.NDArray[np.bool_]]:
-    """Return (rows, length, ...) values and (rows, length) whether they lie within the episode, for the rows of the
+    """Return (rows, length, ...) values, and (rows, length) whether they are within the episode, for the rows of the
     batch."""
     values, is_there = episodes.history(column, length)
     if isinstance(episodes, ColumnBlock):
@@ -214,19 +214,19 @@ def _stacks_first(space: Space) -> bool:
 
 
 def _stacked(is_first: bool, frames: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return (rows, F, ..., C) -> (rows, ..., F * C), or (rows, F, C, ...) -> (rows, F * C, ...) if channels are first;
-    without channels, of scalars and (H, W): (rows, ..., F)."""
+    """Return (rows, F, ..., C) -> (rows, ..., F * C), or (rows, F, C, ...) -> (rows, F * C, ...) if channels come
+    first; for data without channels, scalars and (H, W): (rows, ..., F)."""
     if is_first:
         return frames.reshape(len(frames), frames.shape[1] * frames.shape[2], *frames.shape[3:])
     if frames.ndim in (2, 4):
         frames = frames[..., None]
     rows, num_frames, *shape, channels = frames.shape
     stacks = np.empty((rows, *shape, num_frames, channels), frames.dtype)
-    for number in range(num_frames):  # one copy of all, with its axes moved, takes six times as long
+    for number in range(num_frames):  # a single copy with moved axes takes six times as long
         stacks[..., number, :] = frames[:, number]
     return stacks.reshape(rows, *shape, num_frames * channels)
 
 
 def _without_bounds(space: Space) -> Space:
-    """Return a Box for what a module puts out, which may lie outside of the action space's bounds."""
+    """Return a Box for outputs of a module, which may be outside the action space's bounds."""
     return gym.spaces.Box(-np.inf, np.inf, space.shape, np.float32) if isinstance(space, gym.spaces.Box) else space

@@ -1,4 +1,4 @@
-"""Connectors of the learner pipeline: from episode chunks to the columns of a train batch."""
+"""Connectors of the learner pipeline, from episode chunks to the columns of a train batch."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ BoolArray = npt.NDArray[np.bool_]
 
 
 class AddOneTsToEpisodesAndTruncate(LearnerConnector):
-    """Gives every chunk one row more, for its last observation, so that a value function sees it in the same pass.
+    """Adds a row to every chunk for its last observation, so that a value function evaluates it in the same pass.
 
-    Adds `loss_mask` (R + E,): true at env steps, false at these bootstrap rows. All columns that follow have R + E
-    rows; no statistic and no loss reads a row whose mask is false. The episodes themselves stay as they are.
+    Adds `loss_mask` (R + E,): true at env steps, false at these bootstrap rows. All later columns have R + E rows.
+    Statistics and losses ignore rows whose mask is false. The episodes themselves are not changed.
     """
 
     requires = Requirements(writes=(LOSS_MASK,))
@@ -39,12 +39,12 @@ class AddOneTsToEpisodesAndTruncate(LearnerConnector):
 class AddColumnsFromEpisodesToTrainBatch(LearnerConnector):
     """Adds `actions`, `rewards`, `terminateds`, `truncateds` and every extra model output of the episodes.
 
-    Rows are as in the batch: R, or R + E after `AddOneTsToEpisodesAndTruncate`, where a bootstrap row repeats its
+    Rows are the rows of the batch: R, or R + E after `AddOneTsToEpisodesAndTruncate`. A bootstrap row repeats its
     chunk's last row with reward 0, terminated false and truncated true.
 
     Args:
-        recorded_columns: the extra model outputs that episodes will have, for the check of the pipeline's order.
-        ones: column -> its type; each is one in all rows if the episodes do not have it.
+        recorded_columns: extra model outputs in the episodes, used to check the order of the pipeline.
+        ones: column -> its dtype; each is 1 in all rows if the episodes do not contain it.
     """
 
     requires = Requirements(writes=(ACTIONS, REWARDS, TERMINATEDS, TRUNCATEDS))
@@ -58,12 +58,12 @@ class AddColumnsFromEpisodesToTrainBatch(LearnerConnector):
         self._ones = ones
 
     def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
-        """Add the columns; columns that are present already stay as they are."""
+        """Add the columns that do not exist yet."""
         mask = batch.get(LOSS_MASK)
         if mask is not None:
             rows = np.cumsum(mask) - 1
         for name, column in episodes.columns.items():
-            if name in (OBS, STATE_OUT) or name in batch:  # states: see AddStatesFromEpisodesToBatch
+            if name in (OBS, STATE_OUT) or name in batch:  # AddStatesFromEpisodesToBatch adds the states
                 continue
             batch[name] = column if mask is None else nested.take(column, rows)
             if name == REWARDS and mask is not None:
@@ -78,7 +78,7 @@ class AddColumnsFromEpisodesToTrainBatch(LearnerConnector):
 
 
 def _ends_of_rows(episodes: ColumnBlock, mask: BoolArray | None) -> tuple[BoolArray, BoolArray]:
-    """Return whether each row's step terminated a chunk, or truncated it; a mask: there are bootstrap rows."""
+    """Return whether each row's step terminated or truncated a chunk. With a mask, bootstrap rows are included."""
     if mask is None and episodes.has_single_steps:
         return episodes.is_terminated.copy(), episodes.is_truncated.copy()
     last_rows, num_rows = episodes.offsets[1:] - 1, episodes.num_rows

@@ -1,4 +1,4 @@
-"""Running standardisation of observations, with statistics that merge exactly over runners."""
+"""Running standardisation of observations, with statistics that are merged exactly over runners."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SMALLEST_STD = 1e-8
 
 @dataclass(frozen=True)
 class Moments:
-    """Count, mean and sum of squared deviations of rows seen so far (float64; mean and m2 have an item's shape)."""
+    """Count, mean and sum of squared deviations of the rows seen so far (float64; mean and m2 have an item's shape)."""
 
     count: float
     mean: npt.NDArray[np.float64]
@@ -35,7 +35,7 @@ class Moments:
 
     @classmethod
     def of_nothing(cls, shape: tuple[int, ...]) -> Moments:
-        """Return the moments of no row."""
+        """Return the moments of zero rows."""
         return cls(0.0, np.zeros(shape), np.zeros(shape))
 
     @classmethod
@@ -48,7 +48,7 @@ class Moments:
         return cls(float(len(rows)), mean, np.add.reduce(shifts * shifts, axis=0))
 
     def merged(self, other: Moments) -> Moments:
-        """Return the moments of both sets of rows together (Chan et al., 1979)."""
+        """Return the moments of the union of both sets of rows (Chan et al., 1979)."""
         if other.count == 0:
             return self
         if self.count == 0:
@@ -59,12 +59,12 @@ class Moments:
         return Moments(count, mean, self.m2 + other.m2 + shift * shift * (self.count * other.count / count))
 
     def std(self) -> npt.NDArray[np.float64]:
-        """Return the standard deviation of more than one row, nowhere 0."""
+        """Return the standard deviation of at least two rows, with zeros replaced."""
         return np.maximum(np.sqrt(self.m2 / (self.count - 1)), _SMALLEST_STD)
 
     @classmethod
     def merged_of(cls, states: Sequence[Mapping[str, Any]]) -> Moments:
-        """Merge states that share their `merged` moments and have `own` moments of their rows since then."""
+        """Merge states that share their `merged` moments; `own` holds the moments of the rows since then."""
         merged = cls.from_state(states[0], "merged")
         for state in states:
             merged = merged.merged(cls.from_state(state, "own"))
@@ -81,24 +81,24 @@ class Moments:
 
 
 class MeanStdFilter(ObservationConnector):
-    """Standardises `obs` (N, ...) by running mean and standard deviation, in the batch and in the episodes.
+    """Standardises `obs` (N, ...) by the running mean and standard deviation, in the batch and in the episodes.
 
-    Every float Box is filtered, alone or in a Dict or Tuple, whose other leaves pass unchanged; results are float32.
-    What the policy saw is what the learner gets. On several runners each keeps the moments of its own rows since the
-    last merge; merged states are equal to the state after all rows.
+    Every float Box is standardised, alone or in a Dict or Tuple, whose other leaves are unchanged. Results are float32.
+    The learner gets the observations that the policy saw. With several runners, each keeps the moments of its rows
+    since the last merge. Merged states equal the state after all rows.
 
     Args:
-        keys_to_leave: keys of a Dict space (at its top) that pass unchanged: an action mask of floats, for example.
+        keys_to_leave: top-level keys of a Dict space that are not changed, such as a float action mask.
         de_mean_to_zero: subtract the mean.
         de_std_to_one: divide by the standard deviation.
-        clip_by_value: largest absolute value of the result; None: no bound.
-        update_stats: learn from what passes; evaluation runners never do.
-        needs_floats: reject observations without a Box of floats; false: let these pass unchanged.
+        clip_by_value: maximum absolute value of the result, or None for no limit.
+        update_stats: update the statistics; evaluation runners never do.
+        needs_floats: reject observations without a float Box; if false, such observations are unchanged.
     """
 
     requires = Requirements(belongs_in=("env_to_module",), writes_obs_to_episodes=True)
     reports = {  # noqa: RUF012
-        "observations_clipped_fraction": ("mean", "share of the standardised numbers that clip_by_value bounds"),
+        "observations_clipped_fraction": ("mean", "fraction of the standardised numbers that clip_by_value limits"),
     }
 
     def __init__(
@@ -125,7 +125,7 @@ class MeanStdFilter(ObservationConnector):
         """Return the space with float Boxes within the clip bounds.
 
         Raises:
-            TypeError: the space has no Box of floats, or a key to leave is not there.
+            TypeError: the space does not contain a float Box, or a key to leave does not exist.
         """
         space = input_observation_space
         check_keys(type(self).__name__, "keys_to_leave", self._left, space)
@@ -136,7 +136,7 @@ class MeanStdFilter(ObservationConnector):
             shape = (num_floats,)
         self._is_idle = not (_is_filtered(space) or (self._places is not None and shape != (0,)))
         if self._is_idle and self._needs_floats:
-            raise TypeError(f"MeanStdFilter needs float observations (a Box), the space here is {space}")
+            raise TypeError(f"MeanStdFilter needs float observations (a Box), but the space is {space}")
         if self._is_idle:
             return space
         self._merged = self._since_merge = Moments.of_nothing(shape)
@@ -147,7 +147,7 @@ class MeanStdFilter(ObservationConnector):
         return gym.spaces.Box(-bound, bound, space.shape, np.float32) if _is_filtered(space) else space
 
     def transform(self, obs: Any, batch: Batch, episodes: RunningEpisodes) -> Any:
-        """Learn from the rows and standardise them."""
+        """Update the statistics with the rows, and standardise them."""
         if self._is_idle:
             return obs
         rows = self._rows_of(obs)
@@ -164,13 +164,13 @@ class MeanStdFilter(ObservationConnector):
         return result
 
     def for_raw_episodes(self) -> MeanStdFilter:
-        """Return a filter in its place that leaves the observations in the episodes as they are."""
+        """Return a replacement filter that does not change the observations in the episodes."""
         other = copy.copy(self)
         other.leaves_observations_raw = True
         return other
 
     def standardised(self, obs: Any) -> Any:
-        """Return observations (N, ...) standardised; nothing is learned from them."""
+        """Return standardised observations (N, ...) without updating the statistics."""
         if self._is_idle:
             return obs
         return self._as_observations(self._standardised(self._rows_of(obs)), obs)
@@ -179,13 +179,13 @@ class MeanStdFilter(ObservationConnector):
         return obs if self._places is None else self._as_vectors(obs)
 
     def _as_observations(self, filtered: npt.NDArray[np.float32], obs: Any) -> Any:
-        """Return the standardised numbers in the places of `obs` that they are from."""
+        """Write the standardised values back to the leaves of `obs` they came from."""
         if self._places is None:
             return filtered
         return nested.map_leaves(lambda place, leaf: _taken(place, leaf, filtered), self._places, obs)
 
     def _as_vectors(self, obs: Any) -> npt.NDArray[np.float64]:
-        """Return (N, D): all leaves that are filtered, one after the other."""
+        """Return (N, D): all standardised leaves, concatenated."""
         vectors = np.empty((nested.row_count(obs), *self._since_merge.mean.shape))
 
         def write(place: slice | None, leaf: npt.NDArray[Any]) -> None:
@@ -206,7 +206,7 @@ class MeanStdFilter(ObservationConnector):
         return rows.astype(np.float32)
 
     def to_graph(self) -> ConnectorGraph | None:
-        """Return the same in torch, in float64 too; it does not learn from what passes."""
+        """Return the equivalent torch graph, also in float64; it does not update the statistics."""
         if self._is_idle:
             return None
         places = slice(0, self._merged.mean.size) if self._places is None else self._places
@@ -214,18 +214,18 @@ class MeanStdFilter(ObservationConnector):
         return StandardisationGraph(places, statistics["mean"], statistics["std"], self._statistics, self._clip)
 
     def _statistics(self, state: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-        """Return (D,) what is subtracted and what is divided by, in a state of this connector."""
+        """Return the (D,) subtrahend and divisor from a state of this connector."""
         seen = Moments.from_state(state, "merged").merged(Moments.from_state(state, "own"))
         mean = seen.mean if self._centres else np.zeros_like(seen.mean)
         std = seen.std() if self._scales and seen.count > 1 else np.ones_like(seen.mean)
         return {"mean": mean.reshape(-1), "std": std.reshape(-1)}
 
     def get_state(self) -> dict[str, Any]:
-        """Return moments at the last merge, and moments of this runner's rows since then."""
+        """Return the moments at the last merge, and the moments of this runner's rows since then."""
         return self._merged.to_state("merged") | self._since_merge.to_state("own")
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a state of `get_state`."""
         self._merged = Moments.from_state(state, "merged")
         self._since_merge = Moments.from_state(state, "own")
 
@@ -234,7 +234,7 @@ class MeanStdFilter(ObservationConnector):
         self._merged = self._since_merge = Moments.of_nothing(self._merged.mean.shape)
 
     def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the moments of all rows of all runners; nothing is counted twice."""
+        """Return the moments of all rows of all runners; each row is counted once."""
         merged = Moments.merged_of(states)
         return merged.to_state("merged") | Moments.of_nothing(merged.mean.shape).to_state("own")
 
@@ -244,8 +244,8 @@ def _is_filtered(space: Space) -> bool:
 
 
 def _places_of(space: Space, start: int, left: Collection[str] = ()) -> tuple[Any, int]:
-    """Return the space's structure with, for each leaf, its columns in a vector of all that are filtered (None: it is
-    not); and where the next one starts.
+    """Return the structure of a space, and the next free index. Each leaf is a slice of the vector of standardised
+    leaves, or None if it is not standardised.
     """
     if isinstance(space, gym.spaces.Dict):
         parts: dict[Any, Any] = {}
@@ -266,5 +266,5 @@ def _places_of(space: Space, start: int, left: Collection[str] = ()) -> tuple[An
 
 
 def _taken(place: slice | None, leaf: npt.NDArray[Any], vectors: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-    """Return the leaf's columns of the vectors in the leaf's shape, or the leaf itself."""
+    """Return the leaf's columns of the vectors in the leaf's shape, or the unchanged leaf."""
     return leaf if place is None else vectors[:, place].reshape(leaf.shape)

@@ -1,4 +1,4 @@
-"""What modules with memory need: a time axis, and the state at each sequence's start.
+"""Connectors for stateful modules: they add a time axis, and the state at the start of each sequence.
 
 Dimension letters: S sequences, L longest sequence, N sub-environments, R env steps, E episode chunks.
 """
@@ -28,10 +28,10 @@ IntArray = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Sequences:
-    """Where the rows of a batch lie in sequences of at most `longest` rows, none of which crosses two chunks.
+    """Positions of a batch's rows in sequences of at most `longest` rows, none of which crosses two chunks.
 
     Attributes:
-        chunk: (S,) chunk of each sequence. start: (S,) its first row within the chunk. lengths: (S,) its rows.
+        chunk: (S,) chunk of each sequence. start: (S,) its first row within the chunk. lengths: (S,) number of rows.
         longest: L.
     """
 
@@ -42,7 +42,7 @@ class Sequences:
 
     @classmethod
     def of_chunks(cls, chunk_rows: IntArray, max_seq_len: int) -> Sequences:
-        """Return every chunk cut into sequences, the last of each as short as it comes."""
+        """Split every chunk into sequences; the last one of each chunk may be shorter."""
         counts = -(-chunk_rows // max_seq_len)
         chunk = np.repeat(np.arange(len(chunk_rows)), counts)
         number = np.arange(len(chunk)) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -51,28 +51,27 @@ class Sequences:
         return cls(chunk, start, lengths, max_seq_len)
 
     def padded(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return (B, ...) rows as (S, L, ...), 0 beyond each sequence's end."""
+        """Return (B, ...) rows as (S, L, ...), 0 after each sequence's end."""
         out = np.zeros((len(self.lengths), self.longest, *column.shape[1:]), column.dtype)
         out[np.arange(self.longest) < self.lengths[:, None]] = column
         return out
 
 
 def sequences_of(block: ColumnBlock, batch: Batch, max_seq_len: int) -> Sequences:
-    """Return the sequences of a batch whose rows are the block's env steps, and its bootstrap rows where it has
+    """Return the sequences of a batch whose rows are the block's env steps, including bootstrap rows if the batch has
     them."""
     return Sequences.of_chunks(block.lengths + (LOSS_MASK in batch), max_seq_len)
 
 
 class AddTimeDimToBatchAndZeroPad(Connector):
-    """Gives every column a time axis: (N, ...) -> (N, 1, ...) for acting, (B, ...) -> (S, L, ...) for learning.
+    """Adds a time axis to every column: (N, ...) -> (N, 1, ...) for acting, (B, ...) -> (S, L, ...) for learning.
 
-    Sequences are zero-padded to L = `max_seq_len`. In a learner pipeline it adds `seq_lens` (S,) and, where none is
-    there, `loss_mask`, which is false in the padding. Steps of `is_burn_in` stay
-    in their sequences, and are masked, too.
+    Sequences are zero-padded to L = `max_seq_len`. In a learner pipeline it adds `seq_lens` (S,), and `loss_mask` if
+    missing, which is false in the padding. Steps of `is_burn_in` stay in their sequences, and are also masked.
 
     Args:
         max_seq_len: L.
-        as_learner_connector: the connector is in a learner pipeline.
+        as_learner_connector: whether the connector is in a learner pipeline.
     """
 
     def __init__(self, max_seq_len: int = 20, as_learner_connector: bool = False) -> None:
@@ -97,7 +96,7 @@ class AddTimeDimToBatchAndZeroPad(Connector):
         return batch
 
     def to_graph(self) -> ConnectorGraph | None:
-        """Return the same in torch."""
+        """Return the equivalent torch graph."""
         return AddTimeGraph()
 
 
@@ -106,14 +105,14 @@ def _as_arrays(rows: Column | Items, has_bootstrap_rows: bool = False) -> Column
 
 
 class AddStatesFromEpisodesToBatch(Connector):
-    """Adds `state_in`: the memory before each row that acts (N, ...), or before each sequence to learn from (S, ...).
+    """Adds `state_in`: the state before each acting row (N, ...), or before each sequence (S, ...) when learning.
 
-    It is the `state_out` of the step before, and the module's initial state at the start of an episode. In a learner
-    pipeline also `new_state_in`: the memory after the first step of each sequence, with which `new_obs` begins.
+    It is the `state_out` of the previous step, or the module's initial state at the start of an episode. In a learner
+    pipeline it also adds `new_state_in`: the state after the first step of each sequence, with which `new_obs` begins.
 
     Args:
-        max_seq_len: rows of a sequence, as `AddTimeDimToBatchAndZeroPad` makes them.
-        as_learner_connector: the connector is in a learner pipeline.
+        max_seq_len: maximum rows of a sequence, as in `AddTimeDimToBatchAndZeroPad`.
+        as_learner_connector: whether the connector is in a learner pipeline.
     """
 
     requires = Requirements(writes=(STATE_IN,), num_lookback=1)
@@ -131,14 +130,14 @@ class AddStatesFromEpisodesToBatch(Connector):
         episodes: RunningEpisodes | ColumnBlock,
         **kwargs: Any,
     ) -> Batch:
-        """Add the column; it has no time axis."""
+        """Add the column, without a time axis."""
         if isinstance(episodes, ColumnBlock):
             initial = _initial_state(cast(Mapping[str, RLModule], rl_module)[episodes.module_id])
             sequences = Sequences.of_chunks(
                 episodes.lengths + int(_has_bootstrap_rows(episodes, batch)), self._max_seq_len
             )
             batch[STATE_IN] = _states_of_sequences(episodes, sequences, initial)
-            # The last step stands in for a bootstrap row that is a sequence by itself: nothing is learned from it.
+            # A bootstrap row that is a sequence by itself gets the last step; no loss reads it.
             first_rows = np.minimum(sequences.start, episodes.lengths[sequences.chunk] - 1)
             first_rows += episodes.offsets[sequences.chunk]
             batch[NEW_STATE_IN] = nested.take(episodes.columns[STATE_OUT], first_rows)
@@ -147,7 +146,7 @@ class AddStatesFromEpisodesToBatch(Connector):
         return batch
 
     def to_graph(self) -> ConnectorGraph | None:
-        """Return a graph that takes the states as its inputs."""
+        """Return a graph whose inputs are the states."""
         return AddStatesGraph()
 
 
@@ -194,7 +193,7 @@ def _states_of_sequences(block: ColumnBlock, sequences: Sequences, initial: Colu
 
 
 def _check_lookback(block: ColumnBlock, chunks: IntArray) -> None:
-    """Check that the state before these chunks, which continue an episode, is there."""
+    """Check that the state before these chunks, which continue an episode, is available."""
     lacking = chunks if block.lookback is None else chunks[block.lookback.num_before[chunks] == 0]
     if len(lacking):
         raise ValueError(

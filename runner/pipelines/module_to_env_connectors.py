@@ -1,4 +1,4 @@
-"""Connectors from the module's outputs to the actions that the vector environment is stepped with."""
+"""Connectors from the module's outputs to the actions of the vector environment."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from runner.rows.running_episodes import RunningAgentEpisodes, RunningEpisodes
 
 
 class GetActions(DrawsNoise, ModuleToEnvConnector):
-    """Adds `actions` (N, ...): a sample of the policy's distribution, or its mode when not exploring.
+    """Adds `actions` (N, ...): a sample of the policy's distribution, or its mode if not exploring.
 
-    `action_logp` is added once per fragment, from `action_dist_inputs` and `actions`.
+    `action_logp` is added once per fragment, computed from `action_dist_inputs` and `actions`.
     """
 
     requires = Requirements(reads=(ACTION_DIST_INPUTS,), writes=(ACTIONS,), writes_per_fragment=(ACTION_LOGP,))
@@ -65,7 +65,7 @@ class GetActions(DrawsNoise, ModuleToEnvConnector):
         return batch
 
     def to_graph(self) -> ConnectorGraph | None:
-        """Return the mode; who runs the graph samples from `action_dist_inputs`."""
+        """Return a graph of the mode; the caller samples from `action_dist_inputs`."""
         return GreedyActionsGraph()
 
     def complete_fragment(self, columns: dict[str, Any], rl_module: Any) -> None:
@@ -77,20 +77,21 @@ class GetActions(DrawsNoise, ModuleToEnvConnector):
 
 
 class EpsilonGreedyActions(DrawsNoise, ModuleToEnvConnector):
-    """Adds `actions` (N, ...): the best ones by `action_dist_inputs`, and with probability epsilon random ones.
+    """Adds `actions` (N, ...): random actions with probability epsilon, otherwise the best by `action_dist_inputs`.
 
-    Random actions are uniform over what no mask forbids; of MultiDiscrete actions each number is random or the best one
-    by itself. The Q values are taken out of the batch: they are no
-    distribution, and nothing is learned from the ones of old networks.
+    Random actions are uniform over the actions that masks allow. For MultiDiscrete actions, each number is random or
+    best independently. The Q values are removed from the batch: they are not a distribution, and losses do not use
+    old Q values.
 
     Args:
-        epsilon: share of random actions; a number, or [[env steps, value], ...] over the env steps of all runners.
-        exponent: how differently the rows of all env runners explore: number i of N with
+        epsilon: probability of a random action; a number, or [[env steps, value], ...] over the env steps of all
+            runners.
+        exponent: how much epsilon differs between rows. Row i of N, counted over env runners first, uses
             epsilon^(1 + exponent i / (N - 1)) (Horgan et al., 2018, appendix C of https://arxiv.org/abs/1803.00933,
-            have 7), counted over env runners first, then over rows; 0: all alike.
+            with exponent 7); 0 means the same epsilon for all.
 
     Raises:
-        ValueError: a share below 0 or above 1, no schedule, or an exponent below 0.
+        ValueError: epsilon is not a schedule of numbers between 0 and 1, or the exponent is below 0.
     """
 
     requires = Requirements(reads=(ACTION_DIST_INPUTS,), writes=(ACTIONS,), drops=(ACTION_DIST_INPUTS,))
@@ -109,7 +110,7 @@ class EpsilonGreedyActions(DrawsNoise, ModuleToEnvConnector):
         self.epsilon = scheduled_value(self._schedule, num_env_steps)
 
     def use_env_runner(self, index: int, num_env_runners: int) -> None:
-        """Explore as this env runner."""
+        """Explore with the epsilon of this env runner."""
         self._index, self._num_env_runners = index, num_env_runners
 
     def __call__(
@@ -121,11 +122,11 @@ class EpsilonGreedyActions(DrawsNoise, ModuleToEnvConnector):
         explore: bool | None = None,
         **kwargs: Any,
     ) -> Batch:
-        """Add the actions, on the module's device, and take `action_dist_inputs` away."""
+        """Add the actions, on the module's device, and remove `action_dist_inputs`."""
         q = batch.pop(ACTION_DIST_INPUTS)
         if explore:
             num_rows, num_values = q.shape
-            sizes = getattr(rl_module.action_dist, "sizes", (num_values,))  # values of each number of an action
+            sizes = getattr(rl_module.action_dist, "sizes", (num_values,))  # number of values of each action component
             width = len(sizes) + num_values
             noise = self._next_noise(
                 num_rows, episodes.max_rows, lambda leading: self._stream.random((*leading, width), np.float32)
@@ -138,19 +139,19 @@ class EpsilonGreedyActions(DrawsNoise, ModuleToEnvConnector):
         return batch
 
     def _epsilons(self, num_rows: int) -> Any:
-        """Return epsilon of all rows, or of each row (N, 1) where rows explore differently."""
+        """Return the epsilon of all rows, or (N, 1) of each row if rows explore differently."""
         if not self._exponent:
             return self.epsilon
         places = np.arange(num_rows)[:, None] * self._num_env_runners + self._index
         return self.epsilon ** (1 + self._exponent * places / max(1, num_rows * self._num_env_runners - 1))
 
     def to_graph(self) -> ConnectorGraph | None:
-        """Return the best action."""
+        """Return a graph of the best action."""
         return GreedyActionsGraph()
 
 
 def _random_where(explores: npt.NDArray[np.bool_], random: npt.NDArray[np.float32], q: torch.Tensor) -> torch.Tensor:
-    """Return Q (N, K) with random values (N, K) where rows or values explore, (N, 1) or (N, K), but for forbidden
+    """Return Q (N, K) with random values (N, K) in exploring rows (N, 1) or values (N, K), except for forbidden
     actions."""
     values = q.cpu().numpy()
     mixed = np.where(explores & (values != np.float32(MASKED_LOGIT)), random, values)
@@ -158,7 +159,7 @@ def _random_where(explores: npt.NDArray[np.bool_], random: npt.NDArray[np.float3
 
 
 class TensorToNumpy(Connector):
-    """Makes arrays of all tensors; on the CPU without a copy."""
+    """Converts all tensors to arrays; on the CPU without a copy."""
 
     def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
         """Convert every tensor, also in nested columns."""
@@ -170,7 +171,7 @@ class TensorToNumpy(Connector):
         return batch
 
     def to_graph(self) -> ConnectorGraph | None:
-        """Return None: columns stay tensors there."""
+        """Return None, because columns stay tensors in a graph."""
         return None
 
 
@@ -182,37 +183,37 @@ def _to_numpy(value: Any) -> Any:
 
 
 class RemoveSingleTsTimeRankFromBatch(ModuleToEnvConnector):
-    """Takes the time axis away from the outputs of a module with memory, (N, 1, ...) -> (N, ...).
+    """Removes the time axis from the outputs of a stateful module, (N, 1, ...) -> (N, ...).
 
-    The states `state_out` have none.
+    `state_out` is unchanged, because it does not have a time axis.
     """
 
     def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
-        """Remove axis 1 of every column but the states."""
+        """Remove axis 1 of every column except the states."""
         for column, value in batch.items():
             if column != STATE_OUT:
                 batch[column] = nested.map_leaves(lambda leaf: leaf.squeeze(1), value)
         return batch
 
     def to_graph(self) -> ConnectorGraph | None:
-        """Return the same in torch."""
+        """Return the equivalent torch graph."""
         return RemoveTimeGraph()
 
 
 class UnBatchToIndividualItems(ModuleToEnvConnector):
-    """Checks that each column has one row for each sub-environment; row n is sub-environment n's item."""
+    """Checks that each column has one row per sub-environment; row n belongs to sub-environment n."""
 
     def __call__(self, *, batch: Batch, episodes: RunningEpisodes, **kwargs: Any) -> Batch:
-        """Return the batch as it is."""
+        """Return the batch unchanged."""
         num_envs = len(episodes)
         for column, rows in batch.items():
             num_rows = len(rows) if type(rows) is np.ndarray else nested.row_count(rows)
             if num_rows != num_envs:
-                raise ValueError(f"module-to-env column {column!r} has {num_rows} rows for {num_envs} that act")
+                raise ValueError(f"module-to-env column {column!r} has {num_rows} rows for {num_envs} acting envs")
         return batch
 
     def to_graph(self) -> ConnectorGraph | None:
-        """Return None: it only checks."""
+        """Return None, because the connector only checks."""
         return None
 
 
@@ -220,8 +221,8 @@ class NormalizeAndClipActions(ModuleToEnvConnector):
     """Adds `actions_for_env`: Box actions scaled from [-1, 1] to the space's bounds, or clipped into them.
 
     Args:
-        normalize_actions: the module acts in [-1, 1]; values outside are clipped.
-        clip_actions: clip into the bounds; only where actions are not normalised.
+        normalize_actions: scale actions from [-1, 1], after clipping them to that range.
+        clip_actions: clip actions to the bounds; only if actions are not normalised.
     """
 
     requires = Requirements(reads=(ACTIONS,), writes=(ACTIONS_FOR_ENV,))
@@ -234,14 +235,14 @@ class NormalizeAndClipActions(ModuleToEnvConnector):
     def recompute_output_action_space(
         self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
     ) -> gym.Space[Any]:
-        """Remember the bounds; the space stays."""
+        """Store the bounds; the space is unchanged."""
         self._scalings = map_leaf_spaces(self._scaling_of, input_action_space)
         if not any(nested.leaves(self._scalings)):
             self._scalings = None
         return input_action_space
 
     def _scaling_of(self, space: gym.Space[Any]) -> Any:
-        """Return how the actions of a leaf are scaled; None if they stay."""
+        """Return the scaling of a leaf's actions, or None if they are unchanged."""
         if not isinstance(space, gym.spaces.Box) or not np.issubdtype(space.dtype, np.floating):
             return None
         if self._normalizes and _is_bounded(space):
@@ -249,7 +250,7 @@ class NormalizeAndClipActions(ModuleToEnvConnector):
         return _Clipped(space.low, space.high) if self._normalizes or self._clips else None
 
     def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
-        """Add the column; other action spaces than Box are passed on as they are."""
+        """Add the column; actions of spaces other than Box are unchanged."""
         actions = batch[ACTIONS]
         if self._scalings is not None:
             actions = nested.map_leaves(_scaled, self._scalings, actions)
@@ -257,8 +258,8 @@ class NormalizeAndClipActions(ModuleToEnvConnector):
         return batch
 
     def to_module(self, actions: Any) -> Any:
-        """Return what the module would have drawn for these actions of the environment (R, ...), if nothing was
-        clipped."""
+        """Return the actions (R, ...) that the module would have drawn for these actions of the environment, assuming
+        nothing was clipped."""
         if self._scalings is None:
             return actions
         return nested.map_leaves(
@@ -266,15 +267,15 @@ class NormalizeAndClipActions(ModuleToEnvConnector):
         )
 
     def to_graph(self) -> ScalingGraph:
-        """Return the same in torch."""
+        """Return the equivalent torch graph."""
         if self._scalings is None:
             return ScalingGraph(None)
         return ScalingGraph(nested.map_leaves(lambda leaf: leaf and leaf.in_graph(), self._scalings))
 
 
 def acting_space(space: gym.Space[Any], normalize_actions: bool) -> gym.Space[Any]:
-    """Return the space that a module acts in: the environment's, with bounded Boxes of floats as [-1, 1] if
-    normalised."""
+    """Return the space in which a module acts: the environment's space, or [-1, 1] for bounded float Boxes if actions
+    are normalised."""
     return replace_leaf_spaces(_normalized, space) if normalize_actions else space
 
 
@@ -289,7 +290,7 @@ def _is_bounded(space: gym.spaces.Box) -> bool:
 
 
 class _Clipped:
-    """Actions clipped into the bounds, in the dtype of the Box."""
+    """Clips actions to the bounds, in the dtype of the Box."""
 
     def __init__(self, low: Any, high: Any) -> None:
         self.low, self.high = low, high
@@ -301,16 +302,16 @@ class _Clipped:
         return actions
 
     def in_graph(self) -> LeafScaling:
-        """Return the same on tensors."""
+        """Return the same operation for tensors."""
         return LeafScaling("clip", self.low, self.high)
 
 
 class _Unsquashed(_Clipped):
-    """Actions in [-1, 1] scaled to the bounds, and clipped: rounding could carry them over a bound."""
+    """Scales actions from [-1, 1] to the bounds, and clips them because rounding could exceed a bound."""
 
     def __init__(self, low: Any, high: Any) -> None:
         super().__init__(low, high)
-        self._half = 0.5 * high - 0.5 * low  # high - low may be more than the dtype can hold
+        self._half = 0.5 * high - 0.5 * low  # high - low may exceed the range of the dtype
         self._center = 0.5 * high + 0.5 * low if is_wide(low, high) else None
 
     def __call__(self, actions: Any) -> Any:
@@ -327,7 +328,7 @@ class _Unsquashed(_Clipped):
         return ((actions - self.low) * (2.0 / width) - 1.0).astype(actions.dtype)
 
     def in_graph(self) -> LeafScaling:
-        """Return the same on tensors."""
+        """Return the same operation for tensors."""
         return LeafScaling("unsquash", self.low, self.high)
 
 
@@ -336,10 +337,9 @@ def _scaled(scaling: _Clipped | None, actions: Any) -> Any:
 
 
 class ModuleToAgentUnmapping(ModuleToEnvConnector):
-    """Makes of `actions_for_env` (K, ...) a list of (sub-environment, agent id, action), for the agents that act.
+    """Converts `actions_for_env` (K, ...) to a list of (sub-environment, agent id, action) of the agents that act.
 
-    Agents whose episodes have just ended are left out: their last observations went through the module with the
-    others.
+    Agents whose episodes have just ended are left out: their last observations also passed through the module.
     """
 
     requires = Requirements(reads=(ACTIONS_FOR_ENV,), writes=(ACTIONS_FOR_ENV,))
@@ -357,15 +357,15 @@ class ModuleToAgentUnmapping(ModuleToEnvConnector):
         return batch
 
     def to_graph(self) -> ConnectorGraph | None:
-        """Return None: the graph acts for one agent a row."""
+        """Return None, because a graph acts for one agent per row."""
         return None
 
 
 class ListifyDataForVectorEnv(ModuleToEnvConnector):
-    """Makes arrays (N, ...) of columns that a connector left as a list or as items per episode, in order."""
+    """Converts columns that a connector left as lists or as items per episode to arrays (N, ...), in order."""
 
     def __call__(self, *, batch: Batch, **kwargs: Any) -> Batch:
-        """Convert what is no array yet."""
+        """Convert all columns that are not arrays."""
         for column, rows in batch.items():
             if isinstance(rows, Items):
                 batch[column] = rows.stacked()
@@ -374,5 +374,5 @@ class ListifyDataForVectorEnv(ModuleToEnvConnector):
         return batch
 
     def to_graph(self) -> ConnectorGraph | None:
-        """Return None: columns are tensors there."""
+        """Return None, because columns are tensors in a graph."""
         return None

@@ -1,4 +1,4 @@
-"""The base of connectors of the learner pipeline that own a network and train it."""
+"""Base class of learner connectors that own and train a network."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.pipelines.requirements import Requirements
 
 
 class NetworkConnector(LearnerConnector):
-    """Base of connectors of the learner pipeline that own a network and train it on each batch.
+    """Base class of learner connectors that own a network and train it on each batch.
 
     Override `make_network`, `compute_loss` and `compute_columns`, and name the columns in `requires`. Insert
     the connector after `NumpyToTensor`. Each call computes the columns, then trains the network on the batch's env
@@ -31,7 +31,7 @@ class NetworkConnector(LearnerConnector):
     Args:
         lr: learning rate.
         num_epochs: passes over the env steps of a batch.
-        minibatch_size: most rows of one gradient step; None means all env steps of the batch.
+        minibatch_size: maximum rows of one gradient step, or None for all env steps of the batch.
         device: device of the network; `auto` means the device of the batch, which is the learner's.
     """
 
@@ -48,22 +48,22 @@ class NetworkConnector(LearnerConnector):
         self._made: tuple[nn.Module, torch.optim.Optimizer] | None = None
         self._take_stream(np.random.default_rng(0))
 
-    # -- what a subclass overrides -----------------------------------------------------------------------------------
+    # -- methods to override -----------------------------------------------------------------------------------------
 
     def make_network(self, observation_space: gym.Space[Any], action_space: gym.Space[Any]) -> nn.Module:
         """Return the network for the spaces of the learner pipeline; torch is seeded before the call.
 
         Parameters whose `requires_grad` is false are not trained.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no make_network ({place_of(type(self))})")
+        raise NotImplementedError(f"{type(self).__name__} does not implement make_network ({place_of(type(self))})")
 
     def compute_columns(self, network: nn.Module, columns: Batch) -> Batch:
         """Return the columns in `writes` from all rows of the columns in `reads`; called without gradients."""
-        raise NotImplementedError(f"{type(self).__name__} has no compute_columns ({place_of(type(self))})")
+        raise NotImplementedError(f"{type(self).__name__} does not implement compute_columns ({place_of(type(self))})")
 
     def compute_loss(self, network: nn.Module, rows: Batch) -> Tensor:
-        """Return the mean loss (0-d) of a minibatch of env steps, which has the columns in `reads`."""
-        raise NotImplementedError(f"{type(self).__name__} has no compute_loss ({place_of(type(self))})")
+        """Return the mean loss (0-d) of a minibatch of env steps with the columns in `reads`."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement compute_loss ({place_of(type(self))})")
 
     def make_optimizer(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """Return the optimiser of the trained parameters."""
@@ -98,12 +98,12 @@ class NetworkConnector(LearnerConnector):
         leaves = [leaf for column in read for leaf in nested.leaves(column)]
         if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
             what = f"{type(self).__name__} reads columns that are not tensors"
-            raise RunFailure(Problem(what, "connectors.learner", expected="insert_after: NumpyToTensor"))
+            raise RunFailure(Problem(what, "connectors.learner", fix="insert_after: NumpyToTensor"))
         device: torch.device = leaves[0].device
         return device
 
     def _train(self, network: nn.Module, optimizer: torch.optim.Optimizer, steps: Batch) -> float:
-        """Train the network for some epochs; return the mean loss of the first one."""
+        """Train the network for `num_epochs`; return the mean loss of the first one."""
         num_steps = nested.row_count(steps)
         size = self._minibatch_size or num_steps
         losses: list[tuple[Tensor, int]] = []
@@ -120,7 +120,7 @@ class NetworkConnector(LearnerConnector):
     def recompute_output_observation_space(
         self, input_observation_space: gym.Space[Any], input_action_space: gym.Space[Any]
     ) -> gym.Space[Any]:
-        """Keep the space, for which the network is made."""
+        """Store the space, for which the network is made."""
         if self._spaces != (input_observation_space, input_action_space):
             self._spaces, self._made = (input_observation_space, input_action_space), None
         return input_observation_space
@@ -129,14 +129,14 @@ class NetworkConnector(LearnerConnector):
 
     @property
     def network(self) -> nn.Module:
-        """The network, made when it is first used."""
+        """The network, made at its first use."""
         return self._parts()[0]
 
     @default_settings()
     def _parts(self) -> tuple[nn.Module, torch.optim.Optimizer]:
         if self._made is None:
             if self._spaces is None:
-                what = f"{type(self).__name__} is not part of a pipeline, so that its spaces are unknown"
+                what = f"{type(self).__name__} does not know its spaces, because it is not part of a pipeline"
                 raise RunFailure(Problem(what, "connectors.learner"))
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self._seed)
@@ -150,11 +150,11 @@ class NetworkConnector(LearnerConnector):
         network, optimizer = self._parts()
         if any(one.device != device for one in (*network.parameters(), *network.buffers())):
             network.to(device)
-            optimizer.load_state_dict(optimizer.state_dict())  # moves its state to the parameters
+            optimizer.load_state_dict(optimizer.state_dict())  # moves its state to the device of the parameters
         return network, optimizer
 
     def use_stream(self, stream: np.random.Generator) -> None:
-        """Take the random stream, which seeds the network and shuffles minibatches."""
+        """Set the random stream, which seeds the network and shuffles minibatches."""
         self._take_stream(stream)
 
     def _take_stream(self, stream: np.random.Generator) -> None:

@@ -19,7 +19,7 @@ _NOISE_STEPS = 256
 
 
 class DrawsNoise(Connector):
-    """Base of connectors that draw random numbers, each from its stream: the noise of 256 vector steps at once."""
+    """Base class of connectors that draw random numbers from their streams, for 256 vector steps per draw."""
 
     _noise: Any
     _position: int
@@ -33,7 +33,7 @@ class DrawsNoise(Connector):
 
         Args:
             num_rows: K.
-            most_rows: the largest K there can be.
+            most_rows: the largest possible K.
             draw: returns noise (vector steps, rows, ...) of this leading shape.
         """
         if self._position == len(self._noise) or self._noise[0].shape[0] < num_rows:
@@ -42,16 +42,16 @@ class DrawsNoise(Connector):
             self._position, self._resume_at = self._resume_at, 0
         noise = self._noise[self._position]
         self._position += 1
-        return noise if noise.shape[0] == num_rows else noise[:num_rows]  # fewer rows act than could
+        return noise if noise.shape[0] == num_rows else noise[:num_rows]  # not all rows act
 
     def use_stream(self, stream: np.random.Generator) -> None:
-        """Draw noise from a copy of `stream`, which itself stays where the current noise begins."""
+        """Draw noise from a copy of `stream`; `stream` itself keeps the state before the current noise."""
         self._before, self._stream = stream, copy.deepcopy(stream)
         self._noise, self._position, self._resume_at = (), 0, 0
 
     def get_state(self) -> dict[str, Any]:
-        """Return how much of the current noise is used; the pipeline saves the stream that it was drawn from."""
-        if self._position == len(self._noise):  # the next noise begins here
+        """Return how much of the current noise is used; the pipeline saves the stream it was drawn from."""
+        if self._position == len(self._noise):  # the next noise begins at this state
             restore_stream(self._before, stream_state(self._stream))
             self._noise, self._position = (), 0
         return {"position": self._position or self._resume_at}
@@ -63,9 +63,9 @@ class DrawsNoise(Connector):
 
 
 class AddNoiseToBatch(DrawsNoise, EnvToModuleConnector):
-    """Adds `noise` (K, D), which a module with noisy layers reads; only while exploring, so that it acts greedily else.
+    """Adds `noise` (K, D), which modules with noisy layers read, while exploring. Without it the module acts greedily.
 
-    Each row of each vector step has noise of its own.
+    Each row of each vector step gets separate noise.
     """
 
     requires = Requirements(writes=(NOISE,))
@@ -88,5 +88,5 @@ class AddNoiseToBatch(DrawsNoise, EnvToModuleConnector):
         return batch
 
     def to_graph(self) -> None:
-        """Return None: an exported policy acts without noise."""
+        """Return None, because an exported policy acts without noise."""
         return None

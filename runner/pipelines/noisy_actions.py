@@ -1,4 +1,4 @@
-"""Exploration by noise that is added to the actions of a deterministic policy."""
+"""Exploration by adding noise to the actions of a deterministic policy."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _REVERSION = 0.15  # theta of Lillicrap et al.
 
 
 class NoisyActions(DrawsNoise, ModuleToEnvConnector):
-    """Adds `actions` (K, ...): the policy's, moved by noise and kept within their bounds.
+    """Adds `actions` (K, ...): the policy's actions plus noise, clipped to their bounds.
 
-    `gaussian` noise is new in each step (Fujimoto et al., 2018); `ornstein_uhlenbeck` noise remembers the step before,
-    x <- (1 - 0.15) x + sigma N(0, 1), and starts at 0 with each episode (Lillicrap et al., 2016,
-    https://arxiv.org/abs/1509.02971). Both are in units of half the distance between an action's bounds. The outputs of
-    the module are taken out of the batch: nothing is learned from them.
+    `gaussian` noise is independent in each step (Fujimoto et al., 2018). `ornstein_uhlenbeck` noise depends on the
+    previous step, x <- (1 - 0.15) x + sigma N(0, 1), and starts at 0 with each episode (Lillicrap et al., 2016,
+    https://arxiv.org/abs/1509.02971). The unit of both is half the distance between an action's bounds. The outputs of
+    the module are removed from the batch, because nothing is learned from them.
 
     Args:
         sigma: standard deviation of the noise; a number, or [[env steps, value], ...] over the env steps of all
             runners.
         kind: `gaussian` or `ornstein_uhlenbeck`.
-        num_random_steps: until so many env steps of all runners, actions are uniform over their bounds instead.
+        num_random_steps: number of initial env steps of all runners with actions drawn uniformly from their bounds.
 
     Raises:
-        ValueError: a sigma below 0 or no schedule, or another kind.
+        ValueError: sigma is below 0 or not a valid schedule, or the kind is unknown.
     """
 
     requires = Requirements(reads=(ACTION_DIST_INPUTS,), writes=(ACTIONS,), drops=(ACTION_DIST_INPUTS,))
@@ -68,10 +68,10 @@ class NoisyActions(DrawsNoise, ModuleToEnvConnector):
         explore: bool | None = None,
         **kwargs: Any,
     ) -> Batch:
-        """Add the actions, on the module's device, and take `action_dist_inputs` away.
+        """Add the actions, on the module's device, and remove `action_dist_inputs`.
 
         Raises:
-            TypeError: actions that are no Boxes within bounds.
+            TypeError: actions are not bounded Boxes.
         """
         theta = batch.pop(ACTION_DIST_INPUTS)
         dist: Any = rl_module.action_dist
@@ -79,13 +79,13 @@ class NoisyActions(DrawsNoise, ModuleToEnvConnector):
             batch[ACTIONS] = dist.mode(theta)
             return batch
         if not hasattr(dist, "mode_with_noise"):
-            raise TypeError(f"noise is for actions within bounds (module=td3 or sac), got {type(dist).__name__}")
+            raise TypeError(f"noise needs actions within bounds (module=td3 or sac), got {type(dist).__name__}")
         size = dist.num_noise
         noise = self._next_noise(
             len(theta), episodes.max_rows, lambda leading: self._stream.standard_normal((*leading, size), np.float32)
         )
         if self._is_random:
-            shares = torch.special.ndtr(torch.from_numpy(noise))  # uniform: the normal distribution's own function
+            shares = torch.special.ndtr(torch.from_numpy(noise))  # uniform, since the noise is normally distributed
             batch[ACTIONS] = dist.at_shares(shares.to(theta.device))
             return batch
         noise = np.float32(self.sigma) * noise
@@ -109,16 +109,16 @@ class NoisyActions(DrawsNoise, ModuleToEnvConnector):
         return noise
 
     def get_state(self) -> dict[str, Any]:
-        """Return the place in the noise and, where noise remembers, the newest noise (slots, A)."""
+        """Return the position in the noise and, for correlated noise, the newest noise (slots, A)."""
         remembered = {} if self._remembered is None else {"remembered": self._remembered.copy()}
         return super().get_state() | remembered
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a state of `get_state`."""
         super().set_state(state)
         remembered = state.get("remembered")
         self._remembered = None if remembered is None else np.array(remembered, np.float32)
 
     def to_graph(self) -> ConnectorGraph | None:
-        """Return the policy's action."""
+        """Return a graph of the policy's action."""
         return GreedyActionsGraph()

@@ -1,4 +1,4 @@
-"""The base of connectors that transform observations."""
+"""Base class of connectors that transform observations."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from runner.rows.running_episodes import RunningEpisodes
 
 
 class ObservationConnector(Connector):
-    """Base of connectors that make other observations; yours overrides `transform` and, mostly,
+    """Base class of connectors that change observations. Override `transform` and usually also
     `recompute_output_observation_space`.
 
-    It may stand before or after `AddObservationsFromEpisodesToBatch`: without an `obs` column it takes the observations
-    from the episodes. In a learner pipeline rows are R, or R + E after `AddOneTsToEpisodesAndTruncate`.
+    The connector works before and after `AddObservationsFromEpisodesToBatch`: without an `obs` column it takes the
+    observations from the episodes. In a learner pipeline rows are R, or R + E after `AddOneTsToEpisodesAndTruncate`.
     """
 
     requires = Requirements(writes=(OBS,), belongs_in=("env_to_module", "learner"))
     metrics: CustomMetrics | None = None
-    """Takes the metrics that `transform` reports, see `Connector.reports`; None if metrics are not collected."""
+    """Object to report the metrics of `transform` to, see `Connector.reports`, or None if nothing is reported."""
 
     def __call__(self, *, batch: Batch, episodes: RunningEpisodes | ColumnBlock, **kwargs: Any) -> Batch:
         """Transform all rows of `obs`."""
@@ -42,24 +42,24 @@ class ObservationConnector(Connector):
         """Return the new observations.
 
         Args:
-            obs: (rows, ...) arrays, nested as the space is.
+            obs: (rows, ...) arrays, nested like the space.
             batch: the other columns so far.
-            episodes: where the observations come from: `RunningEpisodes`, one row each, or in a learner pipeline a
-                `ColumnBlock`, many rows each.
+            episodes: source of the observations: `RunningEpisodes` with one row each, or in a learner pipeline a
+                `ColumnBlock` with many rows each.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no transform")
+        raise NotImplementedError(f"{type(self).__name__} does not implement transform")
 
 
 def observation_rows(connector: str, batch: Batch, episodes: RunningEpisodes | ColumnBlock) -> Any:
-    """Take the batch's (rows, ...) observations, or the episodes' if it has none.
+    """Return the batch's (rows, ...) observations, or the episodes' observations if there are none in the batch.
 
     Raises:
-        TypeError: they are no arrays any more; names the connector.
+        TypeError: they are no longer arrays; the message names the connector.
     """
     if OBS in batch:
         return as_arrays(connector, batch[OBS])
     if isinstance(episodes, ColumnBlock) and OBS in batch.get(episodes.module_id, ()):
-        raise TypeError(f"{connector} finds column 'obs' by module already; place it before AgentToModuleMapping")
+        raise TypeError(f"{connector}: column 'obs' is grouped by module; place it before AgentToModuleMapping")
     return observations_of(episodes, batch)
 
 
@@ -77,14 +77,14 @@ def check_keys(connector: str, option: str, keys: Iterable[str], space: gym.Spac
     """Check that a Dict space has the keys that an option of a connector names.
 
     Raises:
-        TypeError: it has not, or it is no Dict.
+        TypeError: a key does not exist, or the space is not a Dict.
     """
     known = list(space.spaces) if isinstance(space, gym.spaces.Dict) else []
     unknown = [key for key in keys if key not in known]
     if unknown:
-        raise TypeError(f"{connector}: {option} has {unknown}, the keys of {space} are {known}")
+        raise TypeError(f"{connector}: {option} contains unknown keys {unknown}; the keys of {space} are {known}")
 
 
 def step_rows(column: Any, batch: Batch, block: ColumnBlock) -> Any:
-    """Return the rows of the batch, out of a (R + E, ...) column with a row for each observation."""
+    """Return the rows of the batch from a (R + E, ...) column with a row for each observation."""
     return column if LOSS_MASK in batch else obs_of_steps(column, block)

@@ -1,4 +1,4 @@
-"""Connectors that make other observations of the environment's."""
+"""Connectors that change the environment's observations."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from runner.rows.running_episodes import RunningEpisodes
 
 
 class FlattenObservations(ObservationConnector):
-    """Makes one float32 vector (rows, D) of observations of any nesting; Discrete and MultiDiscrete ones one-hot.
+    """Flattens observations of any nesting to one float32 vector (rows, D); Discrete and MultiDiscrete become one-hot.
 
-    Leaves follow one another in the order of the space's keys. For env-to-module and learner pipelines alike.
+    Leaves are in the order of the space's keys. Works in env-to-module and learner pipelines.
 
     Args:
-        keys_to_remove: keys of a Dict space (at its top) that are left out.
+        keys_to_remove: top-level keys of a Dict space that are left out.
     """
 
     def __init__(self, keys_to_remove: Sequence[str] | None = None) -> None:
@@ -40,7 +40,7 @@ class FlattenObservations(ObservationConnector):
         """Return a 1-D Box with the leaves' bounds.
 
         Raises:
-            TypeError: a leaf cannot be flattened, or a key to remove is not there.
+            TypeError: a leaf cannot be flattened, or a key to remove does not exist.
         """
         space = input_observation_space
         check_keys(type(self).__name__, "keys_to_remove", self._removed, space)
@@ -52,31 +52,32 @@ class FlattenObservations(ObservationConnector):
     def transform(self, obs: Any, batch: Batch, episodes: Any) -> Floats:
         """Return (rows, D); a float32 Box is not copied."""
         if self._encoding is None:
-            raise RuntimeError("FlattenObservations is called before it was given the spaces")
+            raise RuntimeError("FlattenObservations was called before its spaces were set")
         if self._is_flat_already:
             vectors: Floats = obs.reshape(len(obs), self._encoding.size)
             return vectors
         return self._encoding.encode(obs, nested.row_count(obs))
 
     def to_graph(self) -> ConnectorGraph | None:
-        """Return the same in torch."""
-        assert self._encoding is not None  # the pipeline has given it the spaces
+        """Return the equivalent torch graph."""
+        assert self._encoding is not None  # set when the pipeline passed the spaces
         return ObservationGraph(self._encoding.in_graph())
 
 
 class WriteObservationsToEpisodes(EnvToModuleConnector):
-    """Lets the episodes hold the `obs` (N, ...) of the batch, so that the learner gets what the policy saw.
+    """Writes the `obs` (N, ...) of the batch to the episodes, so that the learner gets the same observations as
+    the policy.
 
-    Place it behind the connectors that transform observations; the learner pipeline then needs none of them.
+    Place it after the connectors that transform observations; the learner pipeline then does not need them.
     """
 
     requires = Requirements(reads=(OBS,), writes_obs_to_episodes=True)
 
     def __call__(self, *, batch: Batch, episodes: RunningEpisodes, **kwargs: Any) -> Batch:
-        """Write the rows; the batch stays.
+        """Write the rows; the batch is unchanged.
 
         Raises:
-            TypeError: behind `NumpyToTensor`.
+            TypeError: the connector comes after `NumpyToTensor`.
         """
         obs = batch[OBS]
         if type(obs) is not np.ndarray:
@@ -85,42 +86,42 @@ class WriteObservationsToEpisodes(EnvToModuleConnector):
         return batch
 
     def to_graph(self) -> ConnectorGraph | None:
-        """Return None: there are no episodes."""
+        """Return None, because graphs do not have episodes."""
         return None
 
 
 class SingleAgentObservationPreprocessor(ObservationConnector, ABC):
-    """Base of connectors that change observations one by one: override `preprocess` and, if shapes, dtypes or bounds
-    change, `recompute_output_observation_space`.
+    """Base class of connectors that change observations one by one: override `preprocess` and, if shapes, dtypes or
+    bounds change, `recompute_output_observation_space`.
 
-    Results are stacked into the column `obs` (N, ...) and the episodes hold them from then on, so that the learner
-    gets what the policy saw. For the env-to-module pipeline. A loop over N sub-environments; where that is too slow,
-    derive from `ObservationConnector`.
+    Results are stacked into the column `obs` (N, ...) and written to the episodes, so that the learner gets the
+    same observations as the policy. For env-to-module pipelines only. It loops over N sub-environments; if that is too
+    slow, derive from `ObservationConnector`.
     """
 
     requires = Requirements(belongs_in=("env_to_module",), writes_obs_to_episodes=True)
 
     @abstractmethod
     def preprocess(self, observation: Any, episode: SingleAgentEpisode) -> Any:
-        """Return the observation to use instead of `observation`, the newest one of `episode`, with the same structure,
-        shapes and dtypes each time.
+        """Return the observation to use instead of `observation`, the newest one of `episode`. All results must have
+        the same structure, shapes and dtypes.
         """
 
     def transform(self, obs: Any, batch: Batch, episodes: RunningEpisodes) -> Any:
-        """Return all rows, one after the other."""
+        """Return all rows, processed one by one."""
         name = type(self).__name__
         items = [self.preprocess(*pair) for pair in zip(nested.unstack(obs), episodes, strict=True)]
         try:
             rows = nested.stack(items)
         except (TypeError, ValueError) as error:
-            raise type(error)(f"{name}.preprocess returns what cannot be column 'obs': {error}") from None
+            raise type(error)(f"{name}.preprocess returns values that cannot form column 'obs': {error}") from None
         episodes.write_obs(rows)
         return rows
 
 
 class MultiAgentObservationPreprocessor(SingleAgentObservationPreprocessor):
-    """The same for runs with several agents.
+    """`SingleAgentObservationPreprocessor` for multi-agent runs.
 
-    Pipelines are per module here: `preprocess` is called for each acting agent of the pipeline's module, and
-    `episode.agent_id` and `episode.module_id` say for whom.
+    Each module has a pipeline: `preprocess` is called for each acting agent of the pipeline's module.
+    `episode.agent_id` and `episode.module_id` identify the agent.
     """

@@ -1,4 +1,4 @@
-"""Pipelines: sequences of connectors that are checked when they are built, and the three kinds of them."""
+"""Pipelines: sequences of connectors that are checked when they are built. There are three kinds."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from runner.pipelines.pipeline_metrics import Call, PipelineMetrics, joined_repo
 from runner.pipelines.requirements import Requirements
 from runner.streams import restore_stream, stream_state
 
-# Key in the state of a pipeline, next to the names of connectors.
+# Key in the state of a pipeline, in addition to the names of connectors.
 STREAMS = "#streams"
 
 
 class ConnectorPipeline(ConnectorList, Connector):
-    """Connectors called one after the other; itself a connector, so that pipelines nest.
+    """Connectors that are called in order. A pipeline is a connector itself, so pipelines can be nested.
 
-    A nested pipeline is a plain one, or of the kind that it is nested in.
+    A nested pipeline is a plain one, or of the same kind as the outer one.
 
     Args:
-        connectors: in the order of their calls.
-        input_observation_space, input_action_space: spaces before the first connector; of a pipeline in a pipeline what
-            the connector before it leaves.
+        connectors: connectors in the order of their calls.
+        input_observation_space, input_action_space: spaces before the first connector; a nested pipeline gets those
+            after the previous connector.
     """
 
     name = "pipeline"
@@ -66,12 +66,12 @@ class ConnectorPipeline(ConnectorList, Connector):
         return batch
 
     def substitute_connectors(self, connectors: Sequence[Connector]) -> None:
-        """Call these in the place of the connectors, one for one; spaces and columns stay (for profiling)."""
+        """Call these connectors instead, one for one; spaces and columns are not changed (for profiling)."""
         self._connectors = list(connectors)
         self._bind()
 
     def _bind(self) -> None:
-        """Prepare the calls of the connectors, with `metrics` for the ones that report."""
+        """Prepare the calls of the connectors, with `metrics` for connectors that report."""
         self._named = named_connectors(self._connectors)
         for connector in self._connectors:
             if isinstance(connector, ConnectorPipeline) and Requirements.of(connector).belongs_in is None:
@@ -91,8 +91,8 @@ class ConnectorPipeline(ConnectorList, Connector):
         check_first_calls(self._calls, self._connectors, self._observation_spaces, self.name)
 
     def take_metrics(self, module_id: str) -> ReducedMetrics:
-        """Return what the connectors of this module's pipeline have reported since the last call, by the run's
-        names.
+        """Return the metrics that the connectors of this module's pipeline have reported since the last call, by their
+        names in the run.
         """
         if not self.reports:
             return {}
@@ -104,18 +104,18 @@ class ConnectorPipeline(ConnectorList, Connector):
         return {connector_metric(module_id, self.name, name): reduced for name, reduced in reported.items()}
 
     def reported_metrics(self, module_id: str) -> dict[str, str]:
-        """Return name -> meaning of the metrics of the run that the connectors of this module's pipeline report."""
+        """Return name in the run -> meaning, for the metrics of the connectors in this module's pipeline."""
         return {connector_metric(module_id, self.name, name): meaning_of(self.reports, name) for name in self.reports}
 
     @property
     def _observation_spaces(self) -> list[gym.Space[Any] | None]:
-        """The observation space after each connector; None where the spaces before the first one are not known."""
+        """The observation space after each connector, or None if the spaces before the first one are unknown."""
         return [obs_space for obs_space, _ in self.spaces_after] or [None] * len(self._connectors)
 
     # -- spaces and columns ----------------------------------------------------------------------------------------
 
     def _infer(self) -> None:
-        """Infer the spaces after each connector, and the columns that the connectors together read and write."""
+        """Infer the spaces after each connector, and the columns that the pipeline reads and writes."""
         obs_space, action_space = self.input_spaces
         spaces_after: list[tuple[gym.Space[Any], gym.Space[Any]]] = []
         for connector in self._connectors:
@@ -129,8 +129,8 @@ class ConnectorPipeline(ConnectorList, Connector):
         """Return the spaces after a connector.
 
         Raises:
-            PipelineError: the user's connector fails to say it.
-            TypeError: a connector cannot use the spaces.
+            PipelineError: a user-defined connector does not return a space.
+            TypeError: a connector does not support the spaces.
         """
         if not is_user_defined(type(connector)):
             return connector.recompute_output_observation_space(*spaces), connector.recompute_output_action_space(
@@ -146,13 +146,13 @@ class ConnectorPipeline(ConnectorList, Connector):
             except Exception as error:
                 raise PipelineError([problem_of(error, where)]) from error
             if not isinstance(found[-1], gym.Space):
-                what = f"{type(connector).__name__}.{method} returns no space"
+                what = f"{type(connector).__name__}.{method} does not return a space"
                 where = f"{where}, {place_of(type(connector), method)}"
                 raise PipelineError([Problem(what, where, repr(found[-1]), "a gymnasium.Space")])
         return found[0], found[1]
 
     def observation_spaces_after(self) -> Iterator[tuple[Connector, gym.Space[Any]]]:
-        """Yield each single connector, of nested pipelines too, with the observation space after it."""
+        """Yield each single connector, also of nested pipelines, with the observation space after it."""
         for connector, (space, _) in zip(self._connectors, self.spaces_after, strict=True):
             if isinstance(connector, ConnectorPipeline):
                 yield from connector.observation_spaces_after()
@@ -160,7 +160,7 @@ class ConnectorPipeline(ConnectorList, Connector):
                 yield connector, space
 
     def _infer_columns(self) -> None:
-        """Infer what the connectors together read, write, need and report."""
+        """Infer the columns, requirements and metrics of the pipeline."""
         self._bind()
         for connector in self._connectors:
             self._check_declared(connector)
@@ -172,7 +172,7 @@ class ConnectorPipeline(ConnectorList, Connector):
         for attribute in ("reads", "writes", "drops", "writes_per_fragment"):
             names = getattr(requires, attribute)
             if isinstance(names, str):
-                what = f"{type(connector).__name__}.{attribute} is no tuple of column names"
+                what = f"{type(connector).__name__}.{attribute} is not a tuple of column names"
                 where = f"connectors.{self.name}, {place_of(type(connector))}"
                 raise PipelineError([Problem(what, where, repr(names), f"({names!r},)")])
 
@@ -200,7 +200,7 @@ class ConnectorPipeline(ConnectorList, Connector):
             available: columns in the batch before the first connector.
 
         Raises:
-            PipelineError: names the connector, the column and, where there is one, the later connector that writes it.
+            PipelineError: names the connector, the column and, if there is one, the later connector that writes it.
         """
         misplaced = find_misplaced_connector(list(self.every_connector()), self.name)
         if misplaced is not None:
@@ -218,37 +218,35 @@ class ConnectorPipeline(ConnectorList, Connector):
         name = type(self._connectors[position]).__name__
         later = [type(p).__name__ for p in self._connectors[position + 1 :] if column in Requirements.of(p).writes]
         once = [type(p).__name__ for p in self._connectors if column in Requirements.of(p).writes_per_fragment]
-        hint = f"; {later[0]}, which comes later, writes it" if later else ""
+        hint = f"; the later {later[0]} writes it" if later else ""
         if once:
-            hint = f"; {once[0]} writes it once per fragment, not in every step"
+            hint = f"; {once[0]} writes it once per fragment, not at every step"
         return Problem(
-            f"{name} reads the column {column!r}, which no connector before it writes{hint}",
+            f"{name} reads the column {column!r}, which no earlier connector writes{hint}",
             where=f"connectors.{self.name}, connector {position + 1} of {len(self._connectors)}",
             got=" -> ".join(type(connector).__name__ for connector in self._connectors),
-            expected=f"columns at this place: {', '.join(columns) or 'none'}",
+            expected=f"one of the columns at this place: {', '.join(columns) or 'none'}",
             nearest=None if later or once else nearest_match(column, columns),
         )
 
-    # -- what is passed on to the connectors ---------------------------------------------------------------------------
+    # -- calls that are passed to the connectors -----------------------------------------------------------------------
 
     def complete_fragment(self, columns: dict[str, Any], rl_module: Any) -> None:
-        """Let each connector add its columns of a finished fragment."""
+        """Call each connector's `complete_fragment`."""
         for connector in self._completing.values():
             connector.complete_fragment(columns, rl_module)
 
     def _repr_svg_(self) -> str:
-        """Return what a notebook shows: the connectors in order, with the columns that they read and write."""
+        """Return an SVG image for notebooks: the connectors in order, with the columns that they read and write."""
         return draw_pipeline(self, self.input_spaces, self.spaces_after)
 
     def to_graph(self) -> PipelineGraph:
-        """Return the graphs of all connectors, one after the other."""
+        """Return the sequence of all connectors' graphs."""
         graphs = {name: connector.to_graph() for name, connector in self._named.items()}
         return PipelineGraph({name: graph for name, graph in graphs.items() if graph is not None})
 
     def give_streams(self, make_stream: Callable[[str, int], np.random.Generator]) -> None:
-        """Give each connector its own random stream, `make_stream(pipeline name, position)`; the state includes
-        them.
-        """
+        """Give each connector a random stream, `make_stream(pipeline name, position)`; states include them."""
         self._give([make_stream(self.name, position) for position in range(len(self._connectors))])
 
     def _give(self, streams: Sequence[np.random.Generator]) -> None:
@@ -257,46 +255,44 @@ class ConnectorPipeline(ConnectorList, Connector):
             connector.use_stream(stream)
 
     def at_env_steps(self, num_env_steps: int) -> None:
-        """Let each connector know how many env steps all runners have sampled."""
+        """Pass the number of env steps sampled by all runners to each connector."""
         for connector in self._scheduled.values():
             connector.at_env_steps(num_env_steps)
 
     def use_env_runner(self, index: int, num_env_runners: int) -> None:
-        """Let each connector know which env runner it acts in."""
+        """Pass the index of the env runner to each connector."""
         for connector in self._connectors:
             connector.use_env_runner(index, num_env_runners)
 
     def use_agents(self, spaces: Mapping[str, gym.Space[Any]]) -> None:
-        """Let each connector know the agents of the run."""
+        """Pass the agents of the run to each connector."""
         for connector in self._connectors:
             connector.use_agents(spaces)
 
     def use_stream(self, stream: np.random.Generator) -> None:
-        """Give each connector a child of the stream (of a pipeline within a pipeline)."""
+        """Give each connector a child of the stream; called if the pipeline is nested."""
         self._give(stream.spawn(len(self._connectors)))
 
     def freeze(self) -> None:
-        """Let no connector learn from the data that pass, nor report (evaluation)."""
+        """Freeze all connectors and stop reporting, for evaluations."""
         super().freeze()
         for connector in self._connectors:
             connector.freeze()
         self._bind()
 
     def named_connectors(self) -> dict[str, Connector]:
-        """Return name -> connector, in order, as states name them; a nested pipeline is one connector."""
+        """Return name -> connector in order, named as in states; a nested pipeline is one connector."""
         return dict(self._named)
 
     def get_state(self) -> dict[str, Any]:
-        """Return connector name -> its state, for connectors that have one, and the streams of the connectors that use
-        theirs.
-        """
+        """Return connector name -> its state, for stateful connectors, and the streams of connectors that use them."""
         states = {name: connector.get_state() for name, connector in self._stateful.items()}
         states = {name: state for name, state in states.items() if state}
         streams = {name: stream_state(self._streams[name]) for name in self._drawing if name in self._streams}
         return {**states, STREAMS: streams} if streams else states
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `get_state`; states of connectors that are not here are an error."""
+        """Continue from a state of `get_state`; raises an error for states of connectors that do not exist here."""
         state = dict(state)
         for name, of_stream in state.pop(STREAMS, {}).items():
             if name in self._streams:
@@ -307,7 +303,7 @@ class ConnectorPipeline(ConnectorList, Connector):
                 raise PipelineError(
                     [
                         Problem(
-                            f"the state of connector {name} has no connector in the {self.name} pipeline",
+                            f"the {self.name} pipeline does not contain the connector {name} of the saved state",
                             where=f"connectors.{self.name}",
                             got=", ".join(state),
                             expected=", ".join(connectors),
@@ -322,7 +318,7 @@ class ConnectorPipeline(ConnectorList, Connector):
             connector.reset_state()
 
     def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Merge the states of several runners, connector by connector (by name); each runner keeps its streams."""
+        """Merge the states of several runners by connector name; each runner keeps its streams."""
         connectors = self._named
         names = [name for name in states[0] if name != STREAMS]
         merged = {name: connectors[name].merge_states([state[name] for state in states]) for name in names}
@@ -330,14 +326,14 @@ class ConnectorPipeline(ConnectorList, Connector):
 
 
 class EnvToModulePipeline(ConnectorPipeline):
-    """From the running episodes to the batch of the next forward pass."""
+    """Pipeline from the running episodes to the batch of the next forward pass."""
 
     name = "env_to_module"
     requires = Requirements(belongs_in=("env_to_module",))
     _are_rows_checked = False
 
     def __call__(self, *, batch: Batch, episodes: Any, **kwargs: Any) -> Batch:
-        """Build the batch; the first time, check how many rows each connector leaves."""
+        """Build the batch; the first call checks the number of rows after each connector."""
         if self._are_rows_checked:
             return super().__call__(batch=batch, episodes=episodes, **kwargs)
         for connector, call in zip(self._connectors, self._calls, strict=True):
@@ -348,9 +344,7 @@ class EnvToModulePipeline(ConnectorPipeline):
 
     @property
     def held_observation_space(self) -> gym.Space[Any]:
-        """The space of the observations that episodes hold: the environment's, or what a connector wrote in their
-        place.
-        """
+        """The space of the observations in episodes: of the environment, or of the connector that writes them."""
         held = self.input_spaces[0]
         for connector, space in self.observation_spaces_after():
             if Requirements.of(connector).writes_obs_to_episodes:
@@ -359,14 +353,14 @@ class EnvToModulePipeline(ConnectorPipeline):
 
 
 class ModuleToEnvPipeline(ConnectorPipeline):
-    """From the module's outputs to the actions of the next vector step."""
+    """Pipeline from the module's outputs to the actions of the next vector step."""
 
     name = "module_to_env"
     requires = Requirements(belongs_in=("module_to_env",))
 
 
 class LearnerConnectorPipeline(ConnectorPipeline):
-    """From episode chunks to the train batch, `{module id: {column: (B, ...) tensor}}`."""
+    """Pipeline from episode chunks to the train batch, `{module id: {column: (B, ...) tensor}}`."""
 
     name = "learner"
     requires = Requirements(belongs_in=("learner",))
@@ -380,8 +374,8 @@ class LearnerConnectorPipeline(ConnectorPipeline):
         """Build the batch. `episodes` may be a column block or any sequence of episodes.
 
         Raises:
-            RunFailure: a connector leaves a column with too many or too few rows; connectors of runner are checked the
-                first time only.
+            RunFailure: a connector leaves a column with too many or too few rows. Built-in connectors are checked only
+                in the first call.
         """
         block = block_from_episodes(episodes)
         for place, call in enumerate(self._calls):
@@ -395,20 +389,20 @@ class LearnerConnectorPipeline(ConnectorPipeline):
 
 
 def _overriding(hook: str, connectors: Mapping[str, Connector]) -> dict[str, Connector]:
-    """Return the connectors whose class has a method of its own in the place of the one that does nothing."""
+    """Return the connectors whose class overrides a hook that does nothing by default."""
     nothing = getattr(Connector, hook)
     return {name: connector for name, connector in connectors.items() if getattr(type(connector), hook) is not nothing}
 
 
 def is_of_runner(connector: Connector) -> bool:
-    """Return whether no line of a connector, or of the connectors in it, is the user's."""
+    """Return whether a connector, including the connectors in it, is built in rather than user-defined."""
     if isinstance(connector, ConnectorPipeline):
         return all(map(is_of_runner, connector.single_connectors()))
     return type(connector).__module__.startswith("runner.")
 
 
 def taken_metrics(pipelines: Mapping[str, Iterable[ConnectorPipeline]]) -> ReducedMetrics:
-    """Return what connectors have reported since the last call, by the run's names; module id -> its pipelines."""
+    """Return what connectors have reported since the last call, by names in the run; module id -> its pipelines."""
     return merged_metrics(
         pipeline.take_metrics(module_id)
         for module_id, of_module in pipelines.items()

@@ -1,5 +1,5 @@
-"""What pipelines check besides the columns that connectors read: their places, the rows they leave, and whether the
-module learns on the observations that it acts on.
+"""Checks of pipelines in addition to their columns: the places of connectors, the rows they leave, and whether the
+module learns from the observations that it acts on.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _ARRAYS = (np.ndarray, Tensor)
 
 
 def find_misplaced_connector(connectors: Sequence[Connector], pipeline: str) -> Problem | None:
-    """Return the first connector that belongs in another pipeline, or that stands after one that spoils its
-    observations.
+    """Return a problem for the first connector that belongs in another pipeline, or that comes after a connector that
+    changes the observations it reads.
 
     Args:
-        connectors: in the order of their calls, nested pipelines before their connectors.
+        connectors: connectors in the order of their calls, nested pipelines before their connectors.
         pipeline: name of the pipeline.
     """
     changer: str | None = None
@@ -39,16 +39,16 @@ def find_misplaced_connector(connectors: Sequence[Connector], pipeline: str) -> 
                 f"{name} does not belong in the {pipeline} pipeline",
                 where=f"connectors.{pipeline}",
                 got=_order_of(connectors),
-                expected=f"{name} in connectors.{' or connectors.'.join(requires.belongs_in)}",
+                fix=f"move it to connectors.{' or connectors.'.join(requires.belongs_in)}",
             )
-        if isinstance(connector, ConnectorList):  # its connectors follow
+        if isinstance(connector, ConnectorList):  # its connectors come next
             continue
         if requires.needs_episode_obs and changer is not None:
             return Problem(
-                f"{name} reads observations from the episodes, but {changer} before it has changed column 'obs'",
+                f"{name} reads observations from the episodes, but the earlier {changer} changes column 'obs'",
                 where=f"connectors.{pipeline}",
                 got=_order_of(connectors),
-                expected=f"{name} before the connectors that change observations",
+                fix=f"put {name} before the connectors that change observations",
             )
         if changes_observations(connector):
             changer = name
@@ -56,21 +56,21 @@ def find_misplaced_connector(connectors: Sequence[Connector], pipeline: str) -> 
 
 
 def changes_observations(connector: Connector) -> bool:
-    """Return whether the connector declares that it leaves other values in column `obs` than the episodes hold."""
+    """Return whether the connector declares that column `obs` differs from the episodes' observations after it."""
     return OBS in Requirements.of(connector).writes and not isinstance(connector, AddObservationsFromEpisodesToBatch)
 
 
 def find_unmatched_connector(
     acting: Iterable[Connector], learning: Iterable[Connector], may_augment: bool
 ) -> Problem | None:
-    """Return the first connector that changes what the module acts on or learns on, but not both.
+    """Return a problem for the first connector that changes the observations for acting or for learning, but not both.
 
-    Connectors match by their classes, in order. What episodes hold, the learner gets as it is: connectors up to the
-    last one that writes observations to the episodes need no match.
+    Connectors match by their classes, in order. The learner gets the observations in the episodes unchanged, so
+    connectors up to the last one that writes observations to the episodes do not need a match.
 
     Args:
-        acting, learning: the connectors of the env-to-module and of the learner pipeline, in the order of their calls.
-        may_augment: the learner pipeline may change more observations than are acted on, to make more of
+        acting, learning: connectors of the env-to-module and of the learner pipeline, in the order of their calls.
+        may_augment: whether the learner pipeline may change observations that are not changed for acting, to augment
             recorded data.
     """
     to_match: list[str] = []
@@ -84,19 +84,18 @@ def find_unmatched_connector(
         if acted != learned and acted is not None:
             return _unmatched(acted, "acts on", "connectors.env_to_module", to_match, matches)
         if acted != learned and not may_augment:
-            return _unmatched(learned, "learns on", "connectors.learner", to_match, matches)
+            return _unmatched(learned, "learns from", "connectors.learner", to_match, matches)
     return None
 
 
 def _unmatched(connector: str, what: str, where: str, acting: Sequence[str], learning: Sequence[str]) -> Problem:
-    other = "learns on" if what == "acts on" else "acts on"
+    other = "learns from" if what == "acts on" else "acts on"
     return Problem(
-        f"{connector} changes the observations that the module {what}, "
-        f"but nothing changes the ones that it {other} alike",
+        f"{connector} changes the observations that the module {what}, but not the observations that it {other}",
         where=where,
         got=f"changed for acting by: {', '.join(acting) or 'none'}; for learning by: {', '.join(learning) or 'none'}",
-        expected="WriteObservationsToEpisodes after the connectors in connectors.env_to_module, or the same connectors "
-        "in the same order in connectors.learner",
+        fix="put WriteObservationsToEpisodes after the connectors in connectors.env_to_module, or put the same "
+        "connectors in the same order into connectors.learner",
     )
 
 
@@ -105,7 +104,7 @@ def _order_of(connectors: Sequence[Connector]) -> str:
 
 
 def rows_to_learn_from(columns: Mapping[str, Any], block: ColumnBlock) -> int:
-    """Return how many rows each column has now: S sequences, R + E rows with the bootstrap rows, or R env steps."""
+    """Return the current number of rows: S sequences, R + E rows with bootstrap rows, or R env steps."""
     if SEQ_LENS in columns:
         return len(columns[SEQ_LENS])
     has_bootstrap_rows = LOSS_MASK in columns and len(columns[LOSS_MASK]) != block.num_rows
@@ -116,10 +115,10 @@ def check_rows(pipeline: str, connector: Connector, columns: Mapping[str, Any], 
     """Check that a connector has left every column with `num_rows` rows; lists and items are not arrays yet.
 
     Raises:
-        RunFailure: names the connector and the column.
+        RunFailure: the number of rows differs; the message names the connector and the column.
     """
     for column, rows in columns.items():
-        if type(rows) in _ARRAYS and rows.shape[:1] == (num_rows,):  # the common case, at a fifth of the cost
+        if type(rows) in _ARRAYS and rows.shape[:1] == (num_rows,):  # the usual case, at a fifth of the cost
             continue
         if isinstance(rows, (list, Items)):
             continue
@@ -132,10 +131,9 @@ def check_rows(pipeline: str, connector: Connector, columns: Mapping[str, Any], 
                     else ""
                 )
                 problem = Problem(
-                    f"{type(connector).__name__} leaves column {column!r} with another number of rows than the batch "
-                    "has",
+                    f"{type(connector).__name__} returns column {column!r} with a wrong number of rows",
                     where=f"connectors.{pipeline}{place}",
                     got=f"an array of shape {shape}" if hasattr(leaf, "shape") else repr(leaf),
-                    expected=f"arrays with {num_rows} rows, one for each that the pipeline is given",
+                    expected=f"arrays with {num_rows} rows, the number of rows in the batch",
                 )
                 raise RunFailure(problem)

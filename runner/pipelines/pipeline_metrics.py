@@ -1,4 +1,4 @@
-"""The metrics of one pipeline: which of its connectors report, and what they have reported."""
+"""Metrics of one pipeline: which connectors report, and the values they have reported."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Call = Callable[..., Batch]
 
 
 class PipelineMetrics:
-    """What the connectors of a pipeline have reported since the last `take`; nested pipelines keep their own.
+    """The values that connectors of a pipeline have reported since the last `take`; nested pipelines keep theirs.
 
     Args:
-        connectors: of the pipeline.
-        pipeline: its name.
+        connectors: connectors of the pipeline.
+        pipeline: name of the pipeline.
 
     Raises:
-        PipelineError: a connector declares what cannot be, or two connectors declare one metric differently.
+        PipelineError: a declaration is invalid, or two connectors declare one metric differently.
     """
 
     def __init__(self, connectors: Sequence[Connector], pipeline: str) -> None:
@@ -39,7 +39,7 @@ class PipelineMetrics:
         self.take()
 
     def call_of(self, connector: Connector) -> Call:
-        """Return the connector as it is called: with its `metrics` if it reports, else as it is."""
+        """Return the callable of the connector: bound to its `metrics` if it reports, otherwise the connector."""
         if isinstance(connector, ConnectorList) or not (connector.reports or _asks_for_metrics(connector)):
             return connector
         where = f"connectors.{self._pipeline}"
@@ -48,7 +48,7 @@ class PipelineMetrics:
         )
 
     def take(self) -> ReducedMetrics:
-        """Return metric -> what was reported since the last call; all declared metrics, also without a value."""
+        """Return metric -> values reported since the last call, for all declared metrics, also those without values."""
         taken = dict(self._reduced)
         for name, (reduction, _) in self._reports.items():
             self._reduced[name] = ReducedValue(reduction)
@@ -56,7 +56,7 @@ class PipelineMetrics:
 
 
 class DeclaresMetrics(Protocol):
-    """A connector, a callback or an operator: an object that declares metrics."""
+    """An object that declares metrics: a connector, a callback or an operator."""
 
     @property
     def reports(self) -> Reports:
@@ -67,18 +67,18 @@ def joined_reports(owners: Iterable[DeclaresMetrics], where: str) -> Reports:
     """Return the metrics that connectors of a pipeline, callbacks or operators declare together.
 
     Args:
-        owners: in order.
+        owners: objects that declare metrics, in order.
         where: their place in the configuration, for messages.
 
     Raises:
-        PipelineError: a declaration is malformed, or two declare one metric differently.
+        PipelineError: a declaration is malformed, or two objects declare one metric differently.
     """
     joined: dict[str, tuple[str, str]] = {}
     for owner in owners:
         fault = find_report_fault(owner.reports)
         for metric, report in {} if fault else owner.reports.items():
             if joined.setdefault(metric, report) != report:
-                what = f"reports[{metric!r}] is {report}, but one before it declares {joined[metric]}"
+                what = f"reports[{metric!r}] is {report}, but an earlier declaration is {joined[metric]}"
                 fault = Problem(what, expected=REPORTS_FORM)
         if fault is not None:
             name, place = type(owner).__name__, place_of(type(owner))
@@ -87,5 +87,5 @@ def joined_reports(owners: Iterable[DeclaresMetrics], where: str) -> Reports:
 
 
 def _asks_for_metrics(connector: Connector) -> bool:
-    """Return whether the connector's call names the argument, so that it may report what it does not declare."""
+    """Return whether the connector's call has the argument `metrics`; it may then report undeclared metrics."""
     return "metrics" in inspect.signature(type(connector).__call__).parameters

@@ -1,4 +1,4 @@
-"""What each connector of a pipeline costs per call."""
+"""Time of each connector of a pipeline per call."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.pipelines.requirements import Requirements
 
 
 class TimedConnector(Connector):
-    """A connector that keeps the seconds of each of its calls."""
+    """A connector that records the seconds of each call."""
 
     def __init__(self, connector: Connector) -> None:
         self.connector = connector
@@ -27,17 +27,17 @@ class TimedConnector(Connector):
         return batch
 
     def complete_fragment(self, columns: dict[str, Any], rl_module: Any) -> None:
-        """Let the connector add its columns; not timed."""
+        """Call `complete_fragment` of the connector; not timed."""
         self.connector.complete_fragment(columns, rl_module)
 
     @property
     def microseconds(self) -> float:
-        """The median call, in us."""
+        """The median time of a call, in us."""
         return statistics.median(self.seconds) * 1e6
 
 
 def time_connectors(pipeline: ConnectorPipeline) -> list[TimedConnector]:
-    """Time every connector of the pipeline from now on; the list has one entry for each, in order."""
+    """Start timing every connector of the pipeline; returns one entry for each, in order."""
     timed = [TimedConnector(connector) for connector in pipeline]
     pipeline.substitute_connectors(timed)
     return timed

@@ -1,4 +1,4 @@
-"""Episodes that hold raw observations, which are standardised when they are replayed, not when they are sampled."""
+"""Episodes with raw observations, which are standardised when they are replayed instead of when they are sampled."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _TAKES_HELD = AddObservationsFromEpisodesToBatch
 
 
 def leave_raw(pipeline: EnvToModulePipeline) -> None:
-    """Exchange the pipeline's `MeanStdFilter` for one that leaves the observations in the episodes raw.
+    """Replace the pipeline's `MeanStdFilter` by one that leaves the observations in the episodes raw.
 
-    They can be standardised later if the filter gets them as they are held, and is the last connector to write them.
-    Otherwise the filter stays.
+    This requires that the filter gets the observations as the episodes hold them, and is the last connector that writes
+    them. Otherwise the filter is kept.
     """
     connectors = list(pipeline)
     requires = [Requirements.of(connector) for connector in connectors]
@@ -36,7 +36,7 @@ def leave_raw(pipeline: EnvToModulePipeline) -> None:
 
 
 def raw_filters(pipeline: EnvToModulePipeline) -> dict[str, MeanStdFilter]:
-    """Return name -> connector of the filter that leaves observations raw; {}: none does."""
+    """Return name -> connector of the filter that leaves observations raw, or {}."""
     connectors = pipeline.named_connectors().items()
     return {
         name: connector
@@ -46,10 +46,10 @@ def raw_filters(pipeline: EnvToModulePipeline) -> dict[str, MeanStdFilter]:
 
 
 class Standardisation:
-    """Standardises replayed observations by what all runners have seen so far.
+    """Standardises replayed observations by the merged statistics of all runners.
 
     Args:
-        env_to_module: module id -> pipeline like the runners'; it stays as it is.
+        env_to_module: module id -> a pipeline equal to the runners'; it is not changed.
     """
 
     def __init__(self, env_to_module: Mapping[str, EnvToModulePipeline]) -> None:
@@ -57,10 +57,10 @@ class Standardisation:
         self.is_needed = any(self._filters.values())
 
     def __call__(self, rollout: Rollout, shared_state: Mapping[str, Any]) -> Rollout:
-        """Return the rollout as the modules see it now.
+        """Return the rollout with observations standardised by the newest statistics.
 
         Args:
-            rollout: raw, of a replay buffer; it stays as it is.
+            rollout: raw rollout from a replay buffer; it is not changed.
             shared_state: module id -> merged state of the runners' connectors.
         """
         if not self.is_needed:

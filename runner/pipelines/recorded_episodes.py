@@ -1,4 +1,4 @@
-"""Env-to-module pipelines over episodes that others sampled: what the policy would have seen of them.
+"""Env-to-module pipelines over recorded episodes: the observations that the policy would have seen.
 
 Dimension letters: E episodes, R steps.
 """
@@ -21,18 +21,18 @@ from runner.pipelines.requirements import Requirements
 from runner.rows.running_episodes import RunningEpisodes
 
 MEMORY_CONNECTORS = (AddTimeDimToBatchAndZeroPad, AddStatesFromEpisodesToBatch)
-# Default connectors that leave observations as they are.
+# Default connectors that do not change observations.
 ACTING_CONNECTORS = (*MEMORY_CONNECTORS, AddNoiseToBatch)
 
 
 class ObservationRows(RunningEpisodes):
-    """Every observation of a block as the newest one of a running episode: what env-to-module connectors are given.
+    """Presents each observation of a block to env-to-module connectors as if it were the newest of its episode.
 
     Args:
-        block: whole episodes, R + E observations.
+        block: complete episodes, R + E observations.
 
     Attributes:
-        written_obs: (R + E, ...) what a connector let the episodes hold instead; None if none did.
+        written_obs: (R + E, ...) observations that a connector wrote to the episodes, or None.
     """
 
     def __init__(self, block: ColumnBlock) -> None:
@@ -47,23 +47,23 @@ class ObservationRows(RunningEpisodes):
 
     @property
     def starts_episode(self) -> npt.NDArray[np.bool_]:
-        """Whether (R + E,) there is no step before."""
+        """Whether (R + E,) the observation is the first of its episode."""
         _, is_there = self._block.history(REWARDS, 1)
         return ~is_there[:, 0]
 
     def newest_step(self, column: str) -> Column | None:
-        """Return the steps (R + E, ...) before the observations, 0 where there was none."""
+        """Return the steps (R + E, ...) before the observations, 0 for the first ones."""
         if column not in self._block.columns:
             return None
         values, _ = self._block.history(column, 1)
         return nested.take(values, (slice(None), 0))
 
     def history(self, column: str, length: int) -> tuple[Column, npt.NDArray[np.bool_]]:
-        """Return (R + E, length, ...) what was seen or done before, and (R + E, length) whether there was any."""
+        """Return (R + E, length, ...) past values, and (R + E, length) whether they exist."""
         return self._block.history(column, length)
 
     def write_obs(self, obs: Column) -> None:
-        """Let the episodes hold `obs` (R + E, ...)."""
+        """Store `obs` (R + E, ...) as the observations of the episodes."""
         self.written_obs = obs
 
     def __len__(self) -> int:
@@ -79,9 +79,10 @@ class ObservationRows(RunningEpisodes):
 
 
 def with_held_observations(block: ColumnBlock, pipeline: EnvToModulePipeline, module: RLModule) -> ColumnBlock:
-    """Replace a block's observations by what the policy's episodes would hold.
+    """Replace a block's observations by the observations that the policy's episodes would hold.
 
-    The environment's observations are recorded; a mean-std filter, for example, writes others to the episodes.
+    Recorded data contains the environment's observations, but a mean-std filter, for example, writes different ones to
+    the episodes.
     """
     connectors = list(pipeline.single_connectors())
     while connectors and not Requirements.of(connectors[-1]).writes_obs_to_episodes:
@@ -93,16 +94,16 @@ def with_held_observations(block: ColumnBlock, pipeline: EnvToModulePipeline, mo
 def pass_through(
     connectors: Iterable[Connector], block: ColumnBlock, module: RLModule, batch: Batch | None = None
 ) -> tuple[Batch, Column | None]:
-    """Return what env-to-module connectors make of every observation of a block, without a time axis, memory and noise.
+    """Apply env-to-module connectors to every observation of a block, without a time axis, states and noise.
 
     Args:
-        connectors: called in order, except the ones that modules with memory or noisy layers need.
+        connectors: called in order, except those for stateful modules and noisy layers.
         block: R + E observations.
-        module: what connectors are given as such.
-        batch: columns (R + E, ...) to begin with.
+        module: passed to the connectors as `rl_module`.
+        batch: initial columns (R + E, ...).
 
     Returns:
-        The batch, (R + E, ...) each; and what a connector let the episodes hold instead of their observations.
+        The batch, (R + E, ...) each, and the observations that a connector wrote to the episodes, or None.
     """
     rows, batch, shared_data = ObservationRows(block), batch or {}, {}  # type: ignore[var-annotated]
     for connector in connectors:

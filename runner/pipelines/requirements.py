@@ -1,4 +1,4 @@
-"""What connectors read, write and need, as one value that every check uses."""
+"""The requirements of connectors as one value that every check uses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class _Declares(Protocol):
 
 @dataclass(frozen=True)
 class Requirements:
-    """What a connector reads, writes and needs. A field at its default means that the connector does not need it."""
+    """Columns that a connector reads and writes, and other needs. A default value means that it does not need it."""
 
     reads: Names = ()
     """Columns of the batch that the connector reads."""
@@ -59,21 +59,21 @@ class Requirements:
     """
 
     def extended(self, own: Requirements) -> Requirements:
-        """Return these requirements with all fields of `own` that are not at their default."""
+        """Return these requirements, updated with all fields of `own` that differ from their defaults."""
         return replace(self, **{one.name: value for one in _FIELDS if (value := getattr(own, one.name)) != one.default})
 
     @staticmethod
     def of(connector: _Declares) -> Requirements:
         """Return a connector's `requires`.
 
-        Attributes with the names of fields replace it: earlier versions declared each field as an attribute.
+        Attributes with the names of fields take precedence: earlier versions declared each field as an attribute.
         """
         earlier = {one.name: getattr(connector, one.name) for one in _FIELDS if hasattr(connector, one.name)}
         return replace(connector.requires, **earlier)
 
     @classmethod
     def of_sequence(cls, connectors: Iterable[_Declares]) -> Requirements:
-        """Return what connectors that are called one after the other require together."""
+        """Return the combined requirements of connectors that are called in order."""
         every = [cls.of(connector) for connector in connectors]
         reads: list[str] = []
         writes: list[str] = []

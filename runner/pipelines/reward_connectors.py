@@ -1,6 +1,4 @@
-"""Connectors that change the rewards that are learned from; the episodes' own rewards, which metrics count, stay
-raw.
-"""
+"""Connectors that change the rewards for learning. The episodes keep the raw rewards, which metrics count."""
 
 from __future__ import annotations
 
@@ -21,19 +19,19 @@ from runner.pipelines.requirements import Requirements
 from runner.pipelines.train_batch_connectors import suffix_sums
 
 _SMALLEST_VARIANCE = 1e-16
-# Episodes that never go on (their runner was lost) are forgotten after so many others.
+# Unfinished episodes that are never continued (their runner crashed) are dropped after this number of newer ones.
 _MAX_OPEN_EPISODES = 65536
 
 
 class _RewardConnector(LearnerConnector):
-    """Base: gives `change` the rewards, wherever between AddColumns... and the advantages the connector stands."""
+    """Base class: calls `change` with the rewards, anywhere between AddColumns... and the advantages."""
 
     requires = Requirements(reads=(REWARDS,), writes=(REWARDS,))
 
     def __call__(
         self, *, batch: Batch, episodes: ColumnBlock, metrics: CustomMetrics | None = None, **kwargs: Any
     ) -> Batch:
-        """Change column `rewards` (rows,), array or tensor, also one that is by module already; never in place."""
+        """Change column `rewards` (rows,), an array or tensor, also if grouped by module; never in place."""
         columns = batch if REWARDS in batch else batch.get(episodes.module_id, {})
         rewards = columns.get(REWARDS)
         if not isinstance(rewards, (np.ndarray, torch.Tensor)):
@@ -46,20 +44,20 @@ class _RewardConnector(LearnerConnector):
         return batch
 
     def change(self, rewards: Any, mask: Any, episodes: ColumnBlock, metrics: CustomMetrics | None) -> Any:
-        """Return new rewards (rows,) of the same kind; `mask` is false at bootstrap rows, None if there are none."""
+        """Return new rewards (rows,) of the same type; `mask` is false at bootstrap rows, None if there are none."""
         raise NotImplementedError
 
 
 class ClipRewards(_RewardConnector):
-    """Clips `rewards` (rows,) into [low, high]. A learner connector; place it before `GeneralAdvantageEstimation`.
+    """Clips `rewards` (rows,) to [low, high]. A learner connector; place it before `GeneralAdvantageEstimation`.
 
     Args:
         low, high: the bounds.
-        sign: take the rewards' signs first.
+        sign: replace rewards by their signs first.
     """
 
     reports = {  # noqa: RUF012
-        "rewards_clipped_fraction": ("mean", "share of the rewards of env steps that were outside of the bounds"),
+        "rewards_clipped_fraction": ("mean", "fraction of the rewards of env steps outside the bounds"),
     }
 
     def __init__(self, low: float = -1.0, high: float = 1.0, sign: bool = False) -> None:
@@ -83,30 +81,30 @@ class ClipRewards(_RewardConnector):
 class ScaleRewards(_RewardConnector):
     """Scales `rewards` (rows,). A learner connector; place it before `GeneralAdvantageEstimation`.
 
-    By a fixed factor, or by the standard deviation of the discounted returns so far, G[t] = r[t] + gamma G[t - 1],
-    which gives returns a size of about 1 without moving the rewards' mean (Engstrom et al., 2020,
-    https://arxiv.org/abs/2005.12729, as VecNormalize and NormalizeReward do). G goes on over the chunks of an episode
-    as long as they come in order, each once, so not from a replay buffer.
+    The scale is a fixed factor, or the standard deviation of the discounted returns so far, G[t] = r[t] + gamma
+    G[t - 1]. The latter scales returns to a size of about 1 without shifting the mean reward (Engstrom et al., 2020,
+    https://arxiv.org/abs/2005.12729, as in VecNormalize and NormalizeReward). G continues over the chunks of an episode
+    if they come in order and once each, so do not use it with a replay buffer.
 
     Args:
-        factor: what to multiply by; None: the running scale.
+        factor: fixed factor, or None for the running scale.
         gamma: discount factor of G.
-        clip: largest absolute value of rewards that were scaled by the running scale; None: no bound.
+        clip: maximum absolute value of rewards after the running scale, or None for no limit.
     """
 
     def __init__(self, factor: float | None = None, gamma: float = 0.99, clip: float | None = 10.0) -> None:
         if clip is not None and clip <= 0:
             raise ValueError(f"ScaleRewards: clip must be positive, got {clip}")
         self._factor = factor
-        needs_all_rows = factor is None  # the returns of whole episodes, in order
+        needs_all_rows = factor is None  # needs the returns of complete episodes, in order
         self.requires = replace(self.requires, needs_all_rows=needs_all_rows)
         self._gamma = gamma
         self._clip = clip
         self._merged = self._since_merge = Moments.of_nothing(())
-        self._open: dict[str, tuple[int, float]] = {}  # id -> time step and discounted return of one that goes on
+        self._open: dict[str, tuple[int, float]] = {}  # id of an unfinished episode -> time step, discounted return
 
     def change(self, rewards: Any, mask: Any, episodes: ColumnBlock, metrics: CustomMetrics | None) -> Any:
-        """Return scaled rewards; the running scale learns from them first."""
+        """Return scaled rewards, after updating the running scale with them."""
         if self._factor is not None:
             return rewards * self._factor
         if self.is_training:
@@ -130,7 +128,7 @@ class ScaleRewards(_RewardConnector):
     def _returns_before(self, last: npt.NDArray[np.float64], block: ColumnBlock) -> npt.NDArray[np.float64]:
         """Return the discounted returns (E,) just before each chunk.
 
-        `last`: returns at its last step, had it started with 0.
+        `last`: returns at its last step if it had started with 0.
         """
         before = np.zeros(len(block))
         decay = self._gamma**block.lengths
@@ -148,12 +146,12 @@ class ScaleRewards(_RewardConnector):
         return before
 
     def get_state(self) -> dict[str, Any]:
-        """Return moments at the last merge and since then, and the returns of episodes that go on; nothing for a
-        factor."""
+        """Return the moments at the last merge and since then, and the returns of unfinished episodes; empty for a
+        fixed factor."""
         return {} if self._factor is not None else _state_of(self._merged, self._since_merge, self._open)
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from a state."""
+        """Continue from a state of `get_state`."""
         if state:
             self._merged = Moments.from_state(state, "merged")
             self._since_merge = Moments.from_state(state, "own")
@@ -165,7 +163,7 @@ class ScaleRewards(_RewardConnector):
         self._open = {}
 
     def merge_states(self, states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-        """Return the moments of all learners' steps, each counted once; of an episode, the return that is furthest."""
+        """Return the moments of all learners' steps, counted once, and the newest return of each episode."""
         if self._factor is not None:
             return {}
         opened: dict[str, tuple[int, float]] = {}
@@ -191,7 +189,7 @@ def _open_returns(state: Mapping[str, Any]) -> dict[str, tuple[int, float]]:
 
 
 def _step_rewards(rewards: Any, mask: Any) -> npt.NDArray[np.float64]:
-    """Return (R,) without the bootstrap rows, on the host."""
+    """Return the rewards (R,) without bootstrap rows, on the host."""
     rows = rewards if mask is None else rewards[mask]
     host = rows.cpu().numpy() if isinstance(rows, torch.Tensor) else rows
     return np.asarray(host, np.float64)

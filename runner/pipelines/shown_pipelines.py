@@ -1,4 +1,4 @@
-"""The pipelines of a module, side by side in a notebook."""
+"""Display of the pipelines of a module, next to each other in a notebook."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ class ShownPipelines:
     learner: LearnerConnectorPipeline
 
     def _repr_html_(self) -> str:
-        """Return what a notebook shows."""
+        """Return the HTML for notebooks."""
         drawings = (one._repr_svg_() for one in (self.env_to_module, self.module_to_env, self.learner))
         return f'<div style="display:flex;flex-wrap:wrap;align-items:flex-start;gap:12px">{"".join(drawings)}</div>'

@@ -1,4 +1,4 @@
-"""More columns of a train batch: infos, next observations, returns to go."""
+"""Connectors for optional columns of a train batch: infos, next observations, returns to go."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Array = npt.NDArray[Any]
 
 
 class AddInfosFromEpisodesToTrainBatch(LearnerConnector):
-    """Adds `infos`: a list of dicts, the info that came with each row's observation; {} where there was none.
+    """Adds `infos`: a list of dicts, the info of each row's observation, or {} if there was none.
 
-    R entries, or R + E after `AddOneTsToEpisodesAndTruncate`.
+    It has R entries, or R + E after `AddOneTsToEpisodesAndTruncate`.
     """
 
     requires = Requirements(writes=(INFOS,))
 
     def __call__(self, *, batch: Batch, episodes: ColumnBlock, **kwargs: Any) -> Batch:
-        """Add the column; it stays a list until the end."""
+        """Add the column, which stays a list until the end."""
         num_last = 1 if LOSS_MASK in batch else 0
         rows: list[dict[str, Any]] = []
         for chunk, length in enumerate(episodes.lengths.tolist()):
@@ -42,10 +42,10 @@ class AddInfosFromEpisodesToTrainBatch(LearnerConnector):
 
 
 class AddNextObservationsFromEpisodesToTrainBatch(LearnerConnector):
-    """Adds `new_obs` (rows, ...): the observation that each row's step led to, nested as `obs` is.
+    """Adds `new_obs` (rows, ...): the observation after each row's step, nested like `obs`.
 
-    After `AddOneTsToEpisodesAndTruncate` these are the rows of `obs` shifted by one, as the connectors before made
-    them, and a bootstrap row repeats its own observation. Without it they come from the episodes.
+    After `AddOneTsToEpisodesAndTruncate` these are the rows of `obs`, as earlier connectors have changed them, shifted
+    by one; a bootstrap row repeats its own observation. Otherwise they are taken from the episodes.
     """
 
     requires = Requirements(reads=(OBS,), writes=(NEXT_OBS,), needs_next_obs=True)
@@ -57,7 +57,7 @@ class AddNextObservationsFromEpisodesToTrainBatch(LearnerConnector):
         """Add the column.
 
         Raises:
-            RuntimeError: a connector has changed `obs`, and there are no bootstrap rows to know the last ones by.
+            RuntimeError: a connector has changed `obs`, and there are no bootstrap rows for the last observations.
         """
         mask = batch.get(LOSS_MASK)
         if mask is not None:
@@ -73,8 +73,8 @@ class AddNextObservationsFromEpisodesToTrainBatch(LearnerConnector):
     def _check_unchanged(self, batch: Batch, episodes: ColumnBlock, held: Any) -> None:
         if not nested.equal(observation_rows(type(self).__name__, batch, episodes), held):
             raise RuntimeError(
-                "AddNextObservationsFromEpisodesToTrainBatch: a connector has changed column 'obs', and what it makes "
-                "of the last ones is not known; prepend AddOneTsToEpisodesAndTruncate"
+                "AddNextObservationsFromEpisodesToTrainBatch: a connector has changed column 'obs', and the "
+                "last observation of each chunk is missing; prepend AddOneTsToEpisodesAndTruncate"
             )
         self._is_checked = True
 
@@ -82,7 +82,7 @@ class AddNextObservationsFromEpisodesToTrainBatch(LearnerConnector):
 class ComputeReturnsToGo(LearnerConnector):
     """Adds `returns_to_go` (rows,) float32: G[t] = r[t] + gamma G[t + 1] to the end of the chunk, without bootstrap.
 
-    Bootstrap rows have 0. Place it after what changes rewards and before `AgentToModuleMapping`.
+    Bootstrap rows are 0. Place it after connectors that change rewards and before `AgentToModuleMapping`.
 
     Args:
         gamma: discount factor.
@@ -114,7 +114,7 @@ def suffix_sums(terms: Array, factors: Array, longest: int) -> npt.NDArray[np.fl
 
     Args:
         terms, factors: (B,); a factor 0 ends a sequence.
-        longest: most rows of a sequence.
+        longest: maximum rows of a sequence.
     """
     sums, reach = terms.astype(np.float64), factors.astype(np.float64)
     shift = 1

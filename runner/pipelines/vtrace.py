@@ -37,14 +37,14 @@ _ROWS = (REWARDS, TERMINATEDS, LOSS_MASK, _RATIOS)
 
 @dataclass(frozen=True)
 class VTraceSettings:
-    """What targets are made with; the paper's symbols.
+    """Settings of the targets, with the paper's symbols.
 
     Attributes:
         gamma: discount factor.
         lambda_: factor of each trace (remark 2); 1 in the experiments of the paper.
-        rho: largest ratio of a temporal difference (rho bar): which value function the targets are of.
-        c: largest ratio of a trace (c bar): how far a difference reaches back.
-        pg_rho: largest ratio of an advantage.
+        rho: maximum ratio of a temporal difference (rho bar); it determines the value function of the targets.
+        c: maximum ratio of a trace (c bar); it determines how far differences propagate back.
+        pg_rho: maximum ratio of an advantage.
     """
 
     gamma: float
@@ -66,14 +66,14 @@ def compute_vtrace(
     """Compute v[t] - V(s[t]) = delta[t] + gamma c[t] (v[t + 1] - V(s[t + 1])), remark 1, and the advantages.
 
     delta[t] = rho[t] (r[t] + gamma V(s[t + 1]) - V(s[t])), and A[t] = rho_pg[t] (r[t] + gamma v[t + 1] - V(s[t])),
-    section 4.2. Rows are chunks one after the other, each followed by one bootstrap row (`is_step` false) that holds
-    the value of its last observation. A terminated chunk ends with v = V = 0 there, a truncated or cut one with V.
+    section 4.2. Rows are consecutive chunks, each followed by one bootstrap row (`is_step` false) with the value of its
+    last observation. A terminated chunk ends with v = V = 0 there, a truncated or cut one with V.
 
     Args:
         rewards, values: (B,) float32. terminateds, is_step: (B,) bool.
-        ratios: (B,) float32, pi(a | s) / mu(a | s) of the policy that learns and the one that acted.
-        settings: discount, and bounds of the ratios.
-        longest: env steps of the longest chunk.
+        ratios: (B,) float32, pi(a | s) / mu(a | s), of the learning policy to the acting policy.
+        settings: discount factor, and limits of the ratios.
+        longest: number of env steps in the longest chunk.
 
     Returns:
         Targets v and advantages A (B,) float32; V and 0 at bootstrap rows.
@@ -91,13 +91,13 @@ def compute_vtrace(
 class VTrace(LearnerConnector):
     """Adds `vf_preds`, `value_targets` (v) and `advantages` (A), float32 each, corrected for an older policy.
 
-    They have a row for each of the batch's (B,), or the shape (S, L) of its sequences. Ratios are of the module as it
-    is when the connector is called to the policy that acted, whose `action_logp` the batch has.
+    Columns have the shape (B,) of the batch's rows, or (S, L) of its sequences. Ratios compare the module at the time
+    of the call with the policy that acted, using `action_logp` of the batch.
 
     Args:
         gamma, lambda_, clip_rho_threshold, clip_c_threshold, clip_pg_rho_threshold: see `VTraceSettings`.
-        standardize: scale the advantages to mean 0 and standard deviation 1 over the env steps.
-        max_rows_per_pass: rows in one pass of the module, which bounds its memory.
+        standardize: standardise the advantages to mean 0 and standard deviation 1 over the env steps.
+        max_rows_per_pass: maximum rows in one pass of the module, which limits its memory.
     """
 
     requires = Requirements(
@@ -108,8 +108,8 @@ class VTrace(LearnerConnector):
         needs_trajectories=True,
     )
     reports = {  # noqa: RUF012
-        "importance_ratio_mean": ("mean", "mean ratio of the policy that learns to the one that acted, not clipped"),
-        "share_of_clipped_ratios": ("mean", "share of env steps whose ratio is above clip_rho_threshold"),
+        "importance_ratio_mean": ("mean", "mean ratio of the learning policy to the acting policy, not clipped"),
+        "share_of_clipped_ratios": ("mean", "fraction of env steps whose ratio is above clip_rho_threshold"),
     }
 
     def __init__(
@@ -147,15 +147,15 @@ class VTrace(LearnerConnector):
 
     @torch.no_grad()
     def _in_passes(self, module: RLModule, columns: Batch) -> Batch:
-        """Return what `of_policy` gives for all rows (B, ...) or sequences (S, L, ...)."""
+        """Return the results of `of_policy` for all rows (B, ...) or sequences (S, L, ...)."""
         rows = {name: columns[name] for name in (*module.inputs, ACTIONS, ACTION_LOGP, LOSS_MASK)}
         passes = [self.of_policy(module, part) for part in in_passes(rows, columns[LOSS_MASK], self._max_rows)]
         return passes[0] if len(passes) == 1 else {name: torch.cat([one[name] for one in passes]) for name in passes[0]}
 
     def of_policy(self, module: RLModule, rows: Batch) -> Batch:
-        """Return `vf_preds` and `ratios` of rows (B,) or sequences (S, L), and columns that take the place of others.
+        """Return `vf_preds` and `ratios` of rows (B,) or sequences (S, L), and columns that replace others.
 
-        The ratio is 1 where no env step is.
+        The ratio is 1 outside env steps.
         """
         outputs = module.forward_train({name: rows[name] for name in module.inputs})
         log_ratios = _log_probs(module, outputs[ACTION_DIST_INPUTS], rows[ACTIONS]) - rows[ACTION_LOGP]
@@ -184,16 +184,15 @@ class VTrace(LearnerConnector):
 
 
 class TargetVTrace(VTrace):
-    """V-trace for the module's target policy, which the loss then keeps the module close to: IMPACT (Luo et al., 2020,
+    """V-trace for the module's target policy, to which the loss keeps the module close: IMPACT (Luo et al., 2020,
     https://arxiv.org/abs/1912.00167).
 
-    Ratios are of the target to the policy mu that acted. In the place of `action_logp` it puts
-    log max(pi_target(a | s), mu(a | s) / rho), in the place of `action_dist_inputs` the target's. Values are the
-    module's own.
+    Ratios compare the target policy with the acting policy mu. `action_logp` is replaced by
+    log max(pi_target(a | s), mu(a | s) / rho), and `action_dist_inputs` by the target's. Values are the module's.
 
     Args:
-        target_worker_clipping: rho, largest ratio mu / pi_target.
-        arguments: of `VTrace`.
+        target_worker_clipping: rho, maximum ratio mu / pi_target.
+        arguments: arguments of `VTrace`.
     """
 
     requires = Requirements(

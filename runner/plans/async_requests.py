@@ -14,20 +14,20 @@ from runner.plans.run_metrics import RunMetrics
 
 
 class AsyncRequests:
-    """Keep a fixed number of requests in flight for each runner, and take answers in the order in which they are ready.
+    """Keeps a fixed number of requests in flight per runner, and returns answers in the order in which they are ready.
 
-    Runners in this process answer in the order of the requests, so that a run gives the same numbers again. With
-    `options.deterministic` answers are taken in this order wherever runners are: a run gives the same numbers
-    everywhere, and waits for a slow runner once the others have answered all of their requests.
+    Runners in this process answer in the order of the requests, so a run gives the same numbers again. With
+    `options.deterministic`, answers are taken in this order everywhere. A run then gives the same numbers everywhere,
+    but waits for a slow runner once the others have answered all of their requests.
 
     Args:
-        env_runners: that are asked.
-        metrics: of the run, which say how many env steps were sampled.
-        options: requests in flight, order and lag.
-        method: of a runner; gives a sample.
+        env_runners: env runners that receive the requests.
+        metrics: metrics of the run, which count the sampled env steps.
+        options: number of requests in flight, order and lag.
+        method: method of a runner that returns a sample.
         explore: whether actions are sampled.
-        num_env_steps: of a request at least.
-        sample_class: of the answers.
+        num_env_steps: minimum number of env steps per request.
+        sample_class: class of the answers.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class AsyncRequests:
         return self._options.num_async * self._env_runners.num_runners
 
     def next_ready(self) -> Sample | None:
-        """Ask runners that have too few requests, and return an answer; None while none is ready.
+        """Send requests to runners that have too few, and return an answer, or None if none is ready.
 
-        None comes also after as many answers as there are requests in flight, so that other plans have their turn
-        where answers are always ready: runners in this process work when an answer is taken.
+        Runners in this process compute an answer when it is taken, so one is always ready. To give other branches
+        their turn, this method also returns None once after every N answers, with N requests in flight.
         """
         self._env_runners.follow_capacity()
         self._requests = [request for request in self._requests if not request.has_left]
@@ -82,7 +82,7 @@ class AsyncRequests:
 
     @property
     def num_ready(self) -> int:
-        """Answers that are ready and have not been taken; runners in this process have none before they are asked."""
+        """Number of ready answers that were not taken yet; 0 for runners in this process."""
         return sum(1 for _ in ready([request for request in self._requests if request.reference is not None]))
 
     def _ready(self, takeable: Sequence[SampleFuture]) -> SampleFuture | None:
@@ -92,7 +92,7 @@ class AsyncRequests:
         return next((request for request in may_be_taken if not request.has_left), None)
 
     def _takeable(self) -> list[SampleFuture]:
-        """Return the requests whose answer may be the next: the oldest of each runner, whose answers are in order."""
+        """Return the requests that may be answered next: the oldest of each runner, which answers in order."""
         if self._options.deterministic or self._is_overdue(self._requests[0]):
             return self._requests[:1]
         oldest: dict[int, SampleFuture] = {}
@@ -118,7 +118,7 @@ class AsyncRequests:
         return {"answers": answers, "num_left": self._num_left}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Go on with the answers of `get_state`."""
+        """Continue with the answers of `get_state`."""
         self._num_left = int(state["num_left"])
         self._requests = [
             self._env_runners.answered(

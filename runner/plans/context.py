@@ -1,4 +1,4 @@
-"""What an operator of a plan may ask of its run."""
+"""The context of a plan: the parts of the run that operators can use."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from runner.plans.items import Item, Origin
 from runner.plans.run_metrics import Result
 from runner.plans.run_parts import RunParts
 
-if TYPE_CHECKING:  # env runners, which import this, do without the libraries of recorded data
+if TYPE_CHECKING:  # env runners import this module, and must not import the libraries of recorded data
     from runner.offline.training.offline_data import OfflineData
 
 
@@ -37,7 +37,7 @@ class NotReady(Enum):
 
 
 class Registered(Protocol):
-    """An operator, as far as its plan has to know it."""
+    """Interface of operators that the plan uses."""
 
     reports: ClassVar[Reports]
     metrics: CustomMetrics
@@ -45,10 +45,10 @@ class Registered(Protocol):
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Parts that it works with."""
+        """Names of the parts that it uses."""
 
     def get_state(self) -> dict[str, Any]:
-        """Return what the next items depend on."""
+        """Return the state that the next items depend on."""
 
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `get_state`."""
@@ -56,27 +56,28 @@ class Registered(Protocol):
 
 @dataclass
 class Queue:
-    """Items between two branches, at most `capacity`."""
+    """Queue of items between two branches, at most `capacity`."""
 
     capacity: int
     items: deque[Item] = field(default_factory=deque)
 
 
 class PlanContext:
-    """The parts that operators work with, the queues between branches, and the operators of the plan.
+    """The parts that operators use, the queues between branches, and the operators of the plan.
 
     Args:
         config: configuration of the run.
         parts: parts of the run.
         adapting_losses: names of losses that adapt to updates, which env runners cannot compute.
-        standardisation: shows replayed observations as the modules see them now, or None to replay them as sampled.
+        standardisation: standardises replayed observations with the newest statistics, or None to replay them as
+            sampled.
 
     Attributes:
         learners: learners of all modules.
         metrics: counters, timers and running means of the run.
         callbacks: callbacks of the driver.
         replay_buffers: replay buffers by name.
-        operators: operators by name, in the order in which the plan makes them; the second one of a class is `Name#2`.
+        operators: operators by name, in the order in which the plan makes them; a second one of a class is `Name#2`.
         queues: queues by name.
     """
 
@@ -99,30 +100,30 @@ class PlanContext:
     def env_runners(self) -> EnvRunnerGroup:
         """The env runners that sample."""
         if self._parts.env_runners is None:
-            raise AttributeError("this run has no env runners: no operator of its plan names them in `needs`")
+            raise AttributeError("this run does not use env runners: no operator of its plan names them in `needs`")
         return self._parts.env_runners
 
     @property
     def recorded_data(self) -> OfflineData:
         """The recorded data."""
         if self._parts.recorded_data is None:
-            raise AttributeError("this run has no recorded data: no operator of its plan names them in `needs`")
+            raise AttributeError("this run does not use recorded data: no operator of its plan names it in `needs`")
         return self._parts.recorded_data
 
     # -- weights and replayed experiences --------------------------------------------------------------------------
 
     def broadcast_weights(self, runners: Iterable[int] | None = None) -> None:
-        """Let all env runners, or some of them, act with the newest weights from their next call on."""
+        """Send the newest weights to all env runners, or to some of them, with their next call."""
         if self._parts.env_runners is not None:
             self._parts.env_runners.set_weights(self.learners.get_weights(), runners)
 
     def lags_of(self, origins: Iterable[Origin]) -> list[tuple[int, int]]:
-        """Return for each origin how many updates its weights are behind the newest ones, and its env steps."""
+        """Return, for each origin, how many updates its weights are behind the newest ones, and its env steps."""
         newest = 0 if self._parts.env_runners is None else self._parts.env_runners.weights_seq_no
         return [(newest - origin.weights_seq_no, origin.num_env_steps) for origin in origins]
 
     def standardised(self, rollout: Rollout) -> Rollout:
-        """Return replayed experiences with observations as the modules see them now."""
+        """Return replayed experiences, with observations standardised by the newest statistics."""
         if self._standardisation is None:
             return rollout
         return self._standardisation(rollout, self._parts.shared_state)
@@ -130,7 +131,7 @@ class PlanContext:
     # -- operators and queues --------------------------------------------------------------------------------------
 
     def register(self, operator: Registered) -> str:
-        """Add an operator to the plan, give it the `metrics` that it reports to, and return its key.
+        """Add an operator to the plan, set its `metrics`, and return its key.
 
         Raises:
             ConfigError: it declares metrics that are not valid.
@@ -146,13 +147,13 @@ class PlanContext:
         return key
 
     def unnamed_key(self) -> str:
-        """Return a new key for a function or an iterator in a plan, which has no state."""
+        """Return a new key for a stateless function or iterator of the plan."""
         self._num_unnamed += 1
         return f"unnamed#{self._num_unnamed}"
 
     @property
     def reported_metrics(self) -> dict[str, str]:
-        """Return metric of the run -> meaning, for metrics that operators report."""
+        """Return metric of the run -> meaning, for the metrics that operators report."""
         return {
             operator_metric(key, name): meaning_of(operator.reports, name)
             for key, operator in self.operators.items()
@@ -160,7 +161,7 @@ class PlanContext:
         }
 
     def queue(self, name: str, capacity: int | None = None) -> Queue:
-        """Return the queue of this name, with this capacity from now on."""
+        """Return the queue of this name, after setting its capacity if one is given."""
         queue = self.queues.setdefault(name, Queue(capacity or 1))
         queue.capacity = capacity or queue.capacity
         return queue
@@ -172,14 +173,14 @@ class PlanContext:
             RunFailure: branches wait for each other.
         """
         if reason is NotReady.FOR_QUEUE:
-            problem = Problem("the plan is stuck: each of its branches waits for a queue", "algorithm.plan")
+            problem = Problem("the plan is stuck: all of its branches wait for queues", "algorithm.plan")
             raise RunFailure(problem)
         started = time.perf_counter()
         self.env_runners.wait_for_any()
         self.metrics.add_seconds("env_runner_sampling", time.perf_counter() - started)
 
     def plan_metrics(self) -> Result:
-        """Return the items that wait in queues, and the answers of env runners that no operator has taken."""
+        """Return metrics: items that wait in queues, and answers of env runners that no operator has taken."""
         metrics: Result = {f"{QUEUES}/{name}/num_items": len(queue.items) for name, queue in self.queues.items()}
         requests = [one.requests for one in self.operators.values() if isinstance(one.requests, AsyncRequests)]
         if requests:

@@ -1,4 +1,4 @@
-"""Items as plain values and arrays, for the checkpoints of operators and queues that keep some."""
+"""Conversion of items to plain values and arrays, for the checkpoints of operators and queues."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _KINDS = (Experiences, Gradients, TrainResult, IterationEnd)
 
 
 def can_be_saved(item: object) -> bool:
-    """Return whether a run may stop while an item waits: not with recorded batches and items of custom classes."""
+    """Return whether a checkpoint can hold an item; it cannot hold recorded batches and items of custom classes."""
     return type(item) in _KINDS
 
 
 def item_to_state(item: Item | IterationEnd) -> dict[str, Any]:
-    """Return an item that has been counted as nested dicts and lists of arrays and plain values."""
+    """Return a counted item as nested dicts and lists of arrays and plain values."""
     if isinstance(item, Experiences):
         return {
             "kind": EXPERIENCES,

@@ -1,4 +1,4 @@
-"""Items that flow between the operators of a plan. They say where they come from, and what is to be counted."""
+"""Items that flow between the operators of a plan, with their origins and the metrics to count."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from runner.episodes.columns import Rollout
 from runner.pipelines.custom_metrics import ReducedMetrics
 
-# Replay buffer -> module id -> (B,) row of the buffer in which each chunk begins.
+# Replay buffer -> module id -> (B,) row of the buffer at which each chunk begins.
 ReplayRows = Mapping[str, Mapping[str, Any]]
 
 if TYPE_CHECKING:
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Origin:
-    """Where experiences come from.
+    """Origin of experiences.
 
     Attributes:
         runner: number of the env runner.
-        weights_seq_no: number of the weights that it acted with; they are numbered from 1 in the order of updates.
+        weights_seq_no: number of the weights that it acted with, counted from 1 in the order of updates.
         num_env_steps: env steps that it sampled.
     """
 
@@ -34,12 +34,12 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Item:
-    """Base of items.
+    """Base class of items.
 
     Attributes:
         timers: name -> seconds that the item took, reported as `timers/<name>`.
-        samples: what env runners report in addition to their steps, counted with the item; without rollouts.
-        connector_metrics: metric of the run -> what connectors of learner pipelines have reported for it.
+        samples: answers of env runners without their rollouts, counted with the item.
+        connector_metrics: metric of the run -> values that connectors of learner pipelines reported.
         ends_iteration: whether an iteration may end with the item.
     """
 
@@ -55,8 +55,9 @@ class Experiences(Item):
 
     Attributes:
         rollout: the steps, a column block for each module.
-        origins: of the runners that sampled them.
-        replay_rows: replay buffer -> module id -> (B,) its row in which each chunk begins; empty: not replayed.
+        origins: origins of the steps.
+        replay_rows: replay buffer -> module id -> (B,) row of the buffer at which each chunk begins; empty if the steps
+            were not replayed.
         broken_off: ids of episodes cut short by an environment failure.
     """
 
@@ -67,7 +68,7 @@ class Experiences(Item):
 
     @property
     def num_env_steps(self) -> int:
-        """Env steps that were sampled."""
+        """Number of sampled env steps."""
         return self.rollout.num_env_steps
 
     def __str__(self) -> str:
@@ -78,12 +79,12 @@ class Experiences(Item):
 
 @dataclass(frozen=True)
 class Gradients(Item):
-    """Gradients of all modules' losses.
+    """Gradients of the losses of all modules.
 
     Attributes:
-        gradients: as learners compute them.
-        num_env_steps: env steps of the experiences that they were computed on.
-        origins: of these experiences.
+        gradients: gradients, as learners compute them.
+        num_env_steps: env steps of the experiences they were computed on.
+        origins: origins of these experiences.
     """
 
     gradients: GroupGradients
@@ -96,20 +97,20 @@ class Gradients(Item):
 
 @dataclass(frozen=True)
 class IterationEnd:
-    """The end of an iteration: the run reports its metrics and may evaluate, save and stop."""
+    """The end of an iteration: the run reports its metrics, and may evaluate, save and stop."""
 
 
 @dataclass(frozen=True)
 class TrainResult(Item):
-    """What one or several updates did.
+    """The result of one or several updates.
 
     Attributes:
-        updates: of each update, module id -> metric -> value.
+        updates: for each update, module id -> metric -> value.
         num_env_steps_trained: env steps of the train batches.
-        num_env_steps_read: of them, recorded env steps that were read for these updates.
-        lags: how many updates each part of the train batch was behind, and its env steps; empty: not known.
-        rows: module id -> column -> (B,) what the loss gives for each row of the train batch.
-        replay_rows: of the experiences that were trained on.
+        num_env_steps_read: recorded env steps among them that were read for these updates.
+        lags: updates that each share of the train batch was behind, and its env steps; empty if unknown.
+        rows: module id -> column -> (B,) values that the loss returns for each row of the train batch.
+        replay_rows: rows of the experiences that were trained on.
     """
 
     updates: Sequence[Mapping[str, Mapping[str, float]]]

@@ -1,4 +1,4 @@
-"""Metrics out of infos for which no finished episode had a number."""
+"""Warnings about metrics whose key is missing in the infos of all finished episodes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from runner.config.info_metrics import InfoMetric
 
 
 class MissingInfos:
-    """Warns once in a run, after its first finished episodes, of metrics whose key no info has.
+    """Warns once, after the first finished episodes of a run, about metrics whose key is missing in all infos.
 
     Args:
         of_infos: the metrics.
-        warn: shows a line.
+        warn: prints a line.
     """
 
     def __init__(self, of_infos: Sequence[InfoMetric], warn: Callable[[str], None]) -> None:
@@ -29,7 +29,7 @@ class MissingInfos:
 
         Args:
             numbers: metric -> numbers of finished episodes.
-            keys: that the newest infos have.
+            keys: keys of the newest infos.
         """
         if self._has_looked or not numbers:
             return

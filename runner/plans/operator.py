@@ -1,7 +1,7 @@
-"""Operators, of which a plan consists, and the nodes that do their work one unit at a time.
+"""Operators of plans, and the nodes that do their work one unit at a time.
 
-Whatever has state is in an operator, or in a list of items between two operators. So each boundary between two steps is
-a place at which a run can stop, save, and resume exactly.
+All state is in operators, or in lists of items between two operators. So a run can stop, save and resume exactly
+between any two steps.
 """
 
 from __future__ import annotations
@@ -25,28 +25,28 @@ from runner.plans.items import Item
 from runner.state import DeclaredState
 
 _OPERATORS = "runner.plans.operators."
-_ENDED = Problem("the plan has ended: it gives no more items", "algorithm.plan")
+_ENDED = Problem("the plan has ended: its source is exhausted", "algorithm.plan")
 Pending = Mapping[str, Sequence[Any]]
 
 
-WORKED: Final = object()  # returned by a step that did something and has no item yet
+WORKED: Final = object()  # returned by a step that did some work but has not produced an item
 
 
 class PlanEnded(RunFailure):
-    """A source has no more items."""
+    """A source is exhausted."""
 
     def __init__(self, problem: Problem = _ENDED) -> None:
         super().__init__(problem)
 
 
 class Node:
-    """Something that items come from: a source, or a branch of operators behind one.
+    """A producer of items: a source, or a branch of operators behind one.
 
-    Iterating over a node waits where a step returns `NotReady`.
+    Iterating over a node waits whenever a step returns `NotReady`.
 
     Args:
         context: context of the plan.
-        key: name of the items that it gives, in checkpoints.
+        key: name of the produced items in checkpoints.
     """
 
     def __init__(self, context: PlanContext, key: str) -> None:
@@ -56,19 +56,19 @@ class Node:
         """Do one unit of work.
 
         Returns:
-            An item, `WORKED` if something was done and there is no item yet, or `NotReady` if nothing could be done.
+            An item, `WORKED` if some work was done but there is no item yet, or `NotReady` if nothing could be done.
 
         Raises:
             PlanEnded: there are no more items.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no step")
+        raise NotImplementedError(f"{type(self).__name__} does not implement step")
 
     def pending(self) -> dict[str, list[Any]]:
-        """Return the items that wait, by the name of what produced them."""
+        """Return the waiting items, by the name of their producer."""
         return {}
 
     def set_pending(self, pending: Pending) -> None:
-        """Replace the items that wait."""
+        """Replace the waiting items."""
 
     def __iter__(self) -> Self:
         return self
@@ -85,11 +85,11 @@ class Node:
                 return found
 
     def for_each(self, operator: Operator | Callable[[Any], Any]) -> Node:
-        """Return the node that gives what an operator makes of these items, or a function returns for each of them."""
+        """Return a node with the outputs of an operator for each item, or with a function's result for each item."""
         return operator(self) if isinstance(operator, Operator) else FunctionOperator(self.context, operator)(self)
 
     def combine(self, operator: Operator | Callable[[Any], Iterable[Any]]) -> Node:
-        """Return the node that gives what an operator makes of these items, or all items that a function returns."""
+        """Return a node with the outputs of an operator for each item, or with all items that a function returns."""
         if isinstance(operator, Operator):
             return operator(self)
         return FunctionOperator(self.context, operator, returns_many=True)(self)
@@ -117,25 +117,25 @@ class _Stage:
 
 
 def _listed(operator: Operator, item: Any) -> Any:
-    """Return the items that an operator makes of an item as a list, so that they can be checked."""
+    """Return the outputs of an operator for one item as a list, so that they can be checked."""
     made = operator.transform(item)
     return list(made) if isinstance(made, Iterable) else made
 
 
 def _contract_of(operator: Operator) -> Contract[Any]:
-    """Return what the first call of an operator must keep to."""
+    """Return the contract that the first call of an operator must satisfy."""
     name, where = type(operator).__name__, place_of(type(operator), "transform")
 
     def find_problems(_: None, made: Any, item: Any) -> Iterator[Problem]:
         if not isinstance(made, Iterable):
             got = "None" if made is None else type(made).__name__
-            expected = "a list of items, or a generator: return [item], or yield item; return [] for none"
-            yield Problem(f"{name}.transform returns no items", where, got, expected)
+            expected, fix = "a list or a generator of items", "return [item], yield item, or return [] for no item"
+            yield Problem(f"{name}.transform does not return a list of items", where, got, expected, fix=fix)
             return
         for one in made:
             kinds = [kind.__name__ for kind in type(one).__mro__]
             if operator.gives is not None and not set(kinds) & set(operator.gives):
-                what = f"{name}.transform gives another item than its `gives` names"
+                what = f"{name}.transform returned an item of a class that its `gives` does not name"
                 got = f"{type(one).__name__} for {type(item).__name__}"
                 yield Problem(what, where, got, ", ".join(operator.gives) or "none")
 
@@ -148,7 +148,7 @@ class Branch(Node):
     Args:
         source: where the items come from.
         operators: operators that the items pass, in order.
-        reader: key of the operator that gets the source's items; the first one of `operators`, if there are any.
+        reader: key of the operator that gets the source's items; by default the first one of `operators`, if any.
     """
 
     def __init__(self, source: Node, operators: Sequence[Operator], reader: str = "") -> None:
@@ -159,10 +159,10 @@ class Branch(Node):
         self._lists = dict(zip([first, *(operator.key for operator in self.operators)], lists, strict=True))
         self._first, self._outputs = lists[0], lists[-1]
         stages = [_Stage(operator, lists[at], lists[at + 1]) for at, operator in enumerate(self.operators)]
-        self._stages = stages[::-1]  # the last operator first: the item that is furthest along is handled first
+        self._stages = stages[::-1]  # the last operator comes first, because the most advanced item is handled first
 
     def step(self) -> Any:
-        """Give the next output, or hand the item that is furthest along to its operator, or ask the source."""
+        """Return the next output, or pass the most advanced item to its operator, or poll the source."""
         if self._outputs:
             return self._outputs.popleft()
         for stage in self._stages:
@@ -174,7 +174,7 @@ class Branch(Node):
             try:
                 made = stage.transform(stage.inputs.popleft())
                 stage.outputs.extend(operator.counted(made) if operator.is_counted else made)
-            except StopIteration as error:  # it would end a loop over the plan silently
+            except StopIteration as error:  # it would silently end a loop over the plan
                 raise RuntimeError(f"{type(operator).__name__}.transform raised StopIteration") from error
             return WORKED
         found = self.source.step()
@@ -201,22 +201,22 @@ class Branch(Node):
 
 
 class Operator(DeclaredState):
-    """One operator of a plan: maps an item to a list of items. A subclass overrides `transform`.
+    """One operator of a plan: maps an item to a list of items. Subclasses override `transform`.
 
-    Custom operators name the items that they take and give, and the parts that they need. They are made with the
-    context of the plan and their arguments in it. `metrics.report(name, value, weight=1.0)` reports a value of a metric
-    that `reports` declares; its name in the run is `plan/<class>/<name>`, and `plan/<class>_2/<name>` for the second
-    operator of a class.
+    Custom operators declare the classes of items that they take and give, and the parts that they need. They are
+    created with the context of the plan and their arguments from it. `metrics.report(name, value, weight=1.0)` reports
+    a value of a metric declared in `reports`. Its name in the run is `plan/<class>/<name>`, or `plan/<class>_2/<name>`
+    for the second operator of a class.
 
     Args:
-        context: parts of the run that the operator works with.
+        context: parts of the run that the operator uses.
         options: options of `runner.config.operators`.
 
     Attributes:
         takes, gives, needs: see `runner.config.operators.OperatorConfig`.
         is_counted: whether the metrics of the run count the items that it returns.
-        reports: metric -> (reduction, meaning), as for connectors, over an iteration.
-        metrics: what it reports to.
+        reports: metric -> (reduction, meaning), as for connectors; values are reduced over an iteration.
+        metrics: object that its metrics are reported to.
         key: name of the operator in the plan and in checkpoints.
         requests: requests to env runners that are in flight, or None.
     """
@@ -239,18 +239,18 @@ class Operator(DeclaredState):
 
     @classmethod
     def _name_of_options(cls) -> str | None:
-        """Return the name of the operator of runner that this class is, or derives from."""
+        """Return the name of the built-in operator that this class is or derives from."""
         names = [one.__name__ for one in cls.__mro__ if one.__module__.startswith(_OPERATORS)]
         return next((name for name in names if name in OPERATORS), None)
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """Parts that it works with, according to its options or its class."""
+        """Names of the parts that it uses, according to its options or its class."""
         needs: tuple[str, ...] = self.needs if self.options is None else self.options.needs
         return needs
 
     def __call__(self, items: Iterable[Any]) -> Node:
-        """Return the node that gives what this operator makes of the items; nothing is done before it is asked."""
+        """Return a node with the outputs of this operator; no work is done until the node is stepped."""
         node = items if isinstance(items, Node) else IteratorSource(self.context, items)
         if isinstance(node, Branch) and not node.is_waiting:
             return Branch(node.source, [*node.operators, self])
@@ -261,14 +261,14 @@ class Operator(DeclaredState):
         return True
 
     def transform(self, item: Any) -> Iterable[Any]:
-        """Return the items that are made of an item: none, one or several.
+        """Return the outputs for one item: none, one or several.
 
-        Name the attributes that later items depend on in `state`, or override `get_state` and `set_state`.
+        In `state`, name the attributes that later items depend on, or override `get_state` and `set_state`.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no transform")
+        raise NotImplementedError(f"{type(self).__name__} does not implement transform")
 
     def counted(self, items: Iterable[Any]) -> list[Any]:
-        """Return the items as a list, after the metrics of the run have counted them."""
+        """Return the items as a list, after counting them in the metrics of the run."""
         listed = list(items)
         for item in listed:
             if isinstance(item, Item):
@@ -277,11 +277,11 @@ class Operator(DeclaredState):
 
 
 class FunctionOperator(Operator):
-    """Gives what a function returns for each item.
+    """Calls a function for each item.
 
     Args:
         context: context of the plan.
-        function: function of an item.
+        function: function that is called with an item.
         returns_many: whether it returns several items instead of one.
     """
 
@@ -296,7 +296,7 @@ class FunctionOperator(Operator):
 
 
 class Source(Operator, Node):
-    """An operator that takes no items: a subclass overrides `poll`."""
+    """An operator that takes no items. Subclasses override `poll`."""
 
     takes = ()
 
@@ -306,10 +306,10 @@ class Source(Operator, Node):
         Raises:
             PlanEnded: there are no more items.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no poll")
+        raise NotImplementedError(f"{type(self).__name__} does not implement poll")
 
     def step(self) -> Any:
-        """Return the next item, counted, or `NotReady`."""
+        """Return the next item after counting it, or `NotReady`."""
         try:
             found = self.poll()
         except StopIteration as end:
@@ -320,7 +320,7 @@ class Source(Operator, Node):
 
 
 class IteratorSource(Source):
-    """Gives the items of an iterator, such as a generator that is written as a plan; it is not in checkpoints.
+    """Source with the items of an iterator, for example of a generator; checkpoints do not contain it.
 
     Args:
         context: context of the plan.

@@ -1,4 +1,4 @@
-"""The plan of a run: its root node, and the state of all operators and of the items that wait between them."""
+"""The plan of a run: its root node, and the state of all operators and waiting items."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Plan:
     """The plan of a run.
 
     Args:
-        root: node that gives the ends of iterations; each `step` of it does one unit of work.
+        root: node that returns `IterationEnd` items; each `step` does one unit of work.
         context: context of the plan, with its operators.
     """
 
@@ -30,17 +30,17 @@ class Plan:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the state depends on."""
+        """Configuration that the state depends on."""
         return {"plan": self.context.config.algorithm.plan, "operators": list(self.context.operators)}
 
     @property
     def can_be_saved(self) -> bool:
-        """Whether a checkpoint can hold all items that wait now."""
+        """Whether a checkpoint can hold all waiting items."""
         queues = [queue.items for queue in self.context.queues.values()]
         return all(can_be_saved(item) for items in (*self.root.pending().values(), *queues) for item in items)
 
     def get_state(self) -> dict[str, Any]:
-        """Return the states of operators, and all items that wait; first waits for calls of env runners."""
+        """Return the states of operators, and all waiting items; first waits for pending calls of env runners."""
         operators = {key: operator.get_state() for key, operator in self.context.operators.items()}
         pending = {name: [item_to_state(item) for item in items] for name, items in self.root.pending().items()}
         queues = {name: [item_to_state(item) for item in queue.items] for name, queue in self.context.queues.items()}
@@ -55,7 +55,7 @@ class Plan:
 
         Args:
             state: state of the same plan.
-            reset: names of parts that were reset; operators that need such env runners or recorded data start afresh.
+            reset: names of reset parts; operators that need env runners or recorded data among them start afresh.
         """
         context = self.context
         for key, of_operator in state["operators"].items():

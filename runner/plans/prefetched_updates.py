@@ -1,4 +1,4 @@
-"""Updates of remote learners during which the plan makes the next train batch."""
+"""Updates of remote learners during which the plan prepares the next train batch."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from runner.plans.operator import WORKED, Branch, Node, Operator, Pending, PlanE
 
 
 class UpdatesWithPrefetch(Node):
-    """Updates of remote learners, during which the plan makes the next item and sends it to them.
+    """Updates of remote learners, during which the plan prepares the next item and sends it to them.
 
-    A result is returned, and env runners get the weights, only when the next item has been sent. The next update begins
-    when the plan asks for more.
+    A result is returned, and env runners get the weights, only after the next item has been sent. The next update
+    begins at the next step of the plan.
 
     Args:
         operator: operator of the plan that the updates belong to.
@@ -32,10 +32,10 @@ class UpdatesWithPrefetch(Node):
         self._operator = operator
         self._source = source if isinstance(source, Branch) else Branch(source, [], operator.key)
         self._ahead: PrefetchedUpdate | None = None
-        self._restored: Mapping[str, Any] = {}  # what a checkpoint says of its first item
+        self._restored: Mapping[str, Any] = {}  # state of the first item in a checkpoint
 
     def step(self) -> Any:
-        """Let the update ahead begin, do one unit of work for the next item, and end the update once that was sent."""
+        """Begin the prefetched update, do one unit of work for the next item, and end the update once it is sent."""
         if self._ahead is not None:
             self._ahead.begin()
         try:
@@ -48,8 +48,8 @@ class UpdatesWithPrefetch(Node):
         if item is WORKED or isinstance(item, NotReady):
             return item
         if not isinstance(item, Experiences):
-            what = "learners.prefetch prepares sampled experiences only"
-            raise RunFailure(Problem(what, "learners.prefetch", type(item).__name__, "learners.prefetch=false"))
+            what = "learners.prefetch supports sampled experiences only"
+            raise RunFailure(Problem(what, "learners.prefetch", type(item).__name__, fix="learners.prefetch=false"))
         before, self._ahead = self._ahead, self._update(item)
         return WORKED if before is None else self._result(before)
 
@@ -64,7 +64,7 @@ class UpdatesWithPrefetch(Node):
         return result  # type: ignore[no-any-return]
 
     def pending(self) -> dict[str, list[Any]]:
-        """Return the items of the source, of which the item ahead is the first."""
+        """Return the items of the source; the first one is the prefetched item."""
         pending = self._source.pending()
         if self._ahead is not None:
             pending[self._source.key] = [self._ahead.item, *pending.get(self._source.key, ())]
@@ -76,7 +76,7 @@ class UpdatesWithPrefetch(Node):
         self._source.set_pending(pending)
 
     def get_state(self) -> dict[str, Any]:
-        """Return what is known of the update ahead besides its item, which is one of the pending items."""
+        """Return the state of the prefetched update without its item, which is one of the pending items."""
         ahead = self._ahead
         return {} if ahead is None else {"num_env_steps": ahead.num_env_steps, "is_announced": ahead.is_announced}
 
@@ -86,13 +86,13 @@ class UpdatesWithPrefetch(Node):
 
 
 class PrefetchedUpdate:
-    """An item that is sent to the learners immediately; they update on it once the update before has ended.
+    """An item that is sent to the learners immediately; they update on it once the previous update has ended.
 
     Args:
-        context: context of the plan; its learners work meanwhile if they are remote.
+        context: context of the plan; the calling process continues while remote learners work.
         item: item to update on.
         num_env_steps: env steps that had been sampled when the item reached `TrainOneStep`.
-        is_announced: whether `on_update_start` was already called, before the checkpoint.
+        is_announced: whether `on_update_start` was already called before the checkpoint.
 
     Attributes:
         lags: see `TrainResult`; known once the update has begun.
@@ -104,10 +104,10 @@ class PrefetchedUpdate:
         self.item, self.num_env_steps, self.is_announced = item, num_env_steps, is_announced
         self._context = context
         self._sent: Any = context.learners.send(item.rollout)
-        self._end: Callable[[], UpdateResult] | None = None  # None: it has not begun
+        self._end: Callable[[], UpdateResult] | None = None  # None until the update begins
 
     def begin(self) -> None:
-        """Let the learners begin, unless they have."""
+        """Begin the update, unless it has already begun."""
         self._begun()
 
     def end(self) -> UpdateResult:
@@ -120,7 +120,7 @@ class PrefetchedUpdate:
             return self._begun()()
 
     def _begun(self) -> Callable[[], UpdateResult]:
-        """Return what waits for the end of the update, which has begun."""
+        """Begin the update if necessary, and return the function that waits for its end."""
         if self._end is None:
             if not self.is_announced:
                 self._context.callbacks.call("on_update_start")
@@ -133,13 +133,13 @@ class PrefetchedUpdate:
 def result_of(
     context: PlanContext, item: Experiences, lags: Sequence[tuple[int, int]], update: UpdateResult
 ) -> TrainResult:
-    """Give env runners the new weights, call `on_update_end`, and return the result of an update on an item.
+    """Send the new weights to env runners, call `on_update_end`, and return the result of an update on an item.
 
     Args:
         context: context of the plan.
         item: item that was trained on.
         lags: lags of its origins before the update.
-        update: what the learners return.
+        update: result of the learners.
     """
     updated = time.perf_counter()
     context.broadcast_weights()
@@ -164,7 +164,7 @@ def result_of(
 
 @contextmanager
 def naming_rows_of(item: Experiences) -> Iterator[None]:
-    """Add the rows of an item on which a loss is not finite to the error."""
+    """Add the rows of an item for which a loss is not finite to the error."""
     try:
         yield
     except LossNotFinite as failure:

@@ -1,4 +1,4 @@
-"""From the plan of a configuration to its operators."""
+"""Build a plan from its configuration."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ def make_plan(context: PlanContext) -> Plan:
     """Make the operators of `algorithm.plan`.
 
     Raises:
-        ConfigError: a custom operator or function cannot be made, or gives no items; or no operator reports a metric
-            that is named. A custom generator makes operators later; their metrics are not checked.
+        ConfigError: a custom operator or function cannot be made, or does not return items; or `stop` or another key
+            names a metric that no operator reports. Metrics of custom generators are not checked, since these make
+            their operators later.
     """
     steps = read_plan(context.config.algorithm.plan)
     node = _node_of_function(steps[0], context) if steps[0].is_function else _node_of(steps, None, context)
@@ -36,7 +37,7 @@ def make_plan(context: PlanContext) -> Plan:
 
 
 def _node_of(steps: Steps, node: Node | None, context: PlanContext) -> Node:
-    """Return the node of the last step; `node` gives items to the first one."""
+    """Return the node of the last step; `node` is the source of the first one."""
     for step in steps:
         node = _after(step, node, context)
     assert node is not None, "a plan has at least one operator"
@@ -50,8 +51,9 @@ def _after(step: PlanStep, node: Node | None, context: PlanContext) -> Node:
     if node is None:
         if isinstance(operator, Source):
             return operator
-        what = f"{step.name} takes items, and no operator before it gives any"
-        raise ConfigError([Problem(what, step.key, step.name, "a plan that begins with ParallelRollouts, for example")])
+        what = f"{step.name} takes items, but no operator comes before it"
+        fix = "begin the plan with a source, for example ParallelRollouts"
+        raise ConfigError([Problem(what, step.key, step.name, fix=fix)])
     return operator(node)
 
 
@@ -65,8 +67,8 @@ def _made(step: PlanStep, context: PlanContext) -> Operator:
     except (TypeError, ValueError) as error:
         raise ConfigError([Problem(f"{step.name} cannot be made: {error}", step.key, str(step.arguments))]) from error
     if not hasattr(operator, "key"):
-        what, expected = f"the __init__ of {step.name} does not call Operator's", "super().__init__(context)"
-        raise ConfigError([Problem(what, f"{step.key}, {place_of(operator_class, '__init__')}", expected=expected)])
+        what, fix = f"{step.name}.__init__ does not call Operator.__init__", "call super().__init__(context)"
+        raise ConfigError([Problem(what, f"{step.key}, {place_of(operator_class, '__init__')}", fix=fix)])
     return operator
 
 
@@ -80,13 +82,15 @@ def _branches(step: PlanStep, config: BranchesConfig, node: Node | None, context
 
 
 def _node_of_function(step: PlanStep, context: PlanContext) -> Node:
-    """Call a custom function that makes a whole plan."""
+    """Call a custom function that builds the complete plan."""
     make: Any = import_target(step.name, KEY)
     try:
         items = make(context, **with_callables(dict(step.arguments), KEY))
     except TypeError as error:
         raise ConfigError([Problem(f"{step.name} cannot be called: {error}", KEY, str(step.arguments))]) from error
     if not isinstance(items, Iterator):
-        expected = "an iterator of items: what an operator gives, or a generator"
-        raise ConfigError([Problem(f"{step.name} returns no flow of items", KEY, type(items).__name__, expected)])
+        expected = "an iterator of items: the node that an operator returns, or a generator"
+        raise ConfigError(
+            [Problem(f"{step.name} does not return an iterator of items", KEY, type(items).__name__, expected)]
+        )
     return items if isinstance(items, Node) else IteratorSource(context, items)

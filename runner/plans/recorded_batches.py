@@ -19,17 +19,17 @@ class RecordedBatches(Item):
 
     Attributes:
         data: recorded data that learners read.
-        left: updates until the iteration ends, or None for the rest of the pass over the data.
+        left: remaining updates of the iteration, or None for the rest of the pass over the data.
     """
 
     data: OfflineData
     left: int | None
 
     def train(self, learners: Learners, num_env_steps: int) -> TrainResult:
-        """Update on these batches, fewer where a pass ends or the pre-learners are due for the newest weights.
+        """Update on these batches; stop earlier if a pass ends or the pre-learners need the newest weights.
 
         Args:
-            learners: read the batches.
+            learners: learners that read the batches.
             num_env_steps: env steps read before, for schedules.
         """
         done = learners.update_on_recorded(self.data.num_until_synch(self.left), num_env_steps)

@@ -24,36 +24,36 @@ from runner.rows.finished_episodes import FinishedEpisodes, OutsideObservations
 
 _NUM_GRADIENT_STEPS = "num_minibatch_updates"
 _NO_NUMBERS = np.zeros(0)
-# Metric name with slashes -> number; None where there is nothing to average yet.
+# Metric name with slashes -> number, or None while there is nothing to average.
 Result = dict[str, float | int | None]
 
 
 @dataclass
 class Clock:
-    """Seconds that a block took, known once it is left."""
+    """Seconds that a block took, set when the block ends."""
 
     seconds: float = 0.0
 
 
 class RunMetrics(Part):
-    """Counters, timers and running means of a run so far, counted from the items that operators give.
+    """Counters, timers and running means of a run so far, counted from the items of its operators.
 
     Args:
-        smoothing: finished episodes in the running means.
-        samples_episodes: whether the run samples episodes; from recorded data no returns are reported.
-        warn: shows a line, for example about the first observation outside of its space.
-        of_infos: metrics out of infos.
+        smoothing: number of finished episodes in the running means.
+        samples_episodes: whether the run samples episodes; no returns are reported for recorded data.
+        warn: prints a line, for example about the first observation outside its space.
+        of_infos: metrics computed from infos.
         env_name: name of the environment, for these lines.
 
     Attributes:
-        of_infos: metrics out of infos.
-        missing_infos: warns of metrics out of infos that no finished episode has a number for.
-        infos: metric out of infos -> numbers of the newest finished episodes.
-        info_keys: keys that the newest infos had where a metric found no number.
-        counts_recorded: whether recorded env steps that are read count as sampled, since the plan samples none.
-        reports_lag: whether samples may be of older weights, since the plan samples asynchronously.
-        is_partial_iteration: whether an iteration has begun that goes on after a checkpoint.
-        outcomes: name of a part -> what the episodes of this iteration report to it.
+        of_infos: metrics computed from infos.
+        missing_infos: warns of metrics for which the infos of all finished episodes lack a number.
+        infos: metric from infos -> numbers of the newest finished episodes.
+        info_keys: keys of the newest infos, for metrics that found no number.
+        counts_recorded: whether recorded env steps count as sampled, because the plan samples none.
+        reports_lag: whether samples may come from older weights, because the plan samples asynchronously.
+        is_partial_iteration: whether a checkpoint was taken within the current iteration.
+        outcomes: name of a part -> values that the episodes of this iteration report to it.
     """
 
     name = "metrics"
@@ -62,7 +62,7 @@ class RunMetrics(Part):
     counts_recorded = True
     reports_lag = False
     is_partial_iteration = False
-    _partial_s = 0.0  # seconds of an iteration that was broken off
+    _partial_s = 0.0  # seconds that an interrupted iteration took before the checkpoint
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class RunMetrics(Part):
         self.begin_iteration()
 
     def begin_iteration(self) -> None:
-        """Count time and steps of an iteration from now on; a partial iteration continues."""
+        """Start counting the time and steps of an iteration; a partial iteration continues."""
         if self.is_partial_iteration:
             self.is_partial_iteration, self._started = False, time.perf_counter() - self._partial_s
             return
@@ -110,18 +110,18 @@ class RunMetrics(Part):
         self._report_anew({name: reduced.reduction for name, reduced in self._reported.items()})
 
     def _report_anew(self, reductions: Mapping[str, str]) -> None:
-        """Reset the reported metrics, these and the ones of operators, in the dict that operators report to."""
+        """Reset the reported metrics, in the dict that operators share."""
         self._reported.clear()
         self._reported |= {name: ReducedValue(one) for name, one in {**reductions, **self._reductions}.items()}
 
     def reporter(self, owner: str, where: str, reports: Reports, prefix: str) -> CustomMetrics:
-        """Return what an operator reports its metrics to, which are in the result of each iteration.
+        """Return the object that an operator reports its metrics to; they appear in the result of each iteration.
 
         Args:
-            owner: its class name.
-            where: its place, for messages.
-            reports: what it declares.
-            prefix: of its metrics' names in the run.
+            owner: class name of the operator.
+            where: its place in the configuration, for messages.
+            reports: its declared metrics.
+            prefix: prefix of its metrics' names in the run.
         """
         self._reductions |= {f"{prefix}{name}": reduction for name, (reduction, _) in reports.items()}
         self._reported |= {f"{prefix}{name}": ReducedValue(reduction) for name, (reduction, _) in reports.items()}
@@ -133,19 +133,19 @@ class RunMetrics(Part):
         return {name: reduced.result for name, reduced in self._reported.items()}
 
     def stop_midway(self) -> None:
-        """Stop the iteration, which goes on with the next `begin_iteration`."""
+        """Interrupt the iteration; the next `begin_iteration` continues it."""
         self.is_partial_iteration, self._partial_s = True, time.perf_counter() - self._started
 
     @contextmanager
     def clocked(self) -> Iterator[Clock]:
-        """Count the seconds of the block into the run's time, and not into an iteration's time."""
+        """Add the seconds of the block to the run's time, but not to an iteration's time."""
         clock, started = Clock(), time.perf_counter()
         yield clock
         clock.seconds = time.perf_counter() - started
         self.time_total_s += clock.seconds
 
     def count(self, item: Item) -> None:
-        """Count what an item says: seconds, sampled env steps and episodes, updates."""
+        """Count the metrics of an item: seconds, sampled env steps and episodes, updates."""
         for name, seconds in item.timers.items():
             self.add_seconds(name, seconds)
         merge_metrics(self._reported, item.connector_metrics)
@@ -163,9 +163,9 @@ class RunMetrics(Part):
             self._lags.extend(item.lags)
 
     def add_lag_when_taken(self, lag: int, num_env_steps: int) -> None:
-        """Count how many updates old the weights of a sample are that a plan takes.
+        """Count how many updates behind the weights of a sample are when a plan takes the sample.
 
-        It is reported for iterations that train on no sample whose lag at training is known: replayed ones have none.
+        This lag is reported for iterations that do not train on a sample of known lag, for example on replayed ones.
         """
         self._lags_when_taken.append((lag, num_env_steps))
 
@@ -178,7 +178,7 @@ class RunMetrics(Part):
         self.num_env_steps_sampled_lifetime += num_env_steps
 
     def _add_episodes(self, finished: FinishedEpisodes) -> None:
-        """Count finished episodes and add them to the running means."""
+        """Count finished episodes, and add them to the running means."""
         self._num_outside += finished.outside.count
         self.warn_of(finished.outside)
         if not len(finished.returns) and not finished.by_agent:
@@ -199,13 +199,13 @@ class RunMetrics(Part):
         self.num_episodes_lifetime += len(finished.returns)
 
     def warn_of(self, outside: OutsideObservations) -> None:
-        """Warn of the first observation outside of its space, once a run."""
+        """Warn of the first observation outside its space, once per run."""
         if outside.first is not None and not self._has_warned:
             self._has_warned = True
             problem = outside.first
             self._warn(
                 f"{self._env_name}: {problem.what}: {problem.got}, expected {problem.expected} ({problem.where}); "
-                "env.validate_observations=warn goes on, num_observations_outside_space counts such observations"
+                "the run continues because of env.validate_observations=warn; see num_observations_outside_space"
             )
 
     def finish_iteration(self, more: Mapping[str, float | int | None] = MappingProxyType({})) -> Result:
@@ -248,12 +248,12 @@ class RunMetrics(Part):
 
     @property
     def _training_intensity(self) -> float | None:
-        """Env steps trained on for each one sampled; None where none was sampled."""
+        """Env steps trained on per sampled env step, or None if none was sampled."""
         num_sampled = self.num_env_steps_sampled_lifetime
         return self.num_env_steps_trained_lifetime / num_sampled if num_sampled else None
 
     def get_state(self) -> dict[str, Any]:
-        """Return counters and running means, as plain values."""
+        """Return counters and running means as plain values."""
         return {
             "training_iteration": self.training_iteration,
             "num_env_steps_sampled_lifetime": self.num_env_steps_sampled_lifetime,
@@ -322,12 +322,12 @@ class RunMetrics(Part):
 
 
 def _num_gradient_steps(update: Mapping[str, Mapping[str, float]]) -> int:
-    """Return the gradient steps of an update: the most of any module, since modules step side by side."""
+    """Return the gradient steps of an update: the maximum over modules, since modules step in parallel."""
     return int(max((metrics.get(_NUM_GRADIENT_STEPS, 0) for metrics in update.values()), default=0))
 
 
 def _lag_metrics(lags: Sequence[tuple[int, int]]) -> Result:
-    """Compute mean, over env steps, and largest of lags with their env steps; None without any."""
+    """Compute the mean, weighted by env steps, and the maximum of lags; None if there are none."""
     if not lags:
         return {WEIGHTS_LAG_MEAN: None, WEIGHTS_LAG_MAX: None}
     updates, num_env_steps = np.array(lags).T
@@ -338,7 +338,7 @@ def _lag_metrics(lags: Sequence[tuple[int, int]]) -> Result:
 
 
 def _means_by_module(updates: Sequence[Mapping[str, Mapping[str, float]]]) -> Result:
-    """Compute `learners/<module>/<metric>`: the mean over the updates that report it, or the sum of a count."""
+    """Compute `learners/<module>/<metric>`: the mean over the updates that report it, or the sum for counts."""
     values: defaultdict[str, list[float]] = defaultdict(list)
     for update in updates:
         for module_id, metrics in update.items():
@@ -367,7 +367,7 @@ def mean_returns_by_id(prefix: str, returns: Mapping[str, Mapping[str, Any]]) ->
 def reduced_infos(
     prefix: str, metrics: Sequence[InfoMetric], numbers: Mapping[str, Sequence[float] | npt.NDArray[np.float64]]
 ) -> Result:
-    """Compute metrics out of infos from the numbers of episodes; None without numbers."""
+    """Compute metrics from infos over the numbers of episodes; None without numbers."""
     return {
         f"{prefix}/{metric.name.removeprefix(PREFIX)}": _reduced(
             metric, np.asarray(numbers.get(metric.name, ()), np.float64)
@@ -377,7 +377,7 @@ def reduced_infos(
 
 
 def _reduced(metric: InfoMetric, numbers: npt.NDArray[np.float64]) -> float | None:
-    """Return the metric of episodes with these numbers, NaN left out; None: there are none."""
+    """Return the metric of episodes with these numbers, ignoring NaN; None without numbers."""
     known = numbers[~np.isnan(numbers)]
     if not len(known):
         return None
@@ -395,7 +395,7 @@ def episode_metrics(
     num_env_steps: int,
     num_outside: int,
 ) -> Result:
-    """Compute `<prefix>/episode_return_mean` and its like over these episodes; None without episodes."""
+    """Compute `<prefix>/episode_return_mean` and similar metrics over these episodes; None without episodes."""
     result: Result = {}
     for name, values in (("episode_return", returns), ("episode_len", lengths)):
         array = np.asarray(values, np.float64)

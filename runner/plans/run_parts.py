@@ -15,13 +15,13 @@ from runner.parts import Part
 from runner.plans.run_metrics import Result, RunMetrics
 from runner.replay.replay_part import ReplayPart
 
-if TYPE_CHECKING:  # env runners do without the libraries of recorded data
+if TYPE_CHECKING:  # env runners must not import the libraries of recorded data
     from runner.offline.training.offline_data import OfflineData
 
 
 @dataclass(frozen=True)
 class RunParts:
-    """What a run consists of.
+    """The parts of a run.
 
     Attributes:
         learners: learners of all modules.
@@ -42,7 +42,7 @@ class RunParts:
     features: Sequence[Part] = ()
 
     def __iter__(self) -> Iterator[Part]:
-        """Yield the parts in the order in which they are restored: what a part refers to comes before it."""
+        """Yield the parts in the order of restoring: a part comes after the parts it refers to."""
         yield from (self.learners, self.metrics, self.callbacks)
         yield from self.sources
         yield from self.replay_buffers
@@ -50,10 +50,10 @@ class RunParts:
 
     @property
     def sources(self) -> list[EnvRunnerGroup | OfflineData]:
-        """The parts that experiences come from: env runners and recorded data, if the run has them."""
+        """The sources of experiences: env runners and recorded data, if the run has them."""
         return [source for source in (self.env_runners, self.recorded_data) if source is not None]
 
-    # -- what parts and evaluations ask of the run -----------------------------------------------------------------
+    # -- information for parts and evaluations -------------------------------------------------------------------------
 
     @property
     def num_env_steps(self) -> int:
@@ -62,7 +62,7 @@ class RunParts:
 
     @property
     def shared_state(self) -> Mapping[str, Any]:
-        """Module id -> merged state of the connectors that env runners share."""
+        """Module id -> merged state of the connectors whose state env runners share."""
         return self.sources[0].shared_state
 
     def get_weights(self) -> Mapping[str, Any]:
@@ -70,19 +70,19 @@ class RunParts:
         return self.learners.get_weights()
 
     def outcomes(self, name: str) -> Sequence[Any]:
-        """Return what the episodes of this iteration report to the part of this name."""
+        """Return the values that the episodes of this iteration report to the part of this name."""
         return self.metrics.outcomes.get(name, ())
 
-    # -- the course of a run ---------------------------------------------------------------------------------------
+    # -- progress of a run ---------------------------------------------------------------------------------------------
 
     def broadcast_policy(self, shared_state: Mapping[str, Any]) -> None:
-        """Let all sources work with the learners' weights and with this state of shared connectors."""
+        """Send the learners' weights and this state of shared connectors to all sources."""
         for source in self.sources:
             source.use_shared_state(shared_state)
             source.set_weights(self.learners.get_weights())
 
     def begin(self) -> None:
-        """Begin or resume: the weights are known, and nothing was sampled since."""
+        """Begin or resume: the weights are known, and nothing has been sampled since."""
         for part in self:
             part.begin(self)
         self._announce()
@@ -105,13 +105,13 @@ class RunParts:
         return self.metrics.finish_iteration(metrics)
 
     def evaluation_metrics(self, outcomes: Mapping[str, Sequence[Any]]) -> Result:
-        """Return the metrics of an evaluation from what its episodes report: name of a part -> outcomes."""
+        """Return the metrics of an evaluation from the outcomes of its episodes: name of a part -> outcomes."""
         return {
             name: value for part in self for name, value in part.evaluation_metrics(outcomes.get(part.name, ())).items()
         }
 
     def write_files(self, run_dir: Path, is_final: bool = False) -> None:
-        """Write the files of all parts that have new content."""
+        """Write all files of parts that have new content."""
         for part in self:
             part.write_files(run_dir, is_final)
 
@@ -120,5 +120,5 @@ class RunParts:
         return [line for part in self for line in part.summary(run_dir)]
 
     def close(self) -> None:
-        """Close all parts; learners first, since they stop reading."""
+        """Close all parts, learners first because they read from the others."""
         close_each(list(self))

@@ -1,4 +1,4 @@
-"""A plan that shows itself: as a tree of text, and in a notebook as boxes with arrows."""
+"""Display of a plan: as a text tree, and in notebooks as boxes with arrows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ShownPlan:
         return str(self)
 
     def _repr_svg_(self) -> str:
-        """Return what a notebook shows: operators with their options and the context that they work with."""
+        """Return an SVG image for notebooks: operators with their options and their context."""
         whole = completed(self.steps)
         return draw(_flow(whole, items_after(whole)), str(self))
 
@@ -48,6 +48,6 @@ def _box(step: PlanStep, given: Mapping[str, Items]) -> Box:
     flows = []
     for index, plan in enumerate(step.plans):
         chosen = is_given_on(step, index)
-        text = {None: "", True: ", given on", False: ", not given on"}[chosen]
+        text = {None: "", True: ", selected", False: ", not selected"}[chosen]
         flows.append(_flow(plan, given, f"plan {index}{text}", chosen is not False))
     return Box(step.name, [*options, *needs], flows)

@@ -1,4 +1,4 @@
-"""Whole episodes from rollouts whose fragments cut them."""
+"""Assembly of complete episodes from rollouts whose fragments split them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ IntArray = npt.NDArray[np.int64]
 
 
 class WholeEpisodes:
-    """Holds chunks back until their episode has ended, and joins the chunks of an episode to one.
+    """Holds chunks back until their episode has ended, and joins the chunks of each episode.
 
-    An episode is of one agent; with several agents in an environment each agent's episode is given when it ends. An
-    episode whose first chunks were never added is given from its first added row on. Lookback is left out.
+    An episode belongs to one agent. With several agents in an environment, each agent's episode is returned when it
+    ends. If the first chunks of an episode were never added, it starts at its first added row. Lookback is omitted.
     """
 
     def __init__(self) -> None:
@@ -29,11 +29,11 @@ class WholeEpisodes:
         self._leave_out: tuple[str, ...] = ()
 
     def add(self, rollout: Rollout) -> Rollout:
-        """Add a rollout, and return the episodes that have ended with it.
+        """Add a rollout, and return the episodes that end with it.
 
         Returns:
-            One chunk for each episode, in the order of first chunks; without blocks where no episode has ended. Its
-            env steps are all that were added, less what earlier calls returned and what running episodes span.
+            One chunk for each episode, in the order of first chunks; without blocks if no episode has ended. Its number
+            of env steps excludes steps that were returned earlier or belong to running episodes.
         """
         ended: dict[str, ColumnBlock] = {}
         for module_id, block in rollout.blocks.items():
@@ -57,14 +57,14 @@ class WholeEpisodes:
                 place[module_id] = episodes.joined(np.flatnonzero(numbers))
 
     def drop(self, is_lost: Callable[[str], bool]) -> None:
-        """Drop the running episodes that cannot go on.
+        """Drop the running episodes that cannot continue.
 
         Args:
-            is_lost: id of an episode -> whether no more of it will be added.
+            is_lost: returns whether no more steps of the episode with an id will be added.
         """
         num_before = _num_env_steps(self._running.values())
         for module_id, block in list(self._running.items()):
-            is_kept = np.array([not is_lost(id_) for id_ in block.episode_ids])  # a chunk for each episode
+            is_kept = np.array([not is_lost(id_) for id_ in block.episode_ids])  # one chunk per episode
             if not is_kept.any():
                 del self._running[module_id]
             elif not is_kept.all():
@@ -89,12 +89,12 @@ class WholeEpisodes:
 
 @dataclass(frozen=True)
 class _Episodes:
-    """The chunks of a block, episode by episode, in the order of first chunks.
+    """The chunks of a block grouped by episode, in the order of first chunks.
 
     Attributes:
         block: E chunks of U episodes.
-        order: (E,) numbers of chunks, ordered by episode, then as they are in the block.
-        starts: (U + 1,) place in `order` at which each episode starts.
+        order: (E,) indices of chunks, sorted by episode, then by their order in the block.
+        starts: (U + 1,) index in `order` at which each episode starts.
         ended: (U,) bool, whether the episode's last chunk is terminated or truncated.
     """
 
@@ -113,7 +113,7 @@ class _Episodes:
         return cls(block, order, starts, block.is_terminated[last] | block.is_truncated[last])
 
     def joined(self, episodes: IntArray) -> ColumnBlock:
-        """Return a block with one chunk for each of these episodes, a copy of each column."""
+        """Return a block with one chunk for each of these episodes; columns are copied."""
         block, num_chunks = self.block, np.diff(self.starts)[episodes]
         chunks = self.order[row_ranges(self.starts[episodes], num_chunks)]
         ends = np.cumsum(num_chunks)
@@ -121,7 +121,7 @@ class _Episodes:
         is_last = np.zeros(len(chunks), np.int64)
         is_last[ends - 1] = 1
         rows = row_ranges(block.offsets[chunks], block.lengths[chunks])
-        # The last observation of a chunk is the first one of the next.
+        # The last observation of a chunk is the first one of the next chunk.
         obs_rows = row_ranges(block.first_obs_rows[chunks], block.lengths[chunks] + is_last)
         return ColumnBlock(
             columns={
@@ -149,7 +149,7 @@ def _taken_agents(agents: Agents | None, chunks: Sequence[int], obs_rows: IntArr
 
 
 def _joined_infos(block: ColumnBlock, episodes: Sequence[IntArray]) -> StoredInfos | None:
-    """Return the infos of episodes, whose chunks are given by their numbers."""
+    """Return the infos of episodes; each is given by the indices of its chunks."""
     if block.infos is None:
         return None
     by_chunk = [_infos_of_episode(block, chunks.tolist()) for chunks in episodes]
@@ -166,7 +166,7 @@ def _infos_of_episode(block: ColumnBlock, chunks: Sequence[int]) -> list[dict[st
 
 
 def _num_env_steps(blocks: Iterable[ColumnBlock]) -> int:
-    """Return the env steps that running episodes span; with several agents, from the first to the last of any agent."""
+    """Return the env steps that running episodes span; with several agents, from the first to the last step of any."""
     num_steps = 0
     spans: dict[str, tuple[int, int]] = {}
     for block in blocks:

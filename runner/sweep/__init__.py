@@ -1,1 +1,1 @@
-"""Many runs of one experiment."""
+"""Sweeps: many runs of one experiment."""

@@ -1,4 +1,4 @@
-"""What a sweep shows: a line for each change, or a table in place on a terminal; at its end a table of all trials."""
+"""Display of a sweep: one line per change, or a live table on a terminal, and a final table of all trials."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from runner.tracking.headline import ENV_STEPS, TOTAL_S, TimeLeft, count_text, d
 
 
 class SweepDisplay:
-    """Shows plain lines.
+    """Prints plain lines.
 
     Args:
-        config: of one of its trials.
-        facts: what is known at the start, by name.
-        stream: where to; None: nothing is shown.
+        config: configuration of one of the trials.
+        facts: name -> text to show at the start.
+        stream: where to print, or None for nowhere.
     """
 
     def __init__(self, config: ExperimentConfig, facts: Mapping[str, str], stream: TextIO | None) -> None:
@@ -38,18 +38,18 @@ class SweepDisplay:
         self._started_s = time.monotonic()
 
     def start(self, folder: SweepFolder) -> None:
-        """Show what is about to run."""
+        """Show the sweep before it runs."""
         width = max(map(len, self._facts), default=0) + 2
         self._print("sweep", *(f"  {name:<{width}}{value}" for name, value in self._facts.items()))
         if folder.trials:
-            self._print(f"  {counts_text(folder)} of an earlier start")
+            self._print(f"  {counts_text(folder)} from an earlier start")
 
     def note(self, text: str) -> None:
-        """Show a line that stays."""
+        """Show a permanent line."""
         self._print(text)
 
     def change(self, folder: SweepFolder, trial: Trial) -> None:
-        """Take in that a trial has begun or ended."""
+        """Show that a trial has begun or ended."""
         texts = [f"trial {trial.number:>3}  {trial.status:<11}"]
         if trial.status == "running":
             texts.append(trial.values_text)
@@ -60,12 +60,12 @@ class SweepDisplay:
         self._print("  ".join(texts))
 
     def mutate(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Take in that a trial goes on from another one's state; `row` as in `mutations.jsonl`."""
+        """Show that a trial continues from the state of another trial; `row` is a row of `mutations.jsonl`."""
         changes = [f"{key} {value_text(row['before'][key])} -> {value_text(new)}" for key, new in row["after"].items()]
         self._print(f"trial {trial.number:>3}  takes over trial {row['donor']}  {', '.join(changes)}")
 
     def update(self, folder: SweepFolder, trial: Trial) -> None:
-        """Take in an iteration of a trial."""
+        """Show an iteration of a trial."""
 
     def finish(self, folder: SweepFolder) -> None:
         """Show the closing tables."""
@@ -88,7 +88,7 @@ class SweepDisplay:
         return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
     def header(self) -> list[str]:
-        """Return names of the columns of `cells`."""
+        """Return the names of the columns of `cells`."""
         objectives = [name.rpartition("/")[2] for name in self._objectives]
         return ["trial", "status", *objectives, "env steps", "time", "values"]
 
@@ -112,23 +112,23 @@ class SweepDisplay:
 
     def _print(self, *lines: str) -> None:
         if self._stream is not None:
-            with suppress(OSError, ValueError):  # the reader of a pipe has left: the sweep goes on
+            with suppress(OSError, ValueError):  # the reader of a pipe has left: the sweep continues
                 print(*lines, sep="\n", file=self._stream, flush=True)
 
 
 def counts_text(folder: SweepFolder) -> str:
-    """Return how many trials there are of each status."""
+    """Return the number of trials of each status."""
     statuses = [trial.status for trial in folder.trials]
     return ", ".join(f"{statuses.count(status)} {status}" for status in dict.fromkeys(statuses)) or "no trials"
 
 
 def make_sweep_display(config: ExperimentConfig, facts: Mapping[str, str], num_trials: int) -> SweepDisplay:
-    """Return the display of `tracking.display`; "auto" is live on a terminal and plain elsewhere.
+    """Return the display of `tracking.display`; "auto" is live on a terminal and plain otherwise.
 
     Args:
-        config: of one of the trials.
-        facts: what is known at the start, by name.
-        num_trials: how many there will be.
+        config: configuration of one of the trials.
+        facts: name -> text to show at the start.
+        num_trials: total number of trials.
     """
     mode = config.tracking.display
     if mode == "live" or (mode == "auto" and is_capable_terminal(sys.stdout)):
@@ -136,18 +136,18 @@ def make_sweep_display(config: ExperimentConfig, facts: Mapping[str, str], num_t
     return SweepDisplay(config, facts, None if mode == "none" else sys.stdout)
 
 
-_LINES_AROUND = 6  # header, the line below the table, and what was typed
+_LINES_AROUND = 6  # header, the line below the table, and the typed command
 _STYLES = {"running": "bold", "finished": "green", "stopped": "dim", "failed": "red", "interrupted": "yellow"}
 
 
 class LiveSweepDisplay(SweepDisplay):
-    """Running trials first, then the best of the others, as many as the terminal has lines for.
+    """Shows running trials first, then the best of the others, up to the height of the terminal.
 
     Args:
-        config: of one of its trials.
-        facts: what is known at the start, by name.
-        num_trials: how many there will be.
-        console: where to; None: stdout.
+        config: configuration of one of the trials.
+        facts: name -> text to show at the start.
+        num_trials: total number of trials.
+        console: where to print, or None for stdout.
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class LiveSweepDisplay(SweepDisplay):
     def change(self, folder: SweepFolder, trial: Trial) -> None:
         if not self._live.is_started:
             self._live.start()
-            atexit.register(self._live.stop)  # the cursor comes back also where nobody calls finish
+            atexit.register(self._live.stop)  # restores the cursor even if `finish` is never called
         if trial.status == "failed":
             super().change(folder, trial)
 
@@ -179,7 +179,7 @@ class LiveSweepDisplay(SweepDisplay):
         super().finish(folder)
 
     def render(self) -> RenderableType:
-        """Return the table as it stands now."""
+        """Return the current table."""
         if self._folder is None:
             return Text()
         trials = list(self._folder.trials)
@@ -198,7 +198,7 @@ class LiveSweepDisplay(SweepDisplay):
         return Group(table, Text(self._progress_text(self._folder), no_wrap=True, overflow="ellipsis"))
 
     def _progress_text(self, folder: SweepFolder) -> str:
-        """Return counts, the best trial, and the time that is left at the pace of the trials so far."""
+        """Return counts, the best trial, and the remaining time at the pace of the trials so far."""
         texts = [f"{counts_text(folder)} of {max(self._num_trials, len(folder.trials))}"]
         metric = next(iter(self._objectives))
         best = rank_folder(folder).best
@@ -213,7 +213,7 @@ class LiveSweepDisplay(SweepDisplay):
         return "   ".join(texts)
 
     def _fraction_done(self, trial: Trial) -> float:
-        """Return the part that is done, 0 to 1; 1 for an early end, but not for a failure that is tried again."""
+        """Return the finished fraction, 0 to 1; 1 after an early end, but not after a failure that is tried again."""
         if trial.is_over or (trial.status == "failed" and self._live.is_started):
             return 1.0
         progress = TimeLeft(self._stop, {}, 0.0)
@@ -221,6 +221,6 @@ class LiveSweepDisplay(SweepDisplay):
         return progress.fraction_done or 0.0
 
     def _print(self, *lines: str) -> None:
-        with suppress(OSError, ValueError):  # the terminal has gone
+        with suppress(OSError, ValueError):  # the terminal is gone
             for line in lines:
                 self._console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""Write down and show the events that Tune reports of trials: in the file of trials, on the display, in MLflow."""
+"""Forward Tune's events of trials to the file of trials, the display and MLflow."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _STATUS: Mapping[str, RunStatus] = {
 
 
 class SweepTracking:
-    """Records a sweep, where `tracking.mlflow` is set.
+    """Records a sweep in MLflow, if `tracking.mlflow` is set.
 
     Args:
-        config: of one of its trials.
-        folder: of the sweep.
-        composed_of: the configuration of a trial, composed and checked.
+        config: configuration of one of the trials.
+        folder: folder of the sweep.
+        composed_of: returns the composed and checked configuration of a trial.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class SweepTracking:
         self._tracker.start()
 
     def change(self, trial: Trial) -> None:
-        """Take in that a trial has begun or ended."""
+        """Record that a trial has begun or ended."""
         if self._tracker is None:
             return
         if trial.status == "running":
@@ -95,17 +95,17 @@ class SweepTracking:
         )
 
     def update(self, trial: Trial) -> None:
-        """Take in an iteration of a trial."""
+        """Record an iteration of a trial."""
         if self._tracker is not None:
             self._tracker.log_metrics(int(trial.result.get(ENV_STEPS, 0)), trial.result, child=str(trial.number))
 
     def mutate(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Take in that a trial goes on from another one's state; `row` as in `mutations.jsonl`."""
+        """Record that a trial continues from the state of another trial; `row` is a row of `mutations.jsonl`."""
         if self._tracker is not None:
             self._log_values(trial, int(row["num_env_steps"]))
 
     def _log_values(self, trial: Trial, step: int) -> None:
-        """Log the numbers among the values of a trial as metrics: a population changes them."""
+        """Log the numeric values of a trial as metrics, because a population changes them."""
         numbers = {f"sweep/{key.lstrip('+')}": _number(value) for key, value in trial.values.items()}
         found = {name: number for name, number in numbers.items() if number is not None}
         if self._tracker is not None and found:
@@ -173,14 +173,14 @@ def _write_table(file: Path, rows: Iterable[Sequence[Any]]) -> Path:
 
 
 class SweepReporter(Callback):
-    """Writes each change into the sweep's folder and shows it.
+    """Writes each change of a trial into the sweep's folder and shows it.
 
     Args:
-        folder: of the sweep.
+        folder: folder of the sweep.
         by_trial_id: trials by Tune's id.
-        display: shows them.
+        display: shows the changes.
         tracking: records them in MLflow.
-        config: of one of them.
+        config: configuration of one of the trials.
     """
 
     def __init__(
@@ -201,18 +201,18 @@ class SweepReporter(Callback):
         self._last_to_end: list[Any] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tune pickles what it is given, for a restore that is never asked for."""
+        """Return nothing: Tune pickles its callbacks for a restore that is never used."""
         return {}
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        """Remember which trials are in the middle of an iteration once an end is asked for."""
+        """Once an end is requested, remember which trials are in the middle of an iteration."""
         if self._last_to_end is None and reason_to_end() is not None:
             self._end_reason = reason_to_end()
             self._last_to_end = [trial for trial in trials if trial.status == "RUNNING"]
 
     @property
     def can_end(self) -> bool:
-        """Whether an end was asked for, and the iterations that went on then are done."""
+        """Whether an end was requested, and the iterations that ran at that time are done."""
         return self._last_to_end is not None and all(trial.status != "RUNNING" for trial in self._last_to_end)
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
@@ -236,20 +236,20 @@ class SweepReporter(Callback):
             self._change(known, "finished", f"sweep.max_t {self._max_t:g} reached")
         elif reason_to_end() is None:
             self._change(known, "stopped", "its scheduler stopped it: others were better")
-        # else it is interrupted, see `interrupt_running`
+        # Otherwise it is interrupted, see `interrupt_running`.
 
     def on_trial_recover(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._by_trial_id[trial.trial_id].num_failures += 1
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         known = self._by_trial_id[trial.trial_id]
-        if known.status != "running":  # it could not even begin
+        if known.status != "running":  # it failed before it began
             self._change(known, "running", "")
         known.num_failures += 1
         self._change(known, "failed", self._reason(known) or _last_line(trial))
 
     def _reason(self, trial: Trial) -> str:
-        """Return why its run says that it failed; empty if it could not say it."""
+        """Return why the run of a failed trial failed, or an empty string if it did not write the reason."""
         try:
             result = parse_json((self._folder.run_dir(trial) / "result.json").read_text())
         except (OSError, ValueError):
@@ -262,8 +262,8 @@ class SweepReporter(Callback):
         self._tracking.change(trial)
         self._display.change(self._folder, trial)
 
-    def tell_mutation(self, trial: Trial, row: Mapping[str, Any]) -> None:
-        """Take in that a trial goes on from another one's state; `row` as in `mutations.jsonl`."""
+    def report_mutation(self, trial: Trial, row: Mapping[str, Any]) -> None:
+        """Record and show that a trial continues from another trial; `row` is a row of `mutations.jsonl`."""
         self._tracking.mutate(trial, row)
         self._display.mutate(trial, row)
 
@@ -276,20 +276,20 @@ class SweepReporter(Callback):
 
 
 def _last_line(trial: Any) -> str:
-    """Return what Ray says of an actor that is gone."""
+    """Return Ray's last message about a dead actor."""
     error = trial.get_error()
-    text = str(error) if error is not None else "it ended without saying why"
+    text = str(error) if error is not None else "it ended without an error message"
     return next((line for line in reversed(text.splitlines()) if line.strip()), text)
 
 
 class EndsWhenAsked(Stopper):
-    """Ends trials after the iteration that goes on when an end is asked for, however long it takes; then the rest."""
+    """After a request to end, ends each trial after its current iteration, however long that takes."""
 
     def __init__(self, reporting: SweepReporter) -> None:
         self._reporting = reporting
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tune pickles what it is given, for a restore that is never asked for."""
+        """Return nothing: Tune pickles its stoppers for a restore that is never used."""
         return {}
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:

@@ -1,7 +1,7 @@
-"""Tune's schedulers as `sweep.scheduler` names them, population-based training included.
+"""Tune's schedulers for `sweep.scheduler`, including population-based training.
 
-Jaderberg et al. 2017 (https://arxiv.org/abs/1711.09846) change values by a fifth or draw them anew; PB2, Parker-Holder
-et al. 2020 (https://arxiv.org/abs/2002.02518), lets a Gaussian process choose them.
+Population-based training (Jaderberg et al., 2017, https://arxiv.org/abs/1711.09846) changes values by a fifth or draws
+new ones. PB2 (Parker-Holder et al., 2020, https://arxiv.org/abs/2002.02518) chooses them with a Gaussian process.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from runner.tracking import ProgressLog, write_result
 
 
 def coordinates(config: ExperimentConfig, space: SearchSpace, values: Combination) -> dict[str, Value]:
-    """Return what Tune's scheduler gets of the values of a trial; nothing where trials are no population."""
+    """Return the values of a trial as coordinates for Tune's scheduler; empty if trials are not a population."""
     if config.perturbation_interval is None:
         return {}
     return to_coordinates({domain.key: domain for domain in space.mutable}, values, config.sweep.scheduler == "pb2")
 
 
 def to_coordinates(domains: Mapping[str, Domain], values: Combination, are_logarithms: bool) -> dict[str, Value]:
-    """Return a coordinate for each domain; `are_logarithms` where PB2 calculates."""
+    """Return a coordinate for each domain; `are_logarithms` is set for PB2."""
     return {key: to_coordinate(domain, values[key], are_logarithms) for key, domain in domains.items()}
 
 
 def to_coordinate(domain: Domain, value: Value, are_logarithms: bool) -> Value:
-    """Return numbers of intervals as real ones; their logarithms where PB2 calculates and the domain is logarithmic."""
+    """Return numbers of intervals as floats; PB2 uses logarithms for logarithmic domains (`are_logarithms`)."""
     if isinstance(domain, Choices):
         return value
     return math.log(float(value)) if are_logarithms and domain.is_log else float(value)
 
 
 def from_coordinate(domain: Domain, coordinate: Value, before: Value, are_logarithms: bool) -> Value:
-    """Return a value of the domain; a whole number that is to change does so by 1 at least."""
+    """Return a value of the domain; an integer that changes, changes by at least 1."""
     if isinstance(domain, Choices):
         return coordinate
     number = float(coordinate)
@@ -70,36 +70,39 @@ def from_coordinate(domain: Domain, coordinate: Value, before: Value, are_logari
 _log = logging.getLogger(__name__)
 
 _MUTATION_FILE, _MUTATION_KIND = "mutation.json", "staged mutation"
-Tell = Callable[[Trial, Mapping[str, Any]], None]
+Report = Callable[[Trial, Mapping[str, Any]], None]
 
 
 class Population:
-    """What becomes of the trials of a population: on disk, in the sweep's folder, and for whoever wants to know.
+    """Records the mutations of a population's trials on disk and in the sweep's folder, and reports them.
 
     Args:
-        space: what is searched; its `mutable` keys change.
-        folder: of the sweep.
-        time_attr: the metric that time is counted in.
-        tell: called with each trial that has changed and its row of `mutations.jsonl`.
+        space: search space, whose `mutable` keys change.
+        folder: folder of the sweep.
+        time_attr: metric that measures time.
+        report: called with each changed trial and its row of `mutations.jsonl`.
     """
 
-    def __init__(self, space: SearchSpace, folder: SweepFolder, time_attr: str, tell: Tell) -> None:
+    def __init__(self, space: SearchSpace, folder: SweepFolder, time_attr: str, report: Report) -> None:
         self._time_attr = time_attr
         self._space = space
         self.domains = {domain.key: domain for domain in space.mutable}
         self._folder = folder
-        self._tell = tell
+        self._report = report
 
     def take_over(
         self, settings: TrialSettings, donor: TrialSettings, mutated: Combination, until: float
     ) -> TrialSettings:
-        """Return what a trial goes on with: the state of the donor, its values, the `mutated` ones and its own seed.
+        """Make a trial continue from the state of a donor, with the donor's values, `mutated` ones and its own seed.
 
         Args:
-            settings: of the trial.
-            donor: the trial that it goes on from; where it has no checkpoint, the trial goes on as it is.
-            mutated: values that the donor has not.
-            until: the donor's state is its newest one up to here, in `sweep.time_attr`.
+            settings: settings of the trial.
+            donor: trial to copy the state from; without a checkpoint of the donor, nothing changes.
+            mutated: values that differ from the donor's.
+            until: largest `sweep.time_attr` of the donor's state that may be copied.
+
+        Returns:
+            The new settings of the trial.
         """
         values = {**donor.values, **mutated}
         if SEED in settings.values:
@@ -107,19 +110,21 @@ class Population:
         run_dir = Path(settings.run_dir)
         manifest = self._stage_clone(Path(donor.run_dir), run_dir, until)
         if manifest is None:
-            _log.warning("trial %d goes on as it is: trial %d has no checkpoint", settings.number, donor.number)
+            _log.warning(
+                "trial %d continues unchanged: trial %d does not have a checkpoint", settings.number, donor.number
+            )
             return settings
         result = manifest["result"]
         at = {"num_env_steps": result["num_env_steps_sampled_lifetime"], "iteration": result["training_iteration"]}
         mutation = signed({"donor": donor.number, "values": dict(values), "at": at}, _MUTATION_KIND)
         write_result(_staged(run_dir) / _MUTATION_FILE, mutation)
         shutil.rmtree(clone_folder(run_dir), ignore_errors=True)
-        _staged(run_dir).rename(clone_folder(run_dir))  # from now on the trial goes on from it, also after a kill
+        _staged(run_dir).rename(clone_folder(run_dir))  # from now on the trial continues from it, also after a kill
         self._record(self._folder.trial(settings.number))
         return replace(settings, values=values)
 
     def recover(self) -> None:
-        """Record what was taken over right before a kill."""
+        """Record takeovers that were completed right before a kill."""
         for trial in unfinished(self._folder.trials):
             self._record(trial)
 
@@ -128,13 +133,13 @@ class Population:
         mutation = self._read_mutation(file) if file.exists() else {}
         if mutation and mutation["values"] != trial.values:
             row = self._folder.mutate(trial, mutation["donor"], mutation["values"], mutation["at"])
-            self._tell(trial, row)
+            self._report(trial, row)
 
     def _read_mutation(self, file: Path) -> dict[str, Any]:
-        """Return what a process that was killed has written; of somebody else, only values that are searched.
+        """Return the mutation written by a killed process; an untrusted one may only set searched values.
 
         Raises:
-            UserError: it is damaged, or has other values.
+            UserError: the file is damaged, or sets other values.
         """
         try:
             mutation = parse_json(file.read_bytes())
@@ -142,16 +147,17 @@ class Population:
             odd = [key for key, value in mutation["values"].items() if is_foreign and not self._space.holds(key, value)]
             mutation["donor"], mutation["at"]["num_env_steps"], mutation["at"]["iteration"]
         except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
-            raise UserError(Problem(f"this is no mutation: {error!s:.200}", str(file)).render_alone()) from error
+            raise UserError(Problem(f"this is not a mutation: {error!s:.200}", str(file)).render_alone()) from error
         if odd:
-            what = "a mutation of somebody else sets what this sweep does not search"
-            raise UserError(Problem(what, str(file), ", ".join(odd), "--trust").render_alone())
+            what = "an untrusted mutation sets keys that this sweep does not search"
+            problem = Problem(what, str(file), ", ".join(odd), fix="pass --trust if you trust its author")
+            raise UserError(problem.render_alone())
         return dict(mutation)
 
     def _stage_clone(self, donor_dir: Path, run_dir: Path, until: float) -> dict[str, Any] | None:
-        """Copy the donor's checkpoint beside the trial's own ones; its manifest."""
+        """Copy the donor's checkpoint next to the trial's checkpoints; return its manifest."""
         staged = _staged(run_dir)
-        for _ in range(3):  # the donor trains on and drops old checkpoints meanwhile
+        for _ in range(3):  # the donor keeps training and drops old checkpoints meanwhile
             with suppress(FileNotFoundError, shutil.Error, CheckpointError):
                 manifests = {path: read_manifest(path) for path in list_checkpoints(donor_dir / "checkpoints")}
                 in_time = [path for path, read in manifests.items() if read["result"].get(self._time_attr, 0) <= until]
@@ -169,9 +175,9 @@ def _staged(run_dir: Path) -> Path:
 
 
 class _Takeover(ChosenTakeovers):
-    """What both schedulers do differently from Tune's classes, whose methods come next in the order of classes.
+    """Changes that both schedulers make to Tune's classes, which follow in the method resolution order.
 
-    Trials come from a searcher, state is taken over through run dirs, and an earlier start is remembered.
+    Trials come from a searcher, state is copied through run dirs, and reports of an earlier start are used.
     """
 
     _are_logarithms: bool
@@ -182,13 +188,13 @@ class _Takeover(ChosenTakeovers):
         self._earlier = dict(earlier)
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        """Add a trial with its reports of an earlier start."""
+        """Add a trial with its reports from an earlier start."""
         super().on_trial_add(tune_controller, trial)
-        reports = self._earlier.pop(trial.config[RUN].number, ())  # not again if Tune tries a trial again
+        reports = self._earlier.pop(trial.config[RUN].number, ())  # only once, even if Tune tries a trial again
         self.restore_reports(trial, map(dict, reports), TIME)
 
     def take_over(self, trial: Any, donor: Any, proposed: Mapping[str, Any], until: float) -> dict[str, Any]:
-        """Return coordinates and settings of a trial that takes over another one's state."""
+        """Return coordinates and settings of a trial that takes over the state of another trial."""
         domains, are_logarithms = self._population.domains, self._are_logarithms
         donor_values = donor.config[RUN].values
         mutated = {
@@ -208,8 +214,7 @@ class _PB2(_Takeover, PB2):
 
 
 def make_population(config: ExperimentConfig, population: Population, earlier: Earlier) -> TrialScheduler:
-    """Return the scheduler of `sweep.scheduler` pbt or pb2; its search space has passed the checks of the command
-    line."""
+    """Return the scheduler for `sweep.scheduler` pbt or pb2; the search space must have been checked before."""
     sweep, domains = config.sweep, population.domains
     common: dict[str, Any] = {
         "time_attr": TIME,
@@ -219,10 +224,10 @@ def make_population(config: ExperimentConfig, population: Population, earlier: E
         "quantile_fraction": sweep.quantile_fraction,
         "synch": sweep.synch,
         "log_config": False,
-        "require_attrs": False,  # no episode may have ended in the first iterations
+        "require_attrs": False,  # the first iterations may end before any episode
     }
     random.seed(sweep.seed)  # Tune draws donors and factors from it
-    np.random.seed(sweep.seed)  # and PB2 from this one
+    np.random.seed(sweep.seed)  # PB2 draws from this one
     if sweep.scheduler == "pb2":
         intervals = {key: domain for key, domain in domains.items() if isinstance(domain, Interval)}
         ends = {key: [to_coordinate(one, end, True) for end in one.examples] for key, one in intervals.items()}
@@ -234,7 +239,7 @@ def make_population(config: ExperimentConfig, population: Population, earlier: E
 
 
 def _mutation(domain: Domain, generator: np.random.Generator) -> Any:
-    """Return how Tune mutates: it walks to the neighbours in a list, a function draws anew."""
+    """Return Tune's kind of mutation: a list for steps to neighbours, or a function that draws a new value."""
     return list(domain.values) if isinstance(domain, Choices) else lambda: domain.sample(generator)
 
 
@@ -242,9 +247,9 @@ def make_scheduler(config: ExperimentConfig, earlier: Earlier, population: Popul
     """Return the scheduler of `sweep.scheduler`.
 
     Args:
-        config: of one of the trials.
-        earlier: what the trials of an earlier start reported.
-        population: what becomes of trials where they are one.
+        config: configuration of one of the trials.
+        earlier: reports of trials from an earlier start.
+        population: handles takeovers, if the scheduler is population-based.
     """
     sweep = config.sweep
     if sweep.scheduler in POPULATIONS:
@@ -258,7 +263,7 @@ def make_scheduler(config: ExperimentConfig, earlier: Earlier, population: Popul
 
 
 def read_earlier(config: ExperimentConfig, folder: SweepFolder) -> Earlier:
-    """Return what the trials of an earlier start reported with the values that they have now."""
+    """Return the reports of trials from an earlier start that have their current values."""
     last_mutation = {row["trial"]: row["iteration"] for row in folder.mutations()}
     metric = next(iter(config.objectives))
     return {
@@ -273,11 +278,11 @@ def read_earlier(config: ExperimentConfig, folder: SweepFolder) -> Earlier:
 
 
 class ResumableASHA(AsyncHyperBandScheduler):
-    """Asynchronous successive halving that knows how far the trials of an earlier start came.
+    """Asynchronous successive halving that knows the progress of trials from an earlier start.
 
     Args:
-        earlier: what these trials reported, by number.
-        mode, max_t, grace_period, reduction_factor: as of Tune's class.
+        earlier: reports of these trials, by number.
+        mode, max_t, grace_period, reduction_factor: see Tune's class.
     """
 
     def __init__(
@@ -296,7 +301,7 @@ class ResumableASHA(AsyncHyperBandScheduler):
                 self.on_trial_result(None, trial, dict(result))  # type: ignore[arg-type]
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        """Keep the place in the rungs of a trial that goes on."""
+        """Restore the rungs of a resumed trial."""
         super().on_trial_add(tune_controller, trial)
         rename_in_rungs(self, _earlier_id(trial.config[RUN].number), trial.trial_id)
 
@@ -304,7 +309,7 @@ class ResumableASHA(AsyncHyperBandScheduler):
 def _reports(
     results: Iterable[Mapping[str, Any]], metric: str, time_attr: str, after_iteration: int
 ) -> list[dict[str, Any]]:
-    """Return what a trial reported with these metrics."""
+    """Return the reports of a trial that contain these metrics."""
     reports: list[dict[str, Any]] = []
     value = None
     for result in results:

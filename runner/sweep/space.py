@@ -1,4 +1,4 @@
-"""The search space that overrides declare: Hydra's sweep grammar, read once, for every kind of search."""
+"""The search space of a sweep, read from overrides in Hydra's sweep grammar, for every kind of search."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _LOG = "log"
 _NAMES_OF_TAGS = {"interval": (_LOG,), "choice": (), "range": ()}
 
 
-Value = str | int | float  # text as it stands behind the `=` of an override, or a number of an interval
+Value = str | int | float  # text after the `=` of an override, or a number of an interval
 Combination = Mapping[str, Value]
 
 
 def value_text(value: Value) -> str:
-    """Return a value for reading; `override_text` is for the command line."""
+    """Return a value as text for display; see `override_text` for the command line."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
@@ -38,23 +38,23 @@ def override_text(key: str, value: Value) -> str:
 
 
 def without_seed(combination: Combination) -> Combination:
-    """Return what its repetitions have in common."""
+    """Return the combination without its seed."""
     return {key: value for key, value in combination.items() if key != SEED}
 
 
 def combination_key(combination: Combination) -> tuple[tuple[str, str], ...]:
-    """Return a key that is equal for equal combinations, in whatever order they name their keys."""
+    """Return a key that is equal for equal combinations, whatever the order of their keys."""
     return tuple(sorted((key, str(value)) for key, value in combination.items()))
 
 
 @dataclass(frozen=True)
 class Choices:
-    """Values one by one.
+    """A list of values.
 
     Attributes:
-        key: as it stands before the `=` of an override, `+experiment` for example.
-        values: what stands behind it.
-        is_ordered: numbers of a range, so that neighbours are alike.
+        key: left-hand side of the override, for example `+experiment`.
+        values: values on the right-hand side.
+        is_ordered: whether the values are a range of numbers, so that neighbours are similar.
     """
 
     key: str
@@ -63,11 +63,11 @@ class Choices:
 
     @property
     def examples(self) -> tuple[Value, ...]:
-        """Values that all others are like, when the configuration is checked."""
+        """Representative values for checking the configuration."""
         return self.values
 
     def sample(self, generator: np.random.Generator) -> Value:
-        """Return a value, each as likely as the others."""
+        """Return a value, drawn uniformly."""
         return self.values[int(generator.integers(len(self.values)))]
 
     def to_dict(self) -> Any:
@@ -77,12 +77,12 @@ class Choices:
 
 @dataclass(frozen=True)
 class Interval:
-    """All numbers from `start` to `end`, of whole numbers both ends included.
+    """All numbers from `start` to `end`, for integers including both ends.
 
     Attributes:
-        key: as it stands before the `=` of an override.
-        is_integer: whole numbers only.
-        is_log: their logarithms are equally likely, instead of the numbers.
+        key: left-hand side of the override.
+        is_integer: whether only integers belong to it.
+        is_log: whether to draw uniformly by the logarithm.
     """
 
     key: str
@@ -98,12 +98,12 @@ class Interval:
 
     @property
     def values(self) -> Sequence[Value] | None:
-        """The whole numbers one by one; None for real ones."""
+        """All integers, or None for real numbers."""
         return range(int(self.start), int(self.end) + 1) if self.is_integer else None
 
     def sample(self, generator: np.random.Generator) -> Value:
-        """Return a number, drawn evenly or, where `is_log`, evenly by its logarithm."""
-        last = self.end + self.is_integer  # a whole number stands for all up to the next
+        """Return a number, drawn uniformly or, if `is_log`, uniformly by its logarithm."""
+        last = self.end + self.is_integer  # an integer represents all numbers up to the next one
         if self.is_log:
             drawn = math.exp(generator.uniform(math.log(self.start), math.log(last)))
         else:
@@ -111,7 +111,7 @@ class Interval:
         return self.clipped(math.floor(drawn) if self.is_integer else drawn)
 
     def clipped(self, value: float) -> Value:
-        """Return the nearest number that belongs to it."""
+        """Return the nearest number in the interval."""
         nearest = min(max(value, self.start), self.end)
         return round(nearest) if self.is_integer else float(nearest)
 
@@ -126,12 +126,12 @@ Domain = Choices | Interval
 
 @dataclass(frozen=True)
 class SearchSpace:
-    """What the overrides of a sweep say.
+    """The search space of a sweep.
 
     Attributes:
-        fixed: overrides that all trials have.
-        domains: what differs, in the order of the command line.
-        seeds: with each of them every combination is run; empty where the seed is fixed.
+        fixed: overrides of all trials.
+        domains: searched keys, in the order of the command line.
+        seeds: seeds with which every combination is run; empty if the seed is fixed.
     """
 
     fixed: tuple[str, ...]
@@ -142,7 +142,7 @@ class SearchSpace:
         """Return every combination without its seeds; the last key varies fastest.
 
         Raises:
-            ConfigError: an interval of real numbers has no combinations.
+            ConfigError: an interval of real numbers cannot be enumerated.
         """
         problems = [_describe_no_grid(domain) for domain in self.domains if domain.values is None]
         if problems:
@@ -150,12 +150,12 @@ class SearchSpace:
         return self._product([domain.values or () for domain in self.domains])
 
     def samples(self, generator: np.random.Generator) -> Iterator[Combination]:
-        """Yield combinations drawn at random, without their seeds, without end."""
+        """Yield random combinations without seeds, indefinitely."""
         while True:
             yield {domain.key: domain.sample(generator) for domain in self.domains}
 
     def examples(self) -> Iterator[Combination]:
-        """Yield what has to pass all checks before anything runs: combinations of all values and ends of intervals."""
+        """Yield combinations of all values and ends of intervals, which must pass all checks before anything runs."""
         for combination in self._product([domain.examples for domain in self.domains]):
             yield from self.with_seeds(combination)
 
@@ -169,12 +169,12 @@ class SearchSpace:
 
     @property
     def num_combinations(self) -> int | None:
-        """The number of combinations, without seeds; None: without end."""
+        """The number of combinations without seeds, or None if it is infinite."""
         values = [domain.values for domain in self.domains]
         return None if None in values else math.prod(len(choices) for choices in values if choices is not None)
 
     def holds(self, key: str, value: object) -> bool:
-        """Return whether a trial may have this value, or a population may have come to it."""
+        """Return whether a trial or a population may have this value."""
         if key == SEED:
             return value in self.seeds
         domain = next((one for one in self.domains if one.key == key), None)
@@ -183,12 +183,12 @@ class SearchSpace:
         return domain is not None and value in domain.values
 
     def num_trials(self, num_samples: int | None) -> int:
-        """Return how many trials a sweep has: of `num_samples` combinations, None: of the grid."""
+        """Return the number of trials for `num_samples` combinations, or for the grid if None."""
         return (self.num_combinations or 0 if num_samples is None else num_samples) * max(1, len(self.seeds))
 
     @property
     def mutable(self) -> tuple[Domain, ...]:
-        """The domains whose values a population may change while a trial goes on: settings of the algorithm."""
+        """The domains whose values a population may change during a trial: settings of the algorithm."""
         return tuple(
             domain
             for domain in self.domains
@@ -196,7 +196,7 @@ class SearchSpace:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return for `sweep.json` what two sweeps must agree on to be one."""
+        """Return the content for `sweep.json`, which must be equal to continue a sweep."""
         described = {domain.key: domain.to_dict() for domain in self.domains}
         if self.seeds:
             described[SEED] = list(self.seeds)
@@ -209,10 +209,10 @@ def read_search_space(texts: Sequence[str], dirs: Sequence[Path], generator: np.
     Args:
         texts: overrides.
         dirs: folders with configuration files, for globs.
-        generator: shuffles what stands in `shuffle(...)`.
+        generator: shuffles the values in `shuffle(...)`.
 
     Raises:
-        ConfigError: with a problem for each override that cannot be read or is no space.
+        ConfigError: with a problem for each override that cannot be read or is not a valid search space.
     """
     lines, problems = parse_overrides(texts, dirs)
     fixed: list[str] = []
@@ -229,22 +229,24 @@ def read_search_space(texts: Sequence[str], dirs: Sequence[Path], generator: np.
             domains.append(domain)
     keys = [domain.key for domain in domains] + [text.partition("=")[0] for text in fixed]
     for key in dict.fromkeys(key for key in keys if keys.count(key) > 1):
-        problems.append(Problem(f"{key} is given twice in a sweep", f"override {key}", expected="one override a key"))
+        problems.append(Problem(f"{key} is given twice", f"override {key}", fix="use one override per key"))
     seeds: tuple[str, ...] = ()
     for domain in domains:
         if domain.key == SEED:
             if isinstance(domain, Choices):
                 seeds = domain.values
             else:
-                what = "seeds are listed, so that every combination is run with the same ones"
-                problems.append(Problem(what, f"override {SEED}", "an interval", "seed=range(10), seed=1,2,3"))
+                what = "seeds must be listed, so that every combination is run with the same seeds"
+                problems.append(
+                    Problem(what, f"override {SEED}", "an interval", "a list such as seed=range(10), seed=1,2,3")
+                )
     if problems:
         raise ConfigError(list(dict.fromkeys(problems)))
     return SearchSpace(tuple(fixed), tuple(domain for domain in domains if domain.key != SEED), seeds)
 
 
 def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Return what differs between two `SearchSpace.to_dict`, a line each; empty if they are the same."""
+    """Return the differences between two `SearchSpace.to_dict` as lines; empty if they are equal."""
     lines = [f"- {text}" for text in before["overrides"] if text not in now["overrides"]]
     lines += [f"+ {text}" for text in now["overrides"] if text not in before["overrides"]]
     for key in dict.fromkeys((*before["space"], *now["space"])):
@@ -259,7 +261,7 @@ def difference(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
 def _read_domain(
     line: OverrideLine, dirs: Sequence[Path], generator: np.random.Generator
 ) -> tuple[Domain | None, list[Problem]]:
-    """Return the domain of an override; None where it has problems."""
+    """Return the domain of an override, or None and its problems."""
     parsed, given = line.parsed, line.text.partition("=")[2]
     key = line.text.partition("=")[0]
     kind = "interval" if parsed.is_interval_sweep() else "range" if parsed.is_range_sweep() else "choice"
@@ -272,12 +274,12 @@ def _read_domain(
         return _read_interval(key, sweep, line)
     texts = list(itertools.islice(_values(parsed, dirs), _MOST_VALUES + 1))
     if not texts:
-        return None, [Problem(f"{key} has no value to try", line.where, given)]
+        return None, [Problem(f"{key} does not have a value to try", line.where, given)]
     if len(texts) > _MOST_VALUES:
         return None, [Problem(f"{key} has more than {_MOST_VALUES} values", line.where, given)]
     if len(set(texts)) < len(texts):
         twice = next(text for text in texts if texts.count(text) > 1)
-        return None, [Problem(f"{key} has the value {twice} twice", line.where, given)]
+        return None, [Problem(f"{key} contains the value {twice} twice", line.where, given)]
     if isinstance(sweep, (ChoiceSweep, RangeSweep)) and sweep.shuffle:
         texts = [texts[place] for place in generator.permutation(len(texts))]
     return Choices(key, tuple(texts), is_ordered=kind == "range" and not sweep.shuffle), []
@@ -294,7 +296,7 @@ def _values(parsed: Override, dirs: Sequence[Path]) -> Iterator[str]:
 
 
 def _without_shuffle(sweep: Any) -> Any:
-    """Remove a shuffle: Hydra shuffles by the clock, and the same command must mean the same trials."""
+    """Remove a shuffle: Hydra shuffles by the clock, but the same command must give the same trials."""
     if isinstance(sweep, ChoiceSweep):
         return ChoiceSweep(sweep.tags, sweep.list, sweep.simple_form)
     if isinstance(sweep, RangeSweep):
@@ -307,7 +309,7 @@ def _read_interval(key: str, sweep: Any, line: OverrideLine) -> tuple[Interval |
     is_integer = isinstance(sweep.start, int) and isinstance(sweep.end, int)
     interval = Interval(key, sweep.start, sweep.end, is_integer, _LOG in sweep.tags)
     if not sweep.start < sweep.end or not math.isfinite(sweep.start) or not math.isfinite(sweep.end):
-        what = f"{key}: an interval goes from a number to a greater one"
+        what = f"{key}: an interval must go from a number to a greater one"
         return None, [Problem(what, line.where, given, "interval(1e-5,1e-2), int(interval(1,10))")]
     if interval.is_log and sweep.start <= 0:
         return None, [Problem(f"{key}: logarithms need numbers above 0", line.where, given)]
@@ -316,6 +318,6 @@ def _read_interval(key: str, sweep: Any, line: OverrideLine) -> tuple[Interval |
 
 def _describe_no_grid(domain: Domain) -> Problem:
     what = f"{domain.key}: a grid cannot try every number of an interval"
-    expected = "a list of values or range(start,stop,step); or sweep=random, asha or tpe"
+    fix = "use a list of values or range(start,stop,step); or set sweep=random, asha or tpe"
     assert isinstance(domain, Interval)
-    return Problem(what, f"override {domain.key}", f"{domain.start:g} to {domain.end:g}", expected)
+    return Problem(what, f"override {domain.key}", f"{domain.start:g} to {domain.end:g}", fix=fix)

@@ -1,7 +1,8 @@
 """Statistics over the seeds of a combination (inter-quartile means, confidence intervals), and the order of trials.
 
 Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021
-(https://arxiv.org/abs/2108.13264): a few seeds are best told by the inter-quartile mean and a bootstrap interval.
+(https://arxiv.org/abs/2108.13264): results of a few seeds are best summarised by the inter-quartile mean and a
+bootstrap interval.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ from runner.tracking.headline import ENV_STEPS, count_text
 from runner.tracking.plain_values import finite_number
 
 CONFIDENCE = 0.95
-FEWEST_VALUES = 3  # below it no interval is given
-_TRIMMED = 0.25  # of the values at each end
+FEWEST_VALUES = 3  # with fewer values no interval is computed
+_TRIMMED = 0.25  # fraction of the values at each end
 _NUM_RESAMPLES = 2000
-_MOST_NUMBERS = 2_000_000  # resampled numbers in memory at once, 16 MB
+_MOST_NUMBERS = 2_000_000  # maximum of resampled numbers in memory, 16 MB
 
 Curve = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What seeds reach; NaN is what is not known.
+    """Summary of the results of several seeds; unknown values are NaN.
 
     Attributes:
-        mean: of the values.
-        iqm: their inter-quartile mean: a quarter of them, rounded down, is left out at each end. Up to three values
-            have none to leave out: it is their mean.
+        mean: mean of the values.
+        iqm: inter-quartile mean: a quarter of the values, rounded down, is dropped at each end. It is the mean of up to
+            three values.
         low, high: ends of the 95 % percentile bootstrap interval of `iqm`. NaN with fewer than three values: resamples
-            of two are made of these two numbers, so that an interval would only repeat them and claim far too much.
-        num: how many values there are.
+            of two values consist of these two, so the interval would only repeat them and claim far too much.
+        num: number of values.
     """
 
     mean: float
@@ -60,10 +61,10 @@ class CurveEstimate:
 
 @dataclass(frozen=True)
 class SeedGroup:
-    """The trials that differ in their seeds only.
+    """Trials that differ only in their seeds.
 
     Attributes:
-        combination: what they share.
+        combination: the shared values.
         trials: in the order of their numbers.
     """
 
@@ -72,16 +73,16 @@ class SeedGroup:
 
     @property
     def overrides(self) -> list[str]:
-        """What it differs in from other groups, as on the command line."""
+        """The differences from other groups, as overrides."""
         return [override_text(key, value) for key, value in self.combination.items()]
 
     def estimate(self, metric: str) -> Estimate:
-        """Estimate from the last values of a metric; trials without one do not count."""
+        """Estimate from the last values of a metric; trials without a value are ignored."""
         return estimate([_number(trial.result.get(metric)) for trial in self.trials])
 
 
 def group_by_combination(trials: Sequence[Trial]) -> list[SeedGroup]:
-    """Return trials with the same combination but for the seed, in the order of their first ones."""
+    """Group trials whose combinations differ only in the seed, in the order of their first trials."""
     groups: dict[tuple[tuple[str, str], ...], list[Trial]] = {}
     for trial in trials:
         groups.setdefault(combination_key(without_seed(trial.combination)), []).append(trial)
@@ -89,10 +90,10 @@ def group_by_combination(trials: Sequence[Trial]) -> list[SeedGroup]:
 
 
 def estimate(values: ArrayLike) -> Estimate:
-    """Return what seeds reach.
+    """Return the summary of the results of several seeds.
 
     Args:
-        values: [num_seeds]; NaN and infinite ones do not count.
+        values: [num_seeds]; NaN and infinite values are ignored.
     """
     column = np.asarray(values, np.float64).reshape(-1, 1)
     curve = estimate_curve(column)
@@ -101,18 +102,18 @@ def estimate(values: ArrayLike) -> Estimate:
 
 
 def estimate_curve(values: ArrayLike) -> CurveEstimate:
-    """Return what seeds reach at each point of a curve.
+    """Return the summary of the results of several seeds at each point of a curve.
 
-    The same values give the same interval, at any time and beside any other points.
+    Equal values give the same interval, independent of the time and of other points.
 
     Args:
-        values: [num_seeds, num_points]; NaN where a seed has no value, infinite ones do not count.
+        values: [num_seeds, num_points]; NaN if a seed does not have a value; infinite values are ignored.
     """
     numbers = np.asarray(values, np.float64)
     is_known = np.isfinite(numbers)
     num = is_known.sum(axis=0)
     estimated = np.full((4, numbers.shape[1]), np.nan)
-    # Points that the same seeds reach are computed together.
+    # Points with values of the same seeds are computed together.
     for seeds in np.unique(is_known[:, num > 0], axis=1).T:
         points = np.flatnonzero((is_known == seeds[:, None]).all(axis=0))
         estimated[:, points] = _estimate_known(numbers[np.ix_(seeds, points)])
@@ -136,7 +137,7 @@ def _estimate_known(values: Curve) -> Curve:
         vectorized=True,
         axis=0,
         confidence_level=CONFIDENCE,
-        method="percentile",  # it is defined for equal values too, others are not
+        method="percentile",  # defined for equal values, unlike the other methods
         rng=np.random.default_rng(0),
     ).confidence_interval
     # Sums of equal numbers in another order differ in their last digits.
@@ -144,10 +145,10 @@ def _estimate_known(values: Curve) -> Curve:
 
 
 def interquartile_mean(values: ArrayLike, axis: int = 0) -> Any:
-    """Return the mean without the lowest and the highest quarter, each rounded down to whole values.
+    """Return the mean without the lowest and the highest quarter, each rounded down to a number of values.
 
     Args:
-        values: numbers, finite and at least one along `axis`.
+        values: finite numbers, at least one along `axis`.
         axis: the axis of the seeds.
 
     Returns:
@@ -189,7 +190,7 @@ class Ranking:
 
     @property
     def best(self) -> Trial | None:
-        """The best trial; None while no trial has a value."""
+        """The best trial, or None while no trial has a value."""
         return self.trials[0] if self.reason else None
 
     def estimates(self) -> list[tuple[SeedGroup, Estimate]]:
@@ -201,7 +202,7 @@ def rank(trials: Sequence[Trial], objectives: Mapping[str, str], target: float |
     """Rank trials by the first of the objectives.
 
     Args:
-        trials: of one sweep.
+        trials: trials of one sweep.
         objectives: metric -> `max` or `min`.
         target: value of the first objective at which trials stop, if it is a stop criterion.
     """

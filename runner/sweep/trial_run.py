@@ -1,4 +1,4 @@
-"""A trial as Ray Tune runs it: an iteration a step."""
+"""A trial as a trainable of Ray Tune: one iteration per step."""
 
 from __future__ import annotations
 
@@ -18,52 +18,52 @@ _log = logging.getLogger(__name__)
 
 
 class TrialRun(tune.Trainable):
-    """A process for trials, one after the other.
+    """A process that runs trials one after the other.
 
-    A trial begins with its first step: before that Tune may have given it to another process, which has the run dir.
+    A trial begins with its first step: until then Tune may have given it to another process, which holds the run dir.
     """
 
     @classmethod
     def default_resource_request(cls, config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
-        """Return what its experiment asks for."""
+        """Return the resources that the experiment needs."""
         experiment = compose_trial(config[RUN])[1]
         return tune.PlacementGroupFactory(bundles_of(experiment), strategy_of(experiment))
 
     def setup(self, config: Mapping[str, Any]) -> None:
-        """Begin the first trial."""
+        """Prepare the first trial."""
         self._settings: TrialSettings = config[RUN]
         self._training: TrialTraining | None = None
 
     def reset_config(self, new_config: Mapping[str, Any]) -> bool:
-        """Begin another trial, which finds everything loaded already."""
+        """Prepare another trial, which reuses loaded modules."""
         try:
             self.cleanup()
         except Exception:
-            _log.exception("the trial before could not be closed")
+            _log.exception("the previous trial could not be closed")
         self._settings = new_config[RUN]
         return True
 
     def step(self) -> dict[str, Any]:
-        """Return an iteration: its metrics, the objective where it is known, and the time that schedulers go by.
+        """Train one iteration; return its metrics, the objective if known, and the time for schedulers.
 
-        The last one brings `done` and `stop_reason`.
+        The last iteration adds `done` and `stop_reason`.
         """
         if self._training is None:
-            from runner.sweep.trial_training import TrialTraining  # imports torch, without which the sweep itself does
+            from runner.sweep.trial_training import TrialTraining  # imports torch, which the sweep itself does not need
 
             self._training = TrialTraining(self._settings)
         return self._training.step()
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Let the run write its checkpoint: its population pauses it, or gives its state to another trial."""
+        """Write a checkpoint of the run, because a population pauses it or copies its state to another trial."""
         if self._training is not None:
             self._training.save()
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        """Do nothing: a trial goes on from its run's newest checkpoint."""
+        """Do nothing: a trial continues from its run's newest checkpoint."""
 
     def cleanup(self) -> None:
-        """End this trial for the scheduler or the end of the sweep."""
+        """End this trial for the scheduler or at the end of the sweep."""
         training, self._training = self._training, None
         if training is not None:
             training.close()

@@ -1,4 +1,4 @@
-"""What Tune is given for a trial, and the names of what it is told, now and of earlier starts.
+"""Settings of a trial for Tune, and the names of the values it reports, now and in earlier starts.
 
 Imports neither Ray nor torch.
 """
@@ -17,17 +17,17 @@ from runner.config.stored import compose_variant
 from runner.config.validation import build_experiment_config
 from runner.sweep.space import Combination, override_text
 
-RUN = "run"  # key of `TrialSettings` in Tune's configuration of a trial; other keys are for its scheduler
-# What a trial reports: Tune counts iterations and seconds of its own under the names of ours.
+RUN = "run"  # key of `TrialSettings` in Tune's configuration of a trial; other keys are for the scheduler
+# Keys of a trial's reports; Tune uses our names for its counts of iterations and seconds.
 METRICS, OBJECTIVE, TIME, STOP_REASON = "metrics", "objective", "time", "stop_reason"
 
-# Lines of progress.jsonl of the trials of an earlier start as `OBJECTIVE` and `TIME`, by trial number.
+# Lines of progress.jsonl of trials from an earlier start as `OBJECTIVE` and `TIME`, by trial number.
 Earlier = Mapping[int, Iterable[Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
 class TrialSettings:
-    """What a trial is: its values, overrides of all trials, its folder, a folder of files."""
+    """Settings of a trial: its values, overrides of all trials, its folder, and a folder of configuration files."""
 
     number: int
     values: Combination
@@ -37,7 +37,7 @@ class TrialSettings:
 
 
 def compose_trial(settings: TrialSettings) -> tuple[Composed, ExperimentConfig]:
-    """Return the configuration of a trial; the sweep itself shows and tracks."""
+    """Return the configuration of a trial, without display and tracking, which the sweep does."""
     overrides = [override_text(key, value) for key, value in settings.values.items()]
     folder = None if settings.config_dir is None else Path(settings.config_dir)
     composed = compose_variant(settings.fixed, overrides, folder)
@@ -47,12 +47,12 @@ def compose_trial(settings: TrialSettings) -> tuple[Composed, ExperimentConfig]:
 
 
 def clone_folder(run_dir: Path) -> Path:
-    """Return where the checkpoint of another trial lies, that this one is to go on from."""
+    """Return the path of another trial's checkpoint from which this trial will continue."""
     return run_dir / "clone"
 
 
 def remove_clone(run_dir: Path) -> None:
-    """Remove a clone that has been taken over. A kill in the middle leaves nothing that looks like one."""
+    """Remove a clone that has been used. A kill in the middle leaves nothing that looks like one."""
     removed = run_dir / ".clone.removed.tmp"
     shutil.rmtree(removed, ignore_errors=True)
     clone_folder(run_dir).rename(removed)

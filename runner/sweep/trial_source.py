@@ -1,4 +1,4 @@
-"""Where Tune gets its trials from: first trials that continue from an earlier start, then new combinations."""
+"""Source of Tune's trials: first unfinished trials of an earlier start, then new combinations."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ class Proposals(Protocol):
     """Combinations without their seeds."""
 
     def propose(self) -> Combination | None:
-        """Return the next one; None when there are no more."""
+        """Return the next combination, or None if there are no more."""
 
     def tell(self, combination: Combination, value: float) -> None:
-        """Learn what a combination reached, also one of an earlier start."""
+        """Record the result of a combination, possibly from an earlier start."""
 
 
 def make_proposals(space: SearchSpace, config: SweepConfig, mode: str, num_known: int) -> Proposals:
-    """Return the proposals of `sweep.search`; random and tpe propose without end.
+    """Return the proposals of `sweep.search`; random and tpe propose indefinitely.
 
     Args:
-        space: what is searched.
+        space: the search space.
         config: the `sweep` block.
         mode: whether `max` or `min` is better.
-        num_known: combinations of earlier starts.
+        num_known: number of combinations of earlier starts.
     """
     if config.search == "tpe":
         return OptunaProposals(space, [config.seed, num_known] if num_known else config.seed, mode)
@@ -53,15 +53,15 @@ class ListedProposals:
         return next(self._combinations, None)
 
     def tell(self, combination: Combination, value: float) -> None:
-        """Ignore it."""
+        """Ignore the result."""
 
 
 class OptunaProposals:
-    """A tree-structured Parzen estimator over what was told (https://optuna.readthedocs.io, `TPESampler`).
+    """Proposals of a tree-structured Parzen estimator (Optuna's `TPESampler`, https://optuna.readthedocs.io).
 
     Args:
-        space: what is searched.
-        seed: of the sampler; another one in a later start, or it would propose the same again.
+        space: the search space.
+        seed: seed of the sampler; it differs in a later start, so that other combinations are proposed.
         mode: `max` or `min`.
     """
 
@@ -106,7 +106,7 @@ class OptunaProposals:
             params = {key: self._param(key, combination[key]) for key in self._distributions}
             told = optuna.trial.create_trial(params=params, distributions=self._distributions, value=value)
         except (KeyError, ValueError):
-            return  # `sweep.on_change=extend` has taken it out of the search space
+            return  # `sweep.on_change=extend` has removed it from the search space
         self._study.add_trial(told)
 
     def _value(self, key: str, param: int | float | str) -> Value:
@@ -118,23 +118,23 @@ class OptunaProposals:
         return domain.values.index(str(value)) if isinstance(domain, Choices) and domain.is_ordered else value
 
 
-_MOST_TRIES = 50  # to come upon a combination that is not known
+_MOST_TRIES = 50  # to find a new combination
 
 
 class TrialSource(Searcher):
     """Suggests trials to Tune.
 
     Args:
-        space: what is searched.
-        folder: of the sweep, with its trials so far.
-        proposals: combinations to try, and where their results go.
-        num_samples: combinations to try, earlier starts included; None: all that are proposed.
-        metric: that trials are judged by.
-        to_config: a trial's configuration for Tune.
+        space: the search space.
+        folder: folder of the sweep, with its trials so far.
+        proposals: proposes combinations, and receives their results.
+        num_samples: number of combinations including earlier starts, or None for all proposals.
+        metric: objective of the trials.
+        to_config: returns a trial's configuration for Tune.
 
     Attributes:
-        by_trial_id: the trials that were suggested, by Tune's id.
-        is_exhausted: there are no further ones.
+        by_trial_id: suggested trials by Tune's id.
+        is_exhausted: whether there are no further trials.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class TrialSource(Searcher):
         metric: str,
         to_config: Callable[[Trial], dict[str, Any]],
     ) -> None:
-        super().__init__(metric=OBJECTIVE, mode="max")  # Tune wants them; `proposals` knows which is better
+        super().__init__(metric=OBJECTIVE, mode="max")  # required by Tune; `proposals` knows the real mode
         self._objective = metric
         self._space = space
         self._folder = folder
@@ -163,12 +163,13 @@ class TrialSource(Searcher):
         self._ended = {trial.number for trial in folder.trials if trial.is_over}
         for trial in folder.trials:
             if trial.is_over:
-                self._tell(trial)
+                self._report(trial)
 
     def suggest(self, trial_id: str) -> Any:
-        """Return the configuration of the next trial; Tune's FINISHED when there is none.
+        """Return the configuration of the next trial, or Tune's FINISHED if there is none.
 
-        While others run it is None instead: after FINISHED Tune would give up processes that paused trials need again.
+        While other trials run, return None instead: after FINISHED Tune would release processes that paused trials need
+        again.
         """
         if reason_to_end() is not None:
             return str(Searcher.FINISHED)
@@ -196,11 +197,11 @@ class TrialSource(Searcher):
         return trial
 
     def _propose(self) -> Combination | None:
-        """Return the next combination that is not known."""
+        """Return the next new combination."""
         if self._num_left == 0:
             return None
         tries = (self._proposals.propose() for _ in range(_MOST_TRIES))
-        rest = self._space.grid() if self._space.num_combinations is not None else ()  # a search may insist on one
+        rest = self._space.grid() if self._space.num_combinations is not None else ()  # if a search repeats itself
         for proposed in itertools.chain(tries, rest):
             if proposed is None:
                 return None
@@ -210,13 +211,13 @@ class TrialSource(Searcher):
         return None
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        """Judge the combination once all its seeds have run."""
+        """Report the result of a combination once all of its seeds have run."""
         trial = self.by_trial_id.get(trial_id)
         if trial is not None and not error and reason_to_end() is None:
             self._ended.add(trial.number)
-            self._tell(trial)
+            self._report(trial)
 
-    def _tell(self, trial: Trial) -> None:
+    def _report(self, trial: Trial) -> None:
         combination = without_seed(trial.combination)
         seeds = [trial for trial in self._folder.trials if without_seed(trial.combination) == combination]
         values = [finite_number(trial.result.get(self._objective)) for trial in seeds if trial.number in self._ended]
@@ -225,14 +226,14 @@ class TrialSource(Searcher):
             self._proposals.tell(combination, sum(numbers) / len(numbers))
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        """Do nothing: proposals go by trials that have ended."""
+        """Do nothing: proposals only use finished trials."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tune pickles what it is given, for a restore that is never asked for."""
+        """Return nothing: Tune pickles its searcher for a restore that is never used."""
         return {}
 
     def save(self, checkpoint_path: str) -> None:
-        """Write the file that Tune wants; everything is in the sweep's folder."""
+        """Write the file that Tune requires; the sweep's folder has the complete state."""
         with open(checkpoint_path, "w"):
             pass
 

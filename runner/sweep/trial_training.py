@@ -1,4 +1,4 @@
-"""What a trial does in its process: a run with a folder of its own, an iteration at a time."""
+"""Training of a trial in its process: a run with a separate folder, one iteration at a time."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _log = logging.getLogger(__name__)
 
 
 class TrialTraining:
-    """Trains in `TrialSettings.run_dir`, and goes on from the checkpoint that is there.
+    """Trains in `TrialSettings.run_dir`, and resumes from a checkpoint in it.
 
     Args:
-        settings: of the trial.
+        settings: settings of the trial.
 
     Raises:
-        Exception: it cannot begin; its `result.json` says why.
+        Exception: the trial cannot begin; its `result.json` has the reason.
     """
 
     def __init__(self, settings: TrialSettings) -> None:
@@ -47,7 +47,7 @@ class TrialTraining:
         with ExitStack() as stack:
             try:
                 self._begin(settings, stack)
-            except (FolderHeld, FolderLost):  # nothing may be written there
+            except (FolderHeld, FolderLost):  # the folder must not be written to
                 raise
             except Exception as error:
                 _log.exception("the trial could not begin")
@@ -71,7 +71,7 @@ class TrialTraining:
         resume_from = checkpoints[-1] if checkpoints else None
         _remove_remains(run_dir, resume_from is not None)
         if resume_from is not None:
-            folder.write_configuration(composed)  # its population may have changed it
+            folder.write_configuration(composed)  # its population may have changed values
         stored, manifest = load_checkpoint(resume_from) if resume_from else (None, {})
         last_result = manifest.get("result", {})
         self._records = stack.enter_context(
@@ -91,20 +91,20 @@ class TrialTraining:
         self._run = Run(self._experiment, self._trainer, self._records)
         self._run.begin()
         if cloned:
-            self._records.save_checkpoint(self._trainer)  # of its own, with its own values
+            self._records.save_checkpoint(self._trainer)  # a checkpoint of this trial, with its values
             remove_clone(run_dir)
         self._newest = self._newest_on_disk()
         self._saved_at = self._time
 
     @property
     def _time(self) -> float:
-        """The time that schedulers go by."""
+        """The time for schedulers."""
         return self._records.last_result.get(self._experiment.sweep.time_attr) or 0
 
     def step(self) -> dict[str, Any]:
-        """Return an iteration, as `TrialRun.step` reports it."""
+        """Return the report of an iteration for `TrialRun.step`."""
         run = self._run
-        if run.stop_reason is None:  # a run that goes on may have met it already
+        if run.stop_reason is None:  # a resumed run may have met a criterion already
             try:
                 with run.failure_recorded():
                     run.record(self._trainer.train())
@@ -114,7 +114,7 @@ class TrialTraining:
                 raise
         metrics = {name: value for name, value in self._records.last_result.items() if value is not None}
         objectives = self._experiment.objectives
-        # Evaluations do not come with every iteration.
+        # Not every iteration has an evaluation.
         self._known |= {name: metrics[name] for name in objectives if name in metrics}
         reason = run.stop_reason
         if reason is not None:
@@ -129,14 +129,14 @@ class TrialTraining:
         return report if objective is None else {**report, OBJECTIVE: objective}
 
     def save(self) -> None:
-        """Write a checkpoint, unless it is over."""
+        """Write a checkpoint, unless the trial is over."""
         if not self._is_over:
             self._records.save_checkpoint(self._trainer)
             self._saved_at = self._time
             self._newest = self._newest_on_disk()
 
     def close(self) -> None:
-        """End it as interrupted, unless it is over."""
+        """End the trial as interrupted, unless it is over."""
         try:
             if not self._is_over and not self._goes_on_elsewhere:
                 self._end("interrupted", "ended by the sweep")
@@ -149,7 +149,7 @@ class TrialTraining:
         self._run.end(status, reason)
 
     def _save_for_population(self) -> None:
-        """Write a checkpoint wherever the trial may be paused, give its state to another one, or lose it."""
+        """Write a checkpoint whenever the population may pause the trial or copy its state."""
         interval = self._experiment.perturbation_interval
         if interval is None:
             return
@@ -159,7 +159,7 @@ class TrialTraining:
 
     @property
     def _goes_on_elsewhere(self) -> bool:
-        """Whether its population has paused it, so that this run dir may be another process's by now."""
+        """Return whether the population has paused the trial, so another process may use this run dir now."""
         if self._experiment.perturbation_interval is None:
             return False
         is_saved = self._saved_at == self._time
@@ -170,7 +170,7 @@ class TrialTraining:
 
 
 def _remove_remains(run_dir: Path, goes_on: bool) -> None:
-    """Remove what an earlier end has left; what a killed run left without a checkpoint is done again."""
+    """Remove remains of an earlier end; a killed run without a checkpoint is repeated from the start."""
     (run_dir / "result.json").unlink(missing_ok=True)
     if not goes_on:
         (run_dir / "progress.jsonl").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The trials of a sweep in a file that one process appends to and that survives its kill."""
+"""The trials of a sweep, in an append-only file of one process that survives a kill."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KIND, _TRIAL_KIND = "sweep", "trial"
 
 
 def read_newest(run_dir: Path) -> dict[str, Any]:
-    """Return the last value of each metric of a run that is not null."""
+    """Return the newest value of each metric of a run that is not null."""
     followed = follow_columns(run_dir, ())
     followed.read()
     return followed.newest
@@ -40,12 +40,12 @@ class Trial:
     """One run of a sweep.
 
     Attributes:
-        number: from 0; the name of its run dir.
-        combination: the values that it began with by key, the seed among them.
-        status: `interrupted` goes on, `stopped` was ended by the scheduler, `finished` met a stop criterion.
+        number: number from 0, which is the name of its run dir.
+        combination: key -> initial value, including the seed.
+        status: `interrupted` can be resumed, `stopped` was ended by the scheduler, `finished` met a stop criterion.
         reason: why it ended.
-        result: its last metrics.
-        num_failures: how often it has failed.
+        result: its newest metrics.
+        num_failures: number of failures so far.
         changed: values that a population has changed since.
     """
 
@@ -59,41 +59,41 @@ class Trial:
 
     @property
     def values(self) -> Combination:
-        """The values that it runs with now."""
+        """The current values."""
         return {**self.combination, **self.changed}
 
     @property
     def values_text(self) -> str:
-        """What it differs in, for reading."""
+        """Its differences from other trials, for display."""
         return " ".join(f"{key}={value_text(value)}" for key, value in self.values.items())
 
     @property
     def overrides(self) -> list[str]:
-        """What it differs in, as on the command line."""
+        """Its differences from other trials, as overrides."""
         return [override_text(key, value) for key, value in self.values.items()]
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing is left to do, also when the sweep is started again."""
+        """Whether nothing is left to do, even if the sweep is started again."""
         return self.status in ("finished", "stopped")
 
 
 class SweepFolder:
-    """The folder of a sweep: what it is (`sweep.json`), its trials (`trials.jsonl`), their run dirs (`0/`, `1/`, ...).
+    """The folder of a sweep: its definition (`sweep.json`), its trials (`trials.jsonl`), their run dirs (`0/`, ...).
 
-    `start_in` makes one or goes on with it, `open` reads it.
+    `start_in` creates or continues a sweep, `open` reads it.
 
     Attributes:
         path: the folder.
-        experiment: its name.
+        experiment: name of the experiment.
         objectives: metrics that trials are judged by, each with `max` or `min`; the first one counts.
-        searched: `SearchSpace.to_dict` of what is searched.
+        searched: `SearchSpace.to_dict` of the search space.
         target: value of the first objective at which trials stop; None if it is not a stop criterion.
-        arguments: of the command line that began it, as far as all trials share them and a run takes them.
+        arguments: command-line arguments of the sweep that all trials share and a single run accepts.
         trials: by number.
-        foreign: number of a trial -> why its line counts as somebody else's.
-        origin: why what is searched counts as somebody else's; None if this installation wrote it.
-        is_trusted: whoever wrote it, a person trusts it.
+        foreign: number of a trial -> why its line is not trusted.
+        origin: why the search space is not trusted, or None if this installation wrote it.
+        is_trusted: whether the user trusts the sweep, whatever its origin.
     """
 
     def __init__(
@@ -117,18 +117,18 @@ class SweepFolder:
     def open(
         cls, path: Path, is_trusted: bool = False, newest_of: Callable[[Path], Mapping[str, Any]] = read_newest
     ) -> SweepFolder:
-        """Return the sweep in a folder, as it stands.
+        """Return the sweep in a folder, in its current state.
 
         Args:
             path: the folder.
-            is_trusted: whoever wrote it.
-            newest_of: gives `read_newest` of a run dir.
+            is_trusted: whether the user trusts it, whatever its origin.
+            newest_of: replaces `read_newest` of a run dir.
 
         Raises:
-            UserError: there is none, or it cannot be read.
+            UserError: there is no sweep, or it cannot be read.
         """
         if not (path / FOLDER_FILE).is_file():
-            raise UserError(f"{path} is no sweep: it has no {FOLDER_FILE}\n   expected      the folder of a sweep (-m)")
+            raise UserError(f"{path} is not the folder of a sweep: it does not contain {FOLDER_FILE}")
         folder = cls(path, _read_json(path / FOLDER_FILE), is_trusted=is_trusted)
         folder._catch_up(newest_of, is_running=owner_of(path) is not None)
         return folder
@@ -145,16 +145,16 @@ class SweepFolder:
         is_trusted: bool = False,
         target: float | None = None,
     ) -> SweepFolder:
-        """Return the folder for a sweep that begins or goes on; made if it is not there, written with its first trial.
+        """Return the folder of a new or continued sweep; a new one is written with its first trial.
 
         Args:
             path: the folder.
-            experiment, objectives, searched, arguments, target: as of the attributes.
-            may_change: whether a sweep that searches something else goes on as this one.
-            is_trusted: read an existing sweep whoever wrote it.
+            experiment, objectives, searched, arguments, target: see the attributes.
+            may_change: whether to continue a sweep with another search space.
+            is_trusted: whether the user trusts an existing sweep, whatever its origin.
 
         Raises:
-            UserError: it cannot be written, or holds something else.
+            UserError: the folder cannot be written, or holds something else.
         """
         file = path / FOLDER_FILE
         described = {
@@ -178,12 +178,12 @@ class SweepFolder:
         return folder
 
     def _read(self) -> list[Trial]:
-        """Return the trials as they were written last."""
+        """Return the trials in their newest state."""
         trials: dict[int, Trial] = {}
         for number, read in enumerate(self._log.read()):
             fault = _find_fault(read)
             if fault is not None:
-                problem = Problem(f"this line is no trial: {fault}", f"{self._log.path}:{number + 1}")
+                problem = Problem(f"this line is not a trial: {fault}", f"{self._log.path}:{number + 1}")
                 raise UserError(problem.render_alone())
             trial = trials.setdefault(read["number"], Trial(read["number"], {}))
             for name in ("combination", "status", "reason", "result", "num_failures", "changed"):
@@ -194,25 +194,25 @@ class SweepFolder:
         return [trials[number] for number in sorted(trials)]
 
     def _catch_up(self, newest_of: Callable[[Path], Mapping[str, Any]], is_running: bool) -> None:
-        """Read what unfinished trials reached from their files; without a process they have been killed."""
+        """Read the progress of unfinished trials from their files; if no process runs, they have been killed."""
         for trial in unfinished(self.trials):
             trial.result |= newest_of(self.run_dir(trial))
             if trial.status == "running" and not is_running:
                 trial.status = "interrupted"
 
     def trial(self, number: int) -> Trial:
-        """Return the trial of this number."""
+        """Return the trial with this number."""
         return next(trial for trial in self.trials if trial.number == number)
 
     def add(self, combination: Combination) -> Trial:
-        """Return a new trial, written down before anything of it can run."""
+        """Return a new trial, which is recorded before it runs."""
         trial = Trial(max((trial.number for trial in self.trials), default=-1) + 1, combination)
         self.trials.append(trial)
         self.write(trial)
         return trial
 
     def write(self, trial: Trial) -> None:
-        """Write down what has become of a trial."""
+        """Record the new state of a trial."""
         if self._to_describe is not None:
             write_result(self.path / FOLDER_FILE, signed(self._to_describe, _KIND))
             self._to_describe = None
@@ -223,13 +223,13 @@ class SweepFolder:
         return self._mutations_log.read()
 
     def mutate(self, trial: Trial, donor: int, values: Combination, at: Mapping[str, Any]) -> dict[str, Any]:
-        """Write down that a trial goes on from the state of another one, with other values.
+        """Record that a trial continues from the state of another one, with other values.
 
         Args:
-            trial: it has its own values so far.
-            donor: number of the one that it goes on from.
-            values: what it goes on with.
-            at: where the donor was, by name.
+            trial: the trial, still with its old values.
+            donor: number of the trial to continue from.
+            values: new values of the trial.
+            at: progress of the donor, by name.
 
         Returns:
             The row of `mutations`.
@@ -243,12 +243,12 @@ class SweepFolder:
         return row
 
     def run_dir(self, trial: Trial) -> Path:
-        """Return where a trial writes."""
+        """Return the run dir of a trial."""
         return self.path / str(trial.number)
 
 
 def _append(log: ProgressLog, row: Mapping[str, Any], kind: str) -> None:
-    """Append a line with the time and a signature; lines are rare, so the file does not stay open."""
+    """Append a line with the time and a signature; close the file, because lines are rare."""
     log.append(signed({name: json_value(value) for name, value in {**row, "time": time.time()}.items()}, kind))
     log.close()
 
@@ -257,8 +257,8 @@ def _check_empty(path: Path) -> None:
     others = sorted(found.name for found in path.iterdir() if not found.name.startswith("."))
     if others:
         raise UserError(
-            f"{path} holds something else ({', '.join(others[:3])}), no sweep\n"
-            "   expected      an empty folder or a sweep's: sweep.name=NAME or hydra.sweep.dir=DIR"
+            f"{path} holds something other than a sweep: {', '.join(others[:3])}\n"
+            "   fix           choose an empty folder or a sweep's: sweep.name=NAME or hydra.sweep.dir=DIR"
         )
 
 
@@ -267,8 +267,8 @@ def _check_same(path: Path, before: Mapping[str, Any], now: Mapping[str, Any], m
     if changes and not may_change:
         listed = "\n".join(f"            {line}" for line in changes)
         raise UserError(
-            f"{path} holds a sweep of something else; it differs in\n{listed}\n"
-            "   expected      the same overrides, sweep.on_change=extend to add to it, or another sweep.name"
+            f"{path} holds a different sweep; the differences are\n{listed}\n"
+            "   fix           use the same overrides, sweep.on_change=extend to add to it, or another sweep.name"
         )
 
 
@@ -276,29 +276,29 @@ def _read_json(file: Path) -> dict[str, Any]:
     try:
         content = parse_json(file.read_bytes())
         if content["version"] != _VERSION or not isinstance(content["searched"]["overrides"], list):
-            raise ValueError(f"version {content['version']}, not {_VERSION}")
+            raise ValueError(f"its version is {content['version']}, expected {_VERSION}")
         if not content["objectives"] or not set(content["objectives"].values()) <= {"max", "min"}:
-            raise ValueError("its objectives are none")
+            raise ValueError("its objectives are not metrics with max or min")
         if content.get("target") is not None and finite_number(content["target"]) is None:
             raise ValueError("its target is not a number")
         if not isinstance(content["experiment"], str) or not isinstance(content["searched"]["space"], dict):
-            raise ValueError("it has no name, or searches nothing")
+            raise ValueError("it does not have a name or a search space")
         if not all(isinstance(text, str) for text in content["searched"]["overrides"]):
-            raise ValueError("its overrides are no texts")
+            raise ValueError("its overrides are not strings")
         if not all(isinstance(text, str) for text in content.get("arguments", [])):
-            raise ValueError("its arguments are no texts")
+            raise ValueError("its arguments are not strings")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"{file} cannot be read: {error}\n   expected      another sweep.name") from error
+        raise UserError(f"{file} cannot be read: {error}\n   fix           choose another sweep.name") from error
     return dict(content)
 
 
 def unfinished(trials: Sequence[Trial]) -> list[Trial]:
-    """Return the trials that go on when the sweep is started again."""
+    """Return the trials that are resumed when the sweep is started again."""
     return [trial for trial in trials if not trial.is_over]
 
 
 def is_complete(folder: SweepFolder, space: SearchSpace, num_samples: int | None) -> bool:
-    """Return whether all trials are over already: `num_samples` combinations, None: the grid's."""
+    """Return whether all trials of `num_samples` combinations, or of the grid if None, are over."""
     if unfinished(folder.trials) or len(folder.trials) < space.num_trials(num_samples):
         return False
     known = {combination_key(trial.combination) for trial in folder.trials}
@@ -307,10 +307,9 @@ def is_complete(folder: SweepFolder, space: SearchSpace, num_samples: int | None
 
 
 def pareto_front(trials: Sequence[Trial], objectives: Mapping[str, str]) -> list[Trial]:
-    """Return trials that no other one dominates: as good in every objective and better in one. In the order of
-    `trials`.
+    """Return trials that no other trial dominates by being as good in every objective and better in one.
 
-    Those without a finite number for every objective are left out.
+    Trials keep their order. Trials without a finite number for every objective are left out.
     """
     points: list[tuple[Trial, tuple[float, ...]]] = []
     for trial in trials:
@@ -331,7 +330,7 @@ def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
 
 
 def _find_fault(line: Mapping[str, Any]) -> str | None:
-    """Return what is wrong with a line, None if it is a trial. Its number names a folder."""
+    """Return the fault of a line, or None if it describes a trial. Its number names a folder."""
     number = line.get("number")
     if not _is_count(number):
         return f"its number is {number!r:.60}"
@@ -355,7 +354,7 @@ def _is_count(value: object) -> bool:
 
 
 def check_trials(space: SearchSpace, folder: SweepFolder) -> None:
-    """Raise `UntrustedError` for values of somebody else that are not searched, and for symbolic links."""
+    """Raise `UntrustedError` for untrusted values that are not searched, and for symbolic links."""
     requirements = []
     for trial in folder.trials:
         for key, value in trial.values.items() if trial.number in folder.foreign else ():

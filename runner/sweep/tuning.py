@@ -1,4 +1,4 @@
-"""One sweep: its trials through Ray Tune, what they reach, and how it ends."""
+"""Run one sweep: its trials through Ray Tune, its results, and its end."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ _ENVIRONMENT = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # trials write their own files
     "TUNE_DISABLE_STRICT_METRIC_CHECKING": "1",  # no episode may have ended in the first iterations
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # `EndsWhenAsked`: Tune's own kills what takes longer than ten seconds
-    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # paths of the configuration are relative to where the command was typed
-    "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # the sweep's folder has everything that is gone on from
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # `EndsWhenAsked` replaces it: Tune's kills trials after ten seconds
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # paths in the configuration are relative to the working folder of the command
+    "TUNE_GLOBAL_CHECKPOINT_S": "3600",  # the sweep's folder has all state that is needed to continue
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
 }
@@ -48,27 +48,27 @@ def run_sweep(
     config_dir: Path | None,
     display: SweepDisplay,
 ) -> int:
-    """Run what is left of a sweep; the exit code.
+    """Run the rest of a sweep; return the exit code.
 
     Args:
-        space: what is searched.
-        configs: checked configurations, as many as it takes to see each value.
-        folder: of the sweep.
-        config_dir: folder with experiments of the user's own.
-        display: shows it.
+        space: the search space.
+        configs: checked configurations, enough to contain each value.
+        folder: folder of the sweep.
+        config_dir: folder with the user's experiments.
+        display: shows the sweep.
 
     Raises:
-        ConfigError: the cluster can never hold one of its trials; nothing was started.
+        ConfigError: the cluster does not have the resources for one of its trials; nothing was started.
     """
     config = configs[0]
     bundles = [bundles_of(one) for one in configs]
     totals = [total(one) for one in bundles]
     largest = {name: max(one.get(name, 0.0) for one in totals) for name in dict.fromkeys(chain(*totals))}
-    asked_by = "env_runners, evaluation, learners and offline of a trial, and one CPU for its trainer"
+    needed_by = "env_runners, evaluation, learners and offline of a trial, and one CPU for its trainer"
     display.start(folder)
     with ExitStack() as stack:
         stack.enter_context(interrupts())
-        stack.enter_context(connected(config.ray, largest, asked_by, display.note, list(chain(*bundles))))
+        stack.enter_context(connected(config.ray, largest, needed_by, display.note, list(chain(*bundles))))
         sweep = _Sweep(space, config, folder, config_dir, display)
         stack.callback(sweep.finish)
         stack.callback(display.finish, folder)
@@ -79,7 +79,7 @@ def run_sweep(
 
 
 class _Sweep:
-    """A sweep that runs."""
+    """A running sweep."""
 
     def __init__(
         self,
@@ -98,22 +98,22 @@ class _Sweep:
         self._tracking = SweepTracking(config, folder, self._composed_of)
 
     def finish(self) -> None:
-        """Close what is open, whatever became of it."""
+        """Close all resources, however the sweep ended."""
         self._tracking.finish(self.status)
 
     def run(self) -> None:
         """Run trials until none is left."""
         import ray
 
-        # Trials that wait for a place: all of a population; one would have each wait until the process of the
-        # one before it has started.
+        # Number of pending trials: all of a population; with only one, each would wait until the process of the
+        # previous one has started.
         num_waiting = int(ray.cluster_resources().get("CPU", 1))  # type: ignore[no-untyped-call]
         if self._config.perturbation_interval is not None:
             num_waiting = _MOST_WAITING
         environment = {**_ENVIRONMENT, "TUNE_MAX_PENDING_TRIALS_PG": str(max(1, num_waiting))}
         os.environ.update({name: os.environ.get(name, value) for name, value in environment.items()})
         for name in ("ray.tune", "ray.train", "ray.air"):
-            logging.getLogger(name).setLevel(logging.CRITICAL)  # failures are told by their runs
+            logging.getLogger(name).setLevel(logging.CRITICAL)  # runs report their failures
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Ray Tune warns about its own future
             self._run()
@@ -132,9 +132,9 @@ class _Sweep:
         proposals = make_proposals(self._space, sweep, mode, num_known)
         source = TrialSource(self._space, folder, proposals, sweep.num_samples, metric, self._to_tune)
         reporting = SweepReporter(folder, source.by_trial_id, self._display, self._tracking, config)
-        population = Population(self._space, folder, sweep.time_attr, reporting.tell_mutation)
+        population = Population(self._space, folder, sweep.time_attr, reporting.report_mutation)
         population.recover()
-        for leftover in folder.path.glob(f"{_SCRATCH}*"):  # of a sweep that was killed
+        for leftover in folder.path.glob(f"{_SCRATCH}*"):  # left by a killed sweep
             shutil.rmtree(leftover, ignore_errors=True)
         scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=folder.path.absolute()))
         try:

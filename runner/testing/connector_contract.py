@@ -121,7 +121,7 @@ class _ConnectorContract:
         for attribute in _COLUMNS:
             columns = getattr(requires, attribute)
             if not isinstance(columns, tuple) or not all(isinstance(c, str) and c.isidentifier() for c in columns):
-                what = f"{attribute} is no tuple of column names"
+                what = f"{attribute} is not a tuple of column names"
                 yield Problem(what, attribute, repr(columns), '("obs",), for example')
 
     def writes_what_it_declares(self) -> Iterator[Problem]:
@@ -199,7 +199,7 @@ class _ConnectorContract:
             return
         obs = arrays_of(after[OBS])
         if not _are_rows_of(space, obs):
-            what = "observations after the connector are not of the space that it says"
+            what = "observations after the connector are not in its output space"
             yield Problem(what, "recompute_output_observation_space", outline(obs), f"rows of {space}")
 
     def draws_from_its_stream(self) -> Iterator[Problem]:

@@ -99,7 +99,7 @@ class _ModuleContract:
         for attribute in ("inputs", "outputs", "train_outputs"):
             columns = getattr(module, attribute)
             if not isinstance(columns, tuple) or not all(isinstance(column, str) for column in columns):
-                yield Problem(f"{attribute} is no tuple of column names", attribute, repr(columns), '("obs",)')
+                yield Problem(f"{attribute} is not a tuple of column names", attribute, repr(columns), '("obs",)')
         for attribute, column in (("inputs", "state_in"), ("outputs", "state_out")):
             if (column in getattr(module, attribute)) != module.is_stateful:
                 what = f"{column} is among `{attribute}` of modules with memory, and of no others"

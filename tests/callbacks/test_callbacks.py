@@ -327,7 +327,7 @@ def test_an_undeclared_metric() -> None:
         ),
         (
             (f"callbacks=[{{_target_: {OWN}.Returns}}, {{_target_: {OWN}.LastReturn}}]",),
-            "LastReturn.reports.'own_return'. is .*but one before it declares",
+            "LastReturn.reports.'own_return'. is .*but an earlier declaration is",
         ),
         (
             (f"callbacks=[{{_target_: {OWN}.NoReduction}}]",),

@@ -1,4 +1,4 @@
-"""The table of outcomes: a row a scenario, as Markdown."""
+"""The table of outcomes as Markdown, with one row per scenario."""
 
 from __future__ import annotations
 

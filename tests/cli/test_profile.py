@@ -98,7 +98,7 @@ def test_a_run_is_not_written_over(run_main: RunMain, copy_of_run: Callable[...,
     before = (run_dir / ".hydra" / "config.yaml").read_text()
     ended = run_main("profile", CARTPOLE, *QUICK, f"hydra.run.dir={run_dir}")
     assert ended.code == 2
-    assert "holds a run already" in ended.err
+    assert "already contains a run" in ended.err
     assert (run_dir / ".hydra" / "config.yaml").read_text() == before
 
 

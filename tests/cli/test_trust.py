@@ -225,7 +225,8 @@ def test_where_a_foreign_run_is_in_mlflow_is_not_followed(
     told: list[str] = []
     assert known_run(run_dir, told.append) == {}
     assert told == [
-        "a new run in MLflow: the run's MLflow id comes from another installation, so its address is not contacted"
+        "starting a new MLflow run: the run's MLflow id comes from another installation, so its address is not "
+        "contacted"
     ]
     assert known_run(run_dir, is_trusted=True) == content
     write_known_run(run_dir / "mlflow_run.json", **content)

@@ -76,7 +76,7 @@ def test_simulators_that_step_themselves_have_no_env_runner_of_a_class_of_ones_o
     [
         ("algorithm=a3c", "the plan has none"),
         ("algorithm=pg", "whole episodes"),
-        ("algorithm.microbatch_size=32", "are not compiled"),
+        ("algorithm.microbatch_size=32", "does not support microbatches"),
         ("module.use_gru=true", "have many lengths"),
         ("multi_agent.multi_rl_module={_target_: runner.modules.MultiRLModule}", "stepped together"),
     ],

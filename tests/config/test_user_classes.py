@@ -96,7 +96,7 @@ LOSS = "algorithm.loss=own_classes.MyLoss"
     [
         ([LOSS, MINE], "MyLoss reads curiosity, which no connector of the learner pipeline writes", None),
         ([LOSS, NO_GAE, MINE, f"{CONNECTOR}]"], "MyLoss reads advantages", None),
-        ([LOSS, f"{CONNECTOR}]"], "MyLoss needs curiosity_head of the module, and ActorCriticModule has none", None),
+        ([LOSS, f"{CONNECTOR}]"], "MyLoss needs curiosity_head, which ActorCriticModule does not provide", None),
         (
             ["connectors.learner=[{remove: GeneralAdvantageEstimations}]"],
             "the learner pipeline has no connector GeneralAdvantageEstimations",

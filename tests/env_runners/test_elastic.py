@@ -118,7 +118,7 @@ def test_a_runner_below_the_least_is_replaced_at_once() -> None:
 def test_without_restarts_the_first_loss_ends_the_run() -> None:
     group = group_of(Cluster(), 1, 3, 3, max_restarts=0)
     lose(group, 2)
-    with pytest.raises(RunFailure, match="restarts are off"):
+    with pytest.raises(RunFailure, match="restarts are disabled"):
         group.sample(4, True)
 
 

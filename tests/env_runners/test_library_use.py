@@ -143,7 +143,7 @@ def test_a_class_whose_source_does_not_tell_is_refused_when_it_is_made() -> None
         Trainer(config_of("ppo_cartpole", f"{HERE}.Proxy"))
     config = config_of("ppo_multi_agent_cartpole", f"{HERE}.OfSeveral")
     single = replace(config, env=config_of("ppo_cartpole", f"{HERE}.MarkingRunner").env, multi_agent=MultiAgentConfig())
-    with pytest.raises(ConfigError, match="steps environments of another kind than CartPole-v1"):
+    with pytest.raises(ConfigError, match="does not support environments like CartPole-v1"):
         Trainer(single)
 
 

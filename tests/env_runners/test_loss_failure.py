@@ -45,12 +45,14 @@ def test_the_source_of_a_value_of_an_environment() -> None:
     block.columns["rewards"][block.offsets[chunk] + 2] = -3e38
     text = told(concat_rollouts(parts))
     place = "env runner 1, sub-environment 1, episode 0-env_runner-1.1-1-0, time step 2"
-    assert f"got the batch holds rewards = -3e+38 ({place}); 1 value of rewards not finite or beyond 1e+10 loss" in text
+    assert (
+        f"got the batch contains rewards = -3e+38 ({place}); 1 value of rewards not finite or beyond 1e+10 loss" in text
+    )
     assert "expected values between -1e+10 and 1e+10 in the batch; numbers" in text
     block.columns["obs"][block.first_obs_rows[chunk] + 3, 1] = np.nan
     text = told(concat_rollouts(parts))
     place = place.replace("step 2", "step 3")
-    assert f"got the batch holds obs[1] = nan ({place}); 1 value of obs not finite or beyond 1e+10 the batch" in text
+    assert f"got the batch contains obs[1] = nan ({place}); 1 value of obs not finite or beyond 1e+10 the batch" in text
 
 
 def test_a_batch_without_fault() -> None:
@@ -72,7 +74,7 @@ def test_several_agents() -> None:
 def test_values_of_nested_columns_and_tensors() -> None:
     columns = {"obs": {"a": (torch.zeros(3, 2), torch.tensor([[0.0], [0.0], [-torch.inf]]))}, "n": np.arange(3)}
     problem = with_batch(FAILURE, columns, lambda name, row: f"{name} {row}").problem
-    assert (problem.got or "").startswith("the batch holds obs['a'][1][0] = -inf (obs 2); 1 value of obs not finite")
+    assert (problem.got or "").startswith("the batch contains obs['a'][1][0] = -inf (obs 2); 1 value of obs not finite")
 
 
 def test_the_runner_of_an_episode() -> None:
@@ -107,5 +109,5 @@ def test_a_run_that_ends_so(run_main: Callable[..., Outcome], plan: list[str]) -
     assert outcome.code == 1
     text = " ".join(outcome.err.split())
     assert text.startswith("the loss is not finite: ")
-    assert "the batch holds rewards = 3e+38 (env runner 0, sub-environment " in text
+    assert "the batch contains rewards = 3e+38 (env runner 0, sub-environment " in text
     assert "leave_out" not in text

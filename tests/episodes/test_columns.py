@@ -231,7 +231,7 @@ def test_block_of_chunks_with_lookback_holds_their_own_rows_only() -> None:
 
 
 def test_episodes_that_make_no_block() -> None:
-    with pytest.raises(ValueError, match="episode empty has no step"):
+    with pytest.raises(ValueError, match="episode empty does not have a step"):
         block_from_episodes([episode_of("a", 1), SingleAgentEpisode("empty", observations=[np.zeros(2)])])
     other = SingleAgentEpisode("b", observations=[0, 1], actions=[0], rewards=[0.0], len_lookback_buffer=0)
     with pytest.raises(ValueError, match=r"episode b has the extra model outputs \[\], others have \['number'\]"):

@@ -247,13 +247,13 @@ class TestMisuse:
     @pytest.mark.parametrize(
         ("step", "message"),
         [
-            (({"c": 2}, {}, {}), r"agent 'c' has ended, but got observations; expected: nothing more for it"),
+            (({"c": 2}, {}, {}), r"agent 'c' has ended, but got observations; expected no further data"),
             (({}, {"c": 2}, {"c": 1}), r"agent 'c' has ended, but got actions, rewards"),
-            (({}, {"z": 2}, {}), r"agent 'z' acted, but has had no observation to act on"),
+            (({}, {"z": 2}, {}), r"agent 'z' acted without an observation to act on"),
             (({}, {"b": 2}, {}), r"agent 'b' acted again before it got an observation for its last action"),
-            (({"a": 2}, {}, {}), r"agent 'a' got an observation, but has not acted on the one before"),
+            (({"a": 2}, {}, {}), r"agent 'a' got an observation, but has not acted on the previous one"),
             (({"a": 2}, {"a": 2}, {}, None, {"a": {"v": 1}}), r"agent 'a' acted and got an observation, but no reward"),
-            (({"a": 2}, {"a": 2}, {"a": 1}), r"agent 'a' has the extra_model_outputs \[\]; expected: .*\['v'\]"),
+            (({"a": 2}, {"a": 2}, {"a": 1}), r"agent 'a' has the extra_model_outputs \[\]; expected .*\['v'\]"),
             (({}, {"a": 2}, {"a": 1}, None, {"a": {"x": 1}}), r"agent 'a' has the extra_model_outputs \['x'\]"),
             (({}, {}, {}, None, {"b": {"v": 1}}), r"agent 'b' has extra_model_outputs without an action"),
             (({}, {}, {}, {"b": True}, None), r"agent 'b' is truncated after it acted, but got no final observation"),
@@ -280,7 +280,7 @@ class TestMisuse:
 
     def test_order_of_calls(self):
         empty = MultiAgentEpisode("e")
-        with pytest.raises(ValueError, match=r"episode e has no observation; call add_env_reset\(\) first"):
+        with pytest.raises(ValueError, match=r"episode e does not have an observation; call add_env_reset\(\) first"):
             empty.add_env_step({}, {}, {})
         with pytest.raises(ValueError, match=r"cut: episode e \(env_t=0\) is not reset"):
             empty.cut()
@@ -560,7 +560,7 @@ class TestChunks:
             (lambda e, c: c.agent_episodes.pop("b"), r"agent 'b' has not ended \(t=1\), but is not in it"),
             (
                 lambda e, c: setattr(e.agent_episodes["a"], "is_terminated", True),
-                r"agent 'a' has ended \(t=2\), but goes on",
+                r"agent 'a' has ended \(t=2\), but continues",
             ),
             (
                 lambda e, c: c.agent_episodes["c"].set_observations(new_data=[9]),
@@ -637,7 +637,9 @@ class TestFromAgentEpisodes:
             make({"a": [0, 1, 2]}, env_t=1)
         with pytest.raises(ValueError, match="agent 'a': env steps of observations must ascend"):
             make({"a": [0, 2, 2]}).validate()
-        with pytest.raises(ValueError, match=r"actions or rewards hang of agents that are not in it: \['z'\]"):
+        with pytest.raises(
+            ValueError, match=r"hanging actions or rewards of agents that are not in the episode: \['z'\]"
+        ):
             make({"a": [0, 1, 2]}, hanging_rewards={"z": 1.0})
         replaced = make({"a": [0, 1, 2]})
         replaced.agent_episodes["a"] = self.own(2)
@@ -672,7 +674,7 @@ class TestState:
             ({"env_t": 1}, "env steps of observations must ascend to at most env_t=1"),
             ({"len_lookback_buffer": -1}, "episode.len_lookback_buffer: expected an env step of at least 0"),
             ({"agent_episodes": [["a"]]}, "episode.agent_episodes: expected lists of 2, each beginning with another"),
-            ({"agent_episodes": []}, r"env steps are known of the agents \['a', 'b', 'c'\], expected \[\]"),
+            ({"agent_episodes": []}, r"env steps of observations are for the agents \['a', 'b', 'c'\], expected \[\]"),
             ({"env_t_of_obs": [["a", [0, 1]], ["a", [0]]]}, "episode.env_t_of_obs: expected lists of 2"),
             ({"env_t_of_obs": [["a", "xyz"]]}, "episode.env_t_of_obs: agent 'a': expected a list of ints, got 'xyz'"),
             (
@@ -683,7 +685,10 @@ class TestState:
             ({"_hanging_actions_end": {"c": 1}}, "each of _hanging_actions_end .* needs one of"),
             ({"_hanging_rewards_begin": {"tuple": []}}, "episode._hanging_rewards_begin: expected a dict, got tuple"),
             ({"_hanging_rewards_begin": {"a": "x"}}, "episode._hanging_rewards_begin: agent 'a': expected a number"),
-            ({"_carried_rewards": {"z": 1.0}}, r"actions or rewards hang of agents that are not in it: \['z'\]"),
+            (
+                {"_carried_rewards": {"z": 1.0}},
+                r"hanging actions or rewards of agents that are not in the episode: \['z'\]",
+            ),
             ({"_agent_to_module_mapping": {"a": 1}}, "episode._agent_to_module_mapping: agent 'a': expected str"),
             ({"_hanging_extra_model_outputs_end": {"b": 1, "c": {}}}, "agent 'b': expected a dict, got int"),
             ({"custom_data": 3}, "episode.custom_data: expected dict, got int"),

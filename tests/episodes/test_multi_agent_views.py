@@ -57,5 +57,5 @@ def test_a_view_shows_rows_without_copying_them() -> None:
 
 def test_rows_of_one_agent_are_refused() -> None:
     (sample,) = samples_of("ppo_cartpole", 1)
-    with pytest.raises(ValueError, match="the block of module 'default_policy' is of one agent"):
+    with pytest.raises(ValueError, match="the block of module 'default_policy' has a single agent"):
         multi_agent_episodes(Rollout(sample.rollout.blocks, 150))

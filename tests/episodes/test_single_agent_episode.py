@@ -304,9 +304,9 @@ class TestCollecting:
         episode.is_truncated = True
         with pytest.raises(ValueError, match="add_env_step: episode e is done"):
             add_step(episode, 2)
-        with pytest.raises(ValueError, match=r"has no observation; call add_env_reset\(\) first"):
+        with pytest.raises(ValueError, match=r"does not have an observation; call add_env_reset\(\) first"):
             SingleAgentEpisode().add_env_step(0, 0, 0.0)
-        with pytest.raises(ValueError, match=r"has no observation; call add_env_reset\(\) first"):
+        with pytest.raises(ValueError, match=r"does not have an observation; call add_env_reset\(\) first"):
             SingleAgentEpisode().to_numpy().add_env_step(0, 0, 0.0)
 
     def test_numpy_mode_refuses_other_shapes_and_adds_nothing(self):
@@ -426,9 +426,9 @@ class TestGettersAndSetters:
     @pytest.mark.parametrize("mode", MODES)
     def test_unknown_extra_outputs(self, mode):
         episode = make_episode(mode)
-        with pytest.raises(ValueError, match=r"no extra_model_outputs named 'x'; it has \['logp', 'v'\]"):
+        with pytest.raises(ValueError, match=r"does not have extra_model_outputs named 'x'; known: \['logp', 'v'\]"):
             episode.get_extra_model_outputs("x")
-        with pytest.raises(ValueError, match="no extra_model_outputs named 'x'"):
+        with pytest.raises(ValueError, match="does not have extra_model_outputs named 'x'"):
             episode.set_extra_model_outputs(key="x", new_data=[])
 
     @pytest.mark.parametrize("mode", MODES)
@@ -743,7 +743,7 @@ class TestFromColumns:
             self.make(observations=np.zeros((5, 2)))
         with pytest.raises(ValueError, match="actions need 5 rows for 5 rewards, got 4"):
             self.make(actions=np.zeros(4))
-        with pytest.raises(ValueError, match="len_lookback_buffer must be 0 to 5, the number of rewards: 6"):
+        with pytest.raises(ValueError, match="len_lookback_buffer must be 0 to 5, the number of rewards, got 6"):
             self.make(len_lookback_buffer=6)
 
 

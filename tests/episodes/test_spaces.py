@@ -120,7 +120,7 @@ def test_one_hot_keeps_leading_axes():
 def test_one_hot_of_one_value(value):
     space = gs.Discrete(4, start=-1)
     np.testing.assert_array_equal(one_hot(space, value), np.eye(4, dtype=np.float32)[int(value) + 1], strict=True)
-    with pytest.raises(ValueError, match="a value lies outside of its Discrete space of size"):
+    with pytest.raises(ValueError, match="a value is outside of its Discrete space of size"):
         one_hot(space, value + 6)
 
 

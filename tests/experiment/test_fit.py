@@ -84,14 +84,14 @@ def test_a_checkpoint_goes_on_in_its_run(tmp_path: Path) -> None:
 def test_a_run_dir_holds_one_run(tmp_path: Path) -> None:
     with Trainer.from_experiment(CARTPOLE, THREE) as trainer:
         fit(trainer, tmp_path)
-    with Trainer.from_experiment(CARTPOLE, THREE) as trainer, pytest.raises(UserError, match="holds a run already"):
+    with Trainer.from_experiment(CARTPOLE, THREE) as trainer, pytest.raises(UserError, match="already contains a run"):
         fit(trainer, tmp_path)
 
 
 def test_a_trainer_of_a_dataclass_does_not_fit(tmp_path: Path) -> None:
     with Trainer.from_experiment(CARTPOLE, THREE) as trainer:
         config = trainer.config
-    with Trainer(config) as trainer, pytest.raises(UserError, match="made of a dataclass") as caught:
+    with Trainer(config) as trainer, pytest.raises(UserError, match="made from a dataclass") as caught:
         fit(trainer, tmp_path)
     assert "Trainer.from_experiment" in str(caught.value)
     assert list(tmp_path.iterdir()) == []
@@ -102,7 +102,7 @@ def test_a_checkpoint_without_a_run_needs_a_folder(tmp_path: Path) -> None:
         record = fit(trainer, tmp_path / "run")
     moved = Path(record.checkpoint).rename(tmp_path / "best")
     with Trainer.from_checkpoint(moved) as trainer:
-        with pytest.raises(UserError, match="does not know where to write") as caught:
+        with pytest.raises(UserError, match="cannot determine the run dir") as caught:
             fit(trainer)
         assert "run_dir" in str(caught.value)
         assert fit(trainer, tmp_path / "further").status == "finished"

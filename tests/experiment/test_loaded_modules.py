@@ -176,7 +176,7 @@ def test_what_only_one_of_both_has_is_left_where_that_is_asked_for(make_run: Mak
 
 def other_shapes(source: Path, there: str, here: str) -> Problem:
     return Problem(
-        "the checkpoint's parameters have other shapes: they are of another network, or of other observations",
+        "the parameters in the checkpoint have different shapes: the network or its observations differ",
         where=f"module default_policy, load_state_path\n{checkpoint_of(source)}",
         got=f"{there} in the checkpoint",
         expected=f"{here} in this configuration",
@@ -213,13 +213,13 @@ def test_more_and_other_layers(make_run: MakeRun) -> None:
     problems = problems_of(f"module.load_state_path={source}", *overrides)
     assert problems == [
         Problem(
-            "the module in the checkpoint is not the one that this configuration describes",
+            "the module in the checkpoint differs from the module in this configuration",
             where=f"module default_policy, load_state_path\n{checkpoint_of(source)}",
             got=(
                 "only in the checkpoint: MeanStdFilter; only here: vf_encoder.layers.0.weight, "
                 'vf_encoder.layers.0.bias; fcnet_activation "tanh" in the checkpoint, "relu" here'
             ),
-            expected="the same in both, or module.load_state_strict=false to take over what both have",
+            fix="module.load_state_strict=false loads the parameters that both have",
         )
     ]
 
@@ -233,10 +233,10 @@ def test_several_modules_for_one(make_run: MakeRun) -> None:
     source = make_run(experiment="ppo_multi_agent_cartpole")
     assert problems_of(f"module.load_state_path={source}") == [
         Problem(
-            "the checkpoint has several modules, and none is named default_policy",
+            "the checkpoint has several modules, but none is named default_policy",
             where=f"load_state_path\n{checkpoint_of(source)}",
             got="p0, p1",
-            expected="one module, or one named default_policy",
+            expected="a module named default_policy, or a single module",
         )
     ]
 
@@ -296,7 +296,7 @@ def test_a_new_run_of_a_checkpoint_with_its_own_counters_and_records(
     (run_dir,) = (tmp_path / "outputs" / "ppo_cartpole").glob("*/*")
     (told,) = [line for line in outcome.out.splitlines() if line.startswith("  module  ")]
     origin = f"6 parameters of {checkpoint_of(source)} (digest {digest[:12]})"
-    assert told.split(maxsplit=1)[1] == f"begins with {origin}"
+    assert told.split(maxsplit=1)[1] == f"starts with {origin}"
     (line,) = progress_of(run_dir)
     expected = [*QUICK, "algorithm.lr=7e-4", "seed=5", f"module.load_state_path={source}"]
     with Trainer.from_experiment("ppo_cartpole", expected) as trainer:
@@ -306,7 +306,7 @@ def test_a_new_run_of_a_checkpoint_with_its_own_counters_and_records(
     assert "seed: 5\n" in (run_dir / ".hydra" / "config.yaml").read_text()
     again = run_main("resume", str(source), "--module-only", f"hydra.run.dir={run_dir}")
     assert (again.code, again.out) == (2, "")
-    assert "holds a run already" in again.err
+    assert "already contains a run" in again.err
 
 
 def test_a_run_that_began_so_goes_on_without_its_source(run_main: Run, make_run: MakeRun, tmp_path: Path) -> None:
@@ -443,7 +443,7 @@ def test_behaviour_cloning_and_then_ppo(ray_cluster: None, run_main: Run, tmp_pa
         assert_equal(parameters_of(trainer), saved_parameters(tmp_path / "bc"))
         (line,) = progress_of(tmp_path / "ppo")
         assert without_times(line) == without_times(trainer.train())
-    assert re.search(r"^  module +begins with 6 parameters of .*bc/checkpoints/iteration_000002 ", online.out, re.M)
+    assert re.search(r"^  module +starts with 6 parameters of .*bc/checkpoints/iteration_000002 ", online.out, re.M)
     assert line["training_iteration"] == 1
     assert line["num_env_steps_sampled_lifetime"] == line["num_env_steps_sampled"]
     assert json.loads((tmp_path / "bc" / "result.json").read_bytes())["status"] == "finished"

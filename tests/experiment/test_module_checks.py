@@ -178,42 +178,53 @@ def report_of(name: str, *overrides: str, experiment: str = CARTPOLE) -> str:
 @pytest.mark.parametrize(
     ("name", "messages"),
     [
-        ("NoOutput", ["forward_exploration returns no action_dist_inputs", "got           an empty dict"]),
-        ("MisspeltOutput", ["forward_exploration returns no action_dist_inputs", "did you mean  action_dist_input"]),
-        ("NoneActed", ["forward_exploration returns no dict", "got           None", "a dict with action_dist_inputs"]),
-        ("TupleActed", ["forward_exploration returns no dict", "got           tuple: (5, 2) float32"]),
+        ("NoOutput", ["forward_exploration does not return action_dist_inputs", "got           an empty dict"]),
+        (
+            "MisspeltOutput",
+            ["forward_exploration does not return action_dist_inputs", "did you mean  action_dist_input"],
+        ),
+        (
+            "NoneActed",
+            ["forward_exploration does not return a dict", "got           None", "a dict with action_dist_inputs"],
+        ),
+        ("TupleActed", ["forward_exploration does not return a dict", "got           tuple: (5, 2) float32"]),
         (
             "TooWide",
-            ["of another shape", "got           (5, 4) float32", "expected      (5, 2) float32", "Categorical"],
+            [
+                ".forward_exploration has the wrong shape",
+                "got           (5, 4) float32",
+                "expected      (5, 2) float32",
+                "Categorical",
+            ],
         ),
-        ("OtherRows", ["of another shape", "got           (3, 2) float32", "expected      (5, 2) float32"]),
-        ("NoRows", ["of another shape", "got           (2,) float32"]),
-        ("DoublesActed", ["of another dtype", "got           (5, 2) float64", ".float() makes"]),
-        ("IntegersActed", ["of another dtype", "got           (5, 2) int64"]),
-        ("ArrayActed", ["that is not a tensor", "got           (5, 2) float32"]),
+        ("OtherRows", ["has the wrong shape", "got           (3, 2) float32", "expected      (5, 2) float32"]),
+        ("NoRows", ["has the wrong shape", "got           (2,) float32"]),
+        ("DoublesActed", ["has the wrong dtype", "got           (5, 2) float64", "with .float()"]),
+        ("IntegersActed", ["has the wrong dtype", "got           (5, 2) int64"]),
+        ("ArrayActed", ["is not a tensor", "got           (5, 2) float32"]),
         (
             "NoValues",
-            ["no vf_preds, which PPOLoss and GeneralAdvantageEstimation", "got           action_dist_inputs"],
+            ["return vf_preds, which PPOLoss and GeneralAdvantageEstimation", "got           action_dist_inputs"],
         ),
-        ("MisspeltValues", ["forward_train returns no vf_preds", "did you mean  vf_pred"]),
-        ("ColumnOfValues", ["vf_preds of another shape", "(5, 1) float32", "(5,) float32", ".squeeze(-1)"]),
-        ("OneValue", ["vf_preds of another shape", "got           () float32"]),
-        ("NoneTrained", ["forward_train returns no dict", "got           None", "action_dist_inputs, vf_preds"]),
-        ("TupleTrained", ["forward_train returns no dict", "got           tuple: (5, 2) float32, (5,) float32"]),
+        ("MisspeltValues", ["forward_train does not return vf_preds", "did you mean  vf_pred"]),
+        ("ColumnOfValues", ["vf_preds returned by", "wrong shape", "(5, 1) float32", "(5,) float32", ".squeeze(-1)"]),
+        ("OneValue", ["vf_preds returned by", "wrong shape", "got           () float32"]),
+        ("NoneTrained", ["forward_train does not return a dict", "got           None", "action_dist_inputs, vf_preds"]),
+        ("TupleTrained", ["forward_train does not return a dict", "got           tuple: (5, 2) float32, (5,) float32"]),
         (
             "NoSuper",
-            ["NoSuper cannot be made", "expected      super().__init__(observation_space, action_space, config)"],
+            ["NoSuper cannot be made", "call super().__init__(observation_space, action_space, config)"],
         ),
-        ("NoSuperNorLayers", ["does not call RLModule's", "super().__init__("]),
-        ("NoParameters", ["NoParameters has no parameters", "nn.ModuleList"]),
+        ("NoSuperNorLayers", ["NoSuperNorLayers.__init__ does not call RLModule.__init__", "super().__init__("]),
+        ("NoParameters", ["NoParameters does not have any parameters", "nn.ModuleList"]),
         ("NoArguments", ["takes 1 positional argument but 4 were given", "(self, observation_space, action_space"]),
         ("Raising", ["Raising cannot be made: LookupError: no such file"]),
-        ("OtherMemory", ["state_out of another form than state_in", "h (1, 5, 6) float32", "h (5, 6) float32"]),
-        ("RenamedMemory", ["state_out of another form than state_in", "hidden (5, 6) float32", "h (5, 6) float32"]),
-        ("TensorOfMemory", ["get_initial_state returns no dict of tensors", "got           (6,) float32"]),
-        ("DoublesOfMemory", ["memory that is no float32 tensor", "Tensor (6,) float64"]),
-        ("NoMemoryAtAll", ["get_initial_state returns no dict of tensors", "got           an empty dict"]),
-        ("UndeclaredMemory", ["UndeclaredMemory.inputs has state_in", "is_stateful false"]),
+        ("OtherMemory", ["does not match state_in", "h (1, 5, 6) float32", "h (5, 6) float32"]),
+        ("RenamedMemory", ["does not match state_in", "hidden (5, 6) float32", "h (5, 6) float32"]),
+        ("TensorOfMemory", ["get_initial_state does not return a dict of tensors", "got           (6,) float32"]),
+        ("DoublesOfMemory", ["returns a state that is not a float32 tensor", "Tensor (6,) float64"]),
+        ("NoMemoryAtAll", ["get_initial_state does not return a dict of tensors", "got           an empty dict"]),
+        ("UndeclaredMemory", ["UndeclaredMemory.inputs contains state_in", "is_stateful = False"]),
     ],
 )
 def test_a_mistake_is_told(name: str, messages: list[str]) -> None:
@@ -308,10 +319,10 @@ def test_values_are_needed_only_by_what_reads_them() -> None:
 
 def test_what_needs_values_is_named() -> None:
     report = " ".join(report_of("NoValues", f"algorithm.loss={HERE}.PolicyLoss", experiment=A2C).split())
-    assert "returns no vf_preds, which GeneralAdvantageEstimation (through compute_values, which" in report
+    assert "does not return vf_preds, which GeneralAdvantageEstimation (through compute_values, which" in report
     assert "PolicyLoss" not in report
     report = report_of("ValuesOfTheirOwn", f"algorithm.loss={HERE}.ActorLoss", experiment=A2C)
-    assert "returns no vf_preds, which ActorLoss needs" in report
+    assert "does not return vf_preds, which ActorLoss needs" in report
 
 
 class ReadsTemperature(LearnerConnector):
@@ -325,7 +336,7 @@ class ReadsTemperature(LearnerConnector):
 
 def test_a_connector_names_what_it_needs() -> None:
     edit = f"connectors.learner=[{{append: {{_target_: {HERE}.ReadsTemperature}}}}]"
-    assert "returns no log_temperature, which ReadsTemperature needs" in report_of("Good", edit)
+    assert "does not return log_temperature, which ReadsTemperature needs" in report_of("Good", edit)
 
 
 def test_values_of_a_baseline_that_is_not_used_are_not_needed() -> None:

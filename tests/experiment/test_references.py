@@ -117,7 +117,7 @@ def test_the_same_value_resumes_exactly_and_another_one_is_reported(
     other = run_main("resume", "other", "stop.training_iteration=2")
     printed = " ".join((other.out + other.err).split())
     assert other.code == 0, other.err
-    assert "other values than in the checkpoint" in printed
+    assert "values differ from the checkpoint" in printed
     assert "env.env_config.password (${oc.env:SIM_PASSWORD})" in printed
     assert "module.model_config.login.text (pw=${oc.env:SIM_PASSWORD})" in printed
     assert OTHER not in printed

@@ -54,9 +54,9 @@ def test_too_large_is_refused_before_anything_starts(run_main: Callable[..., Out
     refused = run_main(*REPLAY, "tracking=mlflow", ENDLESS, "env_runners.num_env_runners=1")
     assert (refused.code, refused.out) == (2, "")
     (problem,) = shown_problems(refused.err)
-    free = re.sub(r"[\d.]+ GB of memory", "1 GB of memory", problem.what)
+    free = re.sub(r"[\d.]+ GB of free", "1 GB of free", problem.what)
     assert replace(problem, what=free) == Problem(
-        "the replay buffer takes 4,500,000.0 GB: 1 GB of memory are free on this machine, 80% of them for replay",
+        "the replay buffer needs 4,500,000.0 GB: this machine has 1 GB of free memory, of which replay may use 80%",
         where="algorithm.replay_buffers.replay.capacity",
         got="100,000,000,000,000 env steps, 45 bytes each, 4,500,000.0 GB",
         expected=Including("up to "),
@@ -83,7 +83,7 @@ def test_a_resumed_run_is_refused_a_larger_buffer(
     for more in ([], ["--module-only", "hydra.run.dir=new"]):
         refused = run_main("resume", str(run_dir), ENDLESS, "stop.training_iteration=2", *more)
         assert refused.code == 2
-        assert "the replay buffer takes" in refused.err
+        assert "the replay buffer needs" in refused.err
     assert (run_dir / "result.json").read_text() == before
     assert not Path("new").exists()
 
@@ -91,7 +91,7 @@ def test_a_resumed_run_is_refused_a_larger_buffer(
 def test_a_trainer_refuses_it_and_one_that_evaluates_does_not(
     small_machine: None, run_main: Callable[..., Outcome], finished_run: Callable[..., Path]
 ) -> None:
-    with pytest.raises(ConfigError, match=r"the replay buffer takes 45.0 kB"):
+    with pytest.raises(ConfigError, match=r"the replay buffer needs 45.0 kB"):
         Trainer.from_experiment("a2c_replay_cartpole", [f"{KEY}=1000", "env_runners.num_env_runners=1"])
     run_dir = finished_run(*REPLAY, SHORT)
     assert run_main("evaluate", str(run_dir), f"{KEY}=1000", "evaluation.evaluation_duration=1").code == 0
@@ -100,7 +100,7 @@ def test_a_trainer_refuses_it_and_one_that_evaluates_does_not(
 def test_a_rehearsal_tells_and_refuses(small_machine: None) -> None:
     made = rehearse(build_experiment_config(compose_experiment([*REPLAY]))).made
     assert "replay buffer replay (80 env steps, 45 bytes each, 3.6 kB)" in made
-    with pytest.raises(ConfigError, match=r"the replay buffer takes 45.0 kB"):
+    with pytest.raises(ConfigError, match=r"the replay buffer needs 45.0 kB"):
         rehearse(build_experiment_config(compose_experiment([*REPLAY, f"{KEY}=1000"])))
 
 
@@ -114,10 +114,13 @@ def test_buffers_and_modules_add_up(small_machine: None) -> None:
     told = {problem.where: (problem.got, problem.expected) for problem in caught.value.problems}
     all_bytes = 80 * 45 + 4096 * 54.5  # priorities take 9.5 bytes
     assert told == {
-        KEY: ("80 env steps, 45 bytes each, 3.6 kB", f"up to {int(80 * 8000 / all_bytes)}, if all shrink alike"),
+        KEY: (
+            "80 env steps, 45 bytes each, 3.6 kB",
+            f"up to {int(80 * 8000 / all_bytes)} if all shrink by the same factor",
+        ),
         "algorithm.replay_buffers.more.capacity": (
             "4,096 env steps, 54 bytes each, 223.2 kB",
-            f"up to {int(4096 * 8000 / all_bytes)}, if all shrink alike",
+            f"up to {int(4096 * 8000 / all_bytes)} if all shrink by the same factor",
         ),
     }
 
@@ -147,6 +150,6 @@ def test_a_share_of_the_memory_is_kept_for_the_rest() -> None:
     buffer = BufferMemory("replay", 800, 10.0, 1)
     check_fits([buffer], 10_000)
     with pytest.raises(
-        ConfigError, match=r"8.0 kB: 10.0 kB of memory are free on this machine, 80% of them for replay"
+        ConfigError, match=r"8.0 kB: this machine has 10.0 kB of free memory, of which replay may use 80%"
     ):
         check_fits([buffer], 9_999)

@@ -158,7 +158,7 @@ MISTAKES = [
     pytest.param(
         ("algorithm=a2c_replay", f"{BUFFER}.replay_mode=lockstep", f"{BUFFER}.batch_length_T=1"),
         Problem(
-            "agents are replayed in step, and there is one",
+            "replay_mode `lockstep` needs several agents, but this environment has one",
             where="algorithm.replay_buffers.replay.replay_mode",
             got="lockstep",
             expected="independent",
@@ -168,7 +168,7 @@ MISTAKES = [
     pytest.param(
         (*TOGETHER, READS_OTHERS),
         Problem(
-            "a connector of the learner pipeline of module default_policy reads other agents, which are replayed apart",
+            "a learner connector of module default_policy reads other agents, but agents are replayed independently",
             where="algorithm.replay_buffers.replay.replay_mode",
             got="independent",
             expected="lockstep",
@@ -197,7 +197,7 @@ MISTAKES = [
     pytest.param(
         ("algorithm=a2c_replay", f"{BUFFER}.burn_in_len=4"),
         Problem(
-            "module default_policy has no memory that could warm up on burn-in",
+            "burn-in needs a recurrent module, but module default_policy is not recurrent",
             where="algorithm.replay_buffers.replay.burn_in_len",
             got="4",
             expected="0, or module.use_lstm=true",
@@ -207,7 +207,7 @@ MISTAKES = [
     pytest.param(
         ("algorithm=dqn", "module=double_q", "algorithm.n_step=3", *MEMORY),
         Problem(
-            "module default_policy has memory, and transitions over several steps leave out what it goes through",
+            "module default_policy is recurrent, so it needs every step, but n_step > 1 skips steps",
             where="algorithm.replay_buffers.replay.n_step",
             got="3",
             expected="1",
@@ -217,7 +217,7 @@ MISTAKES = [
     pytest.param(
         ("algorithm=a2c_replay", f"{BUFFER}.burn_in_len=8", *MEMORY),
         Problem(
-            "burn-in and the steps after it are cut into several sequences of module default_policy",
+            "burn-in and the steps after it do not fit into one sequence of module default_policy",
             where="algorithm.replay_buffers.replay, module.max_seq_len",
             got="burn_in_len 8 + batch_length_T 20 = 28",
             expected="at most module.max_seq_len, 20",

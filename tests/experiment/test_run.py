@@ -241,7 +241,7 @@ def test_a_run_dir_that_cannot_be_made(run_main: Run, tmp_path: Path) -> None:
     assert outcome.code == 2
     assert "Traceback" not in outcome.err
     assert shown_problems(outcome.err) == [
-        Problem("the run dir cannot be made: [Errno 20] Not a directory: 'file/run'")
+        Problem("the run dir cannot be created: [Errno 20] Not a directory: 'file/run'")
     ]
 
 
@@ -415,7 +415,7 @@ def test_a_log_that_cannot_be_written_is_told(run_main: Run, tmp_path: Path) -> 
     (tmp_path / "run" / "runner.log").mkdir(parents=True)
     outcome = run_main(*TRAIN)
     assert outcome.code == 2
-    assert outcome.err.startswith("the run dir cannot be made: [Errno 21] Is a directory: ")
+    assert outcome.err.startswith("the run dir cannot be created: [Errno 21] Is a directory: ")
 
 
 @pytest.mark.slow

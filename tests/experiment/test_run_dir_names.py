@@ -54,7 +54,7 @@ def test_only_a_name_with_the_time_may_change(tmp_path: Path, monkeypatch: pytes
 def test_a_folder_that_cannot_be_made_is_a_mistake(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file" / "run", tmp_path / "file" / "runs" / "run"):
-        with pytest.raises(UserError, match="the run dir cannot be made"):
+        with pytest.raises(UserError, match="the run dir cannot be created"):
             make_free_folder(path)
 
 

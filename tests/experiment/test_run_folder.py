@@ -65,7 +65,7 @@ def test_a_folder_that_vanishes_is_named_and_not_made_again(start_main: Start, t
     (tmp_path / "run").rename(tmp_path / "elsewhere")
     _, err = run.communicate(timeout=WAIT_S)
     assert run.returncode == 1
-    assert err.startswith("the folder has vanished\n")
+    assert err.startswith("the folder no longer exists\n")
     assert str(tmp_path / "run") in err
     assert "Traceback" not in err
     assert not (tmp_path / "run").exists()
@@ -99,7 +99,7 @@ def test_a_full_disk_is_named(filled: str, small_disk: Path, start_main: Start) 
     assert run.returncode == 1
     assert err.startswith("a file of the run cannot be written: the disk is full\n"), err
     assert f"{run_dir}, 0.0 of 1.0 MB free" in " ".join(err.split())
-    assert "`resume` goes on from the last checkpoint" in err
+    assert "`resume` continues from the last checkpoint" in err
     assert "Traceback" not in err
     assert "Logging error" not in err
     content = (run_dir / "progress.jsonl").read_bytes()

@@ -183,7 +183,8 @@ def test_evaluation_runs_exactly_as_many_env_steps() -> None:
             assert not notes
             assert 0.7 * duration < (num_episodes or 0) * (mean or 0.0) < duration
     assert (num_episodes, mean, result["evaluation/env_runners/episode_return_mean"]) == (0, None, None)
-    what = "no episode ended within 6 env steps of 4 sub-environments: an evaluation has no return then"
+    what = "no episode ended within 6 env steps of 4 sub-environments: without a complete episode, the evaluation "
+    what += "cannot report a return"
     assert [note.partition(";")[0] for note in notes] == [what]
 
 

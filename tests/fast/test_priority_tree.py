@@ -46,7 +46,7 @@ def test_the_total_is_the_sum_after_any_change(num_leaves: int, changes: list[tu
     if plain.any():
         assert (plain[tree.draw(40, random_stream(seed, "test"))] > 0).all()
     else:
-        with pytest.raises(ValueError, match="no priority is above 0"):
+        with pytest.raises(ValueError, match="all priorities are 0"):
             tree.draw(1, random_stream(seed, "test"))
 
 

@@ -219,7 +219,7 @@ def test_a_changed_policy_file_of_a_fixed_player_is_refused(tmp_path: Path) -> N
     [
         ("league.fixed.old=nowhere.onnx", "the policy file of player old cannot be read"),
         ("league.fixed.old=README.md", "player old cannot be made"),
-        ("league.modules=[main, mian]", "acts for no agent"),
+        ("league.modules=[main, mian]", "does not act for any agent"),
     ],
 )
 def test_what_cannot_play_is_told_at_the_start(override: str, what: str) -> None:
@@ -289,11 +289,11 @@ def test_a_policy_file_for_other_agents_is_refused_at_the_start(
     assert "2 problems" in outcome.err
     said = " ".join(outcome.err.split())
     for what in (
-        "the policy file of player old was made for another observation_space than main has where league.fixed.old",
+        "the policy file of player old does not fit observation_space of module main where league.fixed.old",
         "got Box((4,), float32) expected Dict(observations: Box(0.0, 1.0, (18,), float32), "
         "action_mask: MultiBinary(9))",
-        "another action_space than main has where league.fixed.old",
-        "got Discrete(2) expected Discrete(9), of player_0, player_1",
+        "the policy file of player old does not fit action_space of module main where league.fixed.old",
+        "got Discrete(2) expected Discrete(9) of player_0, player_1",
     ):
         assert what in said, outcome.err
     assert not list(tmp_path.rglob("progress.jsonl"))
@@ -321,7 +321,7 @@ def test_bounds_and_widths_of_observations_do_not_matter_and_those_of_actions_do
 
 
 def test_one_side_of_a_game_alone_is_no_league() -> None:
-    with pytest.raises(ConfigError, match="nobody of the league plays against"):
+    with pytest.raises(ConfigError, match="the modules of the league do not have opponents"):
         Trainer.from_experiment("ppo_league_pursuit", ["league.modules=[chaser]"]).close()
 
 

@@ -108,5 +108,5 @@ def test_a_league_of_teams_resumes_exactly(tmp_path: Path) -> None:
 
 
 def test_a_team_of_two_modules_is_refused() -> None:
-    with pytest.raises(ConfigError, match="in a league the agents of a team have one module, and team red has several"):
+    with pytest.raises(ConfigError, match="must share one module, but team red uses several"):
         trainer_of("multi_agent.agent_to_module={red_0: main, red_1: other, blue_*: main}")

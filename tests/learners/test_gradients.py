@@ -105,7 +105,7 @@ def test_an_average_has_the_modules_of_all_parts() -> None:
 def test_a_gradient_of_another_network_is_refused() -> None:
     learner = _learner("bc")
     gradients = replace(learner.gradients(_rows("bc"), 0), vector=np.zeros(3, np.float32))
-    with pytest.raises(ValueError, match=r"a gradient has 3 values, this module learns \d+ parameters"):
+    with pytest.raises(ValueError, match=r"a gradient has 3 values, but this module learns \d+ parameters"):
         learner.apply(gradients, 0)
 
 

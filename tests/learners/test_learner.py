@@ -183,7 +183,7 @@ def test_a_loss_that_is_not_finite_ends_the_run(case: Spoilt) -> None:
     with pytest.raises(RunFailure, match="the loss is not finite: total_loss is ") as caught:
         learner.update(batch, 0)
     assert "minibatch" in (caught.value.problem.where or "")
-    assert "algorithm.lr" in (caught.value.problem.expected or "")
+    assert "algorithm.lr" in (caught.value.problem.fix or "")
 
 
 def test_a_nan_in_a_masked_row_does_no_harm() -> None:
@@ -248,5 +248,5 @@ def test_a_learner_whose_network_something_else_keeps_says_so() -> None:
     FlatParameters(copy.deepcopy(learner.module))
     learner.update(batch, 0)
     FlatParameters(learner.module)  # as an env runner of this very module does
-    with pytest.raises(RuntimeError, match=r"ActorCriticModule was given to something else .* give that a copy"):
+    with pytest.raises(RuntimeError, match=r"ActorCriticModule was passed to another object .* pass a copy"):
         learner.update(batch, 0)

@@ -126,7 +126,7 @@ def test_the_same_connector_in_both_pipelines_learns_on_what_it_acts_on() -> Non
         ([connector("learner", "Secretly")], "Secretly changes the observations in the learner pipeline only"),
         (
             [connector("env_to_module", "Secretly"), connector("learner", "Secretly", factor=2)],
-            "Secretly does not change observations alike in both pipelines",
+            "Secretly changes observations differently in the two pipelines",
         ),
         ([connector("learner", "RewritesEpisodes")], "changes the observations in the learner pipeline only"),
         (
@@ -140,7 +140,10 @@ def test_the_same_connector_in_both_pipelines_learns_on_what_it_acts_on() -> Non
             ],
             "SecondChoice changes the actions or their log-probabilities",
         ),
-        ([f"module._target_={HERE}.TwoMinds"], "TwoMinds.forward_train computes something else than TwoMinds.forward"),
+        (
+            [f"module._target_={HERE}.TwoMinds"],
+            "TwoMinds.forward_train returns different outputs than TwoMinds.forward",
+        ),
         (
             [connector("env_to_module", "Secretly"), "module.use_lstm=true"],
             "Secretly changes the observations in env_to",

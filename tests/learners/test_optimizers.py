@@ -144,7 +144,7 @@ def test_what_is_not_finite_names_all_learning_rates() -> None:
     batch["rewards"][3] = torch.nan
     with pytest.raises(RunFailure) as caught:
         learner.update(batch, 0)
-    assert "algorithm.actor_lr or algorithm.critic_lr or algorithm.value_lr" in (caught.value.problem.expected or "")
+    assert "algorithm.actor_lr or algorithm.critic_lr or algorithm.value_lr" in (caught.value.problem.fix or "")
 
 
 # -- what a loss needs of a module -------------------------------------------------------------------------------------
@@ -158,22 +158,26 @@ ENVS = {"Corridor": Corridor, "Line": Line}
         (
             ["algorithm=iql", "module=mlp"],
             "Line",
-            r"IQLLoss needs clamped, compute_q_values, .* of the module, and ActorCriticModule has none.*module=iql",
+            r"IQLLoss needs clamped, compute_q_values, .*, which ActorCriticModule does not provide.*module=iql",
         ),
-        (["algorithm=cql", "module=iql"], "Line", r"CQLLoss needs squashed, .*IQLModule has none.*module=sac"),
+        (["algorithm=cql", "module=iql"], "Line", r"CQLLoss needs squashed, .*IQLModule does not provide.*module=sac"),
         (
             ["algorithm=cql_discrete", "module=mlp"],
             "Corridor",
-            r"DiscreteCQLLoss needs qf_preds, .*ActorCriticModule has none",
+            r"DiscreteCQLLoss needs qf_preds, .*ActorCriticModule does not provide",
         ),
-        (["algorithm=ppo", "module=sac"], "Line", r"PPOLoss needs vf_preds of the module, and SACModule has none"),
-        (["algorithm=marwil", "module=double_q"], "Corridor", r"MARWILLoss needs vf_preds .*DoubleQModule has none"),
+        (["algorithm=ppo", "module=sac"], "Line", r"PPOLoss needs vf_preds, which SACModule does not provide"),
+        (
+            ["algorithm=marwil", "module=double_q"],
+            "Corridor",
+            r"MARWILLoss needs vf_preds, .*DoubleQModule does not provide",
+        ),
         (["algorithm=cql", "module=sac"], "Corridor", r"Discrete\(2\).*a Box of floats, bounded"),
         (["algorithm=cql_discrete", "module=double_q"], "Line", r"DoubleQModule has a Q for each action.*Discrete"),
         (
             ["algorithm=cql_discrete", "module=double_q", "module.use_gru=true"],
             "Corridor",
-            r"DiscreteCQLLoss reads single steps, and DoubleQModule has memory.*module\.use_gru=false",
+            r"DiscreteCQLLoss reads single steps, but DoubleQModule is stateful.*module\.use_gru=false",
         ),
         (["algorithm=iql", "module=iql", "module.use_lstm=true"], "Line", r"IQLModule has no memory: module\.use_lstm"),
         (["algorithm=iql", "module=iql", "module.vf_share_layers=true"], "Line", r"module\.vf_share_layers is true"),
@@ -202,7 +206,7 @@ def test_other_groups_than_those_of_the_optimisers_are_refused() -> None:
     problem = find_misfit(IQLLoss, OneGroup(OBSERVATIONS, DISCRETE, CONFIG), IQLConfig())
     assert problem is not None
     assert problem.got == "default"
-    assert problem.expected == "module=iql, or your own class with actor, critic, value"
+    assert problem.fix == "use module=iql, or a custom class with parameter groups actor, critic, value"
 
 
 def test_an_algorithm_with_one_optimiser_trains_any_groups() -> None:

@@ -245,5 +245,5 @@ def test_a_state_of_other_trained_modules_gives_parameters() -> None:
 
 def test_a_gradient_of_another_network_is_refused() -> None:
     gradient = ModuleGradient(np.zeros(3, np.float32), {}, {}, 1)
-    with pytest.raises(ValueError, match="a gradient has 3 values, this module learns"):
+    with pytest.raises(ValueError, match="a gradient has 3 values, but this module learns"):
         make_learner(make_modules(SharedCritic)).apply(GroupGradients({"p0": gradient}), 0)

@@ -99,7 +99,7 @@ def test_several_groups_and_going_on_from_a_checkpoint(name: str, tmp_path: Path
 @pytest.mark.parametrize(
     ("config", "told"),
     [
-        (OptimizerConfig(_target_="torch.optim.LBFGS"), "evaluates the loss several times a step"),
+        (OptimizerConfig(_target_="torch.optim.LBFGS"), "evaluates the loss several times per step"),
         (OptimizerConfig(_target_="torch.optim.RAdam", arguments={"betas": [2.0, 0.9]}), "Invalid beta parameter"),
         (OptimizerConfig(_target_="torch.nn.Linear"), "torch.nn.Linear"),
     ],

@@ -400,13 +400,13 @@ class ReadsTooMuch(Connector):
         (DrawsFromElsewhere, "two connectors with the same stream and input write different noise"),
         (WritesIntoEpisodes, "the connector writes into obs of the episodes"),
         (WritesMoreInEvaluation, "column greedy is written without explore only"),
-        (DeclaresAList, "reads is no tuple of column names"),
+        (DeclaresAList, "reads is not a tuple of column names"),
         (KeepsWhatItDrops, "column obs is declared in `drops` and still there"),
-        (HasNoSpace, "returns no space"),
-        (DoublesTheWidth, "(?s)not of the space that it says.*got           shape \\(3, 6\\) and dtype float32\n"),
-        (RoundsObservations, "(?s)not of the space that it says.*and dtype int64\n"),
-        (NestsObservations, "(?s)not of the space that it says.*{'place': "),
-        (MapsItsSpaceOnly, "(?s)not of the space that it says.*rows of Box\\(-1.0, 1.0, \\(6,\\), float32\\)"),
+        (HasNoSpace, "does not return a space"),
+        (DoublesTheWidth, "(?s)not in its output space.*got           shape \\(3, 6\\) and dtype float32\n"),
+        (RoundsObservations, "(?s)not in its output space.*and dtype int64\n"),
+        (NestsObservations, "(?s)not in its output space.*{'place': "),
+        (MapsItsSpaceOnly, "(?s)not in its output space.*rows of Box\\(-1.0, 1.0, \\(6,\\), float32\\)"),
         (HasSpacesAtRandom, "the second call returns another space"),
         (CompletesInSecret, "complete_fragment adds other columns than `writes_per_fragment` declares"),
         (CannotBeReset, "RuntimeError: no reset"),
@@ -508,7 +508,7 @@ def test_numpy_to_tensor_goes_one_level_down_and_does_not_copy() -> None:
 
 
 def test_unbatch_refuses_columns_of_another_length() -> None:
-    with pytest.raises(ValueError, match="column 'actions' has 3 rows for 2 that act"):
+    with pytest.raises(ValueError, match="column 'actions' has 3 rows for 2 acting envs"):
         UnBatchToIndividualItems()(batch={"actions": np.zeros(3)}, episodes=[None, None])
 
 

@@ -170,7 +170,7 @@ def test_an_info_without_a_state_is_told() -> None:
     run = make_coded_run(0, 2, 4, 0)
     blocks, connector = rollout_of(run, [10]).blocks, AddStatesFromInfosToTrainBatch()
     connector.use_agents(spaces_of(run))
-    with pytest.raises(RunFailure, match="an info has no state, which a critic reads"):
+    with pytest.raises(RunFailure, match="an info lacks `state`, which a critic reads"):
         connector(rl_module={}, batch={}, episodes=blocks["m0"], episodes_of_modules=blocks)
 
 
@@ -231,7 +231,7 @@ class Careful(Connector):
 
 def test_an_env_connector_that_asks_for_multi_agent_episodes_is_refused() -> None:
     run = make_coded_run(5, 2, 4, 0, env_to_module=[Curious()])
-    with pytest.raises(RunFailure, match="which are made in learner pipelines"):
+    with pytest.raises(RunFailure, match="available in learner pipelines only"):
         run.runner.sample(20, True, run.weights, {})
 
     def check(connector: str) -> None:
@@ -250,5 +250,5 @@ def test_one_agent_has_no_others() -> None:
     config = build_experiment_config(
         compose_experiment(["+experiment=ppo_cartpole", f"connectors.learner=[{connector}]"])
     )
-    with pytest.raises(ConfigError, match="reads the episodes of other agents, and there is one"):
+    with pytest.raises(ConfigError, match="reads the episodes of other agents, but the environment has only one"):
         build_parts(config)

@@ -165,10 +165,10 @@ def test_an_undeclared_name_is_an_error_with_connector_and_names() -> None:
     with pytest.raises(RunFailure) as caught:
         LearnerConnectorPipeline([Undeclared()], *SPACES)._calls[0](batch={})
     problem = caught.value.problem
-    assert problem.what == "Undeclared reports cliped, which it does not declare"
+    assert problem.what == "Undeclared reports cliped, which its `reports` does not declare"
     assert (problem.where, problem.got, problem.nearest) == ("connectors.learner", "cliped", "clipped")
-    assert problem.expected == "a name in Undeclared.reports: clipped"
-    with pytest.raises(RunFailure, match=r"UndeclaredAtAll\.reports: it is empty"):
+    assert problem.expected == "clipped"
+    with pytest.raises(RunFailure, match=r"UndeclaredAtAll\.reports, which is empty"):
         pass_values(ConnectorPipeline([UndeclaredAtAll()], *SPACES), 1.0)
 
 
@@ -176,7 +176,7 @@ def test_a_value_is_one_number() -> None:
     pipeline = ConnectorPipeline([Counts()], *SPACES)
     pass_values(pipeline, torch.tensor(2.0), np.float32(4), True)  # type: ignore[arg-type]
     assert results(pipeline)["connectors/pipeline/total"] == 7.0
-    with pytest.raises(RunFailure, match="Counts reports average, which is no number"):
+    with pytest.raises(RunFailure, match="Counts reports average with a value that is not a number"):
         pass_values(pipeline, "much")  # type: ignore[arg-type]
 
 
@@ -202,5 +202,5 @@ def test_two_connectors_may_share_a_metric_but_not_declare_it_differently() -> N
     other = Silent()
     other.reports = {"total": ("max", "sum of the values")}
     ConnectorPipeline([Counts(), Counts()], *SPACES)
-    with pytest.raises(PipelineError, match=r"Silent.reports\['total'\] is .*, but one before it declares"):
+    with pytest.raises(PipelineError, match=r"Silent.reports\['total'\] is .*, but an earlier declaration is"):
         ConnectorPipeline([Counts(), ConnectorPipeline([other])], *SPACES)

@@ -211,7 +211,7 @@ def test_boxes_in_nested_spaces_are_stacked() -> None:
 
 @pytest.mark.parametrize("space", [gym.spaces.Discrete(3), gym.spaces.Dict({"a": gym.spaces.MultiBinary(3)})], ids=str)
 def test_spaces_that_cannot_be_stacked(space: Any) -> None:
-    with pytest.raises(TypeError, match="FrameStacking stacks Box observations, alone or in a Dict or Tuple; here is"):
+    with pytest.raises(TypeError, match="FrameStacking stacks Box observations, alone or in a Dict or Tuple; got"):
         FrameStacking(2).recompute_output_observation_space(space, gym.spaces.Discrete(2))
 
 
@@ -252,7 +252,7 @@ def test_a_modules_box_actions_may_leave_the_action_space() -> None:
 
 def test_frames_that_another_connector_has_changed_are_not_stacked_by_mistake() -> None:
     frames = np.ones((2, 2, 3), np.float32)
-    with pytest.raises(RuntimeError, match="place it before the connectors that change observations"):
+    with pytest.raises(RuntimeError, match="place it before the connectors that change them"):
         FrameStacking(2)(batch={"obs": np.zeros((2, 3), np.float32)}, episodes=FixedEpisodes(obs=frames))
     with pytest.raises(TypeError, match="FrameStacking needs arrays in column 'obs', got Tensor"):
         FrameStacking(2)(batch={"obs": torch.ones(2, 3)}, episodes=FixedEpisodes(obs=frames))
@@ -266,5 +266,5 @@ def test_arguments() -> None:
             PrevActionsPrevRewards(*arguments)
     assert FrameStacking(4).requires.num_lookback == 3
     assert PrevActionsPrevRewards(2, 5).requires.num_lookback == 5
-    with pytest.raises(TypeError, match="belongs in a learner pipeline"):
+    with pytest.raises(TypeError, match="works in learner pipelines only"):
         FrameStacking(2, as_learner_connector=True)(batch={}, episodes=FixedEpisodes(obs=np.zeros((1, 2, 3))))

@@ -37,16 +37,16 @@ def misplaced(connector: str, pipeline: str, right: str, got: str) -> Problem:
         f"{connector} does not belong in the {pipeline} pipeline",
         where=f"connectors.{pipeline}",
         got=got,
-        expected=f"{connector} in connectors.{right}",
+        fix=f"move it to connectors.{right}",
     )
 
 
 def stacked_too_late(connector: str, got: str) -> Problem:
     return Problem(
-        f"FrameStacking reads observations from the episodes, but {connector} before it has changed column 'obs'",
+        f"FrameStacking reads observations from the episodes, but the earlier {connector} changes column 'obs'",
         where="connectors.env_to_module",
         got=got,
-        expected="FrameStacking before the connectors that change observations",
+        fix="put FrameStacking before the connectors that change observations",
     )
 
 
@@ -200,7 +200,7 @@ def test_a_connector_that_changes_the_number_of_rows(column: str, overrides: lis
     # How many rows there are depends on where episodes end.
     line = DropsARow.__call__.__code__.co_firstlineno
     assert replace(caught.value.problem, got=None, expected=None) == Problem(
-        f"DropsARow leaves column '{column}' with another number of rows than the batch has",
+        f"DropsARow returns column '{column}' with a wrong number of rows",
         where=f"{where}, {__file__}:{line}, DropsARow.__call__",
     )
 
@@ -263,7 +263,7 @@ def test_connectors_that_leave_the_mask_alone() -> None:
 def test_keys_to_leave_must_be_there(connector: Connector) -> None:
     env = RandomSpaces(mask=3)
     for space in (env.observation_space, gym.spaces.Box(-1, 1, (2,))):
-        with pytest.raises(TypeError, match=r"keys_to_leave has \['mast'\], the keys of"):
+        with pytest.raises(TypeError, match=r"keys_to_leave contains unknown keys \['mast'\]; the keys of"):
             connector.recompute_output_observation_space(space, env.action_space)
 
 

@@ -119,7 +119,7 @@ def test_edits_find_connectors_of_nested_pipelines_by_name() -> None:
     assert isinstance(pipeline["PrevActionsPrevRewards"], PrevActionsPrevRewards)
     assert pipeline[MeanStdFilter] == [pipeline["MeanStdFilter"]]
     assert pipeline.observation_space == gym.spaces.Box(-5.0, 5.0, (9,), np.float32)
-    with pytest.raises(PipelineError, match="no connector PrevActions\n") as caught:
+    with pytest.raises(PipelineError, match="not contain a connector PrevActions\n") as caught:
         pipeline.remove("PrevActions")
     assert caught.value.problems[0].nearest == "PrevActionsPrevRewards"
 
@@ -128,7 +128,9 @@ def test_a_nested_connector_may_need_observations_that_the_episodes_hold() -> No
     env_to_module({"insert_after": AFTER_OBS, "connector": nested({"_target_": f"{P}.FrameStacking", "num_frames": 2})})
     stack = {"_target_": f"{P}.FrameStacking", "num_frames": 2}
     pipeline = env_to_module({"insert_after": AFTER_OBS, "connector": nested(FILTER, nested(stack))})
-    with pytest.raises(PipelineError, match="FrameStacking reads observations from the episodes, but MeanStdFilter"):
+    with pytest.raises(
+        PipelineError, match="FrameStacking reads observations from the episodes, but the earlier MeanStdFilter"
+    ):
         pipeline.check_order(())
 
 

@@ -124,7 +124,7 @@ def test_bad_options(options: dict[str, Any], message: str) -> None:
 def test_actions_without_bounds_are_refused() -> None:
     module = RLModule(OBS_SPACE, gym.spaces.Discrete(2), ModuleConfig())
     episodes: Any = Episodes([True])
-    with pytest.raises(TypeError, match="noise is for actions within bounds"):
+    with pytest.raises(TypeError, match="noise needs actions within bounds"):
         make_connector(0.1)(
             rl_module=module, batch={"action_dist_inputs": torch.zeros(1, 2)}, episodes=episodes, explore=True
         )

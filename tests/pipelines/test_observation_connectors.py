@@ -161,9 +161,13 @@ def test_keys_to_remove() -> None:
 @pytest.mark.parametrize(
     ("space", "removed", "message"),
     [
-        (gym.spaces.Dict({"a": gym.spaces.Discrete(2)}), ["b"], r"keys_to_remove has \['b'\].*keys of .* are \['a'\]"),
-        (gym.spaces.Discrete(2), ["a"], r"keys_to_remove has \['a'\]"),
-        (gym.spaces.Dict({"a": gym.spaces.Discrete(2)}), ["a"], "finds nothing in the space"),
+        (
+            gym.spaces.Dict({"a": gym.spaces.Discrete(2)}),
+            ["b"],
+            r"keys_to_remove contains unknown keys \['b'\].*keys of .* are \['a'\]",
+        ),
+        (gym.spaces.Discrete(2), ["a"], r"keys_to_remove contains unknown keys \['a'\]"),
+        (gym.spaces.Dict({"a": gym.spaces.Discrete(2)}), ["a"], "the space does not contain any values"),
         (gym.spaces.Tuple([gym.spaces.Text(3)]), None, r"FlattenObservations cannot make a vector of Text.* at \[0\]"),
     ],
 )
@@ -173,7 +177,7 @@ def test_spaces_that_cannot_be_flattened(space: Any, removed: Any, message: str)
 
 
 def test_spaces_come_first() -> None:
-    with pytest.raises(RuntimeError, match="FlattenObservations is called before it was given the spaces"):
+    with pytest.raises(RuntimeError, match="FlattenObservations was called before its spaces were set"):
         FlattenObservations()(batch={"obs": np.zeros((1, 1))}, episodes=None)
 
 
@@ -219,7 +223,7 @@ def test_tensors_are_refused(connector: Any, nest: Any) -> None:
 
 def test_a_batch_by_module_is_refused() -> None:
     block = block_from_episodes([episode_of("a", 3)])
-    with pytest.raises(TypeError, match="Negated finds column 'obs' by module already; place it before AgentToModule"):
+    with pytest.raises(TypeError, match="Negated: column 'obs' is grouped by module; place it before AgentToModule"):
         Negated()(batch={block.module_id: {"obs": np.zeros(3)}}, episodes=block)
 
 
@@ -292,7 +296,9 @@ def test_what_a_preprocessor_must_do() -> None:
             return np.zeros(episode.t)
 
     episodes = EpisodeList([episode_of("a", 2), episode_of("b", 1)])
-    with pytest.raises(ValueError, match=r"Uneven.preprocess returns what cannot be column 'obs': .*\(1,\), \(2,\)"):
+    with pytest.raises(
+        ValueError, match=r"Uneven.preprocess returns values that cannot form column 'obs': .*\(1,\), \(2,\)"
+    ):
         Uneven()(batch={}, episodes=FixedEpisodes(episodes, obs=np.zeros((2, 1, 3))))
 
 

@@ -125,7 +125,7 @@ def test_reading_a_pipeline() -> None:
 @pytest.mark.parametrize("verb", ["insert_before", "insert_after", "replace", "remove"])
 def test_unknown_anchor_leaves_the_pipeline_as_it_is(verb: str) -> None:
     pipeline = make_abc()
-    with pytest.raises(PipelineError, match="pipeline has no connector Nowhere"):
+    with pytest.raises(PipelineError, match="pipeline does not contain a connector Nowhere"):
         edited(pipeline, [{verb: "Nowhere", "connector": {}}], lambda block, where: New())
     assert calls_of(pipeline) == "a b c"
 
@@ -185,15 +185,17 @@ def problems_of(pipeline_name: str, edits: Sequence[Mapping[str, Any]]) -> tuple
 
 def no_connector(pipeline: str, connector: str, expected: str, nearest: str | None = None) -> Problem:
     where = f"connectors.{pipeline}"
-    return Problem(f"the {pipeline} pipeline has no connector {connector}", where, connector, expected, nearest)
+    return Problem(
+        f"the {pipeline} pipeline does not contain a connector {connector}", where, connector, expected, nearest
+    )
 
 
 def not_written(connector: str, column: str, place: str, got: str, columns: str, *, note: str = "") -> Problem:
     return Problem(
-        f"{connector} reads the column '{column}', which no connector before it writes{note}",
+        f"{connector} reads the column '{column}', which no earlier connector writes{note}",
         where=f"connectors.{place}",
         got=got,
-        expected=f"columns at this place: {columns}",
+        expected=f"one of the columns at this place: {columns}",
     )
 
 
@@ -230,7 +232,7 @@ MESSAGES = [
             "NormalizeAndClipActions -> GetActions -> TensorToNumpy -> UnBatchToIndividualItems "
             "-> NormalizeAndClipActions -> ListifyDataForVectorEnv",
             "action_dist_inputs",
-            note="; GetActions, which comes later, writes it",
+            note="; the later GetActions writes it",
         ),
         id="reads_what_a_later_connector_writes",
     ),
@@ -244,7 +246,7 @@ MESSAGES = [
             "GetActions -> ReadsLogp -> TensorToNumpy -> UnBatchToIndividualItems -> "
             "NormalizeAndClipActions -> ListifyDataForVectorEnv",
             "action_dist_inputs, actions",
-            note="; GetActions writes it once per fragment, not in every step",
+            note="; GetActions writes it once per fragment, not at every step",
         ),
         id="reads_what_is_written_once_per_fragment",
     ),
@@ -320,7 +322,7 @@ def test_state_of_a_missing_connector() -> None:
         pipeline.set_state({"MeanStdFilter": {}})
     assert caught.value.problems == (
         Problem(
-            "the state of connector MeanStdFilter has no connector in the env_to_module pipeline",
+            "the env_to_module pipeline does not contain the connector MeanStdFilter of the saved state",
             where="connectors.env_to_module",
             got="MeanStdFilter",
             expected="AddObservationsFromEpisodesToBatch, BatchIndividualItems, NumpyToTensor",
@@ -406,7 +408,7 @@ def test_nested_columns_count_in_the_order_check() -> None:
     assert nested(GetActions()).requires.writes_per_fragment == ("action_logp",)
     assert nested(GetActions(), NormalizeAndClipActions()).requires.reads == ("action_dist_inputs",)
     pipeline = ModuleToEnvPipeline([nested(NormalizeAndClipActions()), GetActions()], OBS_SPACE, ACTION_SPACE)
-    with pytest.raises(PipelineError, match="reads the column 'actions', which no connector before it writes"):
+    with pytest.raises(PipelineError, match="reads the column 'actions', which no earlier connector writes"):
         pipeline.check_order(("action_dist_inputs",))
 
 

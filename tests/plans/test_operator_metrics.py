@@ -162,7 +162,10 @@ def test_an_undeclared_metric_ends_the_run_with_its_line() -> None:
     with trainer_of(plan_of("Misspelt")) as trainer, pytest.raises(RunFailure) as caught:
         trainer.train()
     problem = caught.value.problem
-    assert (problem.what, problem.nearest) == ("Misspelt reports num_item, which it does not declare", "num_items")
+    assert (problem.what, problem.nearest) == (
+        "Misspelt reports num_item, which its `reports` does not declare",
+        "num_items",
+    )
     place = f"{line_of(own_plans.Misspelt.transform)}, Misspelt.transform"
     assert problem.where == f"algorithm.plan, {place}"
 

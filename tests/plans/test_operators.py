@@ -173,7 +173,9 @@ def test_standardize_fields_leaves_the_item_before_as_it_is() -> None:
 @pytest.mark.parametrize("name", ["reward", "obs", "actions"])
 def test_standardize_fields_of_another_kind(name: str) -> None:
     operator = StandardizeFields(context_of(), fields=[name])
-    with pytest.raises(RunFailure, match=f"no float step column {name}[\\s\\S]*expected +rewards, action_dist_inputs"):
+    with pytest.raises(
+        RunFailure, match=f"{name}: it is not a float column of the steps[\\s\\S]*expected +rewards, action_dist_inputs"
+    ):
         list(operator([experiences_of(0, [3])]))
 
 

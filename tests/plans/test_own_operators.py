@@ -61,11 +61,21 @@ def train(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "messages"),
     [
-        ("Nothing", ["Nothing.transform returns no items", "got None", "return [item]"]),
-        ("BareItem", ["BareItem.transform returns no items", "got Experiences", "return [item]"]),
-        ("OtherItem", ["gives another item than its `gives` names", "got Rollout for", "expected Experiences"]),
-        ("NoTransform", ["NoTransform has no transform"]),
-        ("NoSuper", ["does not call Operator's", "super().__init__(context)", "algorithm.plan.2"]),
+        ("Nothing", ["Nothing.transform does not return a list of items", "got None", "return [item]"]),
+        ("BareItem", ["BareItem.transform does not return a list of items", "got Experiences", "return [item]"]),
+        (
+            "OtherItem",
+            [
+                "OtherItem.transform returned an item of a class that its `gives` does not name",
+                "got Rollout for",
+                "expected Experiences",
+            ],
+        ),
+        ("NoTransform", ["NoTransform does not implement transform"]),
+        (
+            "NoSuper",
+            ["NoSuper.__init__ does not call Operator.__init__", "super().__init__(context)", "algorithm.plan.2"],
+        ),
     ],
 )
 def test_a_mistake_is_told(name: str, messages: list[str]) -> None:

@@ -232,6 +232,6 @@ def test_a_loss_that_is_not_finite_names_the_rows_of_its_update(monkeypatch: pyt
         return send(group, rollout)
 
     monkeypatch.setattr(RemoteLearnerGroup, "send", send_spoilt)
-    spoilt = pytest.raises(RunFailure, match=r"the batch holds rewards = nan \(env runner")
+    spoilt = pytest.raises(RunFailure, match=r"the batch contains rewards = nan \(env runner")
     with trainer_of("impala", *AHEAD) as trainer, spoilt:
         results_of(trainer, 2)

@@ -112,7 +112,7 @@ def test_a_loss_without_errors_is_named() -> None:
     context.replay_buffers["replay"].add(experiences_of(0, [8]).rollout)
     rows = next(Replay(context)).replay_rows
     flow = UpdatePriorities(context)(node_of(context, [TrainResult([{ID: {}}], 6, replay_rows=rows)]))
-    with pytest.raises(RunFailure, match="finds no td_error of module default_policy"):
+    with pytest.raises(RunFailure, match="needs td_error per row, and the loss of module default_policy lacks it"):
         next(flow)
 
 

@@ -49,7 +49,7 @@ def test_chosen_options_stand_out() -> None:
 
 def test_a_plan_whose_items_are_dropped_gives_none() -> None:
     texts = texts_of(shown("dqn_cartpole"))
-    after_store = texts[texts.index("StoreToReplayBuffer") : texts.index("plan 1, given on")]
+    after_store = texts[texts.index("StoreToReplayBuffer") : texts.index("plan 1, selected")]
     assert "Experiences" not in after_store
     assert "Experiences" in texts[: texts.index("StoreToReplayBuffer")]
 

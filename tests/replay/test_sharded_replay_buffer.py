@@ -286,7 +286,7 @@ def test_a_restored_shard_that_is_lost_too_often_ends_the_run(ray_cluster: None)
     kill(buffer, 1)
     assert len(buffer) == 30
     kill(buffer, 1)
-    with pytest.raises(RunFailure, match=r"replay shard 1 on [\d.]+ died .*, and 1 restarts are used up"):
+    with pytest.raises(RunFailure, match=r"replay shard 1 on [\d.]+ died .*, and the only allowed restart"):
         len(buffer)
     buffer.close()
 

@@ -28,7 +28,7 @@ class EverySecond(Operator):
     gives = ("Experiences",)
     reports = {  # noqa: RUF012
         "num_items": ("sum", "items that have come"),
-        "given_share": ("mean", "share of the items that are given on"),
+        "given_share": ("mean", "fraction of the items that are passed through"),
         "episodes_p90": ("p90", "90th percentile of the chunks of episodes in an item"),
     }
 

@@ -88,7 +88,7 @@ def test_the_experiment_that_is_written_means_the_same(run_main: Run, tmp_path: 
     [
         (["bets", "x"], "did you mean  best"),
         (["best"], "takes one folder"),
-        (["best", "."], "is no sweep: it has no sweep.json"),
+        (["best", "."], "is not the folder of a sweep: it does not contain sweep.json"),
         (["best", "s"], "no trial of s has a value"),
     ],
 )

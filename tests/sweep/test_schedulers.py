@@ -108,7 +108,7 @@ def test_a_donor_without_a_checkpoint_changes_nothing(tmp_path: Path, caplog: py
     )
     assert Population(SPACE, folder, STEPS, lambda *_: None).take_over(own, other, {"algorithm.lr": 0.0}, 1.0) is own
     assert folder.mutations() == []
-    assert "trial 0 goes on as it is: trial 1 has no checkpoint" in caplog.text
+    assert "trial 0 continues unchanged: trial 1 does not have a checkpoint" in caplog.text
 
 
 @given(st.floats(1e-6, 1.0), st.booleans(), st.booleans())

@@ -114,7 +114,7 @@ def test_a_killed_sweep_goes_on(start_main: Callable[..., subprocess.Popen[str]]
     second = start_main(*command, *settings)
     out, err = second.communicate(timeout=WAIT_S)
     assert second.returncode == 0, err
-    assert "of an earlier start" in out
+    assert "from an earlier start" in out
     trials = trials_of(folder)
     assert [trials[number]["status"] for number in range(4)] == ["finished"] * 4
     assert len({json.dumps(trial["combination"]) for trial in trials.values()}) == 4
@@ -228,4 +228,4 @@ def test_the_folder_of_another_sweep(run_main: Run, tmp_path: Path) -> None:
     (tmp_path / "mine" / "thesis.tex").write_text("")
     outcome = run_main(*quick, "seed=1,2", f"hydra.sweep.dir={tmp_path / 'mine'}")
     assert outcome.code == 2
-    assert "holds something else (thesis.tex)" in outcome.err
+    assert "holds something other than a sweep: thesis.tex" in outcome.err

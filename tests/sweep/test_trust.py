@@ -60,7 +60,7 @@ def test_the_number_of_a_trial_names_no_other_folder(run_main: Callable[..., Out
     (folder / "trials.jsonl").write_text(json.dumps({**line, "number": number}) + "\n")
     outcome = run_main("report", "s")
     assert outcome.code == 2
-    assert "this line is no trial: its number is" in outcome.err
+    assert "this line is not a trial: its number is" in outcome.err
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_the_number_of_a_trial_names_no_other_folder(run_main: Callable[..., Out
         (
             {"seed": "1"},
             ["experiment=ppo_cartpole", "tracking.run_name=${oc.env:HOME}"],
-            "resolves   tracking.run_name",
+            "resolves      tracking.run_name",
         ),
         ({"seed": "1"}, ["experiment=../../somewhere/else"], "reads         experiment  ../../somewhere/else"),
     ],

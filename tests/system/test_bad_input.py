@@ -118,7 +118,7 @@ def test_a_loss_that_is_not_finite(run_main: Run, tmp_path: Path) -> None:
 def test_a_device_that_is_not_there(run_main: Run) -> None:
     outcome = run_main(*TRAIN, "stop.training_iteration=1", "learners.device=cuda:77")
     assert outcome.code == 2
-    assert "there is no device cuda:77" in outcome.err
+    assert "this machine does not have a device cuda:77" in outcome.err
     assert "where         learners.device" in outcome.err
 
 
@@ -126,7 +126,7 @@ def test_a_device_that_is_not_there(run_main: Run) -> None:
 def test_gpus_that_are_not_there(run_main: Run, tmp_path: Path) -> None:
     outcome = run_main(*TRAIN, "learners.num_gpus_per_learner=1")
     assert outcome.code == 2
-    assert "the learner in this process asks for more GPUs than this machine has" in outcome.err
+    assert "learners.num_gpus_per_learner exceeds the number of GPUs of this machine" in outcome.err
     assert not (tmp_path / "run" / "progress.jsonl").exists()
 
 
@@ -187,7 +187,7 @@ def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) 
         pytest.param(
             ["env._target_=tests.support.environments.MatchDiscrete", "connectors=mean_std_filter"],
             Problem(
-                "MeanStdFilter needs float observations (a Box), the space here is Discrete(4)",
+                "MeanStdFilter needs float observations (a Box), but the space is Discrete(4)",
                 where="connectors",
                 got="observations of Discrete(4), actions of Discrete(4)",
             ),
@@ -225,7 +225,7 @@ def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) 
         pytest.param(
             ["connectors.learner=[{remove: AddOneTsToEpisodesAndTruncate}]"],
             Problem(
-                "GeneralAdvantageEstimation reads the column 'loss_mask', which no connector before it writes",
+                "GeneralAdvantageEstimation reads the column 'loss_mask', which no earlier connector writes",
                 where="connectors.learner, connector 6 of 6",
                 got=(
                     "AddObservationsFromEpisodesToBatch -> AddColumnsFromEpisodesToTrainBatch -> "
@@ -233,7 +233,7 @@ def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) 
                     "GeneralAdvantageEstimation"
                 ),
                 expected=(
-                    "columns at this place: obs, actions, rewards, terminateds, truncateds, "
+                    "one of the columns at this place: obs, actions, rewards, terminateds, truncateds, "
                     "action_dist_inputs, action_logp"
                 ),
             ),

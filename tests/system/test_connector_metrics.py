@@ -162,6 +162,8 @@ def test_names_that_only_python_knows_are_checked_at_the_start() -> None:
 
 def test_a_run_ends_with_the_connector_that_reports_an_undeclared_name() -> None:
     with Trainer.from_experiment("ppo_cartpole", [*QUICK, learner_connector("Misspelt")]) as trainer:
-        with pytest.raises(RunFailure, match="Misspelt reports rewards_sum, which it does not declare") as caught:
+        with pytest.raises(
+            RunFailure, match="Misspelt reports rewards_sum, which its `reports` does not declare"
+        ) as caught:
             trainer.train()
         assert caught.value.problem.nearest == "reward_sum"

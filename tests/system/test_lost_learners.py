@@ -147,7 +147,7 @@ def test_the_run_ends_when_its_restarts_are_used_up(
     assert outcome.code == 1
     assert shown_problems(without_node(outcome.err)) == [
         Problem(
-            "learner 0 on 10.0.0.7 died (ActorDiedError in update), and 1 restarts are used up",
+            "learner 0 on 10.0.0.7 died (ActorDiedError in update), and the only allowed restart has been used",
             where="learners.max_restarts",
         )
     ]

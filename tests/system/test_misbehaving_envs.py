@@ -197,7 +197,7 @@ def test_several_agents_that_a_function_makes_are_refused(setting: str) -> None:
     env = f"env._target_={__name__}.make_agents"
     with pytest.raises(ConfigError) as caught:
         make_env_runner("ppo_multi_agent_cartpole_shared", [env, setting])
-    assert "has several agents, and these settings are for environments" in str(caught.value)
+    assert "has several agents, but these settings need an environment" in str(caught.value)
     assert setting.partition("=")[0].removeprefix("env_runners.") in str(caught.value)
 
 

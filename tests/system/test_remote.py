@@ -156,7 +156,7 @@ def test_without_restarts_the_run_ends(run_main: Run, tmp_path: Path) -> None:
     assert outcome.code == 1
     assert shown_problems(without_node(outcome.err)) == [
         Problem(
-            "env runner 1 on 10.0.0.7 died (ActorDiedError in sample), and restarts are off",
+            "env runner 1 on 10.0.0.7 died (ActorDiedError in sample), and restarts are disabled",
             where=(
                 "env_runners.restart_failed_env_runners, env_runners.max_num_env_runner_restarts; "
                 "env_runners.sample_timeout_s, evaluation.evaluation_sample_timeout_s"
@@ -206,7 +206,7 @@ def test_no_restart_is_left_at_last() -> None:
     each_time = ("env.env_config={fault: kill, fault_step: 30}", "env_runners.num_env_runners=1")
     with (
         _trainer(*each_time, "env_runners.max_num_env_runner_restarts=1") as trainer,
-        pytest.raises(RunFailure, match=r"1 restarts are used up"),
+        pytest.raises(RunFailure, match=r"the only allowed restart has been used"),
     ):
         trainer.train()
 

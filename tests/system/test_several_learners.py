@@ -108,7 +108,7 @@ def test_two_learners_take_the_step_of_the_mean_gradient_of_two_halves(ray_clust
         with pytest.raises(LossNotFinite) as caught:
             both.learners.update(_spoilt(rollout), 0)
         told = str(with_rollout(caught.value, _spoilt(rollout)))
-        assert "the batch holds rewards = nan (env runner 0, sub-environment" in told
+        assert "the batch contains rewards = nan (env runner 0, sub-environment" in told
 
 
 def _spoilt(rollout: Rollout) -> Rollout:

@@ -88,7 +88,7 @@ class NotOne:
         (Misspelt, "Misspelt has a hook on_episode_ends, which no event calls"),
         (TakesTooLittle, "on_episode_end does not take all arguments of its event"),
         (ReportsNoReduction, r"reports\['fell'\] is not a pair of reduction and meaning(.*\n)+.*got +'share'"),
-        (Undeclared, "Undeclared reports is_succes, which it does not declare"),
+        (Undeclared, "Undeclared reports is_succes, which its `reports` does not declare"),
         (Failing, "KeyError: 'goal'"),
         (FailingAtTheEnd, "KeyError: 'goal'"),
         (WritesIntoEpisodes, "assignment destination is read-only"),

@@ -219,7 +219,7 @@ def test_losses_of_users(loss_class: type[Loss]) -> None:
         (ForgetsWhatAdapts, "get_state after set_state gives another scale"),
         (KeepsItsState, "a loss with the state of another one computes another total_loss"),
         (HasAStateOfObjects, "state/scale: HasAStateOfObjects cannot be part of a checkpoint"),
-        (NeedsACritic, "NeedsACritic needs critic of the module, and ActorCriticModule has none"),
+        (NeedsACritic, "NeedsACritic needs critic, which ActorCriticModule does not provide"),
         (LearnsFromPadding, "padded steps of sequences change the gradient"),
     ],
 )

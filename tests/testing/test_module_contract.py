@@ -280,7 +280,7 @@ def test_modules_of_users(module_class: type[Own]) -> None:
 @pytest.mark.parametrize(
     ("module_class", "message"),
     [
-        (NamesNoTuple, "outputs is no tuple of column names"),
+        (NamesNoTuple, "outputs is not a tuple of column names"),
         (ForgetsStateIn, "state_in is among `inputs` of modules with memory, and of no others"),
         (HasNoMemory, "get_initial_state is empty for modules without memory"),
         (ActsWithMore, "forward_exploration returns other columns than `outputs`"),

@@ -137,7 +137,7 @@ class Fails(Own):
         (TakesNothing, "an operator that takes no items is no Source"),
         (HasAStateOfObjects, "state/seen: HasAStateOfObjects cannot be part of a checkpoint"),
         (ForgetsItsState, "get_state after set_state gives another state"),
-        (GivesNumbers, "gives another item than its `gives` names"),
+        (GivesNumbers, "returned an item of a class that its `gives` does not name"),
         (WritesIntoItems, "the operator writes into its items: rollout of item 0 is another one afterwards"),
         (DrawsFromElsewhere, "two new operators give different items for the same ones"),
         (CountsInSecret, "an operator with the state after 1 items does not go on as the one it is of"),

@@ -37,8 +37,8 @@ def _draw(plan: Plan, indent: str, given: Mapping[str, Items]) -> Iterator[tuple
         inner = indent + ("   " if is_last else "│  ")
         for index, branch in enumerate(step.plans):
             is_last_branch = index == len(step.plans) - 1
-            given_on = {None: "", True: ", given on", False: ", not given on"}[is_given_on(step, index)]
-            yield f"{inner}{'└─ ' if is_last_branch else '├─ '}plan {index}{given_on}", ""
+            selected = {None: "", True: ", selected", False: ", not selected"}[is_given_on(step, index)]
+            yield f"{inner}{'└─ ' if is_last_branch else '├─ '}plan {index}{selected}", ""
             yield from _draw(branch, inner + ("   " if is_last_branch else "│  "), given)
 
 

@@ -14,9 +14,9 @@ from runner.plans.operator import WORKED, Node, Operator, Pending, Source
 
 
 class Concurrently(Source):
-    """Run several branches in turn, and give the items of some of them.
+    """Run several branches in turn, and return the items of some of them.
 
-    A turn lasts until its branch gives an item, or cannot give one now.
+    A turn lasts until the branch produces an item, or cannot produce one now.
 
     Args:
         branches: nodes with the same context.
@@ -33,7 +33,7 @@ class Concurrently(Source):
         self._outputs = set(numbers if self.options.output_indexes is None else self.options.output_indexes)
         if not self._outputs or not self._outputs <= set(numbers):
             problem = Problem(
-                "output_indexes of Concurrently name no flow of its own",
+                "output_indexes of Concurrently names branches that do not exist",
                 got=str(self.options.output_indexes),
                 expected=f"indexes from 0 to {len(branches) - 1}",
             )
@@ -42,15 +42,15 @@ class Concurrently(Source):
         self._weights = given if isinstance(given, list) else [1] * len(branches)
         self._intensity: float | None = self.context.config.algorithm.training_intensity
         self._turn = 0  # number of the branch whose turn it is
-        self._num_given = 0  # items that it has given in this turn
-        self._is_running = False  # whether it keeps its turn until it has given one, where turns follow the intensity
-        # Env steps that were sampled and trained on before the share counts; None: it has not begun.
+        self._num_given = 0  # items that it has produced in this turn
+        self._is_running = False  # with training_intensity, whether the branch keeps its turn until it produces an item
+        # Env steps that were sampled and trained on before the ratio applies, or None before the first turn.
         self._before: tuple[int, int] | None = None
-        self._num_idle = 0  # turns in a row without an item
-        self._waits = NotReady.FOR_QUEUE  # what they waited for
+        self._num_idle = 0  # consecutive turns without an item
+        self._waits = NotReady.FOR_QUEUE  # reason why they produced none
 
     def poll(self) -> Any:
-        """Let the branch whose turn it is do one unit of work, and return an item that is given on."""
+        """Do one unit of work in the branch whose turn it is, and return an item if that branch is selected."""
         if self.options.mode == ASYNC:
             return self._whichever_is_ready()
         if self.options.round_robin_weights != AUTO or self._intensity is None:
@@ -58,9 +58,10 @@ class Concurrently(Source):
         return self._in_proportion(self._intensity)
 
     def _in_turn(self) -> Any:
-        """Take from each branch as many items as its weight says; '*': until it waits.
+        """Take the number of items given by its weight from each branch; with '*', all items until it waits.
 
-        A branch that waits for env runners keeps its turn, to keep the shares; one that waits for a queue loses it.
+        A branch that waits for env runners keeps its turn, so that the ratio of turns stays. A branch that waits for a
+        queue passes its turn on.
         """
         weight = self._weights[self._turn]
         if weight != "*" and self._num_given >= weight:  # type: ignore[operator]
@@ -77,7 +78,7 @@ class Concurrently(Source):
         return found if self._turn in self._outputs else WORKED
 
     def _whichever_is_ready(self) -> Any:
-        """Take an item of each branch that has one."""
+        """Take an item from each branch that has one ready."""
         found, turn = self._branches[self._turn].step(), self._turn
         if found is WORKED:
             return WORKED
@@ -89,10 +90,10 @@ class Concurrently(Source):
         return found if turn in self._outputs else WORKED
 
     def _in_proportion(self, intensity: float) -> Any:
-        """Take from the second branch while it has trained on fewer than `intensity` env steps for each one sampled.
+        """Take from the second branch until it has trained on `intensity` env steps for each sampled one.
 
-        Nothing is owed for env steps that were sampled while it waited for a queue or a replay buffer, or before a
-        resumed run was given another intensity.
+        Env steps do not count if they were sampled while the branch waited for a queue or a replay buffer, or before a
+        resumed run changed the intensity.
         """
         metrics = self.context.metrics
         counts = metrics.num_env_steps_sampled_lifetime, metrics.num_env_steps_trained_lifetime
@@ -114,7 +115,7 @@ class Concurrently(Source):
             self._waits = found
 
     def _next_turn(self, is_idle: bool) -> Any:
-        """Pass the turn to the next branch; return what all of them wait for, if a round gave no item."""
+        """Pass the turn to the next branch; after a round without an item, return the reason why all branches wait."""
         self._turn, self._num_given = (self._turn + 1) % len(self._branches), 0
         self._num_idle = self._num_idle + 1 if is_idle else 0
         if self._num_idle < len(self._branches):
@@ -141,9 +142,9 @@ class Concurrently(Source):
 
 
 class Duplicate(Operator):
-    """Give each item of a node to several branches; `copies` are the nodes that these begin with.
+    """Pass each item of a node to several branches, which begin with the nodes in `copies`.
 
-    The next item is taken once all of them have taken this one: a branch that is ahead waits for the others.
+    The next item is taken once all copies have taken this one, so a faster branch waits for the slower ones.
 
     Args:
         source: node with the items.
@@ -172,7 +173,7 @@ class Duplicate(Operator):
         return WORKED
 
     def pending(self) -> dict[str, list[Any]]:
-        """Return the items that some copies have taken and others have not."""
+        """Return the items that some copies have taken but others have not."""
         kept = {f"{self.key}.{number}": list(items) for number, items in enumerate(self._kept) if items}
         return self._source.pending() | kept
 
@@ -200,7 +201,7 @@ class _Copy(Node):
 
 
 class Enqueue(Operator):
-    """Put items into a queue, and pass them through; wait while it is full."""
+    """Put items into a queue and pass them through; wait while the queue is full."""
 
     options: EnqueueConfig
 
@@ -209,7 +210,7 @@ class Enqueue(Operator):
         self._queue = context.queue(self.options.queue, self.options.capacity)
 
     def accepts(self, item: Any) -> bool:
-        """Return whether there is room in the queue."""
+        """Return whether the queue has a free place."""
         return len(self._queue.items) < self._queue.capacity
 
     def transform(self, item: Item) -> Iterable[Item]:

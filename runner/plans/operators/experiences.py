@@ -1,4 +1,4 @@
-"""Operators from experiences to experiences: join, complete, select, standardise."""
+"""Operators that transform experiences: join, complete, select, standardise."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ConcatBatches(Operator):
         self._parts: list[Experiences] = []
 
     def transform(self, item: Experiences) -> list[Experiences]:
-        """Return all parts as one item once they are enough."""
+        """Return the collected experiences as one item once they are enough."""
         self._parts.append(item)
         if sum(part.num_env_steps for part in self._parts) < self._least:
             return []
@@ -42,7 +42,7 @@ class ConcatBatches(Operator):
         return [joined(parts)]
 
     def get_state(self) -> dict[str, Any]:
-        """Return the parts so far."""
+        """Return the experiences collected so far."""
         return {"parts": [item_to_state(part) for part in self._parts]} if self._parts else {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -51,19 +51,18 @@ class ConcatBatches(Operator):
 
 
 class CompleteEpisodes(Operator):
-    """Hold back the steps of episodes that have not ended, and give whole episodes.
+    """Hold back the steps of unfinished episodes, and return complete episodes.
 
-    Episodes of a runner that was lost, or of an environment that was made anew, are dropped: others begin in their
-    place.
+    Episodes of a crashed runner or of a re-created environment are dropped, since they will never finish.
     """
 
     def __init__(self, context: PlanContext, **options: Any) -> None:
         super().__init__(context, **options)
         self._episodes = WholeEpisodes()
-        self._origins: dict[Origin, None] = {}  # of steps that were held back, too
+        self._origins: dict[Origin, None] = {}  # also of steps that were held back
 
     def transform(self, item: Experiences) -> list[Experiences]:
-        """Return the episodes that have ended, if any have."""
+        """Return the episodes that have ended, if any."""
         self._origins |= dict.fromkeys(item.origins)
         rollout = self._episodes.add(item.rollout)
         if item.broken_off:
@@ -76,12 +75,12 @@ class CompleteEpisodes(Operator):
         return [Experiences(rollout, origins)]
 
     def _is_lost(self, episode_id: str) -> bool:
-        """Whether the runner of an episode was lost; simulators that connect go on with theirs at the next runner."""
+        """Return whether the runner of an episode crashed; connected simulators continue theirs at the next runner."""
         runner = runner_of(episode_id)
         return runner is not None and self.context.env_runners.actors.generations[runner[0]] != runner[1]
 
     def get_state(self) -> dict[str, Any]:
-        """Return the steps of the episodes that go on."""
+        """Return the steps of unfinished episodes."""
         return {"episodes": self._episodes.get_state(), "origins": [asdict(origin) for origin in self._origins]}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -100,32 +99,32 @@ class SelectExperiences(Operator):
         known = list(context.learners.modules)
         for module_id in self.options.modules:
             if module_id not in known:
-                what = f"SelectExperiences keeps module {module_id}, and this run has none of that name"
+                what = f"SelectExperiences selects module {module_id}, which does not exist in this run"
                 nearest = nearest_match(module_id, known)
                 raise ConfigError([Problem(what, "algorithm.plan", module_id, ", ".join(known), nearest)])
 
     def accepts(self, item: Experiences) -> bool:
-        """Return whether a replayed item comes from a buffer that has one of these modules.
+        """Return whether a replayed item comes from a buffer that contains one of these modules.
 
-        Until another branch stores experiences of these modules, the buffer would give the same ones again and again.
+        Otherwise the buffer would return the same experiences until another branch stores some of these modules.
         """
         buffers = [self.context.replay_buffers[name] for name in item.replay_rows]
         is_there = any(module_id in buffer.module_ids for buffer in buffers for module_id in self.options.modules)
         return is_there or not buffers
 
     def transform(self, item: Experiences) -> list[Experiences]:
-        """Return the item with only these modules, if it has any of them."""
+        """Return the item reduced to these modules, or nothing if it does not contain any of them."""
         blocks = {name: block for name, block in item.rollout.blocks.items() if name in self.options.modules}
         return [replace(item, rollout=replace(item.rollout, blocks=blocks))] if blocks else []
 
 
 class StandardizeFields(Operator):
-    """Shift and scale columns of each module to mean 0 and standard deviation 1 over the rows of an item."""
+    """Standardise columns of each module to mean 0 and standard deviation 1 over the rows of an item."""
 
     options: StandardizeFieldsConfig
 
     def transform(self, item: Experiences) -> list[Experiences]:
-        """Return the item with these columns standardised; a standard deviation counts as 1e-4 at least."""
+        """Return the item with these columns standardised; the standard deviation is at least 1e-4."""
         blocks = {module_id: self._standardised(block) for module_id, block in item.rollout.blocks.items()}
         return [replace(item, rollout=replace(item.rollout, blocks=blocks))]
 
@@ -141,7 +140,7 @@ class StandardizeFields(Operator):
                 ]
                 raise RunFailure(
                     Problem(
-                        f"StandardizeFields finds no float step column {name}",
+                        f"StandardizeFields cannot standardise {name}: it is not a float column of the steps",
                         where="algorithm.plan",
                         got=name,
                         expected=", ".join(known),
@@ -153,7 +152,7 @@ class StandardizeFields(Operator):
 
 
 def joined(parts: list[Experiences]) -> Experiences:
-    """Return the experiences of all parts as one item, which counts nothing again."""
+    """Join experiences to one item whose samples are not counted again."""
     rollout: Rollout = concat_rollouts([part.rollout for part in parts])
     origins = tuple(origin for part in parts for origin in part.origins)
     broken_off = tuple(id_ for part in parts for id_ in part.broken_off)

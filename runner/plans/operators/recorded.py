@@ -11,32 +11,32 @@ from runner.plans.recorded_batches import RecordedBatches
 
 
 class ReadRecorded(Source):
-    """Give the batches of recorded data, pass after pass; an iteration has as many as `offline` says, or a pass."""
+    """Return the batches of recorded data, pass after pass; `offline` sets their number per iteration, or one pass."""
 
     state = ("_left", "_num_before")
 
     def __init__(self, context: PlanContext, **options: Any) -> None:
         super().__init__(context, **options)
-        self._left = context.config.offline.dataset_num_iters_per_learner  # updates of this iteration
-        self._num_before: int | None = None  # batches that were learned from before the newest item
+        self._left = context.config.offline.dataset_num_iters_per_learner  # remaining updates of this iteration
+        self._num_before: int | None = None  # number of batches trained on before the newest item
         self._is_reading = False
 
     def poll(self) -> RecordedBatches:
-        """Return what is left of an iteration until all of it has been trained on."""
+        """Return the remaining batches of an iteration, until all of them have been trained on."""
         data = self.context.recorded_data
         self._begin_reading()
         self._left, self._num_before = self._num_left(), data.num_batches
         return RecordedBatches(data, self._left)
 
     def _begin_reading(self) -> None:
-        """Let the learners read, unless they do."""
+        """Start reading in the learners, unless they already read."""
         if not self._is_reading:
             self._is_reading = True
             data, learners = self.context.recorded_data, self.context.learners
             learners.read_from(lambda: data.readers(learners.num_learners))
 
     def _num_left(self) -> int | None:
-        """Return the updates that are left after what was done since the newest item."""
+        """Return the remaining updates, without those made since the newest item."""
         if self._left is None or self._num_before is None:
             return self._left
         num_done = self.context.recorded_data.num_batches - self._num_before
@@ -45,5 +45,5 @@ class ReadRecorded(Source):
     def set_state(self, state: Mapping[str, Any]) -> None:
         """Restore a state of `get_state`."""
         super().set_state(state)
-        if self._num_before is not None:  # an item of it may wait
+        if self._num_before is not None:  # one of its items may wait
             self._begin_reading()

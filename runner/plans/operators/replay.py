@@ -26,7 +26,7 @@ class StoreToReplayBuffer(Operator):
 
 
 class Replay(Source):
-    """Give experiences that are sampled from a replay buffer."""
+    """Sample experiences from a replay buffer."""
 
     state = ("_has_started",)
     options: ReplayConfig
@@ -46,7 +46,7 @@ class Replay(Source):
                 return NotReady.FOR_QUEUE
         try:
             return replayed(self.context, self.options.buffer, self._num_env_steps)
-        except BufferEmpty:  # all of its processes were lost
+        except BufferEmpty:  # all of its processes have crashed
             return NotReady.FOR_QUEUE
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -58,7 +58,7 @@ class Replay(Source):
 class MixInReplay(Operator):
     """Store experiences, then return them followed by an equal number of replayed steps.
 
-    Without `store` the buffer stays as it is: experiences of one buffer with some of another one.
+    With `store: false` the buffer is not changed. Use this to mix experiences of two buffers.
     """
 
     state = ("_owed",)
@@ -66,10 +66,10 @@ class MixInReplay(Operator):
 
     def __init__(self, context: PlanContext, **options: Any) -> None:
         super().__init__(context, **options)
-        self._owed = 0.0  # replayed items that are still to be given
+        self._owed = 0.0  # replayed items that are still due
 
     def transform(self, item: Experiences) -> list[Experiences]:
-        """Return the item and replayed ones."""
+        """Return the item, followed by replayed ones."""
         if self.options.store:
             self.context.replay_buffers[self.options.buffer].add(item.rollout)
         items = [item]
@@ -81,7 +81,7 @@ class MixInReplay(Operator):
 
 
 class UpdatePriorities(Operator):
-    """Make the errors of an update the priorities of the rows that it was made on."""
+    """Set the priorities of replayed rows to their errors in the update."""
 
     options: UpdatePrioritiesConfig
 
@@ -89,7 +89,7 @@ class UpdatePriorities(Operator):
         """Update the priorities.
 
         Raises:
-            RunFailure: the loss gives no such value for each row.
+            RunFailure: the loss does not return this column for each row.
         """
         buffer = self.context.replay_buffers[self.options.buffer]
         updated = {module_id for update in item.updates for module_id in update}
@@ -101,14 +101,14 @@ class UpdatePriorities(Operator):
     def _errors(self, item: TrainResult, module_id: str) -> Any:
         given = item.rows.get(module_id, {})
         if self.options.column not in given:
-            what = f"UpdatePriorities finds no {self.options.column} of module {module_id}"
-            got = ", ".join(given) or "nothing for each row"
-            raise RunFailure(Problem(what, "algorithm.plan", got, "what the loss names in `rows`"))
+            what = f"UpdatePriorities needs {self.options.column} per row, and the loss of module {module_id} lacks it"
+            got = ", ".join(given) or "no values per row"
+            raise RunFailure(Problem(what, "algorithm.plan", got, fix="name a column that the loss lists in `rows`"))
         return given[self.options.column]
 
 
 def replayed(context: PlanContext, name: str, num_env_steps: int) -> Experiences:
-    """Return experiences that are sampled from a buffer, as an item."""
+    """Sample experiences from a buffer and return them as an item."""
     sampled = context.replay_buffers[name].sample(num_env_steps, context.metrics.num_env_steps_sampled_lifetime)
     rollout = context.standardised(sampled.rollout)
     return Experiences(rollout, replay_rows={name: sampled.rows})

@@ -1,4 +1,4 @@
-"""Operators that say what happens."""
+"""Operators that print or report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class DebugPrint(Operator):
 
 
 class StandardMetricsReporting(Operator):
-    """End an iteration with an item, once enough env steps were sampled in it."""
+    """End an iteration with an item once it has enough sampled env steps."""
 
     options: StandardMetricsReportingConfig
 

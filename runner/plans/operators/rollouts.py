@@ -28,7 +28,7 @@ class ParallelRollouts(Source):
 
     def __init__(self, context: PlanContext, **options: Any) -> None:
         super().__init__(context, **options)
-        self._rest: deque[Sample] = deque()  # of a raw round
+        self._rest: deque[Sample] = deque()  # remaining samples of a raw round
         if self.options.mode == ASYNC:
             self.requests = AsyncRequests(
                 context.env_runners,
@@ -59,7 +59,7 @@ class ParallelRollouts(Source):
         return runners.sample(num_env_steps, config.env_runners.explore, num_sampled)
 
     def get_state(self) -> dict[str, Any]:
-        """Return what runners have answered and no other operator has taken."""
+        """Return answers of runners that no operator has taken."""
         if self.requests is not None:
             return {"requests": self.requests.get_state()}
         return {"rest": [sample.get_state() for sample in self._rest]} if self._rest else {}
@@ -72,7 +72,7 @@ class ParallelRollouts(Source):
 
 
 class AsyncGradients(Source):
-    """Let env runners compute gradients on their own samples, and give each as soon as it is ready.
+    """Make env runners compute gradients on their own samples, and return each as soon as it is ready.
 
     Raises:
         ConfigError: the loss adapts to updates.
@@ -85,8 +85,8 @@ class AsyncGradients(Source):
     def __init__(self, context: PlanContext, **options: Any) -> None:
         super().__init__(context, **options)
         for loss in context.adapting_losses:
-            what = f"AsyncGradients: {loss} adapts to updates, and env runners see none"
-            expected = "a loss without state that adapts, for example A2C's, or PPO's with algorithm.use_kl_loss=false"
+            what = f"AsyncGradients: {loss} adapts to updates, which env runners do not make"
+            expected = "a loss without adaptive state, for example A2C, or PPO with algorithm.use_kl_loss=false"
             raise ConfigError([Problem(what, "algorithm.plan", loss, expected)])
         self.requests: AsyncRequests = AsyncRequests(
             context.env_runners,
@@ -115,7 +115,7 @@ class AsyncGradients(Source):
 
 
 def env_steps_per_request(config: ExperimentConfig) -> int:
-    """Return the env steps that one runner makes for a request of its own, however many there are beyond the least."""
+    """Return the env steps that one runner makes per asynchronous request, including those beyond the minimum."""
     num_runners = max(1, config.env_runners.min_env_runners)
     return max(1, -(-env_steps_per_round(config, num_runners) // num_runners))
 
@@ -126,11 +126,11 @@ def origin_of(sample: Sample) -> Origin:
 
 
 def _experiences(samples: Sequence[Sample], started: float) -> Experiences:
-    """Join samples.
+    """Join samples to one item.
 
     Args:
-        samples: of one or several runners.
-        started: `time.perf_counter()` when they were asked for.
+        samples: samples of one or several runners.
+        started: `time.perf_counter()` when they were requested.
     """
     rollout = concat_rollouts([sample.rollout for sample in samples])
     return Experiences(

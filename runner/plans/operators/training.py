@@ -18,7 +18,7 @@ from runner.plans.recorded_batches import RecordedBatches
 
 
 class TrainOneStep(Operator):
-    """Update the modules on each item, and give env runners the new weights.
+    """Update the modules on each item, and send the new weights to env runners.
 
     An update takes many gradient steps: `num_epochs` passes over the minibatches of the item.
     """
@@ -33,7 +33,7 @@ class TrainOneStep(Operator):
         context.callbacks.call("on_update_start")
         if isinstance(item, RecordedBatches):
             return [self._trained_on_recorded(item, num_env_steps)]
-        lags = context.lags_of(item.origins)  # before the weights get a new number
+        lags = context.lags_of(item.origins)  # before the update increments the number of the weights
         with naming_rows_of(item):
             update = context.learners.update(item.rollout, num_env_steps)
         return [result_of(context, item, lags, update)]
@@ -45,7 +45,7 @@ class TrainOneStep(Operator):
         return result
 
     def __call__(self, items: Iterable[Any]) -> Node:
-        """Return the node that gives the results; with `learners.prefetch` the next item is made during an update."""
+        """Return a node with the results; with `learners.prefetch` the next item is prepared during an update."""
         if not self.context.config.learners.prefetch:
             return super().__call__(items)
         source = items if isinstance(items, Node) else IteratorSource(self.context, items)
@@ -53,17 +53,17 @@ class TrainOneStep(Operator):
         return self._prefetching
 
     def get_state(self) -> dict[str, Any]:
-        """Return what is known of the update ahead, if there is one."""
+        """Return the state of the prefetched update, if there is one."""
         return {} if self._prefetching is None else self._prefetching.get_state()
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a state of `get_state`; without `learners.prefetch` the item ahead is an ordinary one."""
+        """Restore a state of `get_state`; without `learners.prefetch` the prefetched item is a normal one."""
         if self._prefetching is not None:
             self._prefetching.set_state(state)
 
 
 class ComputeGradients(Operator):
-    """Compute the gradient of the loss on each item, and change nothing."""
+    """Compute the gradient of the loss on each item without changing the parameters."""
 
     is_counted = True
 
@@ -79,7 +79,7 @@ class ComputeGradients(Operator):
 
 
 class AverageGradients(Operator):
-    """Average a number of gradients, weighted by the rows that they were computed on."""
+    """Average a number of gradients, weighted by their numbers of rows."""
 
     options: AverageGradientsConfig
 
@@ -88,7 +88,7 @@ class AverageGradients(Operator):
         self._parts: list[Gradients] = []
 
     def transform(self, item: Gradients) -> list[Gradients]:
-        """Return the average once there are enough."""
+        """Return the average once enough gradients have been collected."""
         self._parts.append(item)
         asked = self.options.num_gradients
         enough = self.context.env_runners.num_runners if isinstance(asked, str) else asked  # auto
@@ -100,7 +100,7 @@ class AverageGradients(Operator):
         return [Gradients(average_gradients([part.gradients for part in parts]), num_env_steps, origins)]
 
     def get_state(self) -> dict[str, Any]:
-        """Return the gradients so far."""
+        """Return the gradients collected so far."""
         return {"parts": [item_to_state(part) for part in self._parts]} if self._parts else {}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
@@ -109,13 +109,13 @@ class AverageGradients(Operator):
 
 
 class ApplyGradients(Operator):
-    """Take an optimiser step with each gradient, and give env runners the new weights."""
+    """Take an optimiser step with each gradient, and send the new weights to env runners."""
 
     is_counted = True
     options: ApplyGradientsConfig
 
     def transform(self, item: Gradients) -> list[TrainResult]:
-        """Return what the step did."""
+        """Take the step and return its result."""
         self.context.callbacks.call("on_update_start")
         started = time.perf_counter()
         num_env_steps = self.context.metrics.num_env_steps_sampled_lifetime
@@ -130,7 +130,7 @@ class ApplyGradients(Operator):
 
 
 class UpdateTargetNetwork(Operator):
-    """Move target networks towards the networks that they follow, every so often."""
+    """Move target networks towards the online networks at regular intervals."""
 
     state = ("_num_updates", "_at_last")
     options: UpdateTargetNetworkConfig
@@ -139,7 +139,7 @@ class UpdateTargetNetwork(Operator):
         super().__init__(context, **options)
         if not any(module.target_networks() for module in context.learners.modules.values()):
             classes = ", ".join(dict.fromkeys(one.__class__.__name__ for one in context.learners.modules.values()))
-            what = "UpdateTargetNetwork finds no target network in this run's modules"
+            what = "UpdateTargetNetwork needs target networks, but the modules of this run do not define any"
             raise ConfigError(
                 [Problem(what, "algorithm.plan", classes, "a module with target_networks, such as double_q")]
             )

@@ -243,7 +243,7 @@ FILE = "REPOSITORY/tests/data/env_episodes/episodes-env_runner-0-0-000000.parque
             ["env=multi_agent_cartpole", REPLAYED],
             config_error(
                 Problem(
-                    "replay buffers of several agents cannot begin with recorded steps yet",
+                    "replay buffers with several agents do not support recorded steps yet",
                     "algorithm.replay_buffers.replay.recorded",
                     "REPOSITORY/tests/data/env_episodes",
                     "a single-agent environment",

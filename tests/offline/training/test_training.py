@@ -201,7 +201,7 @@ def test_statistics_of_a_checkpoint_win_over_the_ones_of_the_data(ray_cluster: N
 
 def test_a_filter_on_data_that_only_ray_reads_is_refused() -> None:
     overrides = [*SMALL, FILTER, "offline.prelearner_class=tests.offline.training.test_training.OwnPreLearner"]
-    with pytest.raises(ConfigError, match="MeanStdFilter learns from all recorded observations before training"):
+    with pytest.raises(ConfigError, match="MeanStdFilter must learn from all recorded observations before training"):
         Trainer.from_experiment("bc_cartpole", overrides)
 
 
