@@ -1,4 +1,4 @@
-"""Networks behind the RLModule protocol, and the action distributions they parametrise."""
+"""Networks that implement the RLModule protocol, and their action distributions."""
 
 from __future__ import annotations
 

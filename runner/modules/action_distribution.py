@@ -1,6 +1,7 @@
-"""What a policy's action distribution offers, and what all of them share.
+"""Interface of action distributions, and their shared functions.
 
-Letters: B any number of leading dimensions, also (S, L); K and M the widths of `dist_inputs` and of the noise.
+Letters: B stands for any number of leading dimensions, also (S, L); K and M are the widths of `dist_inputs` and of the
+noise.
 """
 
 from __future__ import annotations
@@ -14,15 +15,15 @@ from torch import Tensor
 
 T = TypeVar("T", bound="Tables")
 
-# The logit of a forbidden action. Its probability is exactly 0 in float32, and entropy and KL stay finite.
+# Logit of a forbidden action. Its probability is exactly 0 in float32, and entropy and KL stay finite.
 MASKED_LOGIT = -1e9
 
 
 class ActionDistribution(Protocol):
     """A distribution as functions of `dist_inputs`, the module's `action_dist_inputs` (B, K) float32.
 
-    Noise is an argument: nothing here draws random numbers. Actions are a tensor, or a dict or tuple of them as the
-    action space; their dtypes are the space's.
+    Noise is an argument, because distributions draw no random numbers. Actions are a tensor, or a dict or tuple of
+    tensors like the action space, with the space's dtypes.
 
     Attributes:
         num_inputs: K.
@@ -53,17 +54,17 @@ class ActionDistribution(Protocol):
         """Return (B,) KL divergence from the first distribution to the second, in nats."""
 
     def masked(self, dist_inputs: Tensor, mask: Any) -> Tensor:
-        """Return (B, K) inputs under which what the mask forbids has probability 0.
+        """Return (B, K) inputs for which forbidden actions have probability 0.
 
         Args:
             dist_inputs: (B, K).
-            mask: of any dtype, 0 forbids. Discrete(n): (B, n). MultiDiscrete: (B, sum(nvec)), or a tuple of (B, n_i).
-                MultiBinary: `(B, *shape)`, 0 forbids the 1. Dict, Tuple: dict, tuple with the masks of the entries; see
-                `check_mask_space`.
+            mask: of any dtype; 0 forbids. Discrete(n): (B, n). MultiDiscrete: (B, sum(nvec)), or a tuple of (B, n_i).
+                MultiBinary: `(B, *shape)`, 0 forbids the 1. Dict, Tuple: a dict or tuple with the masks of the entries;
+                see `check_mask_space`.
         """
 
     def first_fully_forbidden(self, mask: Any) -> int | None:
-        """Return the first row of a mask (numpy arrays (B, ...), one B) that leaves some choice without any action."""
+        """Return the first row of a mask (numpy arrays (B, ...), one B) that forbids all actions of some choice."""
 
 
 def forbid(dist_inputs: Tensor, mask: Tensor) -> Tensor:
@@ -72,7 +73,7 @@ def forbid(dist_inputs: Tensor, mask: Tensor) -> Tensor:
 
 
 def first_false(is_possible: npt.NDArray[np.bool_]) -> int | None:
-    """Return the first row of (B, ...) that is not true everywhere."""
+    """Return the first row of (B, ...) with a false value."""
     if is_possible.all():
         return None
     return int(is_possible.reshape(len(is_possible), -1).all(-1).argmin())
@@ -100,7 +101,7 @@ def tables_on(tables: dict[torch.device, T], device: torch.device) -> T:
 
 
 def torch_dtype(dtype: np.dtype[Any] | None, default: torch.dtype) -> torch.dtype:
-    """Return the torch dtype of a numpy dtype; `default` where torch has none."""
+    """Return the torch dtype of a numpy dtype, or `default` if torch does not have it."""
     try:
         return torch.from_numpy(np.empty(0, dtype)).dtype
     except TypeError:

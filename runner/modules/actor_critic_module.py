@@ -1,4 +1,4 @@
-"""Policy and value function for any observation and action space: encoder, memory, policy head, value head."""
+"""Policy and value function for any observation and action space: encoder, recurrent layer, policy head, value head."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from runner.modules.observation_encoder import ObservationEncoder
 from runner.modules.rl_module import RLModule
 from runner.modules.target_networks import target_of
 
-# Standardised masks are negative where they forbid: such a mix-up must not go unseen.
-_UNFILTERED = "as the environment gives it (MeanStdFilter leaves the mask alone with keys_to_leave)"
+# Standardised masks contain negative numbers for forbidden actions, so they can be detected.
+_UNFILTERED = "as returned by the environment (exclude the mask from MeanStdFilter with keys_to_leave)"
 _ARRAYS = (gym.spaces.Box, gym.spaces.MultiBinary, gym.spaces.MultiDiscrete)
 
 
@@ -26,16 +26,16 @@ def check_mask_space(action_space: gym.Space[Any], mask_space: gym.Space[Any], w
 
     A mask is a Box (without negative numbers), MultiBinary or MultiDiscrete of shape (n,) for Discrete(n), (sum(nvec),)
     or a Tuple of (n_i,) for MultiDiscrete, and `shape` for MultiBinary (0 forbids the 1). A Dict of actions has a Dict
-    with the masks of some or all of its entries, a Tuple a Tuple of its length with an empty Tuple where there is no
-    mask. A Box has none.
+    with the masks of some or all entries. A Tuple has a Tuple of the same length, with an empty Tuple for entries
+    without a mask. A Box cannot be masked.
 
     Args:
-        action_space: the space of the actions.
-        mask_space: the space of their mask.
+        action_space: space of the actions.
+        mask_space: space of their mask.
         where: name of the actions in messages.
 
     Raises:
-        TypeError: the mask does not fit.
+        TypeError: the mask does not match the actions.
     """
     spaces = gym.spaces
     if isinstance(action_space, spaces.Dict):
@@ -65,7 +65,7 @@ def _check_dict(action_space: gym.spaces.Dict, mask_space: gym.Space[Any], where
 
 def _check_tuple(action_space: gym.spaces.Tuple[Any], mask_space: gym.Space[Any], where: str) -> None:
     if not isinstance(mask_space, gym.spaces.Tuple) or len(mask_space) != len(action_space):
-        raise _misfit(where, mask_space, f"a Tuple of {len(action_space)} masks, an empty Tuple where there is none")
+        raise _misfit(where, mask_space, f"a Tuple of {len(action_space)} masks; use an empty Tuple for no mask")
     for index, (part, mask) in enumerate(zip(action_space.spaces, mask_space.spaces, strict=True)):
         if not (isinstance(mask, (gym.spaces.Tuple, gym.spaces.Dict)) and not len(mask)):
             check_mask_space(part, mask, f"{where}[{index}]")
@@ -91,7 +91,7 @@ def _has_shape(space: gym.Space[Any], shape: tuple[int, ...]) -> bool:
 
 
 def _misfit(where: str, mask_space: gym.Space[Any], expected: str) -> TypeError:
-    return TypeError(f"the mask of {where} does not fit: got {mask_space}; expected: {expected}")
+    return TypeError(f"the mask of {where} does not match: got {mask_space}; expected: {expected}")
 
 
 class ActorCriticModule(RLModule):
@@ -99,12 +99,12 @@ class ActorCriticModule(RLModule):
 
     Args:
         observation_space: Box, Discrete, MultiDiscrete, MultiBinary, or Dict or Tuple of these at any depth.
-        action_space: the same.
+        action_space: one of the same spaces.
         config: widths and activations, see `ModuleConfig`.
 
     Raises:
-        TypeError: a space that this module cannot encode, or a mask that does not fit the actions.
-        ValueError: options that contradict each other or the spaces.
+        TypeError: the module does not support a space, or a mask does not match the actions.
+        ValueError: options contradict each other or the spaces.
     """
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
@@ -126,9 +126,9 @@ class ActorCriticModule(RLModule):
         self.vf = MLP(num_features, config.head_fcnet_hiddens, head_options(config), 1)
 
     def get_initial_state(self) -> dict[str, Any]:
-        """Return {} without memory; else {"h": (H,), "c": (H,)} (a GRU has no "c").
+        """Return {} for a stateless module, otherwise {"h": (H,), "c": (H,)} (without "c" for a GRU).
 
-        If policy and value function share no layers: {"pi": ..., "vf": ...} with two such states.
+        If policy and value function do not share layers, return {"pi": ..., "vf": ...} with two such states.
         """
         if self.memory is None:
             return {}
@@ -137,9 +137,9 @@ class ActorCriticModule(RLModule):
         return {"pi": self.memory.initial_state(), "vf": self.vf_memory.initial_state()}
 
     def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute `action_dist_inputs` (N, K) from `obs` (N, ...), and no value.
+        """Compute `action_dist_inputs` (N, K) from `obs` (N, ...), without values.
 
-        With memory: (N, 1, K) and `state_out` from `obs` (N, 1, ...) and `state_in`.
+        If stateful: (N, 1, K) and `state_out` from `obs` (N, 1, ...) and `state_in`.
         """
         obs = batch["obs"]
         if self.memory is None:
@@ -150,7 +150,7 @@ class ActorCriticModule(RLModule):
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Compute `action_dist_inputs` (B, K) and `vf_preds` (B,) from `obs` (B, ...).
 
-        With memory: (S, L, K) and (S, L) from `obs` (S, L, ...) and `state_in`.
+        If stateful: (S, L, K) and (S, L) from `obs` (S, L, ...) and `state_in`.
         """
         obs = batch["obs"]
         if self.memory is None:
@@ -164,7 +164,7 @@ class ActorCriticModule(RLModule):
         }
 
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return (B,) values of `obs` (B, ...); with memory (S, L)."""
+        """Return (B,) values of `obs` (B, ...); if stateful (S, L)."""
         encoder = self.encoder if self.vf_encoder is None else self.vf_encoder
         if self.memory is None:
             features = encoder.forward(batch["obs"])
@@ -175,7 +175,7 @@ class ActorCriticModule(RLModule):
         return self.vf.forward(features).squeeze(-1)
 
     def _remember(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor, dict[str, Any]]:
-        """Return (S, L, H) features of the policy and of the value function, and the state after them."""
+        """Return (S, L, H) features for the policy and for the value function, and the state after them."""
         assert self.memory is not None
         obs, state_in = batch["obs"], batch["state_in"]
         if self.vf_encoder is None or self.vf_memory is None:
@@ -186,7 +186,7 @@ class ActorCriticModule(RLModule):
         return features, vf_features, {"pi": pi_state, "vf": vf_state}
 
     def _add_log_stds(self) -> int:
-        """Make the free log standard deviations, if any; returns how many outputs the policy head has."""
+        """Make the free log standard deviations, if any; return the number of outputs of the policy head."""
         dist = self.action_dist
         num_log_stds = len(dist.log_std_inputs)
         self._has_free_log_std = self.config.free_log_std and num_log_stds > 0
@@ -196,7 +196,7 @@ class ActorCriticModule(RLModule):
             is_log_std = torch.zeros(dist.num_inputs, dtype=torch.bool)
             is_log_std[list(dist.log_std_inputs)] = True
             self.register_buffer("_is_log_std", is_log_std, persistent=False)
-            # Where each column lies among the head's outputs followed by the free log stds.
+            # Position of each column among the head's outputs followed by the free log stds.
             order = torch.cat(((~is_log_std).nonzero()[:, 0], is_log_std.nonzero()[:, 0])).argsort()
             self.register_buffer("_column_order", order, persistent=False)
         return dist.num_inputs - num_log_stds if self._has_free_log_std else dist.num_inputs
@@ -210,7 +210,7 @@ class ActorCriticModule(RLModule):
         return outputs
 
     def _with_log_stds(self, outputs: Tensor, bound: float) -> Tensor:
-        """Return (B, K) from the policy head's outputs: with the free log stds, and all log stds clipped."""
+        """Return (B, K) inputs: the policy head's outputs and the free log stds, with all log stds clipped."""
         if isinstance(self.action_dist, DiagGaussian):
             if self._has_free_log_std:
                 mean, log_std = outputs, self.log_std.expand_as(outputs)
@@ -227,12 +227,12 @@ class ActorCriticModule(RLModule):
 
 
 def without_mask(observation_space: gym.Space[Any], action_space: gym.Space[Any], key: str | None) -> gym.Space[Any]:
-    """Return the observation space without its action mask, which must fit the actions."""
+    """Return the observation space without its action mask, after checking that the mask matches the actions."""
     if key is None:
         return observation_space
     if not isinstance(observation_space, gym.spaces.Dict) or key not in observation_space.spaces:
         raise TypeError(
-            f"module.action_mask_key {key!r} is not there: got observations of {observation_space}; "
+            f"module.action_mask_key {key!r} does not exist: got observations of {observation_space}; "
             f"expected: a Dict with the key {key!r}"
         )
     check_mask_space(action_space, observation_space[key])
@@ -250,13 +250,13 @@ def head_options(config: ModuleConfig) -> LayerOptions:
 
 
 class APPOModule(ActorCriticModule):
-    """Encoder, LSTM or GRU, and two heads, with a target of all of them.
+    """Encoder, LSTM or GRU, and two heads, with a target network of all of them.
 
     Args:
         observation_space, action_space, config: see `ActorCriticModule`.
 
     Attributes:
-        target: an `ActorCriticModule` that follows this one.
+        target: target network, an `ActorCriticModule`.
     """
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
@@ -264,7 +264,7 @@ class APPOModule(ActorCriticModule):
         self.target = target_of(self)
 
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Return each part of the target, and the part that it follows."""
+        """Return each component of the target, with the component that it follows."""
         parts = dict(self.named_children())
         pairs: list[tuple[nn.Module, nn.Module]] = [(part, parts[name]) for name, part in self.target.named_children()]
         if self._has_free_log_std:

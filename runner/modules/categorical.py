@@ -1,4 +1,4 @@
-"""Choices among finitely many actions: one (Discrete), several (MultiDiscrete, integer Box), or bits (MultiBinary)."""
+"""Choices among finite sets of actions: one (Discrete), several (MultiDiscrete, integer Box), or bits (MultiBinary)."""
 
 from __future__ import annotations
 
@@ -140,13 +140,13 @@ class ShiftedCategorical(Categorical):
 class MultiCategorical:
     """D independent choices, the d-th among `sizes[d]`; `dist_inputs` are all logits (B, sum(sizes)), choice by choice.
 
-    All choices are computed at once, on logits padded to (B, D, max(sizes)).
+    All choices are computed together, on logits padded to (B, D, max(sizes)).
 
     Args:
         sizes: D numbers of actions.
         starts: D first actions.
-        shape: of one action, D numbers in all.
-        dtype: of the actions.
+        shape: shape of one action with D numbers.
+        dtype: dtype of the actions.
 
     Attributes:
         sizes: as above.
@@ -217,7 +217,7 @@ class MultiCategorical:
 
 @dataclass(frozen=True)
 class _Tables:
-    """Where the logits of D choices of at most W actions lie.
+    """Positions of the logits of D choices of at most W actions.
 
     Attributes:
         columns: (D * W) int64 column of each padded logit; padding repeats a choice's last one.

@@ -1,4 +1,4 @@
-"""Settings of torch and numpy that hold in the whole process, where environments and callbacks may change them."""
+"""Process-wide settings of torch and numpy, which environments and callbacks may change."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 
 @contextmanager
 def default_settings() -> Iterator[None]:
-    """Compute with gradients, float32, the CPU as default device, and numpy's handling of floating-point errors.
+    """Compute with gradients, float32, the CPU as default device, and numpy's default floating-point error handling.
 
-    Whatever was set before holds again afterwards. Also a decorator.
+    Restores the previous settings at the end. Can also be used as a decorator.
     """
     dtype, device = torch.get_default_dtype(), torch.get_default_device()
     has_device = device.type != "cpu"

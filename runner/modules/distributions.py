@@ -1,4 +1,4 @@
-"""The action distribution of any action space; for Dict and Tuple actions, independent distributions side by side."""
+"""Action distributions for all action spaces; Dict and Tuple actions use a joint distribution of independent parts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from runner.modules.gaussian import DiagGaussian, SquashedGaussian
 
 
 class NestedDistribution:
-    """The joint distribution of independent parts; inputs and noise are the parts' inputs and noise, one after another.
+    """Joint distribution of independent parts; inputs and noise are the concatenated inputs and noise of the parts.
 
     Args:
-        parts: of a Dict space by key, or of a Tuple space; they may be nested themselves.
+        parts: distributions for a Dict space by key, or for a Tuple space; they may be nested.
 
     Attributes:
-        parts: in the order of the space.
+        parts: distributions in the order of the space.
     """
 
     def __init__(self, parts: Mapping[str, ActionDistribution] | tuple[ActionDistribution, ...]) -> None:
@@ -80,27 +80,27 @@ class NestedDistribution:
         return torch.cat([inputs if m is None else part.masked(inputs, m) for part, inputs, m in by_part], -1)
 
     def first_fully_forbidden(self, mask: Any) -> int | None:
-        """Return the first row in which some part has a choice without any action."""
+        """Return the first row in which all actions of some choice are forbidden."""
         by_part = zip(self.parts, self._masks(mask), strict=True)
         rows = [part.first_fully_forbidden(m) for part, m in by_part if m is not None]
         return min((row for row in rows if row is not None), default=None)
 
     def mode_with_noise(self, dist_inputs: Tensor, noise: Tensor) -> Any:
-        """Return a dict or tuple of modes of bounded Boxes, moved by noise (B, M); see `SquashedGaussian`."""
+        """Return a dict or tuple of modes of bounded Boxes, plus noise (B, M); see `SquashedGaussian`."""
         by_part = zip(self.parts, self._split(dist_inputs), self._split_noise(noise), strict=True)
         return self._joined([part.mode_with_noise(inputs, of_part) for part, inputs, of_part in by_part])
 
     @property
     def log_volume(self) -> float:
-        """The log of the volume of a space of bounded Boxes."""
+        """Log of the volume of a space of bounded Boxes."""
         return float(sum(part.log_volume for part in self.parts))
 
     def draw_shares(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Return uniform shares (*leading, M) of the way between the bounds of Boxes, for `at_shares`."""
+        """Return uniform fractions (*leading, M) of the distance between the bounds of Boxes, for `at_shares`."""
         return np.concatenate([part.draw_shares(stream, leading) for part in self.parts], -1)
 
     def at_shares(self, shares: Tensor) -> Any:
-        """Return a dict or tuple of the actions (..., *shape) at shares (..., M); see `SquashedGaussian`."""
+        """Return a dict or tuple of the actions (..., *shape) at fractions (..., M); see `SquashedGaussian`."""
         by_part = zip(self.parts, self._split_noise(shares), strict=True)
         return self._joined([part.at_shares(of_part) for part, of_part in by_part])
 
@@ -117,7 +117,7 @@ class NestedDistribution:
         return actions if self._keys is None else [actions[key] for key in self._keys]
 
     def _masks(self, mask: Any) -> list[Any]:
-        """Return one mask or None for each part; a Dict may leave parts out, a Tuple has empty ones in their place."""
+        """Return one mask or None for each part; a Dict may omit parts, a Tuple contains empty Tuples for them."""
         masks = mask if self._keys is None else [mask.get(key) for key in self._keys]
         return [None if isinstance(m, (tuple, dict)) and not m else m for m in masks]
 
@@ -131,15 +131,15 @@ _SUPPORTED = "Discrete, MultiDiscrete, MultiBinary, non-empty Box, and Dict and 
 
 
 def distribution_for(action_space: gym.Space[Any], where: str = "actions") -> ActionDistribution:
-    """Return a categorical for Discrete, MultiDiscrete and integer Box, Bernoulli for MultiBinary, a diagonal Gaussian
-    for a Box of floats, and these side by side for Dict and Tuple.
+    """Return a categorical distribution for Discrete, MultiDiscrete and integer Box, Bernoulli for MultiBinary, a
+    diagonal Gaussian for a float Box, and joint distributions for Dict and Tuple.
 
     Args:
-        action_space: the space of the actions.
+        action_space: space of the actions.
         where: name of the space in messages.
 
     Raises:
-        TypeError: a space, or a part of one, that has no distribution.
+        TypeError: there is no distribution for a space or one of its entries.
     """
     spaces = gym.spaces
     if isinstance(action_space, (spaces.Dict, spaces.Tuple)):
@@ -160,10 +160,10 @@ def distribution_for(action_space: gym.Space[Any], where: str = "actions") -> Ac
 
 
 def squashed_distribution(action_space: gym.Space[Any]) -> SquashedGaussian | NestedDistribution:
-    """Return tanh of a Gaussian for a bounded Box of floats, and several side by side for Dict and Tuple of them.
+    """Return the tanh of a Gaussian for a bounded float Box, and joint distributions for a Dict or Tuple of them.
 
     Raises:
-        TypeError: another space, or a part of one.
+        TypeError: a space or one of its entries is not a bounded float Box.
     """
     if isinstance(action_space, gym.spaces.Dict) and len(action_space):
         return NestedDistribution({key: squashed_distribution(part) for key, part in action_space.items()})
@@ -180,7 +180,7 @@ def _categorical(space: gym.spaces.Discrete) -> Categorical:
 
 
 def _integer_distribution(space: gym.spaces.Box, where: str) -> MultiCategorical:
-    """Return one choice among all integers between the bounds, for each number of the Box."""
+    """Return a choice among all integers between the bounds, for each number of the Box."""
     lows = [int(low) for low in space.low.reshape(-1)]
     highs = [int(high) for high in space.high.reshape(-1)]
     sizes = [high - low + 1 for low, high in zip(lows, highs, strict=True)]

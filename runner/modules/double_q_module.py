@@ -1,4 +1,4 @@
-"""A Q function over all discrete actions, and its target."""
+"""A Q function over all discrete actions, with a target network."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class DuelingHead(nn.Module):
 
     Args:
         num_inputs: width of the features.
-        hiddens, options: of each of the two heads.
+        hiddens, options: hidden layers and options of each of the two heads.
         num_actions: A.
-        num_atoms: N, outputs for each action; each atom has the sum above by itself (Hessel et al., 2018).
+        num_atoms: N, outputs per action; the sum above is applied to each atom separately (Hessel et al., 2018).
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class DuelingHead(nn.Module):
         return self._joined(self.value.forward(features), self.advantages.forward(features))
 
     def forward_with_noise(self, features: Tensor, noise: Tensor) -> Tensor:
-        """Return the same with the noise of noisy layers: (..., num_noise), or (num_noise,) for all rows."""
+        """Return Q with the noise of noisy layers: (..., num_noise), or (num_noise,) for all rows."""
         of_value, of_advantages = noise.tensor_split([self.value.num_noise], -1)
         value = self.value.forward_with_noise(features, of_value)
         return self._joined(value, self.advantages.forward_with_noise(features, of_advantages))
@@ -58,42 +58,42 @@ class DuelingHead(nn.Module):
 
 
 class _QNetwork(nn.Sequential):
-    """Encoder and head, called without what `nn.Module` does around a call: it takes longer than a layer."""
+    """Encoder and head. Bypasses the call overhead of `nn.Module`, which takes longer than a layer."""
 
     def forward(self, obs: Any, noise: Tensor | None = None) -> Tensor:
         return self.of_features(submodules(self)["0"].forward(obs), noise)
 
     def of_features(self, features: Tensor, noise: Tensor | None) -> Tensor:
-        """Return the outputs (..., A * N) for features (..., F), with the noise of the head as it takes it."""
+        """Return the outputs (..., A * N) for features (..., F), with noise for the head."""
         head: Any = submodules(self)["1"]
         q: Tensor = head.forward(features) if noise is None else head.forward_with_noise(features, noise)
         return q
 
 
 class DoubleQModule(RLModule):
-    """Q(s, .) and its target; acts greedily, or with probabilities softmax(Q) when it explores.
+    """Q(s, .) and its target network; acts greedily, or with probabilities softmax(Q) when exploring.
 
-    With `q_distribution` the network gives N outputs for each action, the inputs of a distribution of returns, of which
-    Q is the mean. With `noisy` the layers of the head are noisy where the batch has a column `noise`.
+    With `q_distribution` the network returns N outputs per action, the inputs of a distribution of returns with mean Q.
+    With `noisy` the layers of the head are noisy if the batch has a column `noise`.
 
     Args:
-        observation_space: what `ObservationEncoder` can encode, with `action_mask_key` a mask.
+        observation_space: a space that `ObservationEncoder` supports, with a mask if `action_mask_key` is set.
         action_space: Discrete.
         config: widths and activations, see `ModuleConfig`.
 
     Attributes:
-        value_distribution: of returns; None: Q is a number.
+        value_distribution: distribution of returns, or None if Q is a number.
 
     Raises:
-        TypeError: a space that this module cannot use.
-        ValueError: options that contradict each other.
+        TypeError: the module does not support a space.
+        ValueError: options contradict each other.
     """
 
     train_outputs: tuple[str, ...] = ("action_dist_inputs", "qf_preds")
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         if not isinstance(action_space, gym.spaces.Discrete):
-            raise TypeError(f"DoubleQModule has a Q for each action: got {action_space}; expected: Discrete")
+            raise TypeError(f"DoubleQModule computes a Q value for each action: got {action_space}; expected: Discrete")
         super().__init__(observation_space, action_space, config)
         self._mask_key = config.action_mask_key
         self._first_action = int(action_space.start)
@@ -116,22 +116,22 @@ class DoubleQModule(RLModule):
             self.outputs = ("action_dist_inputs", "state_out")
 
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute `qf_preds` (B, A), also `action_dist_inputs`, of `obs` (B, ...); far below where a mask forbids.
+        """Compute `qf_preds` (B, A), also as `action_dist_inputs`, from `obs` (B, ...); very low for forbidden actions.
 
-        With a distribution also `qf_dist_inputs` (B, A, N), as if there was no mask. With memory: (S, L, A) from `obs`
-        (S, L, ...) and `state_in`.
+        With a distribution, also compute `qf_dist_inputs` (B, A, N), ignoring the mask. If stateful: (S, L, A) from
+        `obs` (S, L, ...) and `state_in`.
         """
         outputs, _ = self._q(self.qf, self.memory, batch)
         return {"action_dist_inputs": outputs["qf_preds"], **outputs}
 
     def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute `action_dist_inputs` (N, A); with memory (N, 1, A) and `state_out`."""
+        """Compute `action_dist_inputs` (N, A); if stateful (N, 1, A) and `state_out`."""
         outputs, state_out = self._q(self.qf, self.memory, batch)
         q = outputs["qf_preds"]
         return {"action_dist_inputs": q} if self.memory is None else {"action_dist_inputs": q, "state_out": state_out}
 
     def forward_target(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute `qf_preds`, and with a distribution `qf_dist_inputs`, of the target, as `forward_train`."""
+        """Compute the target's `qf_preds`, and `qf_dist_inputs` for a distribution, like `forward_train`."""
         return self._q(self.target_qf, self.target_memory, batch)[0]
 
     def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
@@ -139,7 +139,7 @@ class DoubleQModule(RLModule):
         return factorised_noise(stream, (*leading, self.num_noise))
 
     def get_initial_state(self) -> dict[str, Any]:
-        """Return {} without memory; else {"h": (H,), "c": (H,)} (a GRU has no "c")."""
+        """Return {} for a stateless module, otherwise {"h": (H,), "c": (H,)} (without "c" for a GRU)."""
         return {} if self.memory is None else dict(self.memory.initial_state())
 
     def q_of(self, q: Tensor, actions: Tensor) -> Tensor:
@@ -148,12 +148,12 @@ class DoubleQModule(RLModule):
         return of_actions(q, numbers)
 
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Return Q's target and Q, and the same of its memory."""
+        """Return the target of Q with Q, and the target of the recurrent layer with that layer."""
         memories = [] if self.memory is None or self.target_memory is None else [(self.target_memory, self.memory)]
         return [(self.target_qf, self.qf), *memories]
 
     def _q(self, qf: _QNetwork, memory: Memory | None, batch: Mapping[str, Any]) -> tuple[dict[str, Tensor], State]:
-        """Return Q of all actions, and its distribution if there is one; and the state after it."""
+        """Return Q of all actions, its distribution if there is one, and the next state."""
         obs: Any = batch["obs"]
         noise = batch.get("noise") if self.num_noise else None
         state_out: State = {}
@@ -173,7 +173,7 @@ class DoubleQModule(RLModule):
 
 
 def q_head(num_features: int, num_actions: int, num_atoms: int, config: ModuleConfig) -> MLP | DuelingHead:
-    """Make the head that gives a Q, or `num_atoms` outputs, for each action."""
+    """Make the head that returns Q, or `num_atoms` outputs, for each action."""
     options = replace(head_options(config), sigma0=config.sigma0 if config.noisy else None)
     if config.dueling:
         return DuelingHead(num_features, config.head_fcnet_hiddens, options, num_actions, num_atoms)

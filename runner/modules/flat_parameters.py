@@ -1,6 +1,6 @@
 """All parameters of a module in one contiguous buffer, and their comparison with stored parameters.
 
-One optimiser kernel, one gradient norm, one copy to send the weights, one all-reduce for several learners.
+A single optimiser kernel, gradient norm, copy of the weights, and all-reduce then suffice.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from runner.modules.multi_rl_module import MultiRLModule
 from runner.modules.observation_encoder import CNN
 from runner.modules.rl_module import RLModule
 
-_FLAT_FIX = "module.image_layout=flat continues a checkpoint of a network that flattened these images"
+_FLAT_FIX = "use module.image_layout=flat to continue this checkpoint, whose network flattens images"
 
 
 def check_same_network(network: nn.Module, stored: Mapping[str, Any]) -> None:
     """Check that stored parameters have the names and shapes of a network's state.
 
     Raises:
-        ConfigError: the parameters belong to another network.
+        ConfigError: the parameters belong to a different network.
     """
     expected = {name: tuple(value.shape) for name, value in network.state_dict().items()}
     saved = {name: tuple(np.shape(value)) for name, value in stored.items()}
@@ -35,19 +35,20 @@ def check_same_network(network: nn.Module, stored: Mapping[str, Any]) -> None:
     here = "; ".join(f"{name} {expected.get(name, 'missing')}" for name in differing) + " in this configuration"
     fix = flat_images_fix(network, saved)
     problem = Problem(
-        "the checkpoint's network is not the one that this configuration describes",
+        "the checkpoint's network differs from the network of this configuration",
         where="module",
         got="; ".join(f"{name} {saved.get(name, 'missing')}" for name in differing) + " in the checkpoint",
-        expected=here if fix is None else f"{here}; {fix}",
+        expected=here,
+        fix=fix,
     )
     raise ConfigError([problem])
 
 
 def flat_images_fix(network: nn.Module, stored: Collection[str]) -> str | None:
-    """Return the fix if a network reads images that the network of the stored parameters flattened, else None.
+    """Return the fix if a network reads images that the network of the stored parameters flattened, otherwise None.
 
     Args:
-        network: as the configuration describes it.
+        network: network of the configuration.
         stored: names of the stored parameters.
     """
     cnns = [name for name, module in network.named_modules() if isinstance(module, CNN)]
@@ -57,15 +58,15 @@ def flat_images_fix(network: nn.Module, stored: Collection[str]) -> str | None:
 
 
 class FlatParameters:
-    """Makes the parameters and float buffers of `module` views of one vector, and their gradients of another.
+    """Makes the parameters and float buffers of `module` views of one vector, and their gradients views of another.
 
-    What is learned comes first, one parameter group after the other; frozen parameters (of target networks) are
-    treated as buffers.
+    Learned parameters come first, ordered by parameter group. Frozen parameters (of target networks) are treated as
+    buffers.
 
     Attributes:
         learned: the module's parameters that have a gradient, in the order of the vector.
-        parameter: (P,) leaf that an optimiser steps; its `grad` is filled by `backward` on any loss of the module.
-        groups: name of a parameter group -> where it lies in `parameter`.
+        parameter: (P,) leaf for an optimiser; `backward` of any loss of the module fills its `grad`.
+        groups: name of a parameter group -> its slice of `parameter`.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -87,18 +88,18 @@ class FlatParameters:
         self.groups = _slices({name: sum(parameter.numel() for parameter in group) for name, group in groups.items()})
         self.parameter = nn.Parameter(self._values[: self._num_parameters])
         self.parameter.grad = gradient
-        # On the host the same memory as an array: copies of a few values cost torch ten times as much.
+        # On the host an array of the same memory: torch takes ten times as long to copy a few values.
         self._on_host = self._values.numpy() if self._values.is_cpu else None
 
     @property
     def gradient(self) -> Tensor:
         """The gradient (P,) that `backward` adds to."""
-        assert self.parameter.grad is not None  # set in __init__, never taken away
+        assert self.parameter.grad is not None  # set in __init__ and never removed
         return self.parameter.grad
 
     @property
     def has_module(self) -> bool:
-        """Whether the module's parameters lie here; a later `FlatParameters` of the same module takes them away."""
+        """Whether the module's parameters are views of this vector; a later `FlatParameters` moves them."""
         return not self.learned or self.learned[0].data_ptr() == self.parameter.data_ptr()
 
     def to_numpy(self) -> npt.NDArray[np.float32]:
@@ -106,13 +107,13 @@ class FlatParameters:
         return self._values.cpu().numpy() if self._on_host is None else self._on_host.copy()
 
     def load(self, values: npt.NDArray[Any]) -> None:
-        """Take over the values of `to_numpy` of a module of the same shape.
+        """Set the values from `to_numpy` of a module of the same shape.
 
         Raises:
-            ValueError: another number of values.
+            ValueError: the number of values differs.
         """
         if values.shape != tuple(self._values.shape):
-            raise ValueError(f"weights have {values.size} values, this module has {self._values.numel()}")
+            raise ValueError(f"weights have {values.size} values, but this module has {self._values.numel()}")
         if self._on_host is None:
             self._values.copy_(torch.from_numpy(np.require(values, requirements="W")))
         else:
@@ -120,7 +121,7 @@ class FlatParameters:
 
 
 def flat_values(module: nn.Module) -> npt.NDArray[np.float32]:
-    """Return what `FlatParameters(module).to_numpy()` does; parameters stay where they lie, also in a larger vector."""
+    """Return the result of `FlatParameters(module).to_numpy()` without moving the parameters."""
     learned = [parameter for group in parameter_groups(module).values() for parameter in group]
     values = torch.cat([tensor.detach().reshape(-1) for tensor in (*learned, *_unlearned(module))])
     array: npt.NDArray[np.float32] = values.cpu().numpy()
@@ -133,7 +134,7 @@ def _unlearned(module: nn.Module) -> list[Tensor]:
 
 
 def parameter_groups(module: nn.Module) -> dict[str, list[nn.Parameter]]:
-    """Return name -> parameters that are learned; of a network that does not name groups one, `default`."""
+    """Return name -> learned parameters; a network without named groups has one group, `default`."""
     learned = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if not isinstance(module, (RLModule, MultiRLModule)):
         return {"default": learned}
@@ -143,8 +144,8 @@ def parameter_groups(module: nn.Module) -> dict[str, list[nn.Parameter]]:
         names = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
         stray = [name for name, parameter in zip(names, learned, strict=True) if ids.count(id(parameter)) != 1]
         raise ValueError(
-            f"{type(module).__name__}.parameter_groups: every parameter with a gradient is in one group of "
-            f"{', '.join(groups)}; not so: {', '.join(stray) or 'a parameter of another module'}"
+            f"{type(module).__name__}.parameter_groups: every parameter with a gradient must be in one group of "
+            f"{', '.join(groups)}; not the case for {', '.join(stray) or 'a parameter of another module'}"
         )
     return groups
 

@@ -1,4 +1,4 @@
-"""Real-valued actions: normal variables, and within bounds their tanh (Haarnoja et al., 2018, appendix C)."""
+"""Real-valued actions: normal variables, or their tanh for bounded actions (Haarnoja et al., 2018, appendix C)."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class DiagGaussian:
     """A independent normal variables; `dist_inputs` are means and log standard deviations (B, 2 A).
 
     Args:
-        shape: of one action, A numbers in all.
-        dtype: of the actions; everything is computed in float32.
+        shape: shape of one action with A numbers.
+        dtype: dtype of the actions; all computations use float32.
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: torch.dtype = torch.float32) -> None:
@@ -68,7 +68,7 @@ class DiagGaussian:
         return (other_log_std - log_std + 0.5 * squares * (-2 * other_log_std).exp() - 0.5).sum(-1)
 
     def masked(self, dist_inputs: Tensor, mask: Any) -> Tensor:
-        """Raise: `check_mask_space` refuses a mask of a Box.
+        """Raise an error, because `check_mask_space` rejects masks of a Box.
 
         Raises:
             TypeError: always.
@@ -76,7 +76,7 @@ class DiagGaussian:
         raise TypeError("the actions of a Box cannot be masked")
 
     def first_fully_forbidden(self, mask: npt.NDArray[Any]) -> int | None:
-        """Return None: nothing of a Box can be forbidden."""
+        """Return None, because actions of a Box cannot be forbidden."""
         return None
 
     def _shaped(self, flat: Tensor) -> Tensor:
@@ -84,29 +84,29 @@ class DiagGaussian:
 
 
 _LOG_2 = math.log(2.0)
-# Recorded actions at the very bounds would have come from infinite normal variables.
+# Recorded actions exactly at the bounds would correspond to infinite normal variables.
 _LARGEST_TANH = 1.0 - 1e-6
-_FLOATS = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)  # everything is computed in float32
-_NUM_NODES = 32  # of the quadrature that gives the entropy, good to 1e-3 nats for a std up to 3 before the tanh
+_FLOATS = float(np.finfo(np.float32).min), float(np.finfo(np.float32).max)  # all computations use float32
+_NUM_NODES = 32  # of the quadrature for the entropy; accurate to 1e-3 nats for a std up to 3 before the tanh
 
 
 class SquashedGaussian:
     """a = center + scale * tanh(x), x ~ N(mean, std); `dist_inputs` are means and log stds of x (B, 2 A).
 
     Args:
-        space: Box of floats with finite bounds, A numbers in all.
+        space: float Box with finite bounds and A numbers.
 
     Attributes:
         log_volume: log of the space's volume.
 
     Raises:
-        TypeError: another space.
+        TypeError: the space is not a bounded float Box.
     """
 
     def __init__(self, space: gym.Space[Any]) -> None:
         if not _is_usable(space):
-            hint = "; algorithm=sac_discrete or dqn" if isinstance(space, gym.spaces.Discrete) else ""
-            raise TypeError(f"no tanh of a Gaussian for actions of {space}; expected: a Box of floats, bounded{hint}")
+            hint = "; for Discrete use algorithm=sac_discrete or dqn" if isinstance(space, gym.spaces.Discrete) else ""
+            raise TypeError(f"no squashed Gaussian for actions of {space}; expected: a bounded float Box{hint}")
         assert isinstance(space, gym.spaces.Box)
         self._shape = space.shape
         self._dtype = torch_dtype(space.dtype, torch.float32)
@@ -122,7 +122,7 @@ class SquashedGaussian:
         log_widths = torch.where(width.isfinite(), width.log(), _LOG_2 + tables.log_scale.reshape(width.shape))
         self.log_volume = float(log_widths.sum())
         self._tables = {torch.device("cpu"): tables}
-        is_unit = bool((space.low == -1).all() and (space.high == 1).all())  # tanh does not leave these
+        is_unit = bool((space.low == -1).all() and (space.high == 1).all())  # tanh stays within these bounds
         self._bounds = None if is_unit else _in_dtype(space, self._dtype)
 
     def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
@@ -134,41 +134,40 @@ class SquashedGaussian:
         return self._squashed(self._normal.sample(dist_inputs, noise))
 
     def sample_with_log_prob(self, dist_inputs: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """Return (B, *shape) actions and their (B,) log densities, both differentiable, without the detour over
-        arctanh."""
+        """Return (B, *shape) actions and their (B,) log densities, both differentiable, without computing arctanh."""
         x = self._normal.sample(dist_inputs, noise)
         return self._squashed(x), self._normal.log_prob(dist_inputs, x) - self._log_slopes(x).sum(-1)
 
     def mode(self, dist_inputs: Tensor) -> Tensor:
-        """Return (B, *shape) floats, where the mean of x goes."""
+        """Return (B, *shape) floats, the image of the mean of x."""
         return self._squashed(self._normal.mode(dist_inputs))
 
     def mode_with_noise(self, dist_inputs: Tensor, noise: Tensor) -> Tensor:
-        """Return (B, *shape) floats: the mode moved by noise (B, A) in units of half the distance between the bounds,
-        and kept within them."""
+        """Return (B, *shape) floats: the mode plus noise (B, A) in units of half the distance between the bounds,
+        clipped to the bounds."""
         unit = (self._normal.mode(dist_inputs).tanh() + noise).clamp(-1.0, 1.0)
         return self.at_shares(0.5 * (unit + 1.0))
 
     def log_prob(self, dist_inputs: Tensor, actions: Tensor) -> Tensor:
-        """Return (B,) log densities of (B, *shape) actions; one at a bound counts as just within."""
+        """Return (B,) log densities of (B, *shape) actions; an action at a bound is treated as just inside."""
         flat = actions.reshape(*dist_inputs.shape[:-1], -1).to(dist_inputs.dtype)
         tables = tables_on(self._tables, flat.device)
         x = ((flat - tables.center) / tables.scale).clamp(-_LARGEST_TANH, _LARGEST_TANH).atanh()
         return self._normal.log_prob(dist_inputs, x) - self._log_slopes(x).sum(-1)
 
     def entropy(self, dist_inputs: Tensor) -> Tensor:
-        """Return (B,) nats: H(x) + E[log da/dx], the mean by Gauss-Hermite quadrature."""
+        """Return (B,) nats: H(x) + E[log da/dx], with the mean computed by Gauss-Hermite quadrature."""
         mean, log_std = dist_inputs.unsqueeze(-1).chunk(2, -2)  # (B, A, 1)
         tables = tables_on(self._tables, mean.device)
         log_slopes = _log_tanh_slope(mean + log_std.exp() * tables.nodes) @ tables.weights + tables.log_scale  # (B, A)
         return self._normal.entropy(dist_inputs) + log_slopes.sum(-1)
 
     def kl(self, dist_inputs: Tensor, other_inputs: Tensor) -> Tensor:
-        """Return (B,) nats, equal to the divergence of the normal variables: tanh is one to one."""
+        """Return (B,) nats, equal to the divergence of the normal variables because tanh is one to one."""
         return self._normal.kl(dist_inputs, other_inputs)
 
     def masked(self, dist_inputs: Tensor, mask: Any) -> Tensor:
-        """Raise: `check_mask_space` refuses a mask of a Box.
+        """Raise an error, because `check_mask_space` rejects masks of a Box.
 
         Raises:
             TypeError: always.
@@ -176,16 +175,16 @@ class SquashedGaussian:
         return self._normal.masked(dist_inputs, mask)
 
     def first_fully_forbidden(self, mask: npt.NDArray[Any]) -> int | None:
-        """Return None: nothing of a Box can be forbidden."""
+        """Return None, because actions of a Box cannot be forbidden."""
         return None
 
     def draw_shares(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Return uniform shares (*leading, A) from 0 to 1, for `at_shares`."""
+        """Return uniform random fractions (*leading, A) from 0 to 1, for `at_shares`."""
         return stream.random((*leading, self.num_noise), np.float32)
 
     def at_shares(self, shares: Tensor) -> Tensor:
-        """Return the actions (..., *shape) at these shares (..., A) of the way between the bounds; of uniform shares
-        they have the density `exp(-log_volume)`."""
+        """Return the actions (..., *shape) at these fractions (..., A) of the distance between the bounds; for uniform
+        fractions their density is `exp(-log_volume)`."""
         tables = tables_on(self._tables, shares.device)
         return self._shaped(tables.center + (2.0 * shares - 1.0) * tables.scale)
 
@@ -198,7 +197,7 @@ class SquashedGaussian:
         if self._bounds is None:
             return actions
         low, high = (bound.to(actions.device) for bound in self._bounds)
-        return torch.minimum(torch.maximum(actions, low), high)  # rounding could carry them over a bound
+        return torch.minimum(torch.maximum(actions, low), high)  # rounding could exceed a bound
 
     def _log_slopes(self, x: Tensor) -> Tensor:
         """Return (B, A) log da/dx."""
@@ -227,7 +226,7 @@ class _Tables:
 
 
 def _log_tanh_slope(x: Tensor) -> Tensor:
-    """Return log(1 - tanh(x)^2), exact where tanh(x) rounds to 1."""
+    """Return log(1 - tanh(x)^2), exact even if tanh(x) rounds to 1."""
     return 2.0 * (_LOG_2 - x - F.softplus(-2.0 * x))
 
 

@@ -1,4 +1,4 @@
-"""Recognition of images among observations: which axes are height, width and channels, and how pixels are scaled."""
+"""Recognition of images in observations: the axes of height, width and channels, and the scale of pixels."""
 
 from __future__ import annotations
 
@@ -17,23 +17,24 @@ HW, HWC, CHW, THWC, TCHW = "HW", "HWC", "CHW", "THWC", "TCHW"
 _CHANNELS_LAST = {2: HW, 3: HWC, 4: THWC}
 _CHANNELS_FIRST = {2: HW, 3: CHW, 4: TCHW}
 
-_MIN_SIDE = 8  # sides of an image
-_MIN_PIXEL_SIDE = 3  # also of small ones, if the bounds are bounds of pixels
-_CLEAR_SIDE = 32  # sides of this length or longer are hardly features of a few steps
+_MIN_SIDE = 8  # minimum side of an image
+_MIN_PIXEL_SIDE = 3  # minimum side if the bounds are typical of pixels
+_CLEAR_SIDE = 32  # from this side length, an axis is unlikely to hold features of a few steps
 _MAX_COLOURS = 4
-_MAX_RATIO = 4  # of the longer side to the shorter one
+_MAX_RATIO = 4  # maximum ratio of the longer side to the shorter one
 _LARGEST_PIXEL = 65535
-_LARGEST_CODE = 10  # of MiniGrid's cells, in a Box of bytes from 0 to 255; divided by 255 they are hardly learned from
+# Largest code of MiniGrid's cells, in a byte Box from 0 to 255. Divided by 255, codes are hard to learn from.
+_LARGEST_CODE = 10
 
 
 @dataclass(frozen=True)
 class ImageFormat:
-    """How a Box of images is read.
+    """How images in a Box are read.
 
     Attributes:
         axes: names of the axes in order: T (frames), H, W, C.
         shape: sizes of these axes.
-        scale: factor of the pixel values.
+        scale: factor for the pixel values.
     """
 
     axes: str
@@ -52,18 +53,18 @@ class ImageFormat:
 
     @property
     def num_channels(self) -> int:
-        """Number of channels of all frames together."""
+        """Total number of channels of all frames."""
         sizes = dict(zip(self.axes, self.shape, strict=True))
         return sizes.get("T", 1) * sizes.get("C", 1)
 
     def __str__(self) -> str:
         words = {"T": "frames", "H": "height", "W": "width", "C": "channels"}
-        scale = "as they are" if self.scale == 1 else f"divided by {1 / self.scale:g}"
+        scale = "unscaled" if self.scale == 1 else f"divided by {1 / self.scale:g}"
         return f"images of {' x '.join(words[axis] for axis in self.axes)}, values {scale}"
 
 
 def image_format(space: gym.Space[Any], config: ModuleConfig) -> ImageFormat | None:
-    """Return how a leaf of an observation space is read as an image, None if it is flattened."""
+    """Return how a leaf of an observation space is read as an image, or None if it is flattened."""
     if not _is_candidate(space) or config.image_layout == "flat":
         return None
     assert space.shape is not None
@@ -77,7 +78,7 @@ def image_format(space: gym.Space[Any], config: ModuleConfig) -> ImageFormat | N
 
 
 def image_doubt(space: gym.Space[Any], config: ModuleConfig) -> str | None:
-    """Return why it is not clear how a leaf is read, with the key that decides it; None if it is clear."""
+    """Return why the interpretation of a leaf is ambiguous, with the key that decides it, or None if it is clear."""
     if not _is_candidate(space) or config.image_layout == "flat":
         return None
     found = image_format(space, config)
@@ -91,26 +92,27 @@ def image_doubt(space: gym.Space[Any], config: ModuleConfig) -> str | None:
         return f"{sized} values are read as {found}: set module.image_layout=channels_first, channels_last or flat"
     if config.image_max is None and _is_unbounded(space):
         return (
-            f"{sized} values are read as {found}, because the Box has no bounds: set module.image_max to the largest "
+            f"{sized} values are read as {found}, because the Box is unbounded: set module.image_max to the largest "
             "pixel value, which becomes 1"
         )
     if config.image_max is None and _holds_codes(space, found):
         return (
-            f"{sized} values are read as {found}, because small images hold codes, as MiniGrid's 0 to {_LARGEST_CODE}: "
+            f"{sized} values are read as {found}, because small images usually contain codes such as MiniGrid's "
+            f"0 to {_LARGEST_CODE}: "
             "set module.image_max to the largest value, which becomes 1"
         )
     return None
 
 
 def image_doubts(space: gym.Space[Any], config: ModuleConfig) -> Iterator[str]:
-    """Yield `image_doubt` of each leaf of a space, after the leaf's place."""
+    """Yield the `image_doubt` of each leaf of a space, with the leaf's path."""
     for path, leaf in leaf_spaces(space):
         if (doubt := image_doubt(leaf, config)) is not None:
             yield f"observations{''.join(f'[{key!r}]' for key in path)}: {doubt}"
 
 
 def clear_axes(space: gym.Space[Any]) -> str | None:
-    """Return the axes of a leaf that is an image beyond doubt, else None."""
+    """Return the axes of a leaf that is clearly an image, otherwise None."""
     config = ModuleConfig()
     found = image_format(space, config)
     return None if found is None or _is_layout_ambiguous(space) else found.axes
@@ -154,7 +156,7 @@ def _coloured_axes(space: gym.Space[Any]) -> str | None:
 
 
 def _is_clear_first(space: gym.Space[Any]) -> bool:
-    """Return whether a smaller first axis counts as the channels: floats of any value need large square images."""
+    """Return whether a smaller first axis is treated as channels; unbounded floats require large square images."""
     _, middle, last = space.shape or ()
     if not _is_pixels(space):
         return middle == last and middle >= _CLEAR_SIDE
@@ -162,7 +164,7 @@ def _is_clear_first(space: gym.Space[Any]) -> bool:
 
 
 def _stacked_axes(space: gym.Space[Any]) -> str | None:
-    """Return the axes of a Box with four dimensions: frames, each with up to four colours."""
+    """Return the axes of a Box with four dimensions: frames, each with up to four channels."""
     shape, smallest = space.shape or (), _smallest_side(space)
     for axes in (THWC, TCHW):
         height, width = _sides(shape, axes)
@@ -173,7 +175,7 @@ def _stacked_axes(space: gym.Space[Any]) -> str | None:
 
 
 def _is_layout_ambiguous(space: gym.Space[Any]) -> bool:
-    """Return whether an image has another plausible layout than the one it is read in."""
+    """Return whether an image has another plausible layout than the chosen one."""
     shape = space.shape or ()
     if len(shape) == 3:
         first, middle, last = shape
@@ -217,7 +219,7 @@ def _is_pixels(space: gym.Space[Any]) -> bool:
 
 
 def _holds_codes(space: gym.Space[Any], image: ImageFormat) -> bool:
-    """Return whether an image is too small for a picture."""
+    """Return whether an image is so small that its values are probably codes."""
     return _range(space) == (0, 255) and min(image.height, image.width) < _MIN_SIDE
 
 
@@ -226,7 +228,7 @@ def _is_unbounded(space: gym.Space[Any]) -> bool:
 
 
 def _scale(space: gym.Space[Any], image_max: float | None) -> float:
-    """Return the factor that makes the largest pixel 1; values that may be negative are standardised already."""
+    """Return the factor that maps the largest pixel to 1; Boxes with negative values are already standardised."""
     low, high = _range(space)
     if image_max is not None:
         return 1 / image_max

@@ -1,6 +1,6 @@
-"""Layers of networks: multi-layer perceptrons with their activations and initialisers, and recurrent memory.
+"""Layers of networks: multi-layer perceptrons with their activations and initialisers, and recurrent layers.
 
-Dimension letters: S sequences (N when acting), L their length, F input width, H width of the memory.
+Dimension letters: S sequences (N when acting) of length L, F input width, H width of the recurrent state.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from runner.config.schemas import ModuleConfig
 
 Activation = Callable[[Tensor], Tensor]
 Initialize = Callable[[Tensor], object]
-# Which networks of an ensemble: their numbers (M,) int64, or a slice.
+# Selection of networks of an ensemble: their indices (M,) int64, or a slice.
 Members = Tensor | slice
 ALL = slice(None)
 
 ACTIVATIONS: dict[str, Activation | None] = {
     "tanh": torch.tanh,
-    "relu": torch.relu_,  # in place: what a layer returns is needed nowhere else
+    "relu": torch.relu_,  # in place, because the output of a layer is not needed elsewhere
     "silu": F.silu,
     "elu": F.elu,
     "gelu": F.gelu,
@@ -37,13 +37,13 @@ ACTIVATIONS: dict[str, Activation | None] = {
 
 @dataclass(frozen=True)
 class LayerOptions:
-    """What the layers of a network have in common.
+    """Options shared by the layers of a network.
 
     Attributes:
         activation: name of the activation after each hidden layer.
-        use_layernorm: normalise before each activation.
-        init_weight, init_bias: change a layer's parameters in place after torch's initialisation.
-        sigma0: initial scale of the noise on all parameters; None: there is none.
+        use_layernorm: whether to normalise before each activation.
+        init_weight, init_bias: functions that change a layer's parameters in place after torch's initialisation.
+        sigma0: initial scale of the noise on all parameters, or None without noise.
     """
 
     activation: str
@@ -61,22 +61,22 @@ class LayerOptions:
 
 
 class MLP(nn.Module):
-    """Linear layers with an activation after each hidden one.
+    """Linear layers with an activation after each hidden layer.
 
-    For the few rows of a vector step most of a layer's time is the call of `nn.Module`, so the layers' parameters are
-    used directly.
+    With the few rows of a vector step, calling `nn.Module` takes most of a layer's time, so the parameters are used
+    directly.
 
     With `sigma0` the layers are noisy (Fortunato et al., 2018, https://arxiv.org/abs/1706.10295, eq. 9, factorised):
-    y = W x + b + eps_out * (sigma_W (eps_in * x) + sigma_b), with noise that the rows share or of each row of its own.
+    y = W x + b + eps_out * (sigma_W (eps_in * x) + sigma_b). Rows share the noise or have separate noise.
 
     Args:
         num_inputs: width of the input.
         hiddens: widths of the hidden layers.
         options: activation, layer norm, initialisation, noise.
-        num_outputs: width of a last layer without activation; None: the last hidden layer is the output.
+        num_outputs: width of a last layer without activation, or None if the last hidden layer is the output.
 
     Attributes:
-        num_noise: numbers in a row of noise, eps_in and eps_out of each layer; 0: there is no noise.
+        num_noise: numbers in a row of noise, eps_in and eps_out of each layer; 0 without noise.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class MLP(nn.Module):
         self._chain, self._sigma_chain = tuple(chain), tuple(sigma_chain)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Compute (B, num_inputs) -> (B, num_outputs), of noisy layers without their noise."""
+        """Compute (B, num_inputs) -> (B, num_outputs); noisy layers are used without noise."""
         for weight, bias, norm, activate in self._chain:
             inputs = F.linear(inputs, weight, bias)
             if norm is not None:
@@ -120,7 +120,7 @@ class MLP(nn.Module):
         return inputs
 
     def forward_with_noise(self, inputs: Tensor, noise: Tensor) -> Tensor:
-        """Compute the same with noise (B, num_noise), or (num_noise,) for all rows; see `factorised_noise`."""
+        """Compute `forward` with noise (B, num_noise), or (num_noise,) for all rows; see `factorised_noise`."""
         eps = torch.split(noise, self._noise_widths, -1)
         layers = zip(self._chain, self._sigma_chain, eps[::2], eps[1::2], strict=True)
         for (weight, bias, norm, activate), (sigma_weight, sigma_bias), eps_in, eps_out in layers:
@@ -138,14 +138,14 @@ class MLP(nn.Module):
 
 
 class EnsembleMLP(nn.Module):
-    """E perceptrons of one shape, each initialised by itself, computed together.
+    """E perceptrons of equal shape, initialised independently and computed together.
 
     Args:
         num_members: E.
-        num_inputs, hiddens, options, num_outputs: see `MLP`; there is no noise.
+        num_inputs, hiddens, options, num_outputs: see `MLP`; noise is not supported.
 
     Attributes:
-        num_hidden: width of all hidden layers together.
+        num_hidden: total width of all hidden layers.
     """
 
     def __init__(
@@ -176,12 +176,12 @@ class EnsembleMLP(nn.Module):
             )
 
     def forward(self, inputs: Tensor, members: Members = ALL, scales: Tensor | None = None) -> Tensor:
-        """Compute (M, B, num_outputs) of inputs (B, num_inputs), or (M, B, num_inputs) of a member each.
+        """Compute (M, B, num_outputs) from inputs (B, num_inputs), or from separate inputs (M, B, num_inputs).
 
         Args:
-            inputs: as above.
-            members: the numbers (M,) int64 of the perceptrons to compute, or a slice of them.
-            scales: (M, B, num_hidden) factors of each hidden layer's outputs before norm and activation: of dropout.
+            inputs: see above.
+            members: indices (M,) int64 of the perceptrons to compute, or a slice of them.
+            scales: (M, B, num_hidden) dropout factors of each hidden layer's outputs before norm and activation.
         """
         of_layers = None if scales is None else torch.split(scales, self._hiddens, -1)
         for number, (weight, bias) in enumerate(zip(self.weights, self.biases, strict=True)):
@@ -201,8 +201,8 @@ class EnsembleMLP(nn.Module):
 
 
 def _linear(inputs: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-    """Compute (M, B, out) of inputs (B, in) or (M, B, in), weights (M, in, out) and biases (M, 1, out)."""
-    if weight.shape[-1] == 1:  # torch's product of many matrices takes four times as long for a column, backwards twice
+    """Compute (M, B, out) from inputs (B, in) or (M, B, in), weights (M, in, out) and biases (M, 1, out)."""
+    if weight.shape[-1] == 1:  # for one column, torch's batched product takes four times as long
         return (inputs * weight.mT).sum(-1, keepdim=True) + bias
     return torch.baddbmm(bias, inputs.expand(len(weight), -1, -1), weight)
 
@@ -212,7 +212,7 @@ def _of(parameter: Tensor, members: Members) -> Tensor:
 
 
 def _sigma(num_inputs: int, num_outputs: int, sigma0: float) -> nn.Linear:
-    """Return sigma_W and sigma_b of a noisy layer, as section 3.2 of the paper initialises them."""
+    """Return sigma_W and sigma_b of a noisy layer, initialised as in section 3.2 of the paper."""
     sigma = nn.Linear(num_inputs, num_outputs)
     nn.init.constant_(sigma.weight, sigma0 / math.sqrt(num_inputs))
     nn.init.constant_(sigma.bias, sigma0 / math.sqrt(num_inputs))
@@ -226,16 +226,16 @@ def factorised_noise(stream: np.random.Generator, shape: tuple[int, ...]) -> npt
 
 
 def initializer(name: str | None, kwargs: Mapping[str, Any]) -> Initialize | None:
-    """Return the function `name` of torch.nn.init with `kwargs`, None for torch's initialisation.
+    """Return the function `name` of torch.nn.init with `kwargs`, or None for torch's initialisation.
 
     Raises:
-        ValueError: there is no such function.
+        ValueError: the function does not exist.
     """
     if name is None:
         return None
     names = [n for n in dir(nn.init) if n.endswith("_") and not n.startswith("_")]
     if name not in names:
-        raise ValueError(f"no initialiser {name!r} in torch.nn.init; expected: {', '.join(names)}")
+        raise ValueError(f"torch.nn.init does not define {name!r}; expected: {', '.join(names)}")
     initialise = getattr(nn.init, name)
     return lambda weight: initialise(weight, **kwargs)
 
@@ -246,13 +246,13 @@ State = dict[str, Tensor]
 class Memory(nn.Module):
     """One recurrent layer with torch's parameters and initialisation, U(-1/sqrt(H), 1/sqrt(H)).
 
-    torch's functions are called on the parameters directly, which may be views of a larger vector; a single step of a
-    small memory costs a third of what `nn.LSTM` takes for it.
+    It calls torch's functions on the parameters directly, which may be views of a larger vector. A single step of a
+    small layer takes a third of the time of `nn.LSTM`.
 
     Args:
         num_inputs: F.
         size: H.
-        init_weight, init_bias: change both weights, both biases in place after that.
+        init_weight, init_bias: functions that change both weights or both biases in place after this initialisation.
     """
 
     _num_gates: int
@@ -280,11 +280,11 @@ class Memory(nn.Module):
         return {name: self.bias_hh.new_zeros(self.num_outputs) for name in self._state_names}
 
     def forward(self, inputs: Tensor, state: State) -> tuple[Tensor, State]:
-        """Go through sequences.
+        """Process sequences.
 
         Args:
             inputs: (S, L, F) float32.
-            state: before the first step, name -> (S, H).
+            state: state before the first step, name -> (S, H).
 
         Returns:
             (S, L, H) outputs, and the state after the last step, name -> (S, H).
@@ -301,7 +301,7 @@ class Memory(nn.Module):
         raise NotImplementedError
 
     def _packed_weights(self) -> tuple[Tensor, ...]:
-        """Return the parameters for torch's kernels: for cuDNN in a vector of their own, which it asks for."""
+        """Return the parameters for torch's kernels; cuDNN needs them in a separate vector."""
         if not self.weight_ih.is_cuda:
             return self._weights
         sizes = [weight.numel() for weight in self._weights]
@@ -328,7 +328,7 @@ class LSTM(Memory):
             has_biases=True,
             num_layers=1,
             dropout=0.0,
-            train=torch.is_grad_enabled(),  # keeps what a backward pass needs
+            train=torch.is_grad_enabled(),  # keeps values for the backward pass
             bidirectional=False,
             batch_first=True,
         )
@@ -352,7 +352,7 @@ class GRU(Memory):
             has_biases=True,
             num_layers=1,
             dropout=0.0,
-            train=torch.is_grad_enabled(),  # keeps what a backward pass needs
+            train=torch.is_grad_enabled(),  # keeps values for the backward pass
             bidirectional=False,
             batch_first=True,
         )
@@ -366,7 +366,7 @@ def through_memory(encoder: nn.Module, memory: Memory, obs: Any, state_in: State
 
 
 def memory_for(num_inputs: int, config: ModuleConfig) -> Memory | None:
-    """Return the memory that `use_lstm` and `use_gru` ask for.
+    """Return the recurrent layer that `use_lstm` and `use_gru` select.
 
     Raises:
         ValueError: both are set, or an initialiser is unknown.
@@ -374,7 +374,7 @@ def memory_for(num_inputs: int, config: ModuleConfig) -> Memory | None:
     if not (config.use_lstm or config.use_gru):
         return None
     if config.use_lstm and config.use_gru:
-        raise ValueError("module.use_lstm and module.use_gru are both true; expected: one of them")
+        raise ValueError("module.use_lstm and module.use_gru are both true; expected: at most one")
     kind = LSTM if config.use_lstm else GRU
     init_weight = initializer(config.lstm_kernel_initializer, config.lstm_kernel_initializer_kwargs)
     init_bias = initializer(config.lstm_bias_initializer, config.lstm_bias_initializer_kwargs)

@@ -1,7 +1,7 @@
-"""Q functions of the agents of a team, mixed to one of all: QMIX and VDN.
+"""Q functions of the agents of a team, mixed to a joint Q function: QMIX and VDN.
 
-Dimension letters: B batch rows, S sequences, L their length, A agents, F width of an agent's observation, H width of
-the memory, n actions of the agent with the most. `...` is (B,), or (S, L) where agents have a memory.
+Dimension letters: B batch rows, S sequences of length L, A agents, F width of an agent's observation, H width of the
+recurrent state, n the largest number of actions of an agent. `...` is (B,), or (S, L) if the module is stateful.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from runner.modules.value_distributions import of_actions
 class MonotonicMixer(nn.Module):
     """Q_tot(q, s) = |W2(s)| elu(|W1(s)| q + b1(s)) + V(s) (Rashid et al., 2018, section 4).
 
-    W1, b1 and W2 are linear in s, V has a hidden layer. As no weight is negative, the best actions of all agents
-    together are the best ones of each by itself.
+    W1, b1 and W2 are linear in s, V has a hidden layer. Since no weight is negative, the best joint action consists of
+    the best action of each agent.
 
     Args:
         num_agents: A.
         num_inputs: width of s.
-        width: of the hidden layer.
+        width: width of the hidden layer.
     """
 
     def __init__(self, num_agents: int, num_inputs: int, width: int) -> None:
@@ -47,7 +47,7 @@ class MonotonicMixer(nn.Module):
         self.value = nn.Sequential(nn.Linear(num_inputs, width), nn.ReLU(), nn.Linear(width, 1))
 
     def forward(self, q: Tensor, state: Tensor) -> Tensor:
-        """Return Q_tot (B,) of the agents' Q (B, A) and the state (B, S)."""
+        """Return Q_tot (B,) from the agents' Q (B, A) and the state (B, S)."""
         first = torch.unflatten(self.first_weights(state).abs(), -1, self._shape)  # (B, A, width)
         hidden = F.elu((q.unsqueeze(-1) * first).sum(-2) + self.first_bias(state))
         total: Tensor = (hidden * self.second_weights(state).abs()).sum(-1) + self.value(state).squeeze(-1)
@@ -58,45 +58,43 @@ class Sum(nn.Module):
     """Q_tot(q, s) = sum of q: VDN (Sunehag et al., 2018, https://arxiv.org/abs/1706.05296)."""
 
     def forward(self, q: Tensor, state: Tensor) -> Tensor:
-        """Return Q_tot (B,) of the agents' Q (B, A)."""
+        """Return Q_tot (B,) from the agents' Q (B, A)."""
         return q.sum(-1)
 
 
 class MixedQModule(RLModule):
-    """Q of each agent's actions by one network of its observation and its number, a mixer, and targets of both.
+    """Q of each agent's actions, by one network of its observation and its index, a mixer, and targets of both.
 
-    Each agent acts on what it observes; with `use_lstm` or `use_gru` on what it has observed so far in the episode, and
-    has a state (H,) of its own. Mixers are for learning. Agents that do not act (`mask` 0) count as q = 0; memories of
-    agents that are not there see zeros.
+    Each agent acts on its observation; with `use_lstm` or `use_gru` on its observations so far in the episode, with a
+    separate state (H,). Mixers are used for learning only. Agents that do not act (`mask` 0) count as q = 0; recurrent
+    layers of absent agents get zeros.
 
     Args:
-        observation_space: as `AgentsAsOne` gives it: a Dict of `agents` (A, F), `mask` (A,), and perhaps `state` (S,),
-            for the mixer, which else sees `agents` and `mask`; with `action_mask_key` a mask.
+        observation_space: space of `AgentsAsOne`: a Dict of `agents` (A, F), `mask` (A,), and optionally `state` (S,)
+            for the mixer, which otherwise reads `agents` and `mask`; with a mask if `action_mask_key` is set.
         action_space: MultiDiscrete, the action of each agent.
-        config: widths, activations, dueling heads, memory; `mixer` and `mixer_width`.
+        config: widths, activations, dueling heads, recurrent layer; `mixer` and `mixer_width`.
 
     Raises:
-        TypeError: spaces that this module cannot use.
-        ValueError: options that it does not have: noise, distributions of returns.
+        TypeError: the module does not support the spaces.
+        ValueError: the configuration has unsupported options: noise, distributions of returns.
     """
 
     train_outputs = ("action_dist_inputs", "qf_preds")
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         if not isinstance(action_space, gym.spaces.MultiDiscrete) or len(action_space.shape) != 1:
-            raise TypeError(f"MixedQModule has a Q for each action of each agent: got {action_space}; {_ALLOWED}")
+            raise TypeError(f"MixedQModule needs a MultiDiscrete action space: got {action_space}; {_ALLOWED}")
         parts = getattr(without_mask(observation_space, action_space, config.action_mask_key), "spaces", {})
         if not isinstance(parts, Mapping) or not {"agents", "mask"} <= set(parts) <= {"agents", "mask", "state"}:
-            raise TypeError(
-                f"MixedQModule reads the observations of several agents: got {observation_space}; {_ALLOWED}"
-            )
+            raise TypeError(f"MixedQModule needs observations of several agents: got {observation_space}; {_ALLOWED}")
         if config.noisy or config.q_distribution != "none":
-            raise ValueError("MixedQModule has neither noisy layers nor distributions of returns")
+            raise ValueError("MixedQModule supports neither noisy layers nor distributions of returns")
         super().__init__(observation_space, action_space, config)
         sizes = action_space.nvec
         num_agents, width = parts["agents"].shape
         if len(sizes) != num_agents:
-            raise TypeError(f"observations are of {num_agents} agents, actions of {len(sizes)}")
+            raise TypeError(f"there are observations of {num_agents} agents, but actions of {len(sizes)}")
         self._num_agents, self._mask_key, self._reads_state = num_agents, config.action_mask_key, "state" in parts
         num_inputs = parts["state"].shape[0] if self._reads_state else num_agents * (width + 1)
         seen = gym.spaces.Box(-float("inf"), float("inf"), (width + num_agents,))
@@ -118,25 +116,25 @@ class MixedQModule(RLModule):
             self.outputs = ("action_dist_inputs", "state_out")
 
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute `qf_preds` (..., A, n) of `obs`, far below where there is no such action or a mask forbids it.
+        """Compute `qf_preds` (..., A, n) from `obs`; very low for missing or forbidden actions.
 
-        Also as `action_dist_inputs` (..., sum of numbers of actions); and `mask`, `mixer_inputs` for `mix`. With memory
-        `obs` has sequences (S, L, ...), and `state_in` the states before them (S, A, H).
+        Also return them as `action_dist_inputs` (..., sum of numbers of actions), and `mask` and `mixer_inputs` for
+        `mix`. If stateful, `obs` contains sequences (S, L, ...), and `state_in` the states (S, A, H) before them.
         """
         return self._outputs(self.qf, self.memory, batch)[0]
 
     def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute `action_dist_inputs`; with memory (N, 1, ...) and `state_out`."""
+        """Compute `action_dist_inputs`; if stateful (N, 1, ...) and `state_out`."""
         outputs, state_out = self._outputs(self.qf, self.memory, batch)
         acting = {"action_dist_inputs": outputs["action_dist_inputs"]}
         return acting if self.memory is None else {**acting, "state_out": state_out}
 
     def forward_target(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute the same by the target, for `mix_target`."""
+        """Compute the outputs of `forward_train` with the target, for `mix_target`."""
         return self._outputs(self.target_qf, self.target_memory, batch)[0]
 
     def get_initial_state(self) -> dict[str, Any]:
-        """Return {} without memory; else {"h": (A, H), "c": (A, H)} (a GRU has no "c")."""
+        """Return {} for a stateless module, otherwise {"h": (A, H), "c": (A, H)} (without "c" for a GRU)."""
         if self.memory is None:
             return {}
         return {name: value.repeat(self._num_agents, 1) for name, value in self.memory.initial_state().items()}
@@ -150,7 +148,7 @@ class MixedQModule(RLModule):
         return self._mixed(self.target_mixer, outputs, actions)
 
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Return the targets of Q, of its memory and of the mixer, with the networks that they follow."""
+        """Return the targets of Q, recurrent layer and mixer, with the networks that they follow."""
         memories = [] if self.memory is None or self.target_memory is None else [(self.target_memory, self.memory)]
         mixers = [] if isinstance(self.mixer, Sum) else [(self.target_mixer, self.mixer)]
         return [(self.target_qf, self.qf), *memories, *mixers]
@@ -191,7 +189,7 @@ class MixedQModule(RLModule):
 
 
 def _remembered(memory: Memory, features: Tensor, state_in: State) -> tuple[Tensor, State]:
-    """Return (S * L * A, H) of the agents' features (S, L, A, F) so far, and the state (S, A, H) after them."""
+    """Return (S * L * A, H) recurrent features from the agents' features (S, L, A, F), and the next state (S, A, H)."""
     num_sequences, _, num_agents, _ = features.shape
     of_each = features.transpose(1, 2).flatten(0, 1)  # (S * A, L, F): a sequence for each agent
     outputs, state_out = memory.forward(of_each, {name: value.flatten(0, 1) for name, value in state_in.items()})
@@ -200,4 +198,4 @@ def _remembered(memory: Memory, features: Tensor, state_in: State) -> tuple[Tens
     return in_steps, {name: torch.unflatten(value, 0, by_agent) for name, value in state_out.items()}
 
 
-_ALLOWED = "expected: what runner.environments.AgentsAsOne gives"
+_ALLOWED = "expected: a space of runner.environments.AgentsAsOne"

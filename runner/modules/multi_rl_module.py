@@ -1,4 +1,4 @@
-"""A module of modules: all modules of a run, evaluated together; and agents that learn with a critic that sees more."""
+"""Modules that are evaluated together, and agents that learn with a critic that sees more than they do."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from runner.modules.rl_module import RLModule
 Batches = Mapping[str, Mapping[str, Any]]
 Outputs = dict[str, dict[str, Any]]
 
-# Stands for a module id where parameters or states are of all modules together.
+# Replaces a module id if parameters or states belong to all modules together.
 ALL_MODULES = "__all_modules__"
 
 
@@ -30,9 +30,9 @@ class RunAgents:
     """The agents of a run.
 
     Attributes:
-        observation_spaces: agent id -> space of the observations that its episodes hold.
-        teams: name of a team -> its agents; not every agent is in one.
-        state_space: of what the environment's infos hold as `state`; None: they hold none.
+        observation_spaces: agent id -> space of the observations in its episodes.
+        teams: name of a team -> its agents; agents may be without a team.
+        state_space: space of `state` in the environment's infos, or None.
     """
 
     observation_spaces: Mapping[str, gym.Space[Any]]
@@ -41,18 +41,18 @@ class RunAgents:
 
 
 class MultiRLModule(nn.Module):
-    """The modules of a run by id, evaluated together; this one evaluates each module by itself.
+    """The modules of a run by id, evaluated together; this class evaluates each module separately.
 
-    A class of one's own may let modules share parts (`one.encoder = other.encoder`), may have parts besides them (a
-    critic for all), and overrides the passes in which modules are evaluated together. A pass gets the batches of the
-    modules that take part, perhaps of one alone; rows of different modules do not belong together.
+    Subclasses may share layers between modules (`one.encoder = other.encoder`) and add further networks, such as a
+    common critic. They override the passes in which modules are evaluated together. A pass gets the batches of some or
+    all modules. Rows of different modules are unrelated.
 
     Args:
-        modules: module id -> module, made as `module` and `multi_agent.modules` say.
+        modules: module id -> module, made according to `module` and `multi_agent.modules`.
 
     Attributes:
-        train_inputs: columns of each module's train batch that `forward_train` and `compute_values` read besides the
-            module's `inputs`.
+        train_inputs: columns of each module's train batch that `forward_train` and `compute_values` read in addition to
+            the module's `inputs`.
     """
 
     train_inputs: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ class MultiRLModule(nn.Module):
             self.add_module(_registered_name(module_id), module)
 
     def use_agents(self, agents: RunAgents) -> None:
-        """Take the agents of the run, and make what depends on them; called once, before the first pass."""
+        """Set the agents of the run, and make networks that depend on them; called once, before the first pass."""
 
     def __getitem__(self, module_id: str) -> RLModule:
         return self._by_id[module_id]
@@ -96,7 +96,7 @@ class MultiRLModule(nn.Module):
         return {module_id: self._by_id[module_id].compute_values(batch) for module_id, batch in batches.items()}
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Return the parameter groups of all modules, joined by name; other parameters that are learned: `default`."""
+        """Return the parameter groups of all modules, merged by name; other learned parameters are in `default`."""
         groups: dict[str, list[nn.Parameter]] = {}
         seen: set[nn.Parameter] = set()
         named = [pair for module in self._by_id.values() for pair in module.parameter_groups().items()]
@@ -108,7 +108,7 @@ class MultiRLModule(nn.Module):
         return groups
 
     def freeze_untrained(self, trained: Iterable[str]) -> None:
-        """Freeze the parameters that belong to modules only, none of which is trained."""
+        """Freeze parameters that belong only to modules that are not trained."""
         trained = set(trained)
         of_modules = {one for module in self._by_id.values() for one in module.parameters()}
         of_trained = {one for module_id in trained for one in self._by_id[module_id].parameters()}
@@ -119,7 +119,7 @@ class MultiRLModule(nn.Module):
 
 
 def _registered_name(module_id: str) -> str:
-    """Return a name for state dicts, which torch admits for any id and no attribute has."""
+    """Return a name that is valid in state dicts for any id, and that no attribute has."""
     return f"[{module_id.replace('.', '%2E')}]"
 
 
@@ -136,12 +136,12 @@ def parameters_by_module(learners: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def member_of(together: MultiRLModule, module_id: str, joint_pass: JointPass | None = None) -> RLModule:
-    """Return one of the modules, whose passes are passes of the MultiRLModule; see `_Member`."""
+    """Return one of the modules, with passes through the MultiRLModule; see `_Member`."""
     return cast(RLModule, _Member(together, module_id, joint_pass))
 
 
 def members_in(networks: Mapping[str, RLModule | MultiRLModule]) -> dict[str, RLModule]:
-    """Return the modules by id, like `modules_in`; passes of the modules of a MultiRLModule are its passes."""
+    """Return the modules by id, like `modules_in`; modules of a MultiRLModule use its passes."""
     found: dict[str, RLModule] = {}
     for key, network in networks.items():
         if isinstance(network, MultiRLModule):
@@ -152,7 +152,7 @@ def members_in(networks: Mapping[str, RLModule | MultiRLModule]) -> dict[str, RL
 
 
 def modules_in(networks: Mapping[str, RLModule | MultiRLModule]) -> dict[str, RLModule]:
-    """Return the modules by id, of modules by id or of a MultiRLModule under its key."""
+    """Return the modules by id, from a dict of modules or from a MultiRLModule under its key."""
     found: dict[str, RLModule] = {}
     for key, network in networks.items():
         found |= dict(network.items()) if isinstance(network, MultiRLModule) else {key: network}
@@ -160,12 +160,12 @@ def modules_in(networks: Mapping[str, RLModule | MultiRLModule]) -> dict[str, RL
 
 
 class _Member:
-    """One module of a `MultiRLModule`, with the methods of an RLModule: its passes are the MultiRLModule's.
+    """One module of a `MultiRLModule`, with the interface of an RLModule; its passes use the MultiRLModule.
 
     Args:
         together: the MultiRLModule.
-        module_id: of this module.
-        joint_pass: a training pass of the batches of several modules; None: each pass is of one batch.
+        module_id: id of this module.
+        joint_pass: a training pass over the batches of several modules, or None if each pass has one batch.
     """
 
     def __init__(self, together: MultiRLModule, module_id: str, joint_pass: JointPass | None = None) -> None:
@@ -177,7 +177,7 @@ class _Member:
 
     @property  # type: ignore[misc]
     def __class__(self) -> Any:
-        """The class of the module: a member is an instance of it."""
+        """The class of the module, so that a member is an instance of it."""
         return self._module.__class__
 
     def __getattr__(self, name: str) -> Any:
@@ -192,8 +192,8 @@ class _Member:
         return self._together.forward_exploration({self._id: batch})[self._id]
 
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """See `RLModule`; a batch of the joint pass is evaluated with the others, where gradients are wanted."""
-        joint = self._joint_pass if torch.is_grad_enabled() else None  # what it gives is kept for the losses
+        """See `RLModule`; with gradients, a batch of the joint pass is evaluated together with the others."""
+        joint = self._joint_pass if torch.is_grad_enabled() else None  # its outputs are kept for the losses
         if joint is not None and joint.batches.get(self._id) is batch:
             return joint.outputs()[self._id]
         return self._together.forward_train({self._id: batch})[self._id]
@@ -208,7 +208,7 @@ class _Member:
 
 
 class JointPass:
-    """A training pass of the batches of several modules at once, made when the first loss asks for it.
+    """A training pass over the batches of several modules, computed when the first loss needs it.
 
     Attributes:
         together: the modules.
@@ -231,10 +231,10 @@ _READS = ("observations", "state")
 
 
 class SharedEncoders(MultiRLModule):
-    """Modules that share the encoders of equal observations; their memories and heads are their own.
+    """Modules that share the encoders of equal observations, with separate recurrent layers and heads.
 
     Raises:
-        ValueError: a module has no `encoder`, or encoders of equal observations differ.
+        ValueError: a module does not have an `encoder`, or encoders of equal observations differ.
     """
 
     def __init__(self, modules: Mapping[str, RLModule]) -> None:
@@ -245,20 +245,20 @@ class SharedEncoders(MultiRLModule):
 class CentralisedCritic(MultiRLModule):
     """V(o_1, ..., o_A, i) of the observations of all agents, or V(s, i) of the state, for the rows of agent i.
 
-    The critic reads the train batch alone, so that each module acts without it. There is one for all agents, or one for
-    each team of `multi_agent.teams` and one for the agents in none. Observations of agents that are not there are
-    zeros, and a mask says so. Its widths, activations and initialisers are of the first module's configuration. The
-    modules' own value functions stay untrained.
+    Only training uses the critic, so each module acts without it. There is one critic for all agents, or one for each
+    team of `multi_agent.teams` and one for the agents without a team. Observations of absent agents are zeros, and
+    marked by a mask. Widths, activations and initialisers come from the first module's configuration. The modules' own
+    value functions are not trained.
 
     Args:
         modules: see `MultiRLModule`.
-        reads: `observations` of all agents (`AddObservationsOfAllAgentsToTrainBatch` writes them), or `state`
-            (`AddStatesFromInfosToTrainBatch` does).
-        share_encoders: modules with equal observations share the encoder of their policies.
-        fcnet_hiddens: widths of the critic's hidden layers; null: as many as the first module's encoder has.
+        reads: `observations` of all agents (written by `AddObservationsOfAllAgentsToTrainBatch`), or `state` (written
+            by `AddStatesFromInfosToTrainBatch`).
+        share_encoders: whether modules with equal observations share the encoder of their policies.
+        fcnet_hiddens: widths of the critic's hidden layers; null: the widths of the first module's encoder.
 
     Raises:
-        ValueError: unknown `reads`, or encoders that cannot be shared.
+        ValueError: `reads` is unknown, or encoders cannot be shared.
     """
 
     def __init__(
@@ -284,7 +284,7 @@ class CentralisedCritic(MultiRLModule):
         """Make the critics; see `MultiRLModule`.
 
         Raises:
-            ValueError: the critic reads the state, and the environment has none.
+            ValueError: the critic reads the state, but the environment does not define one.
         """
         ids = list(agents.observation_spaces)
         seen: dict[str, gym.Space[Any]] = {"agent": gym.spaces.Discrete(len(ids))}
@@ -292,7 +292,7 @@ class CentralisedCritic(MultiRLModule):
             seen["mask"] = gym.spaces.MultiBinary(len(ids))
             seen["agents"] = gym.spaces.Dict(dict(agents.observation_spaces))
         elif agents.state_space is None:
-            raise ValueError("the critic reads the state, and the environment has no `state_space`")
+            raise ValueError("the critic reads the state, but the environment does not define `state_space`")
         else:
             seen["state"] = agents.state_space
         team_of = {agent: team for team, members in agents.teams.items() for agent in members}
@@ -302,12 +302,12 @@ class CentralisedCritic(MultiRLModule):
         self.register_buffer("_critic_of_agent", torch.tensor(places), persistent=False)
 
     def forward_train(self, batches: Batches) -> Outputs:
-        """Return the outputs of each module, with `vf_preds` of the critic."""
+        """Return the outputs of each module, with `vf_preds` from the critic."""
         outputs, values = super().forward_train(batches), self.compute_values(batches)
         return {module_id: {**outputs[module_id], "vf_preds": values[module_id]} for module_id in batches}
 
     def compute_values(self, batches: Batches) -> dict[str, Tensor]:
-        """Return (B,) values of the rows of each module; with memory (S, L)."""
+        """Return (B,) values of the rows of each module; if stateful (S, L)."""
         return {module_id: self._values(batch) for module_id, batch in batches.items()}
 
     def _values(self, batch: Mapping[str, Any]) -> Tensor:
@@ -328,31 +328,31 @@ class CentralisedCritic(MultiRLModule):
 
 
 class _Critic(nn.Sequential):
-    """An encoder of what the critic sees, and a value head: (B, 1) of it."""
+    """An encoder of the critic's inputs, and a value head with output (B, 1)."""
 
     def __init__(self, space: gym.spaces.Dict, config: Any) -> None:
         encoder = ObservationEncoder(space, config)
         super().__init__(encoder, MLP(encoder.num_outputs, config.head_fcnet_hiddens, head_options(config), 1))
 
     def forward(self, seen: Any) -> Tensor:
-        """Return values (B,), B all leading rows."""
+        """Return values (B,), where B is the product of all leading dimensions."""
         layers = submodules(self)
         values: Tensor = layers["1"](layers["0"](seen))
         return values.squeeze(-1)
 
 
 def _share_encoders(modules: Mapping[str, RLModule]) -> None:
-    """Let modules with equal observations have the encoder of the first of them; see `SharedEncoders`."""
+    """Make modules with equal observations use the encoder of the first of them; see `SharedEncoders`."""
     first_of: list[tuple[gym.Space[Any], str, Any]] = []
     for module_id, module in modules.items():
         encoder = getattr(module, "encoder", None)
         if not isinstance(encoder, nn.Module):
-            raise ValueError(f"module {module_id}, a {type(module).__name__}, has no `encoder` to share")
+            raise ValueError(f"module {module_id}, a {type(module).__name__}, does not have an `encoder` to share")
         same = next(((id_, one) for space, id_, one in first_of if space == module.observation_space), None)
         if same is None:
             first_of.append((module.observation_space, module_id, encoder))
             continue
         shapes, others = ([tuple(one.shape) for one in part.parameters()] for part in (encoder, same[1]))
         if shapes != others or repr(encoder) != repr(same[1]):
-            raise ValueError(f"modules {same[0]} and {module_id} have equal observations, but other encoders")
+            raise ValueError(f"modules {same[0]} and {module_id} have equal observations but different encoders")
         module.encoder = same[1]

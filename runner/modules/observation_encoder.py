@@ -1,4 +1,4 @@
-"""Observations of any space as one feature vector, images among them by convolutions."""
+"""Encoding of observations of any space as one feature vector; images are encoded by convolutions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.episodes.spaces import Path, leaf_at, leaf_spaces
 from runner.modules.images import ImageFormat, image_doubts, image_format
 from runner.modules.layers import ACTIVATIONS, MLP, LayerOptions, initializer
 
-# Up to this smaller side: [out_channels, kernel, stride] of each layer. The filters up to 7 are MiniGrid's
+# Maximum smaller side -> [out_channels, kernel, stride] of each layer. The filters up to 7 are MiniGrid's
 # (Chevalier-Boisvert et al., 2023), up to 15 MinAtar's (Young & Tian, 2019), up to 127 DQN's (Mnih et al., 2015).
 _DEFAULT_FILTERS: dict[float, list[list[int]]] = {
     4: [[16, 2, 1], [32, 2, 1]],
@@ -31,21 +31,21 @@ _DEFAULT_FILTERS: dict[float, list[list[int]]] = {
 
 
 def default_filters(height: int, width: int) -> list[list[int]]:
-    """Return [out_channels, kernel, stride] of each layer, by the smaller side of the image."""
+    """Return [out_channels, kernel, stride] of each layer, chosen by the smaller side of the image."""
     side = min(height, width)
     return next(filters for largest, filters in _DEFAULT_FILTERS.items() if side <= largest)
 
 
 class CNN(nn.Module):
-    """Unpadded convolutions with an activation after each; all pixels and channels of the last are the features.
+    """Unpadded convolutions, each followed by an activation; the features are all outputs of the last one.
 
     Args:
         image: layout and scale of the images.
-        filters: [out_channels, kernel, stride] of each layer; None: chosen by the image's size.
+        filters: [out_channels, kernel, stride] of each layer, or None to choose them by the image's size.
         options: activation, initialisation.
 
     Raises:
-        ValueError: a kernel is larger than what it is applied to.
+        ValueError: a kernel is larger than its input.
     """
 
     def __init__(self, image: ImageFormat, filters: list[list[int]] | None, options: LayerOptions) -> None:
@@ -58,7 +58,7 @@ class CNN(nn.Module):
             if kernel > min(height, width):
                 raise ValueError(
                     f"module.conv_filters: the kernel of [{out_channels}, {kernel}, {stride}] is larger than the "
-                    f"{height} x {width} pixels that it is applied to; the images are {image.height} x {image.width}"
+                    f"{height} x {width} pixels of its input; the images are {image.height} x {image.width}"
                 )
             layer = nn.Conv2d(channels, out_channels, kernel, stride)
             options.initialize(layer.weight, _bias_of(layer))
@@ -69,7 +69,7 @@ class CNN(nn.Module):
         self.num_outputs = height * width * channels
 
     def forward(self, images: Tensor) -> Tensor:
-        """Encode (..., *shape) bytes or floats -> (B, num_outputs), B the product of the leading dimensions."""
+        """Encode (..., *shape) bytes or floats -> (B, num_outputs); B is the product of leading dimensions."""
         pixels = self._pixels(images)
         for weight, bias, stride in self._chain:
             pixels = F.conv2d(pixels, weight, bias, stride)
@@ -81,7 +81,7 @@ class CNN(nn.Module):
         """Return scaled floats (B, channels, H, W)."""
         image = self._image
         pixels = images.reshape(-1, *image.shape)
-        # A permuted axis of length 1 makes strides that no export agrees on, and is not needed: the memory is the same.
+        # Permuting an axis of length 1 would make strides that exporters disagree on, without changing the memory.
         if image.axes[-1] == "C" and image.shape[-1] > 1:
             pixels = pixels.movedim(-1, -3)
         pixels = pixels.reshape(-1, image.num_channels, image.height, image.width)
@@ -94,7 +94,7 @@ class CNN(nn.Module):
 
 
 def _bias_of(layer: nn.Conv2d) -> Tensor:
-    assert layer.bias is not None  # as constructed
+    assert layer.bias is not None  # created with a bias
     return layer.bias
 
 
@@ -104,27 +104,27 @@ _SUPPORTED = "Box, Discrete, MultiDiscrete, MultiBinary, and Dict and Tuple of t
 
 
 class ObservationEncoder(MLP):
-    """The features of every leaf of an observation, one after another, through a perceptron.
+    """A perceptron on the concatenated features of all leaves of an observation.
 
-    Images (see `image_format`) go through a CNN of their own, Discrete and MultiDiscrete become one-hot vectors, all
-    else is flattened.
+    Each image (see `image_format`) is encoded by a separate CNN, Discrete and MultiDiscrete become one-hot vectors, and
+    all other leaves are flattened.
 
     Args:
-        space: of the observations.
+        space: space of the observations.
         config: widths, filters, activations.
 
     Attributes:
-        doubts: leaves that are perhaps read in the wrong layout or scale, with the key that decides it.
+        doubts: leaves whose layout or scale may be misinterpreted, with the key that decides it.
 
     Raises:
-        TypeError: a leaf that cannot be encoded, or no leaf at all.
-        ValueError: filters that do not fit the images.
+        TypeError: a leaf cannot be encoded, or there are no leaves.
+        ValueError: filters do not match the images.
     """
 
     def __init__(self, space: Space, config: ModuleConfig) -> None:
         leaves = list(_encodable_leaves(space))
         if not leaves:
-            raise TypeError(f"nothing to encode in observations of {space}; expected: {_SUPPORTED}")
+            raise TypeError(f"there are no values to encode in observations of {space}; expected: {_SUPPORTED}")
         _check_filters_are_used(space, [leaf for _, leaf in leaves], config)
         encoders = [_leaf_encoder(leaf, config) for _, leaf in leaves]
         super().__init__(
@@ -136,8 +136,8 @@ class ObservationEncoder(MLP):
         self._encoders = tuple((path, encoder.forward) for (path, _), encoder in zip(leaves, encoders, strict=True))
 
     def forward(self, obs: Any) -> Tensor:
-        """Encode observations (..., *shape), nested as the space, as (B, num_outputs), B all leading rows."""
-        if not (self._is_vector and obs.ndim == 2 and obs.dtype == torch.float32):  # else they are the features
+        """Encode observations (..., *shape), nested like the space, as (B, num_outputs)."""
+        if not (self._is_vector and obs.ndim == 2 and obs.dtype == torch.float32):  # otherwise obs are the features
             obs = self._features(obs)
         return MLP.forward(self, obs)
 
@@ -148,7 +148,7 @@ class ObservationEncoder(MLP):
 
 @dataclass(frozen=True)
 class _Flatten:
-    """Rows of numbers as float32."""
+    """Encodes rows of numbers as float32."""
 
     shape: tuple[int, ...]
 
@@ -164,11 +164,11 @@ class _Flatten:
 
 
 class _OneHot(nn.Module):
-    """One-hot vectors, one after another, of D numbers; a value outside of the space becomes zeros.
+    """Encodes D numbers as concatenated one-hot vectors; a value outside the space becomes zeros.
 
     Args:
-        sizes: D numbers of values.
-        starts: D first values.
+        sizes: number of values of each of the D numbers.
+        starts: first value of each of the D numbers.
     """
 
     classes: Tensor
@@ -179,7 +179,7 @@ class _OneHot(nn.Module):
         classes = [np.arange(start, start + size) for start, size in zip(starts, sizes, strict=True)]
         self.num_outputs = sum(sizes)
         self._num_components = len(sizes)
-        # (num_outputs,) int64: the value that each output stands for, and the number that it looks at.
+        # (num_outputs,) int64: the value that each output represents, and the index of its number.
         self.register_buffer("classes", torch.from_numpy(np.concatenate(classes)), persistent=False)
         components = torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes))
         self.register_buffer("components", components, persistent=False)
@@ -203,12 +203,12 @@ def _leaf_encoder(space: Space, config: ModuleConfig) -> _LeafEncoder:
     image = image_format(space, config)
     if image is not None:
         return CNN(image, config.conv_filters, _conv_options(config))
-    assert space.shape is not None  # a leaf that `_encodable_leaves` lets pass
+    assert space.shape is not None  # guaranteed by `_encodable_leaves`
     return _Flatten(tuple(space.shape))
 
 
 def _encodable_leaves(space: Space) -> Iterator[tuple[Path, Space]]:
-    """Yield the leaves of a space and their places, in the order of its keys; leaves without numbers are left out."""
+    """Yield the leaves of a space and their paths, in the order of its keys; leaves without numbers are skipped."""
     spaces = gym.spaces
     for path, leaf in leaf_spaces(space):
         if not isinstance(leaf, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)):
@@ -222,7 +222,7 @@ def _check_filters_are_used(space: Space, leaves: list[Space], config: ModuleCon
     if config.conv_filters is not None and not any(image_format(leaf, config) for leaf in leaves):
         raise ValueError(
             f"module.conv_filters is set, but no observation is an image: got {space}; expected: a Box height x width "
-            "x channels of bytes or floats, or another layout that module.image_layout names"
+            "x channels of bytes or floats, or a layout set by module.image_layout"
         )
 
 

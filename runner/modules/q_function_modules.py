@@ -1,4 +1,4 @@
-"""Modules with Q functions (SAC, discrete SAC, TD3, IQL), whose parts may read one memory of the episode so far."""
+"""Modules with Q functions (SAC, discrete SAC, TD3, IQL), which may share one recurrent layer."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _FEATURES = "features"
 
 
 class Seen(NamedTuple):
-    """What policy and Q functions read of the observations of a train batch, each (B, ...).
+    """Inputs of policy and Q functions for the observations of a train batch, each (B, ...).
 
     Attributes:
-        obs, new_obs: by the networks themselves.
-        target_obs: `new_obs` by their targets.
+        obs, new_obs: inputs of the networks.
+        target_obs: inputs of the target networks for `new_obs`.
     """
 
     obs: Any
@@ -39,15 +39,15 @@ class Seen(NamedTuple):
 
 
 class Recall(nn.Module):
-    """An encoder and a memory, whose features take the place of observations.
+    """An encoder and a recurrent layer, whose features replace the observations.
 
     Args:
-        observation_space: what `ObservationEncoder` can encode.
-        action_space: of the module; the mask must fit it.
-        config: widths, filters, the memory.
+        observation_space: a space that `ObservationEncoder` supports.
+        action_space: space of the module's actions; the mask must match it.
+        config: widths, filters, recurrent layer.
 
     Attributes:
-        space: of what `forward` gives: features (H,), or a Dict of them and the action mask.
+        space: space of the outputs of `forward`: features (H,), or a Dict of them and the action mask.
     """
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
@@ -63,21 +63,21 @@ class Recall(nn.Module):
             self.space = gym.spaces.Dict({_FEATURES: self.space, self._mask_key: observation_space[self._mask_key]})
 
     def forward(self, obs: Any, state_in: State) -> tuple[Any, State]:
-        """Return what `space` describes (S, L, ...) of `obs` (S, L, ...), and the state after it."""
+        """Return outputs in `space` (S, L, ...) for `obs` (S, L, ...), and the next state."""
         features, state_out = through_memory(self.encoder, self.memory, obs, state_in)
         seen = features if self._mask_key is None else {_FEATURES: features, self._mask_key: obs[self._mask_key]}
         return seen, state_out
 
 
 class RecallingModule(RLModule):
-    """Base of modules with a policy and Q functions, which with `use_lstm` or `use_gru` read one memory.
+    """Base class of modules with a policy and Q functions; with `use_lstm` or `use_gru` they share a recurrent layer.
 
-    The memory learns with the Q functions, and has a target; the policy gets its features and no gradient goes back
-    through them.
+    The recurrent layer learns with the Q functions and has a target network. The policy reads its features, but does
+    not propagate gradients through them.
 
     Attributes:
-        recall, target_recall: the memory with its encoder, and its target; None: there is none.
-        seen_space: space of what policy and Q functions read.
+        recall, target_recall: the recurrent layer with its encoder, and its target, or None.
+        seen_space: space of the inputs of policy and Q functions.
         head_config: the `module` block for them.
     """
 
@@ -95,18 +95,18 @@ class RecallingModule(RLModule):
             self.outputs = ("action_dist_inputs", "state_out")
 
     def dist_inputs(self, obs: Any) -> Tensor:
-        """Return `action_dist_inputs` (B, K) of what the policy reads (B, ...), see `seen`."""
-        raise NotImplementedError(f"{type(self).__name__} has no dist_inputs")
+        """Return `action_dist_inputs` (B, K) for inputs of the policy (B, ...), see `seen`."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement dist_inputs")
 
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute `action_dist_inputs` (B, K) from `obs` (B, ...); with memory (S, L, K) from `obs` (S, L, ...) and
+        """Compute `action_dist_inputs` (B, K) from `obs` (B, ...); if stateful (S, L, K) from `obs` (S, L, ...) and
         `state_in`.
         """
         outputs = self.forward_exploration(batch)
         return {"action_dist_inputs": outputs["action_dist_inputs"]}
 
     def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Compute `action_dist_inputs` (N, K) from `obs` (N, ...); with memory (N, 1, K) and `state_out`."""
+        """Compute `action_dist_inputs` (N, K) from `obs` (N, ...); if stateful (N, 1, K) and `state_out`."""
         if self.recall is None:
             return {"action_dist_inputs": self.dist_inputs(batch["obs"])}
         seen, state_out = self.recall.forward(batch["obs"], batch["state_in"])
@@ -115,14 +115,14 @@ class RecallingModule(RLModule):
         return {"action_dist_inputs": self.dist_inputs(flat).reshape(*leading, -1), "state_out": state_out}
 
     def seen(self, batch: Mapping[str, Any]) -> Seen:
-        """Return what policy and Q functions read of a train batch: its observations, or features of the memory.
+        """Return the inputs of policy and Q functions for a train batch: its observations or recurrent features.
 
         Args:
-            batch: `obs`, `new_obs` (B, ...); with memory (S, L, ...), `state_in`, `new_state_in`, and B env steps in
-                all, see `outputs_at_steps`.
+            batch: `obs`, `new_obs` (B, ...); if stateful (S, L, ...), `state_in`, `new_state_in`, and B env steps in
+                total, see `outputs_at_steps`.
 
         Returns:
-            With a gradient for the memory in `obs` only; `target_obs` are of its target.
+            The inputs; only `obs` has a gradient for the recurrent layer, and `target_obs` come from its target.
         """
         if self.recall is None or self.target_recall is None:
             return Seen(batch["obs"], batch["new_obs"], batch["new_obs"])
@@ -136,24 +136,24 @@ class RecallingModule(RLModule):
         return self.at_steps({"obs": seen}, batch)["obs"]
 
     def get_initial_state(self) -> dict[str, Any]:
-        """Return {} without memory; else {"h": (H,), "c": (H,)} (a GRU has no "c")."""
+        """Return {} for a stateless module, otherwise {"h": (H,), "c": (H,)} (without "c" for a GRU)."""
         return {} if self.recall is None else dict(self.recall.memory.initial_state())
 
     def recall_parameters(self) -> list[nn.Parameter]:
-        """Return the memory's parameters, which belong to the Q functions' group."""
+        """Return the parameters of the recurrent layer, which belong to the Q functions' group."""
         return [] if self.recall is None else list(self.recall.parameters())
 
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Return the memory's target and the memory."""
+        """Return the target of the recurrent layer, and the layer."""
         return [] if self.recall is None or self.target_recall is None else [(self.target_recall, self.recall)]
 
     def without_gradient(self, obs: Any) -> Any:
-        """Return what the policy reads without the memory's graph."""
+        """Return inputs of the policy without gradients for the recurrent layer."""
         return obs if self.recall is None else nested.map_leaves(Tensor.detach, obs)
 
 
 class _SquashedPolicyModule(WithQFunctions, RecallingModule):
-    """Base of modules whose policy is a squashed Gaussian over bounded actions; only SAC learns its deviation."""
+    """Base class of modules whose policy is a squashed Gaussian over bounded actions; only SAC learns its deviation."""
 
     train_outputs = ("action_dist_inputs",)
     _is_log_std: Tensor
@@ -170,23 +170,23 @@ class _SquashedPolicyModule(WithQFunctions, RecallingModule):
         self.register_buffer("_is_log_std", is_log_std, persistent=False)
 
 
-_MAX_LOG_STD = 2.0  # as in the authors' code; before the tanh
+_MAX_LOG_STD = 2.0  # before the tanh, as in the authors' code
 
 
 class SACModule(_SquashedPolicyModule):
     """Policy, Q functions with targets, and the logarithms of SAC's alpha and CQL's alpha'.
 
     Args:
-        observation_space: what `ObservationEncoder` can encode.
-        action_space: a bounded Box of floats, or a Dict or Tuple of them.
+        observation_space: a space that `ObservationEncoder` supports.
+        action_space: a bounded float Box, or a Dict or Tuple of them.
         config: widths and activations, see `ModuleConfig`.
 
     Attributes:
-        log_alpha, log_alpha_prime: (), of what the initial values are multiplied by.
+        log_alpha, log_alpha_prime: (), logarithms of factors of the initial values.
 
     Raises:
-        TypeError: a space that this module cannot use.
-        ValueError: options that have no meaning here.
+        TypeError: the module does not support a space.
+        ValueError: the module does not support an option.
     """
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
@@ -207,7 +207,7 @@ class SACModule(_SquashedPolicyModule):
         }
 
     def dist_inputs(self, obs: Any) -> Tensor:
-        """Return `action_dist_inputs` (B, 2 A) of what the policy reads (B, ...); log stds are clamped."""
+        """Return `action_dist_inputs` (B, 2 A) for inputs of the policy (B, ...); log stds are clamped."""
         outputs: Tensor = self.pi.forward(self.encoder.forward(self.without_gradient(obs)))
         clamped = outputs.clamp(-self.config.log_std_clip_param, _MAX_LOG_STD)
         return torch.where(self._is_log_std, clamped, outputs)
@@ -217,24 +217,26 @@ class DiscreteSACModule(RecallingModule):
     """Policy, E Q functions with A outputs each, their targets, and the logarithm of SAC's alpha.
 
     Args:
-        observation_space: what `ObservationEncoder` can encode, with `action_mask_key` a mask.
+        observation_space: a space that `ObservationEncoder` supports, with a mask if `action_mask_key` is set.
         action_space: Discrete.
         config: widths and activations, see `ModuleConfig`.
 
     Attributes:
         num_actions: A.
-        log_alpha: (), of what the initial value is multiplied by.
+        log_alpha: (), logarithm of a factor of the initial value.
 
     Raises:
-        TypeError: a space that this module cannot use.
-        ValueError: options that have no meaning here.
+        TypeError: the module does not support a space.
+        ValueError: the module does not support an option.
     """
 
     train_outputs = ("action_dist_inputs",)
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         if not isinstance(action_space, gym.spaces.Discrete):
-            raise TypeError(f"DiscreteSACModule has a Q for each action: got {action_space}; expected: Discrete")
+            raise TypeError(
+                f"DiscreteSACModule computes a Q value for each action: got {action_space}; expected: Discrete"
+            )
         super().__init__(observation_space, action_space, config)
         self.num_actions = int(action_space.n)
         self._first_action, self._mask_key = int(action_space.start), config.action_mask_key
@@ -256,24 +258,24 @@ class DiscreteSACModule(RecallingModule):
         }
 
     def dist_inputs(self, obs: Any) -> Tensor:
-        """Return `action_dist_inputs`, logits (B, A), of what the policy reads (B, ...); far below where a mask
-        forbids.
+        """Return `action_dist_inputs`, logits (B, A), for inputs of the policy (B, ...); very low for forbidden
+        actions.
         """
         logits: Tensor = self.actor(self.without_gradient(obs))
         return logits if self._mask_key is None else self.action_dist.masked(logits, obs[self._mask_key])
 
     def compute_q_values(self, obs: Any, members: Members = ALL, scales: Tensor | None = None) -> Tensor:
-        """Return (M, B, A) Q of all actions in `obs` (B, ...), of the Q functions `members`, with dropout `scales`."""
+        """Return Q (M, B, A) of all actions in `obs` (B, ...) from the Q functions `members`, with dropout `scales`."""
         return self.critic.forward(obs, None, members, scales)
 
     def compute_target_q_values(self, obs: Any, members: Members = ALL, scales: Tensor | None = None) -> Tensor:
-        """Return the same of the targets."""
+        """Return Q (M, B, A) of the targets, like `compute_q_values`."""
         return self.target_critic.forward(obs, None, members, scales)
 
     def draw_dropout(
         self, stream: np.random.Generator, num_members: int, num_rows: int
     ) -> npt.NDArray[np.float32] | None:
-        """Draw factors (num_members, num_rows, num_hidden) of hidden units; None: no dropout."""
+        """Draw factors (num_members, num_rows, num_hidden) of hidden units, or return None without dropout."""
         return draw_dropout(stream, self._dropout, (num_members, num_rows, self.critic.num_hidden))
 
     def q_of(self, q: Tensor, actions: Tensor) -> Tensor:
@@ -282,26 +284,26 @@ class DiscreteSACModule(RecallingModule):
         return q.gather(-1, numbers.expand(len(q), -1).unsqueeze(-1)).squeeze(-1)
 
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Return the targets of memory and Q functions, each with its network."""
+        """Return the targets of recurrent layer and Q functions, each with its network."""
         return [*super().target_networks(), (self.target_critic, self.critic)]
 
 
-_LOG_STD = -20.0  # of a squashed Gaussian that is its mean: float32 cannot tell them apart
+_LOG_STD = -20.0  # of a squashed Gaussian that equals its mean in float32
 
 
 class TD3Module(_SquashedPolicyModule):
     """Policy a = center + scale * tanh(mu(s)), Q functions, and targets of both.
 
-    To the rest of the house the policy is a squashed Gaussian whose standard deviation is next to 0.
+    The policy is represented as a squashed Gaussian with a standard deviation close to 0.
 
     Args:
-        observation_space: what `ObservationEncoder` can encode.
-        action_space: a bounded Box of floats, or a Dict or Tuple of them.
+        observation_space: a space that `ObservationEncoder` supports.
+        action_space: a bounded float Box, or a Dict or Tuple of them.
         config: widths and activations, see `ModuleConfig`.
 
     Raises:
-        TypeError: a space that this module cannot use.
-        ValueError: options that have no meaning here.
+        TypeError: the module does not support a space.
+        ValueError: the module does not support an option.
     """
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
@@ -318,15 +320,15 @@ class TD3Module(_SquashedPolicyModule):
         return {"actor": list(self.actor.parameters()), "critic": critic}
 
     def dist_inputs(self, obs: Any) -> Tensor:
-        """Return `action_dist_inputs` (B, 2 A) of what the policy reads (B, ...)."""
+        """Return `action_dist_inputs` (B, 2 A) for inputs of the policy (B, ...)."""
         return self._dist_inputs(self.actor, self.without_gradient(obs))
 
     def compute_target_dist_inputs(self, obs: Any) -> Tensor:
-        """Return the same of the target policy."""
+        """Return `action_dist_inputs` (B, 2 A) of the target policy."""
         return self._dist_inputs(self.target_actor, obs)
 
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Return the targets of policy, memory and Q functions, each with its network."""
+        """Return the targets of policy, recurrent layer and Q functions, each with its network."""
         return [(self.target_actor, self.actor), *super().target_networks()]
 
     def _dist_inputs(self, actor: nn.Module, obs: Any) -> Tensor:
@@ -341,14 +343,14 @@ class IQLModule(WithQFunctions, ActorCriticModule):
         observation_space, action_space, config: see `ActorCriticModule`.
 
     Raises:
-        TypeError: a space that cannot be encoded.
-        ValueError: options that contradict each other or the spaces, memory, or shared layers.
+        TypeError: a space cannot be encoded.
+        ValueError: options contradict each other or the spaces, or select a recurrent layer or shared layers.
     """
 
     def __init__(self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig) -> None:
         refuse_memory(config, "IQLModule")
         if config.vf_share_layers:
-            raise ValueError("IQLModule learns V on its own: module.vf_share_layers is true; expected: false")
+            raise ValueError("IQLModule learns V separately: module.vf_share_layers is true; expected: false")
         super().__init__(observation_space, action_space, config)
         self.add_q_functions(
             without_mask(observation_space, action_space, config.action_mask_key), action_space, config

@@ -1,4 +1,4 @@
-"""Q functions of observation and action, and what modules that have some share."""
+"""Q functions of observation and action, and a mix-in for modules with Q functions."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from runner.modules.target_networks import target_of
 class QEnsemble(nn.Module):
     """E Q functions of observation and action for any spaces, computed together.
 
-    Each has the features of both, side by side, through hidden layers and a head; or the features of the observation
-    alone, with outputs for each action.
+    Each reads the concatenated features of both through hidden layers and a head. Alternatively, it reads the features
+    of the observation alone and returns outputs for each action.
 
     Args:
-        observation_space: what `ObservationEncoder` can encode.
-        action_space: the same; None: outputs are of the observation alone.
+        observation_space: a space that `ObservationEncoder` supports.
+        action_space: a space that it supports, or None if outputs depend on the observation alone.
         config: widths, activations, dropout, and E, `num_critics`.
         num_outputs: K of each Q function.
 
     Attributes:
         num_members: E.
-        num_hidden: width of all hidden layers of one Q function together.
+        num_hidden: total width of the hidden layers of one Q function.
     """
 
     def __init__(
@@ -62,11 +62,11 @@ class QEnsemble(nn.Module):
         self.num_hidden = self.encoder.num_hidden + self.head.num_hidden
 
     def forward(self, obs: Any, actions: Any = None, members: Members = ALL, scales: Tensor | None = None) -> Tensor:
-        """Return (M, B, K) of `obs` (B, ...) and actions (B, ...); (M, B * n, K) of n actions a row (B, n, ...).
+        """Return (M, B, K) for `obs` (B, ...) and actions (B, ...); (M, B * n, K) for n actions per row (B, n, ...).
 
         Args:
-            obs, actions: as above.
-            members: which Q functions, M of them.
+            obs, actions: see above.
+            members: the M Q functions to compute.
             scales: (M, B, num_hidden) factors of their hidden layers.
         """
         features = self.obs_features.forward(obs, members)
@@ -75,7 +75,7 @@ class QEnsemble(nn.Module):
             num_actions = of_actions.shape[-2] // features.shape[-2]
             if num_actions > 1:
                 features = features.repeat_interleave(num_actions, -2)
-            if features.ndim != of_actions.ndim:  # the same for all Q functions, beside one of each
+            if features.ndim != of_actions.ndim:  # one is shared by all Q functions, the other is not
                 num_members = len(features if features.ndim == 3 else of_actions)
                 features, of_actions = (part.expand(num_members, -1, -1) for part in (features, of_actions))
             features = torch.cat((features, of_actions), -1)
@@ -86,7 +86,7 @@ class QEnsemble(nn.Module):
 
 
 class _Features(nn.Module):
-    """The features of observations or actions: of each Q function its own where they are learned, as of images."""
+    """Features of observations or actions. Learned features, as of images, are separate for each Q function."""
 
     def __init__(self, space: gym.Space[Any], config: ModuleConfig) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class _Features(nn.Module):
         self.encoders = nn.ModuleList([first, *(ObservationEncoder(space, config) for _ in others)])
 
     def forward(self, values: Any, members: Members) -> Tensor:
-        """Return (B, F), or (M, B, F) where the features are learned."""
+        """Return (B, F), or (M, B, F) if the features are learned."""
         if not self._are_learned:
             features: Tensor = self.encoders[0].forward(values)
             return features
@@ -105,7 +105,7 @@ class _Features(nn.Module):
 
 
 def through_actions(q: Tensor, actions: Any) -> Tensor:
-    """Return q (B,) with a gradient for the actions (B, ...) that it was computed for, and for nothing else."""
+    """Return q (B,) with a gradient only for the actions (B, ...) that it was computed from."""
     parts = list(nested.leaves(actions))
     if not parts[0].requires_grad:
         return q.detach()
@@ -116,9 +116,9 @@ def through_actions(q: Tensor, actions: Any) -> Tensor:
 
 
 class WithQFunctions(nn.Module):
-    """Part of modules with E Q functions, `num_critics`, and their targets.
+    """Mix-in for modules with E Q functions, `num_critics`, and their targets.
 
-    With `q_distribution: quantile` each gives N quantiles of the return, of which Q is the mean.
+    With `q_distribution: quantile` each returns N quantiles of the return with mean Q.
     """
 
     critic: QEnsemble
@@ -127,11 +127,11 @@ class WithQFunctions(nn.Module):
     def add_q_functions(
         self, observation_space: gym.Space[Any], action_space: gym.Space[Any], config: ModuleConfig
     ) -> None:
-        """Make the networks; to be called once, in `__init__`."""
+        """Make the networks; must be called once, in `__init__`."""
         if config.q_distribution not in ("none", "quantile"):
             raise ValueError(
-                f"Q functions of actions give a number or quantiles: module.q_distribution is {config.q_distribution}; "
-                "expected: none, quantile"
+                f"Q functions of actions return a number or quantiles: module.q_distribution is "
+                f"{config.q_distribution}; expected: none, quantile"
             )
         self.critic = QEnsemble(observation_space, action_space, config, config.num_atoms)
         self.target_critic = target_of(self.critic)
@@ -141,51 +141,51 @@ class WithQFunctions(nn.Module):
     def draw_dropout(
         self, stream: np.random.Generator, num_members: int, num_rows: int
     ) -> npt.NDArray[np.float32] | None:
-        """Draw factors (num_members, num_rows, num_hidden) of hidden units, 0 or 1 / (1 - rate); None: no dropout."""
+        """Draw factors (num_members, num_rows, num_hidden), 0 or 1 / (1 - rate), or return None without dropout."""
         return draw_dropout(stream, self._dropout, (num_members, num_rows, self.critic.num_hidden))
 
     def clamped(self, actions: Any) -> Any:
-        """Return (B, ...) actions, nested as their space, moved to the bounds of a Box of floats where they lie beyond.
+        """Clip (B, ...) actions, nested like their space, to the bounds of float Boxes.
 
-        A Gaussian policy's recorded actions are as it chose them, not as clipped for the environment: to Q, all that
-        had the same effect must be the same.
+        Recorded actions of a Gaussian policy are not clipped for the environment. Clipping makes actions with the same
+        effect equal for Q.
         """
         return nested.map_leaves(lambda bounds, leaf: leaf if bounds is None else bounds(leaf), self._bounds, actions)
 
     def compute_q_values(self, obs: Any, actions: Any, members: Members = ALL, scales: Tensor | None = None) -> Tensor:
-        """Return (M, B) Q of `obs` (B, ...) and actions (B, ...); (M, B * n) for n actions a row (B, n, ...).
+        """Return Q (M, B) of `obs` (B, ...) and actions (B, ...); (M, B * n) for n actions per row (B, n, ...).
 
         Args:
-            obs, actions: as above.
-            members: which Q functions, M of them.
-            scales: (M, B, num_hidden) of dropout.
+            obs, actions: see above.
+            members: the M Q functions to compute.
+            scales: (M, B, num_hidden) dropout factors.
         """
         return _mean(self.critic.forward(obs, actions, members, scales))
 
     def compute_target_q_values(
         self, obs: Any, actions: Any, members: Members = ALL, scales: Tensor | None = None
     ) -> Tensor:
-        """Return the same of the targets."""
+        """Return Q of the targets, like `compute_q_values`."""
         return _mean(self.target_critic.forward(obs, actions, members, scales))
 
     def compute_quantiles(self, obs: Any, actions: Any, members: Members = ALL, scales: Tensor | None = None) -> Tensor:
-        """Return (M, B, N) quantiles of the return, of which `compute_q_values` gives the mean."""
+        """Return (M, B, N) quantiles of the return; `compute_q_values` returns their mean."""
         return self.critic.forward(obs, actions, members, scales)
 
     def compute_target_quantiles(
         self, obs: Any, actions: Any, members: Members = ALL, scales: Tensor | None = None
     ) -> Tensor:
-        """Return the same of the targets."""
+        """Return quantiles of the targets, like `compute_quantiles`."""
         return self.target_critic.forward(obs, actions, members, scales)
 
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Return the Q functions' targets and the Q functions, and the targets that the module has besides."""
+        """Return the targets of the Q functions with the Q functions, and the module's other targets."""
         others: list[tuple[nn.Module, nn.Module]] = super().target_networks()  # type: ignore[misc]
         return [*others, (self.target_critic, self.critic)]
 
 
 def draw_dropout(stream: np.random.Generator, rate: float, shape: tuple[int, ...]) -> npt.NDArray[np.float32] | None:
-    """Draw factors of hidden units: 0 with probability `rate`, else 1 / (1 - rate); None for a rate of 0."""
+    """Draw factors of hidden units: 0 with probability `rate`, otherwise 1 / (1 - rate); None for a rate of 0."""
     if rate == 0.0:
         return None
     return (stream.random(shape, np.float32) >= rate) * np.float32(1.0 / (1.0 - rate))
@@ -206,18 +206,18 @@ class _Bounds:
 
 
 def _bounds_of(space: gym.Space[Any]) -> Any:
-    """Return the bounds of a Box of floats; None for all other leaves."""
+    """Return the bounds of a float Box, or None for all other leaves."""
     if isinstance(space, gym.spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return _Bounds(space)
     return None
 
 
 def refuse_memory(config: ModuleConfig, name: str) -> None:
-    """Check that no memory is asked for.
+    """Check that no recurrent layer is selected.
 
     Raises:
-        ValueError: it is.
+        ValueError: `use_lstm` or `use_gru` is true.
     """
     for key in ("use_lstm", "use_gru"):
         if getattr(config, key):
-            raise ValueError(f"{name} has no memory: module.{key} is true; expected: false")
+            raise ValueError(f"{name} cannot be recurrent: module.{key} is true; expected: false")

@@ -1,4 +1,4 @@
-"""The RLModule protocol: three forward passes, a value function, memory, and an action distribution."""
+"""The RLModule protocol: three forward passes, a value function, recurrent state, and an action distribution."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from runner.modules.target_networks import follow
 
 
 class RLModule(nn.Module):
-    """A policy network with what runners and learners ask of it. Subclass it and override `forward_train`.
+    """A policy network with the interface that runners and learners need. Subclass it and override `forward_train`.
 
-    Observations and actions are nested as their spaces: a tensor, or dicts and tuples of tensors. A module with memory
-    sets `is_stateful`, `inputs` and `outputs`, overrides `get_initial_state` and `forward_exploration`, and gets
-    batches with a time axis: `obs` (N, 1, ...) when acting and (S, L, ...) when learning; `state_in` (N, ...) or
-    (S, ...) has none. When acting it also returns `state_out` (N, ...).
+    Observations and actions are nested like their spaces: a tensor, or dicts and tuples of tensors. A stateful module
+    sets `is_stateful`, `inputs` and `outputs`, and overrides `get_initial_state` and `forward_exploration`. Its batches
+    have a time axis: `obs` (N, 1, ...) when acting and (S, L, ...) when learning. `state_in` (N, ...) or (S, ...) does
+    not have a time axis. When acting, the module also returns `state_out` (N, ...).
 
-    Dimension letters: N sub-environments, B batch rows, S sequences, L their length, K width of `action_dist_inputs`.
+    Dimension letters: N sub-environments, B batch rows, S sequences of length L, K width of `action_dist_inputs`.
 
     Args:
         observation_space: space of the observations after the env-to-module pipeline.
         action_space: space of the actions before the module-to-env pipeline.
-        config: the `module` block; `config.model_config` holds free arguments of your own class.
+        config: the `module` block; `config.model_config` contains free arguments for custom classes.
 
     Attributes:
-        action_dist: distribution that `action_dist_inputs` parametrise.
-        is_stateful: whether the module carries memory from step to step.
-        num_noise: numbers in a row of column `noise`, which the passes read while exploring and learning, and without
-            which they are greedy; 0: they read none.
+        action_dist: distribution parametrised by `action_dist_inputs`.
+        is_stateful: whether the module carries a recurrent state from step to step.
+        num_noise: numbers in a row of column `noise`, which the passes read while exploring and learning; 0 for modules
+            without noise. Without the column, a noisy module is greedy.
     """
 
     outputs: tuple[str, ...] = ("action_dist_inputs",)
-    """Columns that the acting passes write; connectors of the module-to-env pipeline and the loss may read them."""
+    """Columns written by the acting passes; connectors of the module-to-env pipeline and the loss may read them."""
     train_outputs: tuple[str, ...] = ("action_dist_inputs", "vf_preds")
     """Outputs of `forward_train`, which losses read.
 
     `vf_preds` may be missing if no loss or connector uses it, or if `compute_values` is overridden.
     """
     inputs: tuple[str, ...] = ("obs",)
-    """Columns that the forward passes read; modules with memory also read `state_in`."""
+    """Columns that the forward passes read; stateful modules also read `state_in`."""
     is_stateful = False
     num_noise = 0
 
@@ -61,23 +61,23 @@ class RLModule(nn.Module):
         self.action_dist: ActionDistribution = distribution_for(action_space)
 
     def parameter_groups(self) -> dict[str, list[nn.Parameter]]:
-        """Name -> parameters, for algorithms whose optimisers have learning rates of their own.
+        """Name -> parameters, for algorithms with separate learning rates.
 
-        Every parameter that is learned is in one group; target networks (`requires_grad` false) are in none.
+        Every learned parameter belongs to one group. Target networks (`requires_grad` false) belong to none.
         """
         return {"default": [parameter for parameter in self.parameters() if parameter.requires_grad]}
 
     def target_networks(self) -> list[tuple[nn.Module, nn.Module]]:
-        """Return (target, network) for each target network; `target_of` makes one of a network of this module."""
+        """Return (target, network) for each target network; use `target_of` to make a target of a network."""
         return []
 
     def update_targets(self, tau: float) -> None:
-        """Let each target follow its network: target <- target + tau (network - target)."""
+        """Move each target towards its network: target <- target + tau (network - target)."""
         for target, network in self.target_networks():
             follow(target, network, tau)
 
     def draw_noise(self, stream: np.random.Generator, leading: tuple[int, ...]) -> npt.NDArray[np.float32]:
-        """Draw column `noise`, `(*leading, num_noise)`, independent in each row."""
+        """Draw column `noise`, `(*leading, num_noise)`, independently for each row."""
         return stream.standard_normal((*leading, self.num_noise), np.float32)
 
     def get_initial_state(self) -> dict[str, Any]:
@@ -85,32 +85,32 @@ class RLModule(nn.Module):
         return {}
 
     def forward_inference(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return outputs for acting greedily: `action_dist_inputs` (N, K) from `obs` (N, ...); memory: see the
-        class."""
+        """Return outputs for acting greedily: `action_dist_inputs` (N, K) from `obs` (N, ...); for stateful modules see
+        the class."""
         return self.forward_exploration(batch)
 
     def forward_exploration(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return outputs for acting and exploring: `action_dist_inputs` (N, K) from `obs` (N, ...); memory: see the
-        class."""
+        """Return outputs for acting and exploring: `action_dist_inputs` (N, K) from `obs` (N, ...); for stateful
+        modules see the class."""
         return {"action_dist_inputs": self.forward_train(batch)["action_dist_inputs"]}
 
     def forward_train(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return outputs for the loss: `action_dist_inputs` (B, K) and `vf_preds` (B,) from `obs` (B, ...); with memory
+        """Return outputs for the loss: `action_dist_inputs` (B, K) and `vf_preds` (B,) from `obs` (B, ...); if stateful
         (S, L, K) and (S, L) from `obs` (S, L, ...) and `state_in`.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no forward_train ({place_of(type(self))})")
+        raise NotImplementedError(f"{type(self).__name__} does not implement forward_train ({place_of(type(self))})")
 
     def compute_values(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return (B,) values of `obs` (B, ...); with memory (S, L)."""
+        """Return (B,) values of `obs` (B, ...); if stateful (S, L)."""
         values: Tensor = self.forward_train(batch)["vf_preds"]
         return values
 
     def outputs_at_steps(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `forward_train` at the env steps only.
+        """Return the outputs of `forward_train` at the env steps only.
 
         Args:
-            batch: for a module with memory it has `loss_mask` (S, L) or `step_rows` (V,) int64, the numbers of the
-                mask's true entries in (S * L); any other batch is one of env steps only.
+            batch: for a stateful module it contains `loss_mask` (S, L) or `step_rows` (V,) int64, the indices of the
+                mask's true entries in (S * L); other batches contain env steps only.
 
         Returns:
             Every output (V, ...), in the order of the mask's entries.
@@ -118,18 +118,18 @@ class RLModule(nn.Module):
         return self.at_steps(self.forward_train(batch), batch)
 
     def at_steps(self, outputs: dict[str, Any], batch: Mapping[str, Any]) -> dict[str, Any]:
-        """Take the env steps (V, ...) of outputs of `forward_train` of this batch; see `outputs_at_steps`."""
+        """Take the env steps (V, ...) from outputs of `forward_train` for this batch; see `outputs_at_steps`."""
         rows = _step_rows(batch) if self.is_stateful else None
         if rows is None:
             return outputs
         return {name: nested.map_leaves(partial(_rows_at, rows), output) for name, output in outputs.items()}
 
     def in_sequences(self, rows: Tensor, batch: Mapping[str, Any], like: Tensor) -> Tensor:
-        """Put rows (V, D) of the env steps in their places of sequences, as (S, L, D); the other places have 0.
+        """Put rows (V, D) of the env steps at their positions in sequences, as (S, L, D); other positions are 0.
 
         Args:
-            rows: as `at_steps` gives them; when acting (N, D), one for each sequence of a single step.
-            batch: of which they are the env steps.
+            rows: rows in the order of `at_steps`; when acting (N, D), one for each sequence of a single step.
+            batch: batch that the env steps belong to.
             like: (S, L, ...).
         """
         leading, step_rows = like.shape[:2], _step_rows(batch)
@@ -140,7 +140,7 @@ class RLModule(nn.Module):
 
 
 def _step_rows(batch: Mapping[str, Any]) -> Tensor | None:
-    """Return (V,) int64 numbers of the env steps in (S * L); None for a batch without sequences."""
+    """Return (V,) int64 indices of the env steps in (S * L), or None for a batch without sequences."""
     rows: Tensor | None = batch.get("step_rows")
     mask: Tensor | None = batch.get("loss_mask")
     if rows is not None or mask is None or mask.ndim != 2:
@@ -149,5 +149,5 @@ def _step_rows(batch: Mapping[str, Any]) -> Tensor | None:
 
 
 def _rows_at(rows: Tensor, output: Tensor) -> Tensor:
-    """Select (V, ...) of (S, L, ...)."""
+    """Select (V, ...) rows from (S, L, ...)."""
     return output.flatten(0, 1).index_select(0, rows)

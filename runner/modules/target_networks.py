@@ -1,4 +1,4 @@
-"""Networks that are not trained: target networks, and frozen ones, which gradients pass through to their inputs."""
+"""Networks that are not trained: target networks, and frozen networks that pass gradients to their inputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from runner.compat.torch_functions import detach_parameters, lerp_each
 
 
 class Frozen:
-    """Return value of `frozen`: a context manager, and a function that calls the network within it."""
+    """Return type of `frozen`: a context manager, and a function that calls the network within it."""
 
     def __init__(self, network: nn.Module) -> None:
         self._network = network
@@ -42,11 +42,11 @@ def frozen(network: nn.Module) -> Frozen:
             q = module.compute_q_values(obs, actions)
 
     Args:
-        network: any module; its parameters are those of its submodules too.
+        network: any module; submodules are included.
 
     Returns:
-        A context manager, in which the parameters have no gradient; called, it calls the network in this context and
-        returns what the network returns.
+        A context manager within which the parameters are frozen. Calling it calls the network in this context and
+        returns the network's result.
 
     Raises:
         TypeError: `network` is not a `torch.nn.Module`.
@@ -60,11 +60,11 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def target_of(network: M) -> M:
-    """Return a copy whose parameters have no gradient; it is in checkpoints, and no optimiser steps it."""
+    """Return a frozen copy; checkpoints contain it, but optimisers ignore it."""
     return copy.deepcopy(network).requires_grad_(False)
 
 
 @torch.no_grad()
 def follow(target: nn.Module, network: nn.Module, tau: float) -> None:
-    """Average by Polyak: target <- target + tau (network - target); 1 copies."""
+    """Apply Polyak averaging: target <- target + tau (network - target); tau = 1 copies the network."""
     lerp_each(list(target.parameters()), list(network.parameters()), tau)

@@ -1,4 +1,4 @@
-"""Distributions of returns: what a network gives for Q(s, a) instead of one number, its mean, and its TD loss.
+"""Distributions of returns, which a network may return instead of Q(s, a): their means and TD losses.
 
 Dimension letters: B batch rows, A actions, N atoms.
 """
@@ -15,26 +15,26 @@ _Sums = tuple[Tensor, Tensor, Tensor]
 
 
 class ValueDistribution:
-    """Base of the distributions that a module's outputs `qf_dist_inputs` (..., N) parametrise."""
+    """Base class of distributions parametrised by a module's outputs `qf_dist_inputs` (..., N)."""
 
     def mean(self, dist_inputs: Tensor) -> Tensor:
         """Return (...) means of (..., N)."""
         raise NotImplementedError
 
     def td_loss(self, dist_inputs: Tensor, next_inputs: Tensor, rewards: Tensor, discounts: Tensor) -> Tensor:
-        """Return (B,) how far the distribution is from the one of R + gamma^n Z'.
+        """Return (B,) the distance from the distribution of R + gamma^n Z'.
 
         Args:
-            dist_inputs: (B, N) of s and a.
-            next_inputs: (B, N) of the target, of s' and a'; no gradient reaches them.
+            dist_inputs: (B, N) for s and a.
+            next_inputs: (B, N) of the target for s' and a', without gradient.
             rewards: (B,) R.
-            discounts: (B,) gamma^n, 0 after a terminal step.
+            discounts: (B,) gamma^n, 0 if the step is terminal.
         """
         raise NotImplementedError
 
 
 class CategoricalReturns(ValueDistribution):
-    """Probabilities of N returns, evenly spaced from `v_min` to `v_max`, by their logits: C51.
+    """Logits of the probabilities of N returns, evenly spaced from `v_min` to `v_max`: C51.
 
     Bellemare et al., 2017, https://arxiv.org/abs/1707.06887.
     """
@@ -54,8 +54,8 @@ class CategoricalReturns(ValueDistribution):
     def projected(self, probabilities: Tensor, rewards: Tensor, discounts: Tensor) -> Tensor:
         """Return (B, N) the distribution of R + gamma^n Z on the atoms, from the probabilities (B, N) of Z.
 
-        A return beyond the bounds counts as the bound; one between two atoms is shared by them, the nearer one gets
-        more (algorithm 1).
+        A return outside the bounds is clipped. The probability of a return between two atoms is divided between them,
+        with more for the nearer atom (algorithm 1).
         """
         atoms = self._atoms(probabilities)
         returns = torch.addcmul(rewards.unsqueeze(-1), discounts.unsqueeze(-1), atoms)  # (B, N)
@@ -67,7 +67,7 @@ class CategoricalReturns(ValueDistribution):
         return shared.scatter_add(-1, numbers + 1, to_above)
 
     def td_loss(self, dist_inputs: Tensor, next_inputs: Tensor, rewards: Tensor, discounts: Tensor) -> Tensor:
-        """Return (B,) KL(projected || predicted): the cross entropy of the paper less a constant (Hessel et al., 2018).
+        """Return (B,) KL(projected || predicted): the paper's cross entropy minus a constant (Hessel et al., 2018).
 
         See `ValueDistribution.td_loss`.
         """
@@ -95,53 +95,53 @@ class QuantileReturns(ValueDistribution):
 
 
 def quantile_midpoints(quantiles: Tensor) -> Tensor:
-    """Return (N,) tau_i = (i + 1/2) / N of quantiles (..., N)."""
+    """Return (N,) tau_i = (i + 1/2) / N for quantiles (..., N)."""
     num_quantiles = quantiles.shape[-1]
     return (torch.arange(num_quantiles, dtype=quantiles.dtype, device=quantiles.device) + 0.5) / num_quantiles
 
 
 def quantile_huber_loss(quantiles: Tensor, taus: Tensor, returns: Tensor) -> Tensor:
-    """Return (B, N) E_j |tau_i - 1{u < 0}| Huber(u), u = returns_j - quantiles_i, kappa 1, of each quantile.
+    """Return (B, N) E_j |tau_i - 1{u < 0}| Huber(u), u = returns_j - quantiles_i, kappa 1, for each quantile.
 
-    Among sorted returns, those more than 1 below a quantile, up to 1 below, up to 1 above and more than 1 above it are
-    ranges, and sums over a range are differences of running sums. So a quantile costs log J, not J; the loss of all
-    pairs takes four times as long for 125 quantiles and 115 returns.
+    In sorted returns, those more than 1 below a quantile, up to 1 below, up to 1 above and more than 1 above it form
+    ranges, and sums over a range are differences of running sums. So the cost per quantile is log J instead of J.
+    Computing the loss of all pairs takes four times as long for 125 quantiles and 115 returns.
 
     Args:
         quantiles: (B, N) float32.
         taus: (N,) in (0, 1).
-        returns: (B, J) float32; no gradient reaches them.
+        returns: (B, J) float32, without gradient.
     """
     with torch.no_grad():
         returns = returns.sort(-1).values
-        center = returns.mean(-1, keepdim=True)  # the smaller the numbers, the more exact their running sums
+        center = returns.mean(-1, keepdim=True)  # smaller numbers make running sums more exact
         returns, theta = returns - center, quantiles - center
         first = returns.new_zeros(len(returns), 1)
         sums, squares = (torch.cat((first, values.cumsum(-1)), -1) for values in (returns, returns.square()))
         numbers = torch.searchsorted(returns, torch.cat((theta - 1.0, theta, theta + 1.0), -1)).chunk(3, -1)
-        # Of the returns below each of these: their number, their sum, the sum of their squares; (B, N).
+        # For the returns below each of these bounds: their number, sum, and sum of squares; (B, N).
         low, middle, high = ((n.to(theta.dtype), sums.gather(-1, n), squares.gather(-1, n)) for n in numbers)
         slope_below, loss_below = _quadratic(theta, low, middle)
         slope_above, loss_above = _quadratic(theta, middle, high)
         num_above, sum_above = returns.shape[-1] - high[0], sums[:, -1:] - high[1]
         slope_below, loss_below = slope_below - low[0], loss_below + (theta - 0.5) * low[0] - low[1]
         slope_above, loss_above = slope_above + num_above, loss_above + sum_above - (theta + 0.5) * num_above
-        slope = taus * slope_above + (1.0 - taus) * slope_below  # of the sum over j, in u
+        slope = taus * slope_above + (1.0 - taus) * slope_below  # of the sum over j with respect to u
         loss = taus * loss_above + (1.0 - taus) * loss_below
     return (loss - (quantiles - quantiles.detach()) * slope) / returns.shape[-1]
 
 
 def _quadratic(theta: Tensor, low: _Sums, high: _Sums) -> tuple[Tensor, Tensor]:
-    """Return (B, N) sums of u and of u^2 / 2, u = return - theta, over returns between two places."""
+    """Return (B, N) sums of u and of u^2 / 2, u = return - theta, over returns between two positions."""
     n, s, q = (above - below for below, above in zip(low, high, strict=True))
     return s - theta * n, 0.5 * (q - 2.0 * theta * s + theta.square() * n)
 
 
 def value_distribution_for(config: ModuleConfig) -> ValueDistribution | None:
-    """Return the distribution of `module.q_distribution`; None: Q is a number.
+    """Return the distribution of `module.q_distribution`, or None if Q is a number.
 
     Raises:
-        ValueError: options that contradict each other.
+        ValueError: options contradict each other.
     """
     if config.q_distribution == "none":
         return None
@@ -155,12 +155,12 @@ def value_distribution_for(config: ModuleConfig) -> ValueDistribution | None:
 
 
 def per_action(outputs: Tensor, num_atoms: int) -> Tensor:
-    """Return (..., A, N) of outputs (..., A * N) of a network."""
+    """Reshape outputs (..., A * N) of a network to (..., A, N)."""
     return outputs.reshape(*outputs.shape[:-1], -1, num_atoms)
 
 
 def of_actions(values: Tensor, actions: Tensor) -> Tensor:
-    """Return (B, ...) the values of actions (B,), numbered from 0, of (B, A, ...)."""
+    """Return (B, ...) the values of actions (B,), given as indices, from values (B, A, ...)."""
     if values.ndim == 2:
         return values.gather(1, actions.unsqueeze(1)).squeeze(1)
     index = actions.reshape(-1, *[1] * (values.ndim - 1)).expand(-1, 1, *values.shape[2:])

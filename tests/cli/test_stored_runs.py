@@ -153,7 +153,7 @@ def test_other_spaces_name_the_override_that_brought_them(run_main: RunMain, run
         ConfigError(
             [
                 Problem(
-                    "the checkpoint's network is not the one that this configuration describes",
+                    "the checkpoint's network differs from the network of this configuration",
                     where=(
                         'module changed by overrides: env.env ("CartPole-v1" -> "Pendulum-v1"), '
                         "stop.training_iteration (2 -> 3)"

@@ -173,13 +173,21 @@ ENVS = {"Corridor": Corridor, "Line": Line}
             r"MARWILLoss needs vf_preds, .*DoubleQModule does not provide",
         ),
         (["algorithm=cql", "module=sac"], "Corridor", r"Discrete\(2\).*a Box of floats, bounded"),
-        (["algorithm=cql_discrete", "module=double_q"], "Line", r"DoubleQModule has a Q for each action.*Discrete"),
+        (
+            ["algorithm=cql_discrete", "module=double_q"],
+            "Line",
+            r"DoubleQModule computes a Q value for each action.*Discrete",
+        ),
         (
             ["algorithm=cql_discrete", "module=double_q", "module.use_gru=true"],
             "Corridor",
             r"DiscreteCQLLoss reads single steps, but DoubleQModule is stateful.*module\.use_gru=false",
         ),
-        (["algorithm=iql", "module=iql", "module.use_lstm=true"], "Line", r"IQLModule has no memory: module\.use_lstm"),
+        (
+            ["algorithm=iql", "module=iql", "module.use_lstm=true"],
+            "Line",
+            r"IQLModule cannot be recurrent: module\.use_lstm",
+        ),
         (["algorithm=iql", "module=iql", "module.vf_share_layers=true"], "Line", r"module\.vf_share_layers is true"),
         (["algorithm=cql", "module=sac", "module.free_log_std=true"], "Line", r"module\.free_log_std is set"),
         (

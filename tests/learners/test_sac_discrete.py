@@ -132,8 +132,8 @@ def test_it_learns_to_match_what_it_sees() -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (("env=pendulum",), "DiscreteSACModule has a Q for each action: got Box"),
-        (("module=sac",), r"no tanh of a Gaussian for actions of Discrete\(2\); expected: .*algorithm=sac_discrete"),
+        (("env=pendulum",), "DiscreteSACModule computes a Q value for each action: got Box"),
+        (("module=sac",), r"no squashed Gaussian for actions of Discrete\(2\); expected: .*algorithm=sac_discrete"),
     ],
     ids=str,
 )

@@ -305,7 +305,7 @@ MISFITS = [
         gym.spaces.Tuple((gym.spaces.Tuple(()), bits(4))),
         "actions",
         "Tuple(Tuple(), Box(0, 1, (4,), int8))",
-        "a Tuple of 3 masks, an empty Tuple where there is none",
+        "a Tuple of 3 masks; use an empty Tuple for no mask",
         id="of_a_short_tuple",
     ),
     pytest.param(
@@ -323,7 +323,7 @@ MISFITS = [
 def test_masks_that_do_not_fit(actions: Space, mask: Space, where: str, got: str, expected: str) -> None:
     with pytest.raises(TypeError) as caught:
         check_mask_space(actions, mask)
-    assert str(caught.value) == f"the mask of {where} does not fit: got {got}; expected: {expected}"
+    assert str(caught.value) == f"the mask of {where} does not match: got {got}; expected: {expected}"
 
 
 def test_a_box_cannot_be_masked() -> None:

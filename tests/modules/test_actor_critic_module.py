@@ -87,7 +87,9 @@ def test_default_module_protocol_derives_all_from_forward_train() -> None:
         assert list(outputs) == ["action_dist_inputs"]
         torch.testing.assert_close(outputs["action_dist_inputs"], obs[:, :3] * 2)
     torch.testing.assert_close(module.compute_values({"obs": obs}), obs.sum(-1))
-    with pytest.raises(NotImplementedError, match=r"RLModule has no forward_train \(.*rl_module\.py:\d+, RLModule\)"):
+    with pytest.raises(
+        NotImplementedError, match=r"RLModule does not implement forward_train \(.*rl_module\.py:\d+, RLModule\)"
+    ):
         RLModule(BOX, DISCRETE, SMALL).forward_inference({"obs": obs})
 
 
@@ -174,7 +176,7 @@ def test_initialisers() -> None:
     pi = values["pi.layers.0.weight"]
     torch.testing.assert_close(pi @ pi.T, torch.eye(3) * 1e-4, atol=1e-8, rtol=1e-4)
     assert values["vf.layers.0.bias"].tolist() == [2.0]
-    with pytest.raises(ValueError, match=r"no initialiser 'orthogonal' in torch.nn.init; expected: .*orthogonal_"):
+    with pytest.raises(ValueError, match=r"torch.nn.init does not define 'orthogonal'; expected: .*orthogonal_"):
         make_module(fcnet_kernel_initializer="orthogonal")
 
 
@@ -284,7 +286,7 @@ REFUSED = [
         DISCRETE,
         {"action_mask_key": "mask"},
         (
-            "module.action_mask_key 'mask' is not there: got observations of Box(-1.0, 1.0, (4,), "
+            "module.action_mask_key 'mask' does not exist: got observations of Box(-1.0, 1.0, (4,), "
             "float32); expected: a Dict with the key 'mask'"
         ),
         id="mask_key_without_dict",
@@ -294,7 +296,7 @@ REFUSED = [
         DISCRETE,
         {"action_mask_key": "mask"},
         (
-            "module.action_mask_key 'mask' is not there: got observations of Dict('seen': "
+            "module.action_mask_key 'mask' does not exist: got observations of Dict('seen': "
             "Box(-1.0, 1.0, (4,), float32)); expected: a Dict with the key 'mask'"
         ),
         id="mask_key_unknown",
@@ -304,7 +306,7 @@ REFUSED = [
         gym.spaces.Discrete(4),
         {"action_mask_key": "mask"},
         (
-            "the mask of actions does not fit: got Box(0, 1, (3,), int8); expected: a Box, "
+            "the mask of actions does not match: got Box(0, 1, (3,), int8); expected: a Box, "
             "MultiBinary or MultiDiscrete of shape (4,)"
         ),
         id="mask_misfit",
@@ -314,7 +316,7 @@ REFUSED = [
         DISCRETE,
         {"action_mask_key": "mask"},
         (
-            "nothing to encode in observations of Dict(); expected: Box, Discrete, MultiDiscrete, "
+            "there are no values to encode in observations of Dict(); expected: Box, Discrete, MultiDiscrete, "
             "MultiBinary, and Dict and Tuple of these"
         ),
         id="mask_alone",
@@ -394,5 +396,5 @@ def test_float_buffers_travel_with_the_parameters() -> None:
 
 def test_wrong_size() -> None:
     flat = FlatParameters(make_module())
-    with pytest.raises(ValueError, match=r"weights have 3 values, this module has \d+"):
+    with pytest.raises(ValueError, match=r"weights have 3 values, but this module has \d+"):
         flat.load(np.zeros(3, np.float32))

@@ -92,7 +92,7 @@ def test_one_iteration(arguments: str) -> None:
 
 # -- checkpoints from before a layout was recognised -------------------------------------------------------------------
 
-FIX = "module.image_layout=flat continues a checkpoint of a network that flattened these images"
+FIX = "use module.image_layout=flat to continue this checkpoint, whose network flattens images"
 CHANNELS_FIRST = (
     *("algorithm=ppo", f"env._target_={__name__}.Images", "env.env_config={shape: [3, 16, 16]}"),
     *("algorithm.train_batch_size_per_learner=20", "algorithm.minibatch_size=20", "algorithm.num_epochs=1"),
@@ -139,7 +139,7 @@ def test_flat_does_not_fit_a_checkpoint_with_a_cnn(
     copy_of_run(*CHANNELS_FIRST, "stop.training_iteration=1")
     outcome = run_main(*COMMANDS[verb], "module.image_layout=flat")
     assert outcome.code == 2
-    assert "the checkpoint's network is not the one that this configuration describes" in outcome.err
+    assert "the checkpoint's network differs from the network of this configuration" in outcome.err
     assert FIX not in " ".join(outcome.err.split())
 
 

@@ -222,4 +222,4 @@ def test_outputs_at_steps_of_a_module_without_memory_are_all() -> None:
 def test_two_memories_are_refused() -> None:
     with pytest.raises(ValueError, match="use_lstm") as caught:
         make_module(use_lstm=True, use_gru=True)
-    assert str(caught.value) == "module.use_lstm and module.use_gru are both true; expected: one of them"
+    assert str(caught.value) == "module.use_lstm and module.use_gru are both true; expected: at most one"

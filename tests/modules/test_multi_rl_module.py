@@ -101,7 +101,7 @@ def test_a_critic_may_read_the_state() -> None:
     np.testing.assert_array_equal(critic.compute_values({"boxes": other})["boxes"].detach(), values.detach())
     moved = critic.compute_values({"boxes": {**batch, "state": batch["state"] + 1}})["boxes"]
     assert (moved != values).all()
-    with pytest.raises(ValueError, match="the environment has no `state_space`"):
+    with pytest.raises(ValueError, match="the environment does not define `state_space`"):
         make_critic(reads="state")
     with pytest.raises(ValueError, match="reads is not one of its choices"):
         make_critic(reads="all")
@@ -142,9 +142,9 @@ def test_encoders_are_shared_by_modules_with_equal_observations() -> None:
 
 
 def test_encoders_that_cannot_be_shared_are_refused() -> None:
-    with pytest.raises(ValueError, match="boxes and more have equal observations, but other encoders"):
+    with pytest.raises(ValueError, match="boxes and more have equal observations but different encoders"):
         SharedEncoders({**make_modules(), "more": make_modules(fcnet_hiddens=[4])["boxes"]})
-    with pytest.raises(ValueError, match="has no `encoder` to share"):
+    with pytest.raises(ValueError, match="does not have an `encoder` to share"):
         SharedEncoders({"plain": RLModule(BOX, ACTIONS, ModuleConfig())})
 
 

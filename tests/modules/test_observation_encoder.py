@@ -315,7 +315,8 @@ UNSUPPORTED = [
     pytest.param(
         gym.spaces.Dict({"none": gym.spaces.Box(0, 1, (0,))}),
         {},
-        f"nothing to encode in observations of Dict('none': Box([], [], (0,), float32)); expected: {ENCODABLE}",
+        "there are no values to encode in observations of Dict('none': Box([], [], (0,), float32)); "
+        f"expected: {ENCODABLE}",
         id="empty",
     ),
     pytest.param(

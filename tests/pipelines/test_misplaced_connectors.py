@@ -223,15 +223,15 @@ MASKED = (
         (
             "MeanStdFilter",
             (
-                "the mask of actions does not fit: got Box(-10.0, 10.0, (4,), float32); expected: a "
-                "Box of shape (4,) without negative numbers, as the environment gives it "
-                "(MeanStdFilter leaves the mask alone with keys_to_leave)"
+                "the mask of actions does not match: got Box(-10.0, 10.0, (4,), float32); expected: a "
+                "Box of shape (4,) without negative numbers, as returned by the environment "
+                "(exclude the mask from MeanStdFilter with keys_to_leave)"
             ),
         ),
         (
             "FrameStacking, num_frames: 2",
             (
-                "the mask of actions does not fit: got Box(0.0, 1.0, (8,), float32); expected: a Box, "
+                "the mask of actions does not match: got Box(0.0, 1.0, (8,), float32); expected: a Box, "
                 "MultiBinary or MultiDiscrete of shape (4,)"
             ),
         ),

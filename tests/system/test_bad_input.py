@@ -197,7 +197,7 @@ def test_an_environment_that_fails_in_evaluation(run_main: Run, tmp_path: Path) 
             ["module.fcnet_kernel_initializer=orthogonal"],
             Problem(
                 (
-                    "no initialiser 'orthogonal' in torch.nn.init; expected: constant_, dirac_, eye_, "
+                    "torch.nn.init does not define 'orthogonal'; expected: constant_, dirac_, eye_, "
                     "kaiming_normal_, kaiming_uniform_, normal_, ones_, orthogonal_, sparse_, "
                     "trunc_normal_, uniform_, xavier_normal_, xavier_uniform_, zeros_"
                 ),
