@@ -1,5 +1,4 @@
-"""Contracts of the parts of a run: checks of connectors, modules, losses, environments, readers, operators and
-callbacks.
+"""Contract checks of components: connectors, modules, losses, environments, readers, operators and callbacks.
 
 runner tests its own components with the same checks. See docs/guides/test_components.md.
 """
@@ -9,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-# Public name -> submodule, imported when it is asked for.
+# Public name -> submodule, which is imported on demand.
 _EXPORTS: dict[str, str] = {
     "BrokenContract": "rules",
     "EnvironmentCheck": "environment_findings",

@@ -1,4 +1,4 @@
-"""What environments with one or several agents do wrong: random actions, every answer looked at."""
+"""Checks of environments with one or several agents: they take random actions and inspect every answer."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ Answer = tuple[Any, Any, Any, Any]
 
 
 class SingleAgentCheck:
-    """One check.
+    """Check of a single-agent environment.
 
     Args:
         env: the environment.
-        make: makes another one.
-        name: for messages.
-        validate_observations: of the `env` block.
-        seed: of resets and actions.
+        make: makes another instance.
+        name: name of the environment in messages.
+        validate_observations: see the `env` block.
+        seed: seed of resets and actions.
     """
 
     def __init__(self, env: gym.Env[Any, Any], make: Make, name: str, validate_observations: str, seed: int) -> None:
@@ -52,7 +52,7 @@ class SingleAgentCheck:
         self._num_seeded = 0
 
     def run(self, num_steps: int) -> None:
-        """Check all there is to check; the first thing that no run survives ends it."""
+        """Run all checks; a fault that would end a run stops them."""
         spaces = {"observation space": self._env.observation_space, "action space": self._env.action_space}
         self.found.facts.update({name: text_of(space) for name, space in spaces.items()})
         self.found.check_bounds(self._env.action_space)
@@ -62,10 +62,10 @@ class SingleAgentCheck:
             return
         self._check_repeated(answers[:NUM_REPEATED])
         speed = speed_together(self._make, 1, num_steps, self._seed)
-        self.found.facts["env steps/s"] = f"{speed:,.0f} of one, with random actions"
-        together = f"{NUM_TOGETHER} sub-environments, as one env runner steps them"
+        self.found.facts["env steps/s"] = f"{speed:,.0f} with one environment and random actions"
+        together = f"{NUM_TOGETHER} sub-environments in one env runner"
         speed = speed_together(self._make, NUM_TOGETHER, num_steps, self._seed)
-        self.found.facts["env steps/s, together"] = f"{speed:,.0f} of {together}"
+        self.found.facts["env steps/s, together"] = f"{speed:,.0f} with {together}"
 
     def _walk(self, num_steps: int) -> list[Answer]:
         """Take the steps, check each answer, and return the answers."""
@@ -89,11 +89,11 @@ class SingleAgentCheck:
             answers.append(answer)
             if num_taken == num_steps:
                 break
-        self.found.tell_episodes(lengths, returns, num_steps)
+        self.found.report_episodes(lengths, returns, num_steps)
         return answers
 
     def _answers(self, env: gym.Env[Any, Any]) -> Iterator[tuple[Answer, bool]]:
-        """Yield what resets (True) and steps with random actions return, with the same seeds each time."""
+        """Yield the answers of resets (True) and of steps with random actions, with the same seeds each time."""
         self._seeded, self._num_seeded = None, 0
         episode = 0
         while True:
@@ -120,11 +120,11 @@ class SingleAgentCheck:
         self.found.check_action(action, before, "step")
         if np.size(terminated) != 1 or np.size(truncated) != 1:
             got = f"{outline(terminated)}, {outline(truncated)}"
-            raise RunFailure(Problem("terminated or truncated is no bool", "step", got, "True or False"))
+            raise RunFailure(Problem("terminated or truncated is not a bool", "step", got, "True or False"))
         return copied(obs), reward, terminated, truncated
 
     def _sampled_action(self, env: gym.Env[Any, Any]) -> Any:
-        """Return a random action; a space that has replaced another one gets a seed of its own."""
+        """Return a random action; if the action space was replaced by another one, it is seeded again."""
         space = env.action_space
         if space is not self._seeded:
             space.seed(self._seed + self._num_seeded)
@@ -132,35 +132,35 @@ class SingleAgentCheck:
         return space.sample()
 
     def _check_observation(self, obs: Any, method: str) -> None:
-        self.found.tell_misfit(self._checks, nested.map_leaves(lambda leaf: leaf[None], obs), method, method)
+        self.found.check_observations(self._checks, nested.map_leaves(lambda leaf: leaf[None], obs), method, method)
 
     def _check_repeated(self, first: list[Answer]) -> None:
-        """Compare with what another environment returns for the same seeds and actions."""
+        """Compare with the answers of a second environment to the same seeds and actions."""
         another = self._make(1)
         try:
             for number, (expected, (got, is_new)) in enumerate(zip(first, self._answers(another), strict=False)):
                 if not are_equal(expected, got):
-                    self.found.tell_not_repeated(number, is_new)
+                    self.found.report_not_repeated(number, is_new)
                     return
         finally:
             closing_problem(another)
 
 
-_MOST_IDLE = 100  # env steps in which no agent acts
+_MOST_IDLE = 100  # maximum number of consecutive env steps in which no agent acts
 
 
 class MultiAgentCheck:
-    """One check.
+    """Check of a multi-agent environment.
 
     Args:
         env: the environment.
-        make: makes another one.
-        name: for messages.
-        validate_observations: of the `env` block.
-        seed: of resets and actions.
+        make: makes another instance.
+        name: name of the environment in messages.
+        validate_observations: see the `env` block.
+        seed: seed of resets and actions.
 
     Raises:
-        ConfigError: an agent has no space, or one that no column can hold.
+        ConfigError: the space of an agent is missing, or is not supported by columns.
     """
 
     def __init__(self, env: MultiAgentEnv, make: Make, name: str, validate_observations: str, seed: int) -> None:
@@ -168,7 +168,7 @@ class MultiAgentCheck:
         self.found = EnvironmentCheck()
         self._agents = list(env.possible_agents)
         self._check_ids()
-        agents_by_module(env, PatternMapping({"*": "of_{agent}"}))  # each agent has spaces
+        agents_by_module(env, PatternMapping({"*": "of_{agent}"}))  # checks that each agent has spaces
         self._checks = {
             agent: ObservationChecks(env.observation_spaces[agent], 1, f"{name}, agent {agent}", validate_observations)
             for agent in self._agents
@@ -177,11 +177,11 @@ class MultiAgentCheck:
 
     def _check_ids(self) -> None:
         if len(set(self._agents)) < len(self._agents) or not all(isinstance(one, str) for one in self._agents):
-            what = "possible_agents are no list of different names"
-            raise ConfigError([Problem(what, "possible_agents", repr(self._agents), "a text for each agent")])
+            what = "possible_agents is not a list of distinct names"
+            raise ConfigError([Problem(what, "possible_agents", repr(self._agents), "a string for each agent")])
 
     def run(self, num_steps: int) -> None:
-        """Check all there is to check; the first thing that no run survives ends it."""
+        """Run all checks; a fault that would end a run stops them."""
         env, found = self._env, self.found
         for agent in self._agents:
             spaces = f"{text_of(env.observation_spaces[agent])} -> {text_of(env.action_spaces[agent])}"
@@ -193,8 +193,8 @@ class MultiAgentCheck:
             return
         for agent in [agent for agent in self._agents if agent not in self._seen]:
             what = f"agent {agent} was never observed in {num_steps:,} env steps"
-            problem = Problem(what, "possible_agents", expected="agents that there can be")
-            found.tell(problem, is_fault=False)
+            problem = Problem(what, "possible_agents", expected="only agents that can appear")
+            found.report(problem, is_fault=False)
         self._check_repeated(steps[:NUM_REPEATED])
         self._measure(num_steps)
 
@@ -219,23 +219,23 @@ class MultiAgentCheck:
             num_taken += not step.is_reset
             num_idle = 0 if acting or step.is_reset else num_idle + 1
             if num_idle > _MOST_IDLE:
-                what = f"no agent has acted in {_MOST_IDLE} env steps, and the episode goes on"
+                what = f"no agent has acted in {_MOST_IDLE} env steps, but the episode has not ended"
                 expected = "observations of agents that act next, or `__all__` in terminateds or truncateds"
                 raise RunFailure(Problem(what, "step", expected=expected))
             if num_taken == num_steps:
                 break
-        self.found.tell_episodes(lengths, returns, num_steps)
+        self.found.report_episodes(lengths, returns, num_steps)
         return answers
 
     def _answers(
         self, environments: MultiAgentEnvironments
     ) -> Iterator[tuple[EnvStep, AgentDict, list[FinishedEpisode]]]:
-        """Yield what resets and steps with random actions return, who acted, and the episodes that ended.
+        """Yield the answers of resets and of steps with random actions, the acting agents, and the ended episodes.
 
         Seeds are the same each time.
 
         Raises:
-            RunFailure: what an env runner refuses, too.
+            RunFailure: an env runner would also reject the answer.
         """
         running = RunningAgents(environments, {agent: [agent] for agent in self._agents})
         spaces = {agent: copy.deepcopy(self._env.action_spaces[agent]) for agent in self._agents}
@@ -255,21 +255,23 @@ class MultiAgentCheck:
     # -- single answers ------------------------------------------------------------------------------------------------
 
     def _check_answer(self, step: EnvStep, where: str, has_ended: set[str]) -> None:
-        """Check what a step says, but for what `RunningAgents` refuses."""
+        """Check an answer, except for conditions that `RunningAgents` checks."""
         if step.is_reset and not step.obs:
-            what = "reset observes no agent"
+            what = "reset does not return any observation"
             raise RunFailure(Problem(what, where, expected="observations of the agents that act first"))
         for agent, obs in step.obs.items():
             if agent in self._checks:
                 self._seen.add(agent)
                 rows = nested.map_leaves(lambda leaf: leaf[None], copied(obs))
-                self.found.tell_misfit(self._checks[agent], rows, f"{where}, agent {agent}", f"{where}, agent {agent}")
+                self.found.check_observations(
+                    self._checks[agent], rows, f"{where}, agent {agent}", f"{where}, agent {agent}"
+                )
         for agent, reward in step.rewards.items():
             self.found.check_reward(reward, f"{where}, agent {agent}")
             if agent in has_ended:
-                what = "an agent has a reward after its end, which no module learns from"
+                what = "an agent gets a reward after its end, which is ignored"
                 expected = "rewards of agents that have not ended"
-                self.found.tell(Problem(what, f"{where}, agent {agent}", str(reward), expected), is_fault=False)
+                self.found.report(Problem(what, f"{where}, agent {agent}", str(reward), expected), is_fault=False)
         for name, ends in (("terminated", step.terminateds), ("truncated", step.truncateds)):
             for agent, value in ends.items():
                 self.found.check_end(name, value, f"{where}, agent {agent}")
@@ -278,29 +280,29 @@ class MultiAgentCheck:
     def _check_infos(self, infos: Mapping[str, Any], where: str) -> None:
         for agent, info in infos.items():
             if agent not in self._checks:
-                what = "infos name an agent that is none of possible_agents: nobody hears of them"
+                what = "infos name an agent that is not in possible_agents; they are ignored"
                 nearest = nearest_match(str(agent), self._agents)
                 problem = Problem(what, where, str(agent), ", ".join(self._agents), nearest)
-                self.found.tell(problem, is_fault=False)
+                self.found.report(problem, is_fault=False)
             elif not isinstance(info, Mapping):
-                problem = Problem("an info is no dict", f"{where}, agent {agent}", outline(info), "a dict")
-                self.found.tell(problem, is_fault=True)
+                problem = Problem("an info is not a dict", f"{where}, agent {agent}", outline(info), "a dict")
+                self.found.report(problem, is_fault=True)
 
-    # -- what several answers tell -------------------------------------------------------------------------------------
+    # -- several answers -----------------------------------------------------------------------------------------------
 
     def _check_repeated(self, first: list[EnvStep]) -> None:
-        """Compare with what another environment returns for the same seeds and actions."""
+        """Compare with the answers of a second environment to the same seeds and actions."""
         others = MultiAgentEnvironments(lambda: self._make(1), 1, self._seed)
         try:
             for number, (expected, (got, _, _)) in enumerate(zip(first, self._answers(others), strict=False)):
                 if not all(map(are_equal, _compared(expected), _compared(got))):
-                    self.found.tell_not_repeated(number, got.is_reset)
+                    self.found.report_not_repeated(number, got.is_reset)
                     return
         finally:
             others.close()
 
     def _measure(self, num_steps: int) -> None:
-        """Measure speed; a reset is time, and no env step."""
+        """Measure the speed; resets take time but do not count as env steps."""
         environments = MultiAgentEnvironments(lambda: self._make(1), 1, self._seed)
         num_taken = num_actions = 0
         try:
@@ -312,19 +314,21 @@ class MultiAgentCheck:
             seconds = time.perf_counter() - start_s
         finally:
             environments.close()
-        per_step = f"{num_actions / seconds:,.0f} actions of agents"
-        self.found.facts["env steps/s"] = f"{num_taken / seconds:,.0f} of one, {per_step}, drawn at random meanwhile"
+        per_step = f"{num_actions / seconds:,.0f} agent actions"
+        self.found.facts["env steps/s"] = (
+            f"{num_taken / seconds:,.0f} with one environment, {per_step}, with random actions"
+        )
 
 
 class _Watched(MultiAgentEnvironments):
-    """One environment whose actions are compared after each step with what they were before."""
+    """An environment whose actions are checked for changes after each step."""
 
     def __init__(self, env: MultiAgentEnv, seed: int, found: EnvironmentCheck) -> None:
         super().__init__(lambda: env, 1, seed)
         self._found = found
 
     def _call(self, method: str, n: int, *args: Any, **kwargs: Any) -> Any:
-        given = [dict(actions) for actions in args]  # the environment may take agents out of its dict
+        given = [dict(actions) for actions in args]  # the environment may remove agents from its dict
         before = copy.deepcopy(given)
         result = super()._call(method, n, *args, **kwargs)
         for actions in before:
@@ -334,7 +338,7 @@ class _Watched(MultiAgentEnvironments):
 
 
 def _copied(step: EnvStep) -> EnvStep:
-    """Return the answer, safe from an environment that writes into it in its next step."""
+    """Return a copy of the answer, since the environment may write into it in its next step."""
     return copy.deepcopy(step)
 
 

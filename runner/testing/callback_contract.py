@@ -1,4 +1,4 @@
-"""What every callback keeps to, ours and yours."""
+"""Contract of callbacks, built-in and user-defined."""
 
 from __future__ import annotations
 
@@ -27,47 +27,49 @@ _RUN = (
     *("evaluation.evaluation_interval=2", "evaluation.evaluation_duration=1", "tracking=none"),
 )
 _NUM_ITERATIONS = 4
-_RESUMED_AFTER = 2  # iterations
+_RESUMED_AFTER = 2  # iterations until a second instance continues from a state
 _CURRENT_CHECK: ContextVar[_CallbackCheck] = ContextVar("callback check")
 
 
 def check_callback(make: Callable[[], Callback], overrides: Sequence[str] = ()) -> None:
     """Check a callback in a small training run, PPO on CartPole for a few iterations.
 
-    After half of them a second instance goes on from the state of the first one beside it.
+    After half of them, a second instance continues from the state of the first one, and both run side by side.
 
     Args:
-        make: makes the callback: its class, or a function.
-        overrides: of the run, as on the command line: `env.env=LunarLander-v3`.
+        make: the class of the callback, or a function that makes it.
+        overrides: overrides of the run as on the command line, for example `env.env=LunarLander-v3`.
 
     Raises:
-        BrokenContract: the callback breaks rules; it lists all of them.
-        ConfigError: the overrides are none.
+        BrokenContract: the callback breaks rules; the message lists all of them.
+        ConfigError: an override is not valid.
         TypeError: `make` is a callback.
     """
     if isinstance(make, Callback):
-        raise TypeError(f"make is a {type(make).__name__}; give its class, or a function that makes one")
+        raise TypeError(f"make is a {type(make).__name__}; pass its class, or a function that makes one")
     check_rules(type(make()).__name__, _rules(make, overrides))
 
 
 def _rules(make: Callable[[], Callback], overrides: Sequence[str]) -> Iterator[Rule]:
-    """Yield the rules; a callback that no run would take is not put into one."""
+    """Yield the rules; a callback that a run would reject is not tested in one."""
     yield lambda: _unfit_for_runs(make)
     if not list(problems_of(lambda: _unfit_for_runs(make))):
         yield lambda: _faults_in_a_run(make, overrides)
 
 
 def _unfit_for_runs(make: Callable[[], Callback]) -> Iterator[Problem]:
-    """It is a Callback whose hooks are events, and which declares its metrics as metrics need it."""
+    """Check that it is a Callback with known hooks and valid declarations of metrics."""
     callback = make()
     if not isinstance(callback, Callback):
-        yield Problem("a callback is none", None, type(callback).__name__, "a subclass of runner.callbacks.Callback")
+        yield Problem(
+            "make does not return a callback", None, type(callback).__name__, "a subclass of runner.callbacks.Callback"
+        )
         return
-    Callbacks([callback])  # raises what is wrong
+    Callbacks([callback])  # raises an error if something is wrong
 
 
 class _CallbackCheck:
-    """All instances of one check, and what they have done wrong."""
+    """All instances of one check, and their problems."""
 
     def __init__(self, make: Callable[[], Callback]) -> None:
         self.make = make
@@ -78,7 +80,7 @@ class _CheckedInstance:
     """One instance, its metrics and its data of episodes.
 
     Attributes:
-        reported: hook, metric and value of all that it has reported, until it is cleared.
+        reported: hook, metric and value of everything it has reported since the list was last cleared.
     """
 
     def __init__(self, callback: Callback) -> None:
@@ -88,7 +90,7 @@ class _CheckedInstance:
         self._reduced = {name: ReducedValue(reduction) for name, (reduction, _) in callback.reports.items()}
 
     def call(self, hook: str, event: dict[str, Any]) -> tuple[Problem, ...]:
-        """Call a hook with data and metrics of its own; a rule that an error breaks."""
+        """Call a hook with separate data and metrics; return the problem if it raises an error."""
         if "custom_data" in event:
             if hook == "on_episode_created":
                 self.custom_data[event["env_index"]] = {}
@@ -100,7 +102,7 @@ class _CheckedInstance:
 
 
 class _Reporter(CustomMetrics):
-    """Metrics of a callback that note what is reported."""
+    """Metrics of a callback that also record the reported values."""
 
     reported: list[tuple[str, str, float]]
     hook: str
@@ -112,7 +114,7 @@ class _Reporter(CustomMetrics):
 
 
 class CheckedCallback(Callback):
-    """Stands in a run for an instance of the callback that is checked, and for one that goes on from its state."""
+    """Forwards events to an instance of the callback, and to a second one that continues from its state."""
 
     def __init__(self) -> None:
         self._check = _CURRENT_CHECK.get()
@@ -122,7 +124,7 @@ class CheckedCallback(Callback):
         self._num_rounds = 0
 
     def hear(self, hook: str, event: dict[str, Any]) -> None:
-        """Let both instances hear of an event, and look at what they do."""
+        """Forward an event to both instances, and check their reactions."""
         if hook == "on_environment_created":
             self._created = event
         before = _rows_of(event)
@@ -130,12 +132,14 @@ class CheckedCallback(Callback):
             self._check.problems += problems_of(partial(one.call, hook, event))
         if before is not None and not are_equal(before, _rows_of(event)):
             what = f"{hook} writes into its episode"
-            self._check.problems.append(Problem(what, hook, expected="copies: the rows are what is trained on"))
+            self._check.problems.append(
+                Problem(what, hook, fix="change a copy: the rows of the episode are used for training")
+            )
         if hook in ("on_sample_end", "on_train_result"):
             self._check.problems += problems_of(self._end_round)
 
     def _end_round(self) -> Iterator[Problem]:
-        """Check states after an iteration; after some a second instance goes on from the state of the first one."""
+        """Check states after an iteration; after some, a second instance continues from the state of the first one."""
         self._num_rounds += 1
         name = type(self._first.callback).__name__
         state = through_checkpoint(self._first.callback.get_state(), name)
@@ -152,16 +156,17 @@ class CheckedCallback(Callback):
         if self._second is not None:
             second = self._second.callback.get_state()
             if not are_equal(second, state):
-                what = "an instance that goes on from the state of another one has another state"
+                what = "an instance that continues from the state of another one has a different state"
                 yield Problem(what, "get_state, set_state", str(second), str(state))
             elif self._second.reported != self._first.reported:
-                what = "an instance that goes on from the state of another one reports other values"
-                expected = "a get_state of all that later events depend on"
+                what = "an instance that continues from the state of another one reports different values"
+                fix = "return everything that later events depend on from get_state"
                 yield Problem(
                     what,
                     "get_state, set_state",
                     str(self._second.reported[-1:]),
-                    f"{self._first.reported[-1:]}; {expected}",
+                    str(self._first.reported[-1:]),
+                    fix=fix,
                 )
 
 
@@ -177,7 +182,7 @@ for _hook in HOOKS:
 
 
 def _rows_of(event: dict[str, Any]) -> Any:
-    """Copy the newest step of an event's episode; None without an episode."""
+    """Copy the newest step of an event's episode; None for events without an episode."""
     episode = event.get("episode")
     if episode is None:
         return None
@@ -188,7 +193,7 @@ def _rows_of(event: dict[str, Any]) -> Any:
 
 
 def _faults_in_a_run(make: Callable[[], Callback], overrides: Sequence[str]) -> Iterator[Problem]:
-    """In a run no hook raises an error, states are plain and enough to go on from, and episodes stay as they are."""
+    """Check in a run that hooks raise no errors, states are plain and complete, and episodes are unchanged."""
     check = _CallbackCheck(make)
     token = _CURRENT_CHECK.set(check)
     block = "callbacks=[{_target_: " + f"{CheckedCallback.__module__}.{CheckedCallback.__name__}" + "}]"

@@ -1,4 +1,4 @@
-"""The place of a connector in a default pipeline, and episodes to pass through it."""
+"""A connector in its place in a default pipeline, and episodes to pass through it."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ from runner.streams import random_stream
 from runner.testing.sampled_items import SampledEnvironments, Space, small_module
 
 NUM_ENVS = 3
-# Pipeline -> the connector behind which a custom connector stands, unless its place is said.
+# Pipeline -> the connector after which a custom connector is placed by default.
 _ANCHORS = {
     "env_to_module": "AddObservationsFromEpisodesToBatch",
     "module_to_env": "GetActions",
     "learner": "AddColumnsFromEpisodesToTrainBatch",
 }
-_FRAGMENT_STEPS = 6  # of each sub-environment
+_FRAGMENT_STEPS = 6  # steps of each sub-environment
 _RUNNING_STEPS = 2  # after the fragment
 _CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class ConnectorPlacement:
-    """How a connector is made, and where it stands.
+    """How a connector is made, and its place.
 
     Attributes:
         make: makes the connector.
         pipeline: `env_to_module`, `module_to_env` or `learner`.
         verb: `prepend`, `append`, `insert_before`, `insert_after` or `replace`.
-        anchor: the connector that the verb names.
-        edits: of the pipeline, before the connector is put in.
-        observation_space, action_space: of the environment.
+        anchor: the connector that the verb refers to.
+        edits: edits of the pipeline before the connector is added.
+        observation_space, action_space: spaces of the environment.
     """
 
     make: Callable[[], Connector]
@@ -68,14 +68,14 @@ def place_of(
     edits: Sequence[Mapping[str, Any]],
     spaces: tuple[Space, Space],
 ) -> ConnectorPlacement:
-    """Return the place of a connector; what is not said follows from the connector.
+    """Return the place of a connector; missing arguments are derived from the connector.
 
     Raises:
-        ConfigError: the pipeline is not known, or the connector does not say it.
+        ConfigError: the pipeline is unknown, or cannot be derived from the connector.
     """
     named = (Requirements.of(make()).belongs_in or ()) if pipeline is None else (pipeline,)
     if len(named) != 1 or named[0] not in _ANCHORS:
-        what = "check_connector has to know the pipeline of the connector"
+        what = "check_connector needs the pipeline of the connector"
         raise ConfigError([Problem(what, "pipeline", ", ".join(named) or "nothing", ", ".join(_ANCHORS))])
     has_anchor = verb not in ("prepend", "append")
     return ConnectorPlacement(
@@ -85,13 +85,13 @@ def place_of(
 
 @dataclass(frozen=True)
 class Played:
-    """What a module has played; every pass through a connector gets a copy.
+    """Data sampled by a module; every pass through a connector gets a copy.
 
     Attributes:
-        module: that acted.
-        running: the episodes that go on.
-        block: chunks of steps before them.
-        columns: of the block, as `complete_fragment` gets them.
+        module: the acting module.
+        running: running episodes.
+        block: chunks of earlier steps.
+        columns: columns of the block for `complete_fragment`.
     """
 
     module: RLModule
@@ -102,15 +102,15 @@ class Played:
 
 @dataclass
 class Stage:
-    """A pipeline with a connector in its place; every pass through it gets the same input.
+    """A pipeline with the checked connector; every pass through it gets the same input.
 
     Attributes:
         module: a small network, which has acted.
-        episodes: running ones, or a block of chunks.
-        batch: what comes into the pipeline.
-        available: columns in it.
+        episodes: running episodes, or a block of chunks.
+        batch: input of the pipeline.
+        available: columns of the input.
         recorded: extra model outputs in the chunks.
-        reported: what the connectors have reported last.
+        reported: metrics that the connectors have reported in the last pass.
     """
 
     pipeline: ConnectorPipeline
@@ -127,7 +127,7 @@ class Stage:
     _before: dict[str, Any] | None = None
 
     def around(self) -> tuple[dict[str, Any], dict[str, Any], Any]:
-        """Return the batch before and after the connector, and the episodes as it left them."""
+        """Return the batch before and after the connector, and the episodes after it."""
         if self._before is None:
             self._before = copy.deepcopy(self.batch)
             for other in self.pipeline:
@@ -139,7 +139,7 @@ class Stage:
         return by_column(self._before), by_column(after), episodes
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of the connector, as its pipeline saves it: with its random stream."""
+        """Return the state of the connector as its pipeline saves it, including its random stream."""
         state, streams = self.pipeline.get_state(), {}
         [name] = [name for name, connector in self.pipeline.named_connectors().items() if connector is self.connector]
         if name in state.get(STREAMS, {}):
@@ -155,7 +155,7 @@ class Stage:
 
     @property
     def spaces(self) -> tuple[tuple[Space, Space], tuple[Space, Space]]:
-        """Observation and action space before the connector, and after it."""
+        """Observation and action space before and after the connector."""
         before = self.pipeline.input_spaces
         for other, after in zip(self.pipeline, self.pipeline.spaces_after, strict=True):
             if other is self.connector:
@@ -190,12 +190,12 @@ class Stage:
 
 
 def by_column(batch: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of the one module, also where they are by module."""
+    """Return the columns of the module, also from a batch grouped by module."""
     return dict(batch.get(DEFAULT_MODULE_ID, batch))
 
 
 def make_stage(place: ConnectorPlacement, played: Played) -> Stage:
-    """Make a new connector in its place, with episodes that were played."""
+    """Make a new connector in its place, with sampled episodes."""
     connector, module = place.make(), played.module
     spaces = place.observation_space, place.action_space
     pipeline: ConnectorPipeline
@@ -218,7 +218,7 @@ def make_stage(place: ConnectorPlacement, played: Played) -> Stage:
 
 
 def play(observation_space: Space, action_space: Space, num_lookback: int) -> Played:
-    """Let a small module act."""
+    """Sample episodes with a small module."""
     spaces = observation_space, action_space
     module = small_module(*spaces)
     env = BatchedEnvironments(SampledEnvironments(NUM_ENVS, *spaces), seed=0)
@@ -246,7 +246,7 @@ def play(observation_space: Space, action_space: Space, num_lookback: int) -> Pl
 
 
 def arrays_of(column: Any) -> Any:
-    """Return the rows of observations as arrays (rows, ...), nested as they are, also of ones that are still items."""
+    """Return the rows of observations as arrays (rows, ...) with the same nesting, also if they are still items."""
     if type(column) is Items:
         return column.stacked()
     if isinstance(column, list):
@@ -255,7 +255,7 @@ def arrays_of(column: Any) -> Any:
 
 
 def rows_of(column: Any) -> np.ndarray[Any, Any]:
-    """Return the rows of a column as one array, to be compared, also of one that is still items of episodes."""
+    """Return the rows of a column as one array for comparisons, also if they are still items of episodes."""
     if type(column) is Items:
         column = [item for items in column.values() for item in items]
     if isinstance(column, (dict, tuple)):

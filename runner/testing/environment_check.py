@@ -1,4 +1,4 @@
-"""What an environment does wrong, and how fast it is: of one agent, of several, or stepped together."""
+"""Check of an environment for faults and speed: single-agent, multi-agent, or vectorised."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ _AUTORESET = gym.vector.AutoresetMode.NEXT_STEP
 
 
 class VectorCheck:
-    """One check of `NUM_ENVS` sub-environments.
+    """Check of a vectorised environment with `NUM_ENVS` sub-environments.
 
     Args:
         env: the sub-environments.
-        make: makes others.
-        name: for messages.
-        validate_observations: of the `env` block.
-        seed: of resets and actions.
+        make: makes other instances.
+        name: name of the environment in messages.
+        validate_observations: see the `env` block.
+        seed: seed of resets and actions.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class VectorCheck:
         self.found = EnvironmentCheck()
 
     def run(self, num_steps: int) -> None:
-        """Check all there is to check; the first thing that no run survives ends it."""
+        """Run all checks; a fault that would end a run stops them."""
         env, found = self._env, self.found
         found.facts["observation space"] = f"{text_of(env.single_observation_space)} of each"
         found.facts["action space"] = f"{text_of(env.single_action_space)} of each"
@@ -72,21 +72,21 @@ class VectorCheck:
         self._check_repeated(answers[:NUM_REPEATED])
         self._check_seeds(answers[0][0])
         speed = speed_together(self._make, NUM_TOGETHER, num_steps, self._seed)
-        found.facts["env steps/s"] = f"{speed:,.0f} of {NUM_TOGETHER} sub-environments, with random actions"
+        found.facts["env steps/s"] = f"{speed:,.0f} with {NUM_TOGETHER} sub-environments and random actions"
 
     def _check_declarations(self) -> None:
         mode = self._env.metadata.get("autoreset_mode")
         if mode != _AUTORESET:
-            what = "sub-environments are not reset in the step after their episode's end"
-            advice = 'metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}, and a step that does it'
-            self.found.tell(Problem(what, "metadata", f"autoreset_mode {mode}", advice), is_fault=True)
+            what = "sub-environments are not reset in the step after the end of their episode"
+            fix = 'implement it, and set metadata = {"autoreset_mode": AutoresetMode.NEXT_STEP}'
+            self.found.report(Problem(what, "metadata", f"autoreset_mode {mode}", fix=fix), is_fault=True)
         for attribute in ("observation_space", "action_space"):
             expected = gym.vector.utils.batch_space(getattr(self._env, f"single_{attribute}"), self._env.num_envs)
             space = getattr(self._env, attribute, None)
             if space != expected:
                 what = f"{attribute} is not single_{attribute} for all sub-environments"
                 got = "nothing" if space is None else text_of(space)
-                self.found.tell(Problem(what, attribute, got, text_of(expected)), is_fault=False)
+                self.found.report(Problem(what, attribute, got, text_of(expected)), is_fault=False)
 
     # -- steps ---------------------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class VectorCheck:
             answers.append(answer)
             obs, rewards, terminateds, truncateds = answer
             method = "step" if number else "reset"
-            self.found.tell_misfit(self._checks, obs, method, method)
+            self.found.check_observations(self._checks, obs, method, method)
             if number and not self._check_arrays(rewards, terminateds, truncateds):
                 break
             if number:
@@ -114,11 +114,11 @@ class VectorCheck:
             if self.found.faults or number * NUM_ENVS >= num_steps:
                 break
         if not self.found.faults:
-            self.found.tell_episodes(lengths, returns, num_steps)
+            self.found.report_episodes(lengths, returns, num_steps)
         return answers
 
     def _answers(self, env: gym.vector.VectorEnv[Any, Any, Any], is_checked: bool = False) -> Iterator[Answer]:
-        """Yield what the reset and vector steps with random actions return, with the same seeds each time."""
+        """Yield the answers of the reset and of vector steps with random actions, with the same seeds each time."""
         space = gym.vector.utils.batch_space(env.single_action_space, NUM_ENVS)
         space.seed(self._seed)
         sizes = "observations, infos (a dict)"
@@ -139,96 +139,98 @@ class VectorCheck:
             yield copied(obs), np.array(rewards), np.array(terminateds), np.array(truncateds)
 
     def _check_arrays(self, rewards: Any, terminateds: Any, truncateds: Any) -> bool:
-        """Check rewards and ends; return whether they can be worked with."""
+        """Check rewards and ends; return whether they are usable."""
         has_numbers = rewards.shape == (NUM_ENVS,) and rewards.dtype.kind in "biuf"
         if not has_numbers:
             expected = f"numbers of shape ({NUM_ENVS},), one for each sub-environment"
-            self.found.tell(Problem("rewards are no numbers", "step", outline(rewards), expected), is_fault=True)
+            self.found.report(Problem("rewards are not numbers", "step", outline(rewards), expected), is_fault=True)
         elif not np.isfinite(rewards).all():
             problem = Problem("a reward is not finite", "step", str(rewards), "finite numbers")
-            self.found.tell(problem, is_fault=True)
+            self.found.report(problem, is_fault=True)
         has_bools = True
         for name, ends in (("terminateds", terminateds), ("truncateds", truncateds)):
             if ends.shape != (NUM_ENVS,) or ends.dtype != np.bool_:
                 has_bools = False
-                problem = Problem(f"{name} are no bools", "step", outline(ends), f"bools of shape ({NUM_ENVS},)")
-                self.found.tell(problem, is_fault=True)
+                problem = Problem(f"{name} are not bools", "step", outline(ends), f"bools of shape ({NUM_ENVS},)")
+                self.found.report(problem, is_fault=True)
         return has_numbers and has_bools
 
     def _check_resets(self, is_done: npt.NDArray[np.bool_], rewards: Any, ends: npt.NDArray[np.bool_]) -> None:
-        """Check the sub-environments whose episodes had ended before this step, which resets them."""
+        """Check the sub-environments whose episodes ended in the previous step, which this step resets."""
         if (rewards[is_done] != 0).any():
-            what = "the step that resets a sub-environment gives it a reward: was it reset in the step before?"
-            self.found.tell(Problem(what, "step", str(rewards[is_done]), "0, as no action was taken"), is_fault=True)
+            what = "the step that resets a sub-environment returns a reward; was it reset in the previous step?"
+            self.found.report(
+                Problem(what, "step", str(rewards[is_done]), "0, because no action was taken"), is_fault=True
+            )
         if ends[is_done].any():
-            what = "the step that resets a sub-environment ends its episode, too"
+            what = "the step that resets a sub-environment also ends its episode"
             expected = "a first observation, after which an action is taken"
-            self.found.tell(Problem(what, "step", expected=expected), is_fault=True)
+            self.found.report(Problem(what, "step", expected=expected), is_fault=True)
 
     def _check_infos(self, infos: Mapping[str, Any], method: str) -> None:
-        """Check infos in gymnasium's form: `key` holds a value for each sub-environment for which `_key` is true."""
+        """Check infos in gymnasium's format: `key` holds a value for each sub-environment for which `_key` is true."""
         if "final_obs" in infos:
-            what = "infos have a final_obs: sub-environments are reset in the step that ends their episode"
-            expected = "the last observation in `obs`, and the reset in the next step"
-            self.found.tell(Problem(what, method, expected=expected), is_fault=True)
+            what = "infos contain final_obs: sub-environments are reset in the step that ends their episode"
+            fix = "return the last observation in `obs`, and reset in the next step"
+            self.found.report(Problem(what, method, fix=fix), is_fault=True)
         for key, values in infos.items():
             if key.startswith("_") and key[1:] in infos:
                 continue
             if isinstance(values, Mapping):
                 self._check_infos(values, method)
             elif np.ndim(values) == 0 or len(values) != NUM_ENVS:
-                what = f"info {key} has no value for each sub-environment"
-                expected = f"an array of {NUM_ENVS} values, beside _{key} that says for whom there is one"
-                self.found.tell(Problem(what, method, outline(values), expected), is_fault=True)
+                what = f"info {key} does not contain a value per sub-environment"
+                expected = f"an array of {NUM_ENVS} values, together with a mask _{key}"
+                self.found.report(Problem(what, method, outline(values), expected), is_fault=True)
             mask = infos.get(f"_{key}")
             if mask is not None and np.shape(mask) != (NUM_ENVS,):
-                what = f"info _{key} does not say for which sub-environments there is a {key}"
+                what = f"info _{key} does not mark the sub-environments that have {key}"
                 problem = Problem(what, method, outline(mask), f"bools of shape ({NUM_ENVS},)")
-                self.found.tell(problem, is_fault=True)
+                self.found.report(problem, is_fault=True)
 
     # -- seeds ---------------------------------------------------------------------------------------------------------
 
     def _check_repeated(self, first: list[Answer]) -> None:
-        """Compare with what other sub-environments return for the same seed and actions."""
+        """Compare with the answers of other sub-environments to the same seed and actions."""
         others = self._make(NUM_ENVS)
         try:
             for number, (expected, got) in enumerate(zip(first, self._answers(others), strict=False)):
                 if not are_equal(expected, got):
-                    self.found.tell_not_repeated(number, is_reset=number == 0)
+                    self.found.report_not_repeated(number, is_reset=number == 0)
                     return
         finally:
             closing_problem(others)
 
     def _check_seeds(self, first: Any) -> None:
-        """Check what seeds change in the first observations."""
+        """Check the effect of seeds on the first observations."""
         again, other = (copied(self._env.reset(seed=self._seed + more)[0]) for more in (0, 1))
         if not nested.equal(first, again):
-            what = "a second reset with the same seed gives other observations"
-            problem = Problem(what, "reset", expected="generators that each reset(seed=...) begins anew")
-            self.found.tell(problem, is_fault=False)
+            what = "a second reset with the same seed returns different observations"
+            problem = Problem(what, "reset", fix="reset all random generators in each reset(seed=...)")
+            self.found.report(problem, is_fault=False)
         rows = nested.unstack(first)
         if not nested.equal(first, other) and all(nested.equal(rows[0], row) for row in rows[1:]):
-            what = "all sub-environments begin with the same observation, though it depends on the seed"
-            expected = "a seed of its own for each, such as seed + its number"
-            self.found.tell(Problem(what, "reset", expected=expected), is_fault=False)
+            what = "all sub-environments start with the same observation although it depends on the seed"
+            fix = "use a different seed for each, such as seed + its index"
+            self.found.report(Problem(what, "reset", fix=fix), is_fault=False)
 
 
 def check_environment(
     env: EnvConfig | Callable[..., Environment], num_steps: int = 1000, seed: int = 0
 ) -> EnvironmentCheck:
-    """Check an environment as `check-env` does.
+    """Check an environment like `check-env`.
 
     Args:
-        env: the `env` block; or a class, or a function that returns an environment (with an argument `num_envs` where
-            it steps several together).
-        num_steps: env steps.
-        seed: of resets and actions.
+        env: the `env` block; or a class or function that returns an environment (with an argument `num_envs` if it is
+            vectorised).
+        num_steps: number of env steps.
+        seed: seed of resets and actions.
 
     Returns:
-        Warnings and what was measured.
+        Warnings and measurements.
 
     Raises:
-        BrokenContract: the environment has faults; it lists all of them.
+        BrokenContract: the environment has faults; the message lists all of them.
         ConfigError: see `inspect_environment`.
     """
     found = inspect_environment(env, num_steps, seed)
@@ -240,12 +242,13 @@ def check_environment(
 def inspect_environment(
     env: EnvConfig | Callable[..., Environment], num_steps: int = 1000, seed: int = 0
 ) -> EnvironmentCheck:
-    """Step an environment with random actions, and look at everything that it returns.
+    """Step an environment with random actions, and inspect all its answers.
 
     Args:
-        env: see `check_environment`; `validate_observations` of a block decides what an observation out of bounds is.
-        num_steps: env steps.
-        seed: of resets and actions.
+        env: see `check_environment`; `validate_observations` of a block decides how observations out of bounds are
+            treated.
+        num_steps: number of env steps.
+        seed: seed of resets and actions.
 
     Raises:
         ConfigError: the environment cannot be made, or its spaces are not supported.
@@ -267,12 +270,12 @@ def inspect_environment(
             check = SingleAgentCheck(made, make, name, rule, seed)
         try:
             check.run(num_steps)
-        except RunFailure as failure:  # it cannot go on
+        except RunFailure as failure:  # the check cannot continue
             check.found.faults.append(failure.problem)
     finally:
         problem = closing_problem(made)
     if problem is not None:
-        check.found.tell(problem, is_fault=False)
+        check.found.report(problem, is_fault=False)
     return check.found
 
 
@@ -281,7 +284,7 @@ def _name_of(env: EnvConfig | Callable[..., Environment]) -> str:
 
 
 def _maker_of(env: EnvConfig | Callable[..., Environment]) -> Make:
-    """Return what makes the environment, for so many sub-environments."""
+    """Return a function that makes the environment with a number of sub-environments."""
     return partial(make_environment, env) if isinstance(env, EnvConfig) else partial(_make, env)
 
 
@@ -297,4 +300,4 @@ def _check_spaces(env: Any, name: str, attributes: tuple[str, ...]) -> None:
         space = getattr(env, attribute, None)
         if not isinstance(space, gym.Space):
             got = "nothing" if space is None else repr(space)
-            raise ConfigError([Problem(f"{name} has no {attribute}", "env", got, "a gymnasium.spaces.Space")])
+            raise ConfigError([Problem(f"{name} does not define {attribute}", "env", got, "a gymnasium.spaces.Space")])

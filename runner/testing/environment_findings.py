@@ -1,4 +1,4 @@
-"""What is found in environments, and what checks of all kinds of them look at."""
+"""Findings of environment checks, and functions shared by all of them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from runner.episodes import nested
 from runner.episodes.spaces import leaf_spaces
 from runner.modules.images import image_doubts
 
-NUM_REPEATED = 200  # steps that are taken a second time
-NUM_TOGETHER = 8  # sub-environments of the measurement
+NUM_REPEATED = 200  # number of steps that are repeated
+NUM_TOGETHER = 8  # number of sub-environments in the speed measurement
 _BOOLS = (bool, np.bool_)
-# Makes the environment, for so many sub-environments.
+# Makes the environment with a number of sub-environments.
 Make = Callable[[int], Environment]
 
 
 @dataclass
 class EnvironmentCheck:
-    """What was found.
+    """Findings of a check.
 
     Attributes:
-        faults: a run would end with an error, or learn from wrong numbers.
-        warnings: a run works, and something that users count on does not.
+        faults: problems that would end a run with an error, or make it learn from wrong numbers.
+        warnings: problems that do not stop a run but break something users rely on.
         facts: name -> value: spaces, episodes, speed.
     """
 
@@ -40,25 +40,25 @@ class EnvironmentCheck:
     warnings: list[Problem] = field(default_factory=list)
     facts: dict[str, str] = field(default_factory=dict)
 
-    def tell(self, problem: Problem, is_fault: bool) -> None:
-        """Add a problem, of each kind the first."""
+    def report(self, problem: Problem, is_fault: bool) -> None:
+        """Add a problem, unless the same kind was already found."""
         if all(known.what != problem.what for known in (*self.faults, *self.warnings)):
             (self.faults if is_fault else self.warnings).append(problem)
 
-    def tell_misfit(self, checks: ObservationChecks, rows: Any, method: str, where: str) -> None:
-        """Check (rows, ...) observations; raises `RunFailure` where they have another structure, shape or dtype."""
+    def check_observations(self, checks: ObservationChecks, rows: Any, method: str, where: str) -> None:
+        """Check (rows, ...) observations; raises `RunFailure` if their structure, shape or dtype is wrong."""
         checks.check_shapes(rows, method)
         misfit = checks.find_misfit(rows)
         if misfit is not None:
-            self.tell(replace(misfit.problem, where=where), is_fault=misfit.is_error)
+            self.report(replace(misfit.problem, where=where), is_fault=misfit.is_error)
 
     def check_reward(self, reward: Any, where: str) -> float:
-        """Check a reward; 0 where it is no number."""
+        """Check a reward and return it, or 0 if it is not a number."""
         if np.size(reward) != 1 or np.asarray(reward).dtype.kind not in "biuf":
-            self.tell(Problem("a reward is no number", where, outline(reward), "a float"), is_fault=True)
+            self.report(Problem("a reward is not a number", where, outline(reward), "a float"), is_fault=True)
             return 0.0
         if not np.isfinite(reward).all():
-            self.tell(Problem("a reward is not finite", where, str(reward), "finite numbers"), is_fault=True)
+            self.report(Problem("a reward is not finite", where, str(reward), "finite numbers"), is_fault=True)
         return float(np.asarray(reward).item())
 
     def check_end(self, name: str, value: Any, where: str) -> None:
@@ -68,68 +68,68 @@ class EnvironmentCheck:
         try:
             flag_of(value, name, where)
         except RunFailure as failure:
-            self.tell(failure.problem, is_fault=True)
+            self.report(failure.problem, is_fault=True)
         else:
-            self.tell(Problem(f"{name} is no bool", where, repr(value), "True or False"), is_fault=False)
+            self.report(Problem(f"{name} is not a bool", where, repr(value), "True or False"), is_fault=False)
 
     def check_action(self, given: Any, before: Any, where: str) -> None:
-        """Check that `step` has left an action as it was before."""
+        """Check that `step` did not change an action."""
         if not nested.equal(given, before):
-            what = "the environment changed its action: other code that steps it would record the changed one"
+            what = "the environment changed its action in place, so the changed action would be recorded"
             got = f"{_short(before)}, and {_short(given)} after the step"
-            self.tell(Problem(what, where, got, "a copy that is changed, such as action = 2 - action"), is_fault=False)
+            self.report(Problem(what, where, got, fix="change a copy, for example action = 2 - action"), is_fault=False)
 
     def check_bounds(self, space: gym.Space[Any], where: str = "action_space") -> None:
         """Check that actions can be scaled."""
         for _, part in leaf_spaces(space):
             if isinstance(part, gym.spaces.Box) and not part.is_bounded():
-                what = "actions have no bounds: they are neither scaled nor clipped"
-                self.tell(Problem(what, where, str(part), "a Box with finite low and high"), is_fault=False)
+                what = "actions are unbounded, so they are neither scaled nor clipped"
+                self.report(Problem(what, where, str(part), "a Box with finite low and high"), is_fault=False)
 
     def check_images(self, space: gym.Space[Any], where: str = "observation_space") -> None:
-        """Check that images among observations are read in the intended layout and scale."""
+        """Check that images in observations are read with the intended layout and scale."""
         for doubt in image_doubts(space, ModuleConfig()):
-            self.tell(Problem(doubt, where), is_fault=False)
+            self.report(Problem(doubt, where), is_fault=False)
 
-    def tell_episodes(self, lengths: Sequence[int], returns: Sequence[float], num_steps: int) -> None:
-        """Say how long episodes were, or that none has ended."""
+    def report_episodes(self, lengths: Sequence[int], returns: Sequence[float], num_steps: int) -> None:
+        """Report the length of episodes, or that none has ended."""
         if not lengths:
-            what = f"no episode has ended after {num_steps:,} env steps: returns are counted when episodes end"
-            expected = "an end of its own, or gymnasium.wrappers.TimeLimit among env.wrappers"
-            self.tell(Problem(what, "step", expected=expected), is_fault=False)
+            what = f"no episode has ended after {num_steps:,} env steps, so no returns are reported"
+            fix = "end episodes in the environment, or add gymnasium.wrappers.TimeLimit to env.wrappers"
+            self.report(Problem(what, "step", fix=fix), is_fault=False)
             return
         self.facts["episodes"] = (
             f"{len(lengths)} of {min(lengths)} to {max(lengths)} env steps (mean {np.mean(lengths):.1f}), "
             f"mean return {np.mean(returns):.4g} with random actions"
         )
 
-    def tell_not_repeated(self, number: int, is_reset: bool) -> None:
-        """Say that a second environment gives another answer to the same seed and actions."""
+    def report_not_repeated(self, number: int, is_reset: bool) -> None:
+        """Report that a second environment gives a different answer to the same seed and actions."""
         what = (
-            f"the same seed and actions give other {'observations' if is_reset else 'answers'} in a second "
-            f"environment, first after {number} answers: a run is not reproducible, and one that is "
-            "resumed goes on with other episodes"
+            f"the same seed and actions give different {'observations' if is_reset else 'answers'} in a second "
+            f"environment, first after {number} answers: runs are not reproducible, and a "
+            "resumed run continues with different episodes"
         )
-        expected = "randomness from self.np_random alone, which super().reset(seed=seed) seeds"
-        self.tell(Problem(what, "reset" if is_reset else "step", expected=expected), is_fault=False)
+        fix = "draw all random numbers from self.np_random, which super().reset(seed=seed) seeds"
+        self.report(Problem(what, "reset" if is_reset else "step", fix=fix), is_fault=False)
 
 
 def answer_of(call: Callable[[], Any], called: str, method: str, sizes: str, got: str | None = None) -> tuple[Any, ...]:
-    """Return what `reset` or `step` returned.
+    """Return the result of `reset` or `step`.
 
     Args:
-        call: calls it.
+        call: calls the method.
         called: the call as text.
         method: `reset` or `step`.
-        sizes: what it should return, in words.
-        got: what it was called with, for messages.
+        sizes: expected results, in words.
+        got: arguments of the call, for messages.
 
     Raises:
-        RunFailure: it raised, or returned something else.
+        RunFailure: the call raised an error, or returned an unexpected result.
     """
     try:
         answer = call()
-    except Exception as error:  # a user's environment may raise anything
+    except Exception as error:  # a user-defined environment may raise any error
         expected = "reset(*, seed=None, options=None)" if method == "reset" else "every action of its action space"
         raise RunFailure(Problem(f"{called} raised {type(error).__name__}: {error}", method, got, expected)) from error
     count, word = (2, "two") if method == "reset" else (5, "five")
@@ -149,15 +149,15 @@ def _short(value: Any) -> str:
 
 
 def copied(obs: Any) -> Any:
-    """Return the observation as arrays, safe from an environment that writes into it in its next step."""
+    """Return a copy of the observation as arrays, since the environment may write into it in its next step."""
     try:
         return nested.map_leaves(np.array, obs)
     except ValueError as error:  # lists of different lengths
-        raise RunFailure(Problem(f"an observation is no array: {error}", got=type(obs).__name__)) from error
+        raise RunFailure(Problem(f"an observation is not an array: {error}", got=type(obs).__name__)) from error
 
 
 def speed_together(make: Make, num_envs: int, num_steps: int, seed: int) -> float:
-    """Return the env steps per second of so many sub-environments; a reset is time, and no env step."""
+    """Return the env steps per second of `num_envs` sub-environments; resets take time but do not count as steps."""
     envs = sub_environments(make(num_envs), lambda: make(num_envs), num_envs, seed)
     space = gym.vector.utils.batch_space(envs.single_action_space, num_envs)
     space.seed(seed)
@@ -176,5 +176,5 @@ def speed_together(make: Make, num_envs: int, num_steps: int, seed: int) -> floa
 
 
 def text_of(space: gym.Space[Any]) -> str:
-    """Return a space in one line."""
+    """Return a space as one line."""
     return " ".join(str(space).split())

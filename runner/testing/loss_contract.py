@@ -1,4 +1,4 @@
-"""What a learner asks of every loss, ours and yours."""
+"""Contract of losses, built-in and user-defined."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from runner.testing.sampled_items import (
     small_module,
 )
 
-_NUM_ROWS = 13  # a number that no other dimension has
+_NUM_ROWS = 13  # a number that no other dimension uses
 
 
 def check_loss(
@@ -56,23 +56,23 @@ def check_loss(
     untouched: Sequence[str] = (),
     is_compiled: bool = False,
 ) -> None:
-    """Check a loss on random rows, and on sequences if it learns with memory.
+    """Check a loss on random rows, and on sequences if it supports stateful modules.
 
     Args:
-        make: makes the loss from the configuration: its class.
-        config: of the algorithm.
-        make_module: makes a small module that the loss trains, without memory; torch is seeded before each call. None:
-            an actor-critic network.
-        action_space: of this network.
-        untouched: beginnings of the names of parameters that the loss has nothing to do with.
-        is_compiled: whether it is to work with `learners.compile`, too.
+        make: the class of the loss, or a function that makes it from the configuration.
+        config: configuration of the algorithm.
+        make_module: makes a small stateless module for the loss, or None for an actor-critic network; torch is seeded
+            before each call.
+        action_space: action space of the actor-critic network.
+        untouched: prefixes of names of parameters that the loss does not affect.
+        is_compiled: whether to check that it works with `learners.compile`.
 
     Raises:
-        BrokenContract: the loss breaks rules; it lists all of them.
+        BrokenContract: the loss breaks rules; the message lists all of them.
         TypeError: `config` is a class.
     """
     if isinstance(config, type):
-        raise TypeError(f"config is the class {config.__name__}; give what it makes: {config.__name__}()")
+        raise TypeError(f"config is the class {config.__name__}; pass an instance: {config.__name__}()")
     has_own_module = make_module is not None
     contract = _LossContract(
         make, config, make_module or (lambda: small_module(OBSERVATIONS, action_space)), tuple(untouched)
@@ -94,13 +94,13 @@ class _LossContract:
         self.name = type(make(config)).__name__
 
     def _make_module(self) -> RLModule:
-        """Return a new module, with the same parameters and buffers each time: a pass may change its buffers."""
+        """Return a new module, always with the same parameters and buffers, since a pass may change its buffers."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             return copy.deepcopy(self._make_new_module())
 
     def rules(self, is_compiled: bool, action_space: Space | None) -> Iterator[Rule]:
-        """Yield the rules; a loss that does not fit its module at all is asked nothing else."""
+        """Yield the rules; if the loss does not match its module, no other rules are checked."""
         misfit = find_misfit(type(self._loss()), self._make_module(), self._config)
         if misfit is not None:
             yield lambda: [misfit]
@@ -130,9 +130,7 @@ class _LossContract:
         return loss
 
     def _rows(self, loss: Loss) -> dict[str, Any]:
-        """Return random rows with only the columns in `reads`, as in a run; a column of a user-defined connector is
-        0.
-        """
+        """Return random rows with only the columns in `reads`, as in a run; unknown columns are 0."""
         rows = make_batch(self._make_module(), _NUM_ROWS)
         return {column: rows[column] if column in rows else torch.zeros(_NUM_ROWS) for column in loss.reads}
 
@@ -146,7 +144,7 @@ class _LossContract:
     # -- rules ---------------------------------------------------------------------------------------------------------
 
     def declares_what_it_reads(self) -> Iterator[Problem]:
-        """Every column that it reads is in `reads`; batches of a run have no others."""
+        """Check that every column it reads is in `reads`; the batches of a run contain no other columns."""
         module, loss = self._make_module(), self._loss()
         columns = make_batch(self._make_module(), _NUM_ROWS) | self._rows(loss)
         batch = ReadColumns(columns | loss.draw_noise(module, columns))
@@ -155,42 +153,42 @@ class _LossContract:
             yield Problem(f"`reads` lacks column {column}, which the loss reads", "reads", repr(loss.reads))
 
     def gives_a_record_of_single_numbers(self) -> Iterator[Problem]:
-        """Metrics are 0-d tensors, what it gives for rows has one value a row and no gradient, and all is finite."""
+        """Check that metrics are 0-d tensors, per-row values are detached, and all of them are finite."""
         _, _, metrics = self._call()
         if not isinstance(metrics, self._config.metrics):
-            what = f"`metrics` of {type(self._config).__name__} names another record than the loss returns"
+            what = f"`metrics` of {type(self._config).__name__} names a different record class than the loss returns"
             yield Problem(what, "metrics", type(metrics).__name__, self._config.metrics.__name__)
             return
         names = list(metrics.reported())
         for name in sorted(set(metrics.rows) - set(names)):
-            yield Problem(f"`rows` of {type(metrics).__name__} names no field", "rows", name, ", ".join(names))
+            yield Problem(f"`rows` of {type(metrics).__name__} names an unknown field", "rows", name, ", ".join(names))
         for name in names:
             value, shape = getattr(metrics, name), (_NUM_ROWS,) if name in metrics.rows else ()
             if not isinstance(value, Tensor) or value.shape != shape:
                 got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-                yield Problem(f"{name} is no tensor of shape {shape}", "__call__", got)
+                yield Problem(f"{name} is not a tensor of shape {shape}", "__call__", got)
             elif not value.isfinite().all():
-                yield Problem(f"{name} is not finite on finite rows", "__call__", str(value.detach()))
+                yield Problem(f"{name} is not finite although the rows are", "__call__", str(value.detach()))
             elif name in metrics.rows and value.requires_grad:
-                yield Problem(f"{name}, which is given for rows, has a gradient", "__call__", expected="detach()")
+                yield Problem(f"the per-row values {name} have a gradient", "__call__", fix="call detach()")
 
     def is_known_by_its_metrics(self) -> Iterator[Problem]:
-        """Each metric can be named in `stop`, and what it gives for rows can not."""
+        """Check that each metric can be named in `stop`, and that per-row values cannot."""
         _, loss, metrics = self._call()
         known = producible_metrics(ExperimentConfig(algorithm=self._config))
         for name in (*metrics.names(), *loss.coefficients()):
             if f"learners/default_policy/{name}" not in known:
-                what = f"metric {name} is none of the run's"
+                what = f"metric {name} is not a metric of the run"
                 yield Problem(
-                    what, "coefficients", name, "fields of `metrics`, and `coefficients` of the configuration"
+                    what, "coefficients", name, "a field of `metrics`, or a name in `coefficients` of the configuration"
                 )
         for name in metrics.rows:
             if f"learners/default_policy/{name}" in known:
-                what = f"{name} is given for rows, and named as a metric of the run, too"
-                yield Problem(what, "rows", name, "another name for what is reported as one number")
+                what = f"{name} is both a per-row value and a metric of the run"
+                yield Problem(what, "rows", name, fix="use another name for the metric")
 
     def reaches_every_parameter(self) -> Iterator[Problem]:
-        """The gradient of each learned parameter is finite and not 0; of all others there is none."""
+        """Check that the gradient of each learned parameter is finite and not 0, and that others are not affected."""
         module, _, metrics = self._call()
         self._differentiate(module, metrics)
         for name, parameter in module.named_parameters():
@@ -201,7 +199,7 @@ class _LossContract:
             is_reached = gradient is not None and bool(gradient.any())
             if is_reached != is_meant:
                 what = f"a gradient reaches parameter {name}" if is_reached else f"no gradient reaches parameter {name}"
-                expected = "every learned parameter, but for those named by `untouched`"
+                expected = "a gradient for every learned parameter except those named by `untouched`"
                 yield Problem(what, "__call__", expected=expected)
 
     def _differentiate(self, module: RLModule, metrics: LossMetrics) -> None:
@@ -211,7 +209,7 @@ class _LossContract:
             backward_each(metrics.losses, members_of(module, list(self._config.optimizers)))
 
     def keeps_optimizers_apart(self) -> Iterator[Problem]:
-        """No term of `total_loss` reaches the parameters of several optimisers; `losses` separate them."""
+        """Check that no term of `total_loss` affects the parameters of several optimisers, unless it uses `losses`."""
         module, _, metrics = self._call()
         members = members_of(module, list(self._config.optimizers))
         if metrics.losses is not None or len(members) < 2:
@@ -228,39 +226,39 @@ class _LossContract:
             what = f"{term} reaches the parameters of several optimisers: {', '.join(reached)}"
             got = "; ".join(f"{optimizer}: {parameter}" for optimizer, parameter in reached.items())
             optimizers = ", ".join(f'"{name}": …' for name in members)
-            expected = f"losses={{{optimizers}}} in the record, or runner.modules.frozen(network)"
-            yield Problem(what, "__call__", got, expected)
+            fix = f"return losses={{{optimizers}}} in the record, or use runner.modules.frozen(network)"
+            yield Problem(what, "__call__", got, fix=fix)
             return
 
     def is_the_same_without_reporting(self) -> Iterator[Problem]:
-        """What is left out unless reporting is no part of `total_loss`."""
+        """Check that metrics omitted without reporting are not part of `total_loss`."""
         (_, _, reported), (_, _, silent) = self._call(), self._call(is_reporting=False)
         if not torch.equal(reported.total_loss, silent.total_loss):
             got, expected = f"{silent.total_loss.item():.6g}", f"{reported.total_loss.item():.6g}"
             yield Problem("total_loss differs without reporting", "__call__", got, expected)
 
     def leaves_inputs_alone(self) -> Iterator[Problem]:
-        """It does not write into the batch."""
+        """Check that it does not write into the batch."""
         module, loss = self._make_module(), self._loss()
         batch = self._batch(module, loss)
         kept = {name: nested.map_leaves(torch.clone, column) for name, column in batch.items()}
         loss(module, batch)
         for name in [name for name in kept if name not in batch or not are_equal(batch[name], kept[name])]:
-            yield Problem(f"the loss writes into column {name} of the batch", "__call__", expected="tensors of its own")
+            yield Problem(f"the loss writes into column {name} of the batch", "__call__", fix="write to new tensors")
 
     def is_a_mean_over_rows(self) -> Iterator[Problem]:
-        """The same rows twice have the same loss: learning rates do not depend on the size of minibatches."""
+        """Check that duplicated rows have the same loss, so that learning rates do not depend on minibatch sizes."""
         once, twice = (self._total_loss(lambda n: np.arange(n)), self._total_loss(lambda n: np.tile(np.arange(n), 2)))
         if not are_close(once, twice):
-            what = "total_loss of the same rows twice is another one"
-            yield Problem(what, "__call__", f"{twice.item():.6g}", f"{once.item():.6g}: a mean over rows")
+            what = "total_loss changes if all rows are duplicated"
+            yield Problem(what, "__call__", f"{twice.item():.6g}", f"{once.item():.6g}, a mean over rows")
 
     def ignores_the_order_of_rows(self) -> Iterator[Problem]:
-        """Rows in another order have the same loss."""
+        """Check that the order of rows does not change the loss."""
         straight, reverse = self._total_loss(lambda n: np.arange(n)), self._total_loss(lambda n: np.arange(n)[::-1])
         if not are_close(straight, reverse):
             what = "total_loss depends on the order of rows"
-            yield Problem(what, "__call__", f"{reverse.item():.6g}", f"{straight.item():.6g}, in whatever order")
+            yield Problem(what, "__call__", f"{reverse.item():.6g}", f"{straight.item():.6g} in any order")
 
     def _total_loss(self, order: Callable[[int], Any]) -> Tensor:
         module, loss = self._make_module(), self._loss()
@@ -269,20 +267,20 @@ class _LossContract:
         return total_loss
 
     def draws_from_its_stream(self) -> Iterator[Problem]:
-        """The same batch has the same loss, and no global random number is drawn."""
+        """Check that the same batch has the same loss, and that no global random number is drawn."""
         modules = [self._make_module() for _ in range(2)]
         before = process_streams()
         loss = self._loss()
         batch = self._batch(modules[0], loss)
         first, second = (loss(module, batch, True).total_loss for module in modules)
-        expected = "draw_noise, from the stream that use_stream gives: columns of the batch"
+        fix = "draw random columns of the batch in draw_noise, from the stream of use_stream"
         if not are_equal(process_streams(), before):
-            yield Problem("the loss draws random numbers of the process", "__call__", expected=expected)
+            yield Problem("the loss draws from the global random generators", "__call__", fix=fix)
         elif not torch.equal(first, second):
-            yield Problem("the same batch has another loss", "__call__", expected=expected)
+            yield Problem("the same batch has a different loss in a second call", "__call__", fix=fix)
 
     def stays_on_its_device(self) -> Iterator[Problem]:
-        """It mixes no devices and reads no value back: torch's device without values fails where it would."""
+        """Check that it mixes no devices and reads no values back, by computing on torch's meta device."""
         rows = self._rows(self._loss())
         columns = {name: nested.map_leaves(_without_values, column) for name, column in rows.items()}
         with torch.device("meta"):
@@ -291,28 +289,30 @@ class _LossContract:
             self._differentiate(module, loss(module, with_noise(columns, loss, module)))
             loss.after_step(module, _NUM_ROWS)
         except (NotImplementedError, RuntimeError) as error:
-            what = f"the loss waits for its device, or leaves it: {type(error).__name__}: {error}"
-            expected = "tensors on the module's device, without .item(), float(...), .cpu() and branches on values"
-            yield Problem(what, "__call__", expected=expected)
+            what = (
+                f"the loss reads values back from its device, or uses another device: {type(error).__name__}: {error}"
+            )
+            fix = "use tensors on the module's device, without .item(), float(...), .cpu() and branches on values"
+            yield Problem(what, "__call__", fix=fix)
 
     def goes_on_from_its_state(self) -> Iterator[Problem]:
-        """Its state is plain, and a new loss with this state and its random stream continues as this one."""
+        """Check that its state is plain, and that a new loss with its state and random stream continues it."""
         stream, module = np.random.default_rng(0), self._make_module()
         loss = self._loss(stream)
         metrics = loss(module, self._batch(module, loss))
         reported = {name: getattr(metrics, name) for name in metrics.names()}
         values = {name: float(value.detach()) for name, value in reported.items() if value.numel() == 1}
         loss.after_step(module, _NUM_ROWS)
-        loss.after_update(values | {"mean_kl_loss": 1e3})  # something that adapts, if anything does
+        loss.after_update(values | {"mean_kl_loss": 1e3})  # a value that causes every adaptation
         state = through_checkpoint(loss.get_state(), self.name)
         other = self._loss(copy.deepcopy(stream))
         other.set_state(copy.deepcopy(state))
         key = find_difference(state, other.get_state())
         if key is not None:
-            what = f"get_state after set_state gives another {key}"
+            what = f"get_state after set_state returns a different {key}"
             yield Problem(what, "set_state", str(other.get_state().get(key)), str(state.get(key)))
         attributes = [f"self.{name}" for name in differing_attributes(loss, other)]
-        got_keys = f"another {', '.join(attributes)} after set_state" if attributes else None
+        got_keys = f"different {', '.join(attributes)} after set_state" if attributes else None
         rows, modules = self._rows(loss), [self._make_module() for _ in range(2)]
         for one in (loss, other):
             one.before_update(0)
@@ -320,22 +320,22 @@ class _LossContract:
             (expected, total), (got, other_total) = map(self._drawn, modules, (loss, other), [rows, rows])
             column = find_difference(expected, got)
             if column is not None or not torch.equal(total, other_total):
-                result = f"draws other {column}" if column else "computes another total_loss"
+                result = f"draws different {column}" if column else "computes a different total_loss"
                 what = f"a loss with the state of another one {result}"
-                advice = "get_state includes all that later calls depend on; the learner saves the stream itself"
-                yield Problem(what, "get_state, set_state", got_keys, advice)
+                fix = "return everything that later calls depend on from get_state; the learner saves the stream itself"
+                yield Problem(what, "get_state, set_state", got_keys, fix=fix)
                 return
 
     def _drawn(self, module: RLModule, loss: Loss, rows: Mapping[str, Any]) -> tuple[dict[str, Any], Tensor]:
-        """Return what a loss draws for rows, and its total."""
+        """Return the random columns that a loss draws for rows, and its total loss."""
         noise = loss.draw_noise(module, rows)
         total: Tensor = loss(module, {**rows, **noise}).total_loss.detach()
         loss.after_step(module, _NUM_ROWS)
         return noise, total
 
     def compiles(self) -> Iterator[Problem]:
-        """An update as one traced graph equals the eager one."""
-        # Traced only: how torch makes code of a graph is nothing that a loss could get wrong.
+        """Check that an update as one traced graph equals the eager one."""
+        # Only traced: the code that torch generates from a graph does not depend on the loss.
         with mock.patch.object(torch, "compile", functools.partial(torch.compile, backend="aot_eager")):
             eager, compiled = self._learner(), self._learner(is_compiled=True)
             batch = self._rows(self._loss())
@@ -343,16 +343,18 @@ class _LossContract:
                 expected, update = eager.update(batch, num_env_steps), compiled.update(batch, num_env_steps)
                 for name, value in expected.metrics.items():
                     if not np.allclose(update.metrics[name], value, rtol=1e-4, atol=1e-6, equal_nan=True):
-                        what = f"a compiled update reports another {name}"
+                        what = f"a compiled update reports a different {name}"
                         yield Problem(what, "__call__", str(update.metrics[name]), str(value))
                 for name, rows in expected.rows.items():
                     if not np.allclose(update.rows[name], rows, rtol=1e-4, atol=1e-5):
-                        yield Problem(f"a compiled update gives other {name} for rows", "__call__")
+                        yield Problem(f"a compiled update returns different per-row values of {name}", "__call__")
             if not np.allclose(compiled.get_weights(), eager.get_weights(), rtol=1e-4, atol=1e-6):
-                yield Problem("a compiled update learns other weights", "__call__")
+                yield Problem("a compiled update leads to different weights", "__call__")
             if compiled.update(batch, 0).compile_s:
                 what = "the second update is compiled again"
-                yield Problem(what, "__call__", expected="coefficients that change named by `varying`, as tensors")
+                yield Problem(
+                    what, "__call__", fix="name coefficients that change in `varying`, so that they are tensors"
+                )
 
     def _learner(self, is_compiled: bool = False) -> ModuleLearner:
         config = dataclasses.replace(self._config, minibatch_size=None, num_epochs=2)
@@ -360,7 +362,7 @@ class _LossContract:
         return ModuleLearner(self._make_module(), self._loss(), config, stream, is_compiled=is_compiled)
 
     def ignores_padded_steps(self, make_module: Callable[[], RLModule]) -> Iterator[Problem]:
-        """What lies in padded steps of sequences changes no gradient."""
+        """Check that padded steps of sequences do not change the gradient."""
         gradients: list[Any] = []
         for padding in (0.0, 0.5):
             module = make_module()
@@ -371,7 +373,7 @@ class _LossContract:
             gradients.append(learner.gradients(own | sequences, 0).vector)
         if not np.allclose(gradients[0], gradients[1], rtol=1e-4, atol=1e-5):
             what = "padded steps of sequences change the gradient"
-            yield Problem(what, "__call__", expected="outputs_at_steps, or at_steps, of the module for env steps alone")
+            yield Problem(what, "__call__", fix="use outputs_at_steps or at_steps of the module to get env steps only")
 
 
 def _without_values(leaf: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What every module keeps to, ours and yours."""
+"""Contract of modules, built-in and user-defined."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def check_module(make: Callable[[], RLModule]) -> None:
     """Check a module on random items of its spaces, on the CPU.
 
     Args:
-        make: makes the module with torch's random generator, which is seeded before.
+        make: makes the module with torch's random generator, which is seeded before each call.
 
     Raises:
-        BrokenContract: the module breaks rules; it lists all of them.
+        BrokenContract: the module breaks rules; the message lists all of them.
     """
     contract = _ModuleContract(make)
     check_rules(type(contract.module).__name__, contract.rules())
@@ -47,7 +47,7 @@ class _ModuleContract:
             return self._make().eval()
 
     def rules(self) -> Iterator[Rule]:
-        """Yield the rules; what modules with memory promise is asked of them alone."""
+        """Yield the rules; those about states apply to stateful modules only."""
         yield from (self.declares_columns, self.acts, self.learns, self.values_states)
         yield from (
             self.sees_observations,
@@ -63,7 +63,7 @@ class _ModuleContract:
     # -- batches -------------------------------------------------------------------------------------------------------
 
     def _batch(self, *leading: int) -> dict[str, Any]:
-        """Return a batch (*leading, ...) that nobody has written into; one of sequences has `state_in` besides."""
+        """Return a new batch (*leading, ...); a batch of sequences also contains `state_in`."""
         if leading not in self._sampled:
             self._sampled[leading] = self._sample(leading)
         return {column: nested.map_leaves(torch.clone, value) for column, value in self._sampled[leading].items()}
@@ -94,7 +94,7 @@ class _ModuleContract:
     # -- rules ---------------------------------------------------------------------------------------------------------
 
     def declares_columns(self) -> Iterator[Problem]:
-        """Columns are named by tuples, and memory goes in and out by `state_in` and `state_out`."""
+        """Check that columns are declared as tuples, and that states are named `state_in` and `state_out`."""
         module = self.module
         for attribute in ("inputs", "outputs", "train_outputs"):
             columns = getattr(module, attribute)
@@ -102,24 +102,24 @@ class _ModuleContract:
                 yield Problem(f"{attribute} is not a tuple of column names", attribute, repr(columns), '("obs",)')
         for attribute, column in (("inputs", "state_in"), ("outputs", "state_out")):
             if (column in getattr(module, attribute)) != module.is_stateful:
-                what = f"{column} is among `{attribute}` of modules with memory, and of no others"
+                what = f"`{attribute}` must contain {column} if and only if the module is stateful"
                 yield Problem(what, attribute, f"is_stateful {module.is_stateful}, {getattr(module, attribute)}")
         if module.is_stateful != bool(module.get_initial_state()):
-            what = "get_initial_state is empty for modules without memory, and for no others"
+            what = "get_initial_state must be empty if and only if the module is stateless"
             yield Problem(what, "get_initial_state", f"is_stateful {module.is_stateful}")
 
     def acts(self) -> Iterator[Problem]:
-        """Both acting passes return `outputs`, a row for each row of the batch."""
+        """Check that both acting passes return `outputs`, with one row per row of the batch."""
         leading = (_ROWS, 1) if self.module.is_stateful else (_ROWS,)
         for name in _PASSES:
             outputs = getattr(self.module, name)(self._acting())
             if set(outputs) != set(self.module.outputs):
-                got, expected = ", ".join(outputs), f"{', '.join(self.module.outputs)}, as `outputs` says"
-                yield Problem(f"{name} returns other columns than `outputs`", name, got, expected)
+                got, expected = ", ".join(outputs), f"{', '.join(self.module.outputs)}, as declared in `outputs`"
+                yield Problem(f"{name} does not return the columns in `outputs`", name, got, expected)
             yield from self._unfit(outputs, name, leading)
 
     def learns(self) -> Iterator[Problem]:
-        """`forward_train` returns `train_outputs` with gradients, and what exploring has acted by."""
+        """Check that `forward_train` returns `train_outputs` with gradients, equal to the outputs while exploring."""
         leading = (_ROWS, _STEPS) if self.module.is_stateful else (_ROWS,)
         outputs = self.module.forward_train(self._learning())
         missing = [column for column in self._train_outputs() if column not in outputs]
@@ -129,31 +129,33 @@ class _ModuleContract:
         yield from self._unfit(outputs, "forward_train", leading)
         if not any(leaf.requires_grad for leaf in nested.leaves(dict(outputs)) if isinstance(leaf, Tensor)):
             yield Problem(
-                "no output of forward_train has a gradient", "forward_train", expected="outputs of parameters"
+                "no output of forward_train has a gradient",
+                "forward_train",
+                expected="outputs that depend on parameters",
             )
         batch = self._acting()
         of_both = [forward(batch).get("action_dist_inputs") for forward in (self.module.forward_train, self._explore)]
         if all(one is not None for one in of_both) and not are_close(*of_both):
-            what = "forward_train gives other action_dist_inputs than forward_exploration on the same rows"
-            yield Problem(what, "forward_train", expected="equal ones: a loss compares both")
+            what = "forward_train and forward_exploration return different action_dist_inputs for the same rows"
+            yield Problem(what, "forward_train", expected="equal outputs, because losses compare them")
 
     def _explore(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         return self.module.forward_exploration(batch)
 
     def _unfit(self, outputs: Mapping[str, Any], name: str, leading: tuple[int, ...]) -> Iterator[Problem]:
-        """Yield outputs of other shapes or dtypes, and ones that are not finite."""
+        """Yield outputs with wrong shapes or dtypes, and outputs that are not finite."""
         widths = {"action_dist_inputs": (self.module.action_dist.num_inputs,), "vf_preds": ()}
         for column, width in widths.items():
             shape = (*leading, *width)
             if column in outputs and (outputs[column].shape != shape or outputs[column].dtype != torch.float32):
                 got = outline(outputs[column])
-                yield Problem(f"{name} returns {column} of another shape or dtype", name, got, f"{shape} float32")
+                yield Problem(f"{name} returns {column} with a wrong shape or dtype", name, got, f"{shape} float32")
         for column, output in outputs.items():
             if not all(leaf.isfinite().all() for leaf in nested.leaves(output)):
-                yield Problem(f"{name} returns {column} that is not finite", name, expected="finite numbers")
+                yield Problem(f"{column} returned by {name} is not finite", name, expected="finite numbers")
 
     def _train_outputs(self) -> tuple[str, ...]:
-        """Return what `forward_train` must return; `vf_preds` is not needed if `compute_values` is overridden."""
+        """Return the required outputs of `forward_train`; without `vf_preds` if `compute_values` is overridden."""
         kind, outputs = type(self.module), self.module.train_outputs
         is_inherited = outputs == RLModule.train_outputs and kind.compute_values is not RLModule.compute_values
         if is_inherited and "vf_preds" not in self.module.forward_train(self._learning()):
@@ -161,55 +163,57 @@ class _ModuleContract:
         return outputs
 
     def values_states(self) -> Iterator[Problem]:
-        """`compute_values` gives the `vf_preds` of `forward_train`."""
+        """Check that `compute_values` returns the `vf_preds` of `forward_train`."""
         if "vf_preds" not in self._train_outputs():
             return
         batch = self._learning()
         values, expected = self.module.compute_values(batch), self.module.forward_train(batch)["vf_preds"]
         if values.shape != expected.shape or not are_close(values, expected):
-            what = "compute_values gives other values than `vf_preds` of forward_train"
+            what = "compute_values does not return the `vf_preds` of forward_train"
             yield Problem(what, "compute_values", outline(values), f"{outline(expected)}, the same values")
 
     def sees_observations(self) -> Iterator[Problem]:
-        """What `forward_train` gives depends on the observation; weights are moved, as a head may begin with zeros."""
+        """Check that `forward_train` depends on the observation; weights are changed, since a head may start at 0."""
         module, generator = self._made(0), torch.Generator().manual_seed(0)
         with torch.no_grad():
             for parameter in module.parameters():
                 parameter.add_(0.1 * torch.randn(parameter.shape, generator=generator))
         batch = self._learning()
         others = nested.map_leaves(lambda leaf: leaf.roll(1, 0), batch["obs"])
-        if are_equal(batch["obs"], others):  # a space of one item
+        if are_equal(batch["obs"], others):  # the space has only one item
             return
         outputs, of_others = module.forward_train(batch), module.forward_train(batch | {"obs": others})
         for column in ("action_dist_inputs", "vf_preds"):
             if column in outputs and torch.equal(outputs[column], of_others[column]):
-                what = f"forward_train gives the same {column} for other observations"
-                yield Problem(what, "forward_train", expected="outputs of `obs`")
+                what = f"forward_train returns the same {column} for different observations"
+                yield Problem(what, "forward_train", expected="outputs that depend on `obs`")
 
     def computes_each_row_by_itself(self) -> Iterator[Problem]:
-        """A row of a batch gives what it gives alone."""
+        """Check that a row of a batch has the same outputs as the row alone."""
         for name, batch, outputs in self._outputs():
             one = getattr(self.module, name)(_row(batch, 2))
             for column in one:
                 if not are_close(one[column], _row(outputs[column], 2)):
-                    what = f"{name} gives another {column} for a row alone than for the row in a batch"
+                    what = f"{name} returns a different {column} for a row alone than for the row in a batch"
                     yield Problem(what, name, expected="rows that do not depend on each other")
 
     def repeats_itself(self) -> Iterator[Problem]:
-        """The same batch gives the same outputs, and no global random number is drawn."""
+        """Check that the same batch gives the same outputs, and that no global random number is drawn."""
         for name, batch, outputs in self._outputs():
             before = process_streams()
             again = getattr(self.module, name)(batch)
             if not are_equal(process_streams(), before):
-                what = f"{name} draws random numbers of the process"
-                yield Problem(what, name, expected="column `noise`, of which `num_noise` says how many a row needs")
+                what = f"{name} draws from the global random generators"
+                yield Problem(what, name, fix="read column `noise`, with `num_noise` numbers per row")
             elif not all(are_close(again[column], outputs[column]) for column in outputs):
                 yield Problem(
-                    f"{name} gives other outputs for the same batch", name, expected="a function of the batch"
+                    f"{name} returns different outputs for the same batch",
+                    name,
+                    expected="outputs that depend only on the batch",
                 )
 
     def leaves_inputs_alone(self) -> Iterator[Problem]:
-        """No pass writes into its batch."""
+        """Check that no pass writes into its batch."""
         for name in (*_PASSES, "forward_train"):
             batch = self._learning() if name == "forward_train" else self._acting()
             kept = {column: nested.map_leaves(torch.clone, value) for column, value in batch.items()}
@@ -217,45 +221,47 @@ class _ModuleContract:
             changed = [c for c in dict.fromkeys([*kept, *batch]) if not _is_kept(batch.get(c), kept.get(c))]
             if changed:
                 what = f"{name} writes into {', '.join(changed)} of its batch"
-                yield Problem(what, name, expected="outputs of its own")
+                yield Problem(what, name, fix="write to new tensors")
 
     def keeps_all_in_its_weights(self) -> Iterator[Problem]:
-        """A module with the weights of another one acts as it does: they are all that env runners get."""
+        """Check that a module with copied weights acts equally, since env runners receive only the weights."""
         other = self._made(1)
         FlatParameters(other).load(FlatParameters(self._made(0)).to_numpy())
         batch = self._acting()
         expected, got = self.module.forward_exploration(batch), other.forward_exploration(batch)
         if not all(are_close(got[column], expected[column]) for column in expected):
             what = "a module with the weights of another one acts differently"
-            advice = "nn.Parameters and float buffers (register_buffer) for all that outputs depend on"
-            yield Problem(what, "parameters", expected=advice)
+            fix = "store everything that outputs depend on in nn.Parameters or float buffers (register_buffer)"
+            yield Problem(what, "parameters", fix=fix)
 
     def is_made_from_its_seed(self) -> Iterator[Problem]:
-        """Modules that are made with one seed of torch are equal."""
+        """Check that modules made with the same seed of torch are equal."""
         first, second = (FlatParameters(self._made(0)).to_numpy() for _ in range(2))
         if not np.array_equal(first, second):
-            what = "two modules that are made with the same seed differ"
-            yield Problem(what, "__init__", expected="initial values from torch's generator, which a run seeds")
+            what = "two modules made with the same seed differ"
+            yield Problem(what, "__init__", fix="draw initial values from torch's generator, which a run seeds")
 
     def groups_parameters(self) -> Iterator[Problem]:
-        """Each learned parameter is in one group; parameters of target networks are learned by none."""
+        """Check that each learned parameter is in one group, and that parameters of target networks are not learned."""
         names = {id(parameter): name for name, parameter in self.module.named_parameters()}
         learned = [id(parameter) for parameter in self.module.parameters() if parameter.requires_grad]
         grouped = [id(one) for parameters in self.module.parameter_groups().values() for one in parameters]
         for parameter in dict.fromkeys([*learned, *grouped]):
             count, expected = grouped.count(parameter), int(parameter in learned)
             if count != expected:
-                what = f"parameter {names.get(parameter, 'of elsewhere')} is in {count} groups"
-                advice = "1" if expected else "0, as it needs no gradient or is none of the module's"
+                what = f"parameter {names.get(parameter, 'of another module')} is in {count} groups"
+                advice = "1" if expected else "0, because it is frozen or belongs to another module"
                 yield Problem(what, "parameter_groups", str(count), advice)
         for target, _ in self.module.target_networks():
             for name in [name for name, parameter in target.named_parameters() if parameter.requires_grad]:
                 yield Problem(
-                    f"parameter {name} of a target network is learned", "target_networks", expected="target_of"
+                    f"parameter {name} of a target network is learned",
+                    "target_networks",
+                    fix="make the target network with target_of",
                 )
 
     def follows_targets(self) -> Iterator[Problem]:
-        """With tau 1 targets are equal to what they follow."""
+        """Check that targets equal the networks that they follow after an update with tau 1."""
         module = self._made(0)
         with torch.no_grad():
             for target, _ in module.target_networks():
@@ -265,22 +271,24 @@ class _ModuleContract:
         for target, network in module.target_networks():
             pairs = zip(target.parameters(), network.parameters(), strict=True)
             if not all(torch.allclose(one, other) for one, other in pairs):
-                yield Problem("targets are not what they follow after update_targets(1)", "update_targets")
+                yield Problem("targets differ from their networks after update_targets(1)", "update_targets")
 
     def draws_its_noise(self) -> Iterator[Problem]:
-        """Column `noise` is float32 of `num_noise` numbers a row, and a function of the stream."""
+        """Check that `noise` is float32 with `num_noise` numbers per row, and a function of the stream."""
         module = self.module
         first, second = (module.draw_noise(np.random.default_rng(7), (2, 3)) for _ in range(2))
         shape = (2, 3, module.num_noise)
         if first.shape != shape or first.dtype != np.float32:
-            yield Problem("draw_noise gives another shape or dtype", "draw_noise", outline(first), f"{shape} float32")
+            yield Problem("draw_noise returns a wrong shape or dtype", "draw_noise", outline(first), f"{shape} float32")
         elif not np.array_equal(first, second):
             yield Problem(
-                "draw_noise gives other noise for the same stream", "draw_noise", expected="draws of `stream`"
+                "draw_noise returns different noise for the same stream",
+                "draw_noise",
+                expected="noise drawn from `stream`",
             )
 
     def fits_its_action_space(self) -> Iterator[Problem]:
-        """The likeliest action has the shape of the space, and its log probability one number a row."""
+        """Check that the mode has the shape of the action space, and its log probability one number per row."""
         if "action_dist_inputs" not in self.module.outputs:
             return
         inputs = self.module.forward_exploration(self._acting())["action_dist_inputs"].reshape(_ROWS, -1)
@@ -291,23 +299,25 @@ class _ModuleContract:
             yield Problem(what, "action_dist", outline(action), outline(like))
         logp = self.module.action_dist.log_prob(inputs, action)
         if logp.shape != (_ROWS,):
-            yield Problem("log_prob gives no number for each row", "action_dist", outline(logp), f"shape ({_ROWS},)")
+            yield Problem(
+                "log_prob does not return one number per row", "action_dist", outline(logp), f"shape ({_ROWS},)"
+            )
 
-    # -- memory --------------------------------------------------------------------------------------------------------
+    # -- states --------------------------------------------------------------------------------------------------------
 
     def begins_with_a_memory(self) -> Iterator[Problem]:
-        """The initial state is float32 without batch axis, and what acting returns is like it."""
+        """Check that the initial state is float32 without batch axis, and that acting returns states of equal form."""
         for leaf in nested.leaves(self.module.get_initial_state()):
             if not isinstance(leaf, Tensor) or leaf.dtype != torch.float32:
-                yield Problem("the initial state is no float32 tensor", "get_initial_state", outline(leaf))
+                yield Problem("the initial state is not a float32 tensor", "get_initial_state", outline(leaf))
         batch = self._acting()
         state_in, state_out = batch["state_in"], self.module.forward_exploration(batch)["state_out"]
         if outline(state_in) != outline(state_out):
-            what = "state_out is not like state_in"
+            what = "state_out does not match state_in"
             yield Problem(what, "forward_exploration", outline(state_out), outline(state_in))
 
     def remembers_step_by_step(self) -> Iterator[Problem]:
-        """A pass over sequences gives what acting gives step by step."""
+        """Check that a pass over sequences equals acting step by step."""
         batch = self._learning()
         at_once = self.module.forward_train(batch)
         has_values = "vf_preds" in self._train_outputs()
@@ -323,9 +333,12 @@ class _ModuleContract:
                 ]
             misfits = [one for one in by_step if not are_close(one[1], _steps(at_once[one[0]], t))]
             for column, _, way in misfits:
-                what = f"forward_train over a sequence gives other {column} than {way} step by step"
+                what = f"forward_train over a sequence returns different {column} than {way} step by step"
                 yield Problem(
-                    what, "forward_train", f"first at step {t}", "the same: `state_out` is the next `state_in`"
+                    what,
+                    "forward_train",
+                    f"first at step {t}",
+                    "equal outputs, since `state_out` is the next `state_in`",
                 )
             if misfits:
                 return

@@ -23,7 +23,7 @@ _ID = "default_policy"
 
 @dataclass(frozen=True)
 class ModuleUpdate:
-    """What an update of one module gives: metrics, values of rows by name, and seconds of compiling."""
+    """Result of an update of one module: metrics, per-row values by name, and seconds of compiling."""
 
     metrics: dict[str, float]
     rows: dict[str, npt.NDArray[Any]]
@@ -31,14 +31,14 @@ class ModuleUpdate:
 
 
 class ModuleLearner:
-    """A `Learner` of one module that takes columns of a train batch.
+    """A `Learner` of one module that takes the columns of a train batch directly.
 
     Args:
-        module: on its device.
-        loss: of the algorithm.
+        module: module on its device.
+        loss: loss of the algorithm.
         config: learning rate, epochs, minibatches, clipping.
-        stream: shuffles rows.
-        loss_stream: for the random numbers of the loss; None: the loss has one already.
+        stream: random stream for shuffling rows.
+        loss_stream: random stream of the loss, or None if the loss already has one.
         is_compiled: whether updates use compiled code.
     """
 
@@ -57,12 +57,12 @@ class ModuleLearner:
         self.learner = Learner({_ID: self.network}, {}, [_ID])
 
     def update(self, batch: Mapping[str, Any], num_env_steps: int) -> ModuleUpdate:
-        """Update on columns (B, ...); with memory (S, L, ...). See `Learner.update`."""
+        """Update on columns (B, ...), or (S, L, ...) for a stateful module. See `Learner.update`."""
         done = self.learner.update(TrainBatch({_ID: dict(batch)}), num_env_steps)
         return ModuleUpdate(done.metrics.get(_ID, {}), done.rows.get(_ID, {}), done.compile_s)
 
     def gradients(self, batch: Mapping[str, Any], num_env_steps: int) -> ModuleGradient:
-        """Compute the gradient of columns that have a row; see `Learner.gradients`."""
+        """Compute the gradient of columns with at least one row; see `Learner.gradients`."""
         return self.learner.gradients(TrainBatch({_ID: dict(batch)}), num_env_steps).modules[_ID]
 
     def apply(self, gradient: ModuleGradient, num_env_steps: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What every operator of a plan keeps to, ours and yours."""
+"""Contract of operators of plans, built-in and user-defined."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from runner.plans.run_parts import RunParts
 from runner.testing.rules import Rule, are_equal, check_rules, find_difference, through_checkpoint
 
 Make = Callable[[PlanContext], Operator]
-# Items that are made by hand were acted on by no module.
+# No module has acted in these items, so the check of its outputs is disabled.
 _SMALL = (
     *("+experiment=a2c_cartpole", "module.fcnet_hiddens=[4]", "evaluation=none", "tracking=none"),
     "learners.check_on_policy_outputs=false",
@@ -46,16 +46,16 @@ _SMALL = (
 def check_operator(
     make: Make, items: Sequence[Item] | None = None, context: Callable[[], PlanContext] | None = None
 ) -> None:
-    """Check an operator on items that are made by hand.
+    """Check an operator on artificial items.
 
     Args:
-        make: makes the operator with its context: its class, or a function.
-        items: that it takes; None: experiences of two runners, or train results. A `Source` takes none.
-        context: makes the context that it works with; by default of A2C on CartPole, without env runners.
+        make: the class of the operator, or a function that makes it from its context.
+        items: input items, or None for experiences of two runners or train results. A `Source` takes none.
+        context: makes the context of the operator; by default of A2C on CartPole, without env runners.
 
     Raises:
-        BrokenContract: the operator breaks rules; it lists all of them.
-        ConfigError: it takes items that have to be given, or declares metrics that cannot be.
+        BrokenContract: the operator breaks rules; the message lists all of them.
+        ConfigError: `items` are missing but needed, or the declared metrics are not valid.
     """
     contract = _OperatorContract(make, items, context or small_context)
     check_rules(contract.name, contract.rules())
@@ -74,14 +74,14 @@ def _small_config() -> ExperimentConfig:
 
 
 def small_items(kind: str) -> list[Item]:
-    """Return some items of a kind, `Experiences` or `TrainResult`."""
+    """Return some items of a class, `Experiences` or `TrainResult`."""
     if kind == TRAIN_RESULT:
         return [TrainResult([{DEFAULT_MODULE_ID: {"total_loss": float(n)}}], 10 + n) for n in range(6)]
     return [_experiences(n, lengths) for n, lengths in enumerate([(3, 5), (8,), (2, 2, 4), (7,), (1, 6), (4,)])]
 
 
 def _experiences(number: int, lengths: Sequence[int]) -> Experiences:
-    """Return terminated episodes of these lengths, as a runner samples them in CartPole."""
+    """Return terminated episodes of these lengths, as sampled by a runner in CartPole."""
     num_rows, stream = sum(lengths), np.random.default_rng(number)
     logits = stream.normal(size=(num_rows, 2)).astype(np.float32)
     block = ColumnBlock(
@@ -103,7 +103,7 @@ def _experiences(number: int, lengths: Sequence[int]) -> Experiences:
 
 
 class _Given(Source):
-    """Gives these items, and counts how many were asked for."""
+    """Yields these items, and counts how many were requested."""
 
     def __init__(self, context: PlanContext, items: Iterable[Any]) -> None:
         super().__init__(context)
@@ -128,18 +128,18 @@ class _OperatorContract:
         self._takes: tuple[str, ...] = (EXPERIENCES,) if not isinstance(takes, tuple) else takes
         self._given = items
         if items is None and self._takes and not self._is_source and not set(self._takes) & {EXPERIENCES, TRAIN_RESULT}:
-            what = f"{self.name} takes items that check_operator does not make"
-            raise ConfigError([Problem(what, "items", ", ".join(self._takes), "items=[...]")])
+            what = f"{self.name} takes items that check_operator cannot make"
+            raise ConfigError([Problem(what, "items", ", ".join(self._takes), fix="pass items=[...]")])
 
     @property
     def _items(self) -> list[Item]:
-        """New items, which nobody has changed."""
+        """Make new, unchanged items."""
         if self._given is not None:
             return copy.deepcopy(list(self._given))
         return small_items(EXPERIENCES if EXPERIENCES in self._takes else TRAIN_RESULT)
 
     def rules(self) -> Iterator[Rule]:
-        """Yield the rules; a source takes no items, and is asked for its declarations and its state alone."""
+        """Yield the rules; for a source, which takes no items, only declarations and state are checked."""
         yield self.declares_items
         yield self.has_a_plain_state
         if not self._is_source:
@@ -152,78 +152,82 @@ class _OperatorContract:
         return source, Plan(self._make(context)(source), context)
 
     def _all(self, items: Iterable[Any]) -> list[Any]:
-        """Return all items that it gives."""
+        """Return all items that it returns."""
         return list(self._run(items)[1])
 
     def declares_items(self) -> Iterator[Problem]:
-        """`takes` and `gives` are tuples of names of items; a source takes none."""
+        """Check that `takes` and `gives` are tuples of names of items; a source takes none."""
         operator = self._make(self._make_context())
-        if operator.options is not None:  # one of runner's, or made from one
+        if operator.options is not None:  # built in, or derived from a built-in operator
             return
         for attribute in ("takes", "gives"):
             names = getattr(operator, attribute)
             if names is None and not (attribute == "gives" and self._is_source):
                 continue
             if not isinstance(names, tuple) or not all(isinstance(name, str) for name in names):
-                yield Problem(f"{attribute} is no tuple of names", attribute, repr(names), f'("{EXPERIENCES}",)')
+                yield Problem(f"{attribute} is not a tuple of names", attribute, repr(names), f'("{EXPERIENCES}",)')
                 continue
             for name in [name for name in names if name not in ITEMS]:
-                yield Problem(f"{attribute} names no item", attribute, name, ", ".join(ITEMS))
+                yield Problem(f"{attribute} names an unknown item", attribute, name, ", ".join(ITEMS))
         if operator.takes == () and not self._is_source:
-            what = "an operator that takes no items is no Source"
-            yield Problem(what, "takes", expected="runner.plans.Source, with poll")
+            what = "an operator that takes no items must be a Source"
+            yield Problem(what, "takes", fix="derive it from runner.plans.Source, and override poll")
 
     def has_a_plain_state(self) -> Iterator[Problem]:
-        """Its state is plain, and a new operator with this state has it, too."""
+        """Check that its state is plain, and that a new operator with this state returns the same state."""
         first, second = (self._make(self._make_context()) for _ in range(2))
         state = through_checkpoint(first.get_state(), self.name)
         if state:
             second.set_state(copy.deepcopy(state))
         if not are_equal(second.get_state(), state):
-            what = "get_state after set_state gives another state"
+            what = "get_state after set_state returns a different state"
             yield Problem(what, "set_state", str(second.get_state()), str(state))
 
     def gives_what_it_declares(self) -> Iterator[Problem]:
-        """Items are of the kinds that `gives` names; without it, of the kinds that come."""
+        """Check that items belong to the classes in `gives`, by default to the classes of its inputs."""
         operator = self._make(self._make_context())
         gives = operator.gives if operator.options is None else operator.options.gives
         expected = gives if isinstance(gives, tuple) else tuple({type(item).__name__ for item in self._items})
         for kind in sorted({type(item).__name__ for item in self._all(self._items)} - set(expected)):
-            yield Problem(f"the operator gives {kind}, which it does not declare", "gives", kind, ", ".join(expected))
+            yield Problem(
+                f"the operator returns {kind}, which its `gives` does not name", "gives", kind, ", ".join(expected)
+            )
 
     def leaves_items_alone(self) -> Iterator[Problem]:
-        """Items that it has taken are as before: other plans may hold them."""
+        """Check that it does not change its inputs, because other branches may hold them."""
         items = self._items
         kept = [copy.deepcopy(_comparable_fields(item)) for item in items]
         self._all(items)
         for number, (item, before) in enumerate(zip(items, kept, strict=True)):
             key = find_difference(_comparable_fields(item), before)
             if key is not None:
-                what = f"the operator writes into its items: {key} of item {number} is another one afterwards"
-                yield Problem(what, "transform", expected="items of its own, made by dataclasses.replace")
+                what = f"the operator changes its input items: {key} of item {number} is different afterwards"
+                yield Problem(what, "transform", fix="make new items with dataclasses.replace")
 
     def repeats_itself(self) -> Iterator[Problem]:
-        """A new operator gives the same for the same items."""
+        """Check that a new operator returns the same items for the same inputs."""
         first, second = ([_comparable_fields(item) for item in self._all(self._items)] for _ in range(2))
         if not are_equal(first, second):
-            what = "two new operators give different items for the same ones"
-            yield Problem(what, "transform", expected="randomness from runner.streams.random_stream(seed, name)")
+            what = "two new operators return different items for the same inputs"
+            yield Problem(what, "transform", fix="draw random numbers from runner.streams.random_stream(seed, name)")
 
     def reports_what_it_declares(self) -> Iterator[Problem]:
-        """It reports each metric that it declares, a finite number."""
+        """Check that it reports each declared metric with a finite number."""
         for metric, value in self._straight()[1].items():
             if value is None:
-                yield Problem(f"{metric} is declared and not reported", "reports", expected="items that it reports of")
+                yield Problem(
+                    f"{metric} is declared but not reported", "reports", fix="pass items for which it is reported"
+                )
             elif not np.isfinite(value):
                 yield Problem(f"{metric} is not finite", "metrics.report", str(value))
 
     def _straight(self) -> tuple[list[dict[str, Any]], Result]:
-        """Return what it gives without a checkpoint, and what it has reported."""
+        """Return its items and reported metrics without a checkpoint."""
         source, plan = self._run(self._items)
         return [_comparable_fields(item) for item in plan], _reported_to(source.context)
 
     def goes_on_from_its_state(self) -> Iterator[Problem]:
-        """After each of its items, a new operator with its state gives what would have come, and reports the same."""
+        """Check that a new operator continues from its state after each item, with the same items and metrics."""
         expected, expected_metrics = self._straight()
         for number in range(1, len(expected)):
             items = self._items
@@ -235,20 +239,20 @@ class _OperatorContract:
             _restore(context, resumed, state)
             given += [_comparable_fields(item) for item in resumed]
             if not are_equal(given, expected):
-                what = f"an operator with the state after {number} items does not go on as the one it is of"
-                advice = "a get_state of all that later items depend on, counters and random streams"
-                yield Problem(what, "get_state, set_state", f"{len(given)} items", f"{len(expected)} items; {advice}")
+                what = f"an operator with the state after {number} items continues differently from the original"
+                fix = "return everything that later items depend on from get_state, such as counters and random streams"
+                yield Problem(what, "get_state, set_state", f"{len(given)} items", f"{len(expected)} items", fix=fix)
                 return
             reported = _reported_to(context)
             if not are_equal(reported, expected_metrics):
-                what = f"an operator with the state after {number} items reports other values than the one it is of"
-                advice = f"{expected_metrics}; a get_state of all that later values depend on"
-                yield Problem(what, "get_state, set_state", str(reported), advice)
+                what = f"an operator with the state after {number} items reports different values than the original"
+                fix = "return everything that later values depend on from get_state"
+                yield Problem(what, "get_state, set_state", str(reported), str(expected_metrics), fix=fix)
                 return
 
 
 def _state_of(context: PlanContext, plan: Plan) -> dict[str, Any]:
-    """Return the state within an iteration, with what was reported so far."""
+    """Return the state within an iteration, including the metrics reported so far."""
     context.metrics.stop_midway()
     return {"plan": plan.get_state(), LEARNERS: context.learners.get_state(), "metrics": context.metrics.get_state()}
 
@@ -260,13 +264,13 @@ def _restore(context: PlanContext, plan: Plan, state: Mapping[str, Any]) -> None
 
 
 def _reported_to(context: PlanContext) -> Result:
-    """Return what operators have reported so far."""
+    """Return the metrics that operators have reported so far."""
     reported = context.metrics.reported
     return {metric: reported[metric] for metric in context.reported_metrics}
 
 
 def _comparable_fields(item: Any) -> dict[str, Any]:
-    """Return the fields of an item but for seconds, to be compared; of another kind of object type and text."""
+    """Return the fields of an item without seconds, for comparisons; for other classes, the type and text."""
     if not isinstance(item, Item):
         return {"kind": type(item).__name__, "value": str(item)}
     fields: dict[str, Any] = _without_seconds(item_to_state(item))

@@ -1,4 +1,4 @@
-"""What every format of recorded data keeps to, ours and yours."""
+"""Contract of formats of recorded data, built-in and user-defined."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from runner.offline.reading.source import open_source
 from runner.offline.writing.conversion import convert
 from runner.testing.rules import Rule, are_equal, check_rules, find_difference
 
-_KEPT_BYTES = 100  # of damaged files
+_KEPT_BYTES = 100  # size of truncated files
 _NEEDED = ("obs", "actions", "rewards")
 
 
 def check_reader(format_class: type[RecordedFormat], path: str | Path, **options: Any) -> None:
-    """Check a format of recorded data on a recording in it.
+    """Check a format of recorded data on a recording.
 
     Args:
-        format_class: the format; it is taken as the last of `registry.FORMATS` if it is not among them.
-        path: a file or folder with at least two episodes of several steps.
-        options: of the `offline` block, with which it is read.
+        format_class: the format; if it is not in `registry.FORMATS`, it is treated as the last one.
+        path: a file or folder with at least two episodes, one of them with several steps.
+        options: options of the `offline` block for reading it.
 
     Raises:
-        BrokenContract: the format breaks rules; it lists all of them.
+        BrokenContract: the format breaks rules; the message lists all of them.
     """
     with _registered(format_class):
         contract = _ReaderContract(format_class, Path(path), options)
@@ -66,7 +66,7 @@ class _ReaderContract:
         self._format, self._path, self._options = format_class, path, options
 
     def rules(self) -> Iterator[Rule]:
-        """Yield the rules; of data that cannot be read nothing else is asked."""
+        """Yield the rules; skip the remaining rules if the data cannot be read."""
         yield self.recognises_its_data
         try:
             self._whole = concat_blocks(list(self._open().blocks()))
@@ -85,36 +85,42 @@ class _ReaderContract:
         return open_source(self._config(path, **options))
 
     def recognises_its_data(self) -> Iterator[Problem]:
-        """The first format that recognises its data is this one."""
+        """Check that this format is the first one that recognises its data."""
         config = self._config()
         found = registry.find_format(RawData(config, find_files(config, registry.file_kinds())))
         if found is not self._format:
-            what = "another format recognises the data"
-            yield Problem(what, "recognises", found.__name__, f"{self._format.__name__}, before it in registry.FORMATS")
+            what = "an earlier format recognises the data"
+            yield Problem(
+                what,
+                "recognises",
+                found.__name__,
+                self._format.__name__,
+                fix=f"put {self._format.__name__} before it in registry.FORMATS",
+            )
 
     def reads_well_formed_episodes(self) -> Iterator[Problem]:
-        """Columns have a row a step, observations one more an episode, and rewards are finite floats."""
+        """Check that columns have one row per step, observations one more per episode, and rewards are finite."""
         block = self._whole
         if len(block) < 2 or block.num_rows <= len(block):
-            what = "the check needs at least two episodes, and one of several steps"
+            what = "the check needs at least two episodes, one of them with several steps"
             yield Problem(what, "blocks", f"{len(block)} episodes of {block.num_rows} steps")
         missing = [name for name in _NEEDED if name not in block.columns]
         if missing:
-            yield Problem(f"episodes have no {', '.join(missing)}", "blocks", ", ".join(block.columns))
+            yield Problem(f"episodes lack {', '.join(missing)}", "blocks", ", ".join(block.columns))
             return
         rewards = block.columns["rewards"]
         if rewards.dtype.kind != "f" or not np.isfinite(rewards).all():
-            yield Problem("rewards are no finite floats", "blocks", str(rewards.dtype), "finite float32 or float64")
+            yield Problem("rewards are not finite floats", "blocks", str(rewards.dtype), "finite float32 or float64")
         if len(set(block.episode_ids)) < len(block):
-            yield Problem("two whole episodes have one id", "blocks", expected="ids that tell episodes apart")
+            yield Problem("two complete episodes have the same id", "blocks", expected="unique ids")
         is_both = block.is_terminated & block.is_truncated
         if self._format.has_trajectories and is_both.any():
-            yield Problem("an episode is terminated and truncated", "blocks", expected="one of both, or none")
+            yield Problem("an episode is both terminated and truncated", "blocks", expected="at most one of them")
 
     def reads_the_same_again(self) -> Iterator[Problem]:
-        """A second stream, a copy, and raw tables hold the same episodes."""
+        """Check that a second stream, a copy, and raw tables contain the same episodes."""
         source = self._open()
-        copied = copy.deepcopy(source)  # by the same methods as pickle, when Ray sends it
+        copied = copy.deepcopy(source)  # uses the same methods as pickle, which Ray uses
         ways: dict[str, Callable[[], list[ColumnBlock]]] = {
             "a second stream": lambda: list(source.blocks()),
             "a copy of the source": lambda: list(copied.blocks()),
@@ -123,38 +129,40 @@ class _ReaderContract:
         for way, read in ways.items():
             difference = _difference(concat_blocks(read()), self._whole)
             if difference is not None:
-                yield Problem(f"{way} gives another {difference}", "blocks, decode", expected="the same episodes")
+                yield Problem(f"{way} returns a different {difference}", "blocks, decode", expected="the same episodes")
 
     def knows_its_layout(self) -> Iterator[Problem]:
-        """The layout names the columns that are read."""
+        """Check that the layout names the columns that are read."""
         got, expected = set(self._open().layout.columns), set(self._whole.columns)
         if got != expected:
-            what = "the layout names other columns than are read"
+            what = "the layout does not name the columns that are read"
             yield Problem(what, "layout", ", ".join(sorted(got)), ", ".join(sorted(expected)))
 
     def narrows_columns(self) -> Iterator[Problem]:
-        """Fewer columns are the same rows, without infos."""
+        """Check that reading fewer columns returns the same rows, without infos."""
         narrow = self._open().narrowed((), with_infos=False)
         opened = open_source(self._config(), columns=(), with_infos=False)
         for way, source in (("narrowed", narrow), ("opened for fewer columns", opened)):
             found = concat_blocks(list(source.blocks()))
             if set(found.columns) != set(_NEEDED) or found.infos is not None:
                 infos = "" if found.infos is None else ", infos"
-                what = f"a source that is {way} gives other columns"
+                what = f"a source that is {way} returns different columns"
                 yield Problem(what, "selection", ", ".join(found.columns) + infos, ", ".join(_NEEDED))
                 continue
             difference = find_difference(found.columns, {name: self._whole.columns[name] for name in _NEEDED})
             if difference is not None:
-                yield Problem(f"a source that is {way} gives other {difference}", "selection", expected="the same rows")
+                yield Problem(
+                    f"a source that is {way} returns a different {difference}", "selection", expected="the same rows"
+                )
 
     def refuses_other_spaces(self) -> Iterator[Problem]:
-        """Data that do not fit the environment are refused."""
+        """Check that data that does not match the environment is rejected."""
         spaces = Spaces(gym.spaces.Box(-1, 1, (17, 23)), gym.spaces.Discrete(2))
         if self._error_of(lambda: open_source(self._config(), spaces)) is None:
-            yield Problem("data that do not fit the environment are read", "blocks", expected="columns of their shapes")
+            yield Problem("data that does not match the environment is accepted", "blocks", expected="a DataError")
 
     def refuses_damaged_files(self) -> Iterator[Problem]:
-        """Files that are cut off are refused by name."""
+        """Check that truncated files are rejected with an error that names them."""
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / self._path.name
             (shutil.copytree if self._path.is_dir() else shutil.copyfile)(self._path, path)
@@ -163,12 +171,12 @@ class _ReaderContract:
                 file.write_bytes(file.read_bytes()[:_KEPT_BYTES])
             error = self._error_of(lambda: list(self._open(path).blocks()))
         if error is None:
-            yield Problem("files that are cut off are read", "blocks", expected="a DataError that names the file")
+            yield Problem("truncated files are accepted", "blocks", expected="a DataError that names the file")
         elif not any(str(file) in str(error) for file in [path, *files]):
             yield Problem("the error about a damaged file does not name it", "blocks", str(error))
 
     def refuses_wrong_flags(self) -> Iterator[Problem]:
-        """What a configuration says of the rows is checked."""
+        """Check that options about the rows are verified."""
         wrong: dict[Row | None, dict[str, Any]] = {
             Row.EPISODE: {"input_read_sample_batches": True},
             Row.STEP: {"input_read_episodes": True},
@@ -177,8 +185,8 @@ class _ReaderContract:
         }
         options = wrong[self._format.row]
         if self._error_of(lambda: self._open(**options)) is None:
-            what = "options that say something else of the rows are accepted"
-            yield Problem(what, "row", str(options), f"an error: row is {self._format.row}")
+            what = "options that contradict the rows are accepted"
+            yield Problem(what, "row", str(options), f"a DataError, because row is {self._format.row}")
 
     @staticmethod
     def _error_of(read: Callable[[], object]) -> DataError | None:
@@ -189,7 +197,7 @@ class _ReaderContract:
         return None
 
     def converts(self) -> Iterator[Problem]:
-        """Converted to episodes and to tables, the data are the same."""
+        """Check that data converted to episodes and to tables is unchanged."""
         for write_episodes in (True, False):
             with tempfile.TemporaryDirectory() as folder:
                 output = Path(folder) / "converted"
@@ -199,12 +207,12 @@ class _ReaderContract:
             for row, id_ in enumerate(self._whole.episode_ids):
                 if id_ not in ids or not _is_same_episode(found[ids.index(id_)], self._whole[row]):
                     kind = "episodes" if write_episodes else "a table"
-                    yield Problem(f"episode {id_} is another one after it was converted to {kind}", "blocks")
+                    yield Problem(f"episode {id_} differs after it was converted to {kind}", "blocks")
                     break
 
 
 def _difference(first: ColumnBlock, second: ColumnBlock) -> str | None:
-    """Return what differs between two blocks; None if they hold the same."""
+    """Return the difference between two blocks, or None if they are equal."""
     difference = find_difference(_dtypes(first), _dtypes(second))
     if difference is not None:
         return f"dtype of column {difference}"
@@ -222,7 +230,7 @@ def _dtypes(block: ColumnBlock) -> dict[str, Any]:
 
 
 def _infos_of(block: ColumnBlock) -> list[Any]:
-    """Return the infos of each episode; of one without any an empty list."""
+    """Return the infos of each episode; an empty list for an episode without infos."""
     rows = [block.infos and block.infos.rows_of(n, 0, length + 1) for n, length in enumerate(block.lengths.tolist())]
     return [infos if infos and any(infos) else [] for infos in rows]
 

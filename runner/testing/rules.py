@@ -1,4 +1,4 @@
-"""What contracts are made of: rules that yield what breaks them, and one error that lists all of it."""
+"""Building blocks of contracts: rules that yield problems, and one error that lists all of them."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from runner.episodes import nested
 from runner.segments import Segment
 from runner.streams import stream_state
 
-# Yields a problem for each way in which it is broken; none: it is kept.
+# Yields a problem for each way in which it is broken, or nothing.
 Rule = Callable[[], Iterable[Problem]]
 _HERE = str(Path(__file__).parent)
 
 
 class BrokenContract(AssertionError):
-    """A part breaks rules of its contract; to pytest a failed test.
+    """A component breaks rules of its contract; pytest treats it as a failed test.
 
     Attributes:
-        problems: what is broken, where, what was got and what is allowed.
+        problems: one problem for each way in which a rule is broken.
     """
 
     def __init__(self, name: str, problems: Sequence[Problem]) -> None:
@@ -40,8 +40,8 @@ def check_rules(name: str, rules: Iterable[Rule]) -> None:
     """Check all rules.
 
     Raises:
-        BrokenContract: some are broken; it lists all of them, each problem once. An error in a rule after a broken one
-            is taken as its consequence, and left out.
+        BrokenContract: rules are broken; the message lists each problem once. An error raised by a rule after a broken
+            rule is considered its consequence, and left out.
     """
     problems: dict[Problem, None] = {}
     for rule in rules:
@@ -51,20 +51,20 @@ def check_rules(name: str, rules: Iterable[Rule]) -> None:
 
 
 def problems_of(rule: Rule, is_explained: bool = False) -> Iterator[Problem]:
-    """Yield what breaks a rule; an error of the part is one, too, unless it `is_explained` by another problem."""
+    """Yield the problems of a rule; an error is also a problem, unless it `is_explained` by another one."""
     try:
         yield from rule()
     except ConfigError as error:
         yield from error.problems
     except RunFailure as error:
         yield error.problem
-    except Exception as error:  # a part of a user may raise anything
+    except Exception as error:  # user-defined components may raise any error
         if not is_explained:
             yield Problem(f"{type(error).__name__}: {error}", _newest_line(error))
 
 
 def _newest_line(error: Exception) -> str:
-    """Return the newest line of an error outside of this package; where a call itself fails there is none."""
+    """Return the newest line of an error outside this package, or its newest line if there is none outside."""
     frames = traceback.extract_tb(error.__traceback__)
     outside = [frame for frame in frames if not frame.filename.startswith(_HERE)]
     frame = (outside or frames)[-1]
@@ -78,7 +78,7 @@ def through_checkpoint(state: Mapping[str, Any], owner: str) -> Any:
     """Return a state as a resumed run reads it from a checkpoint.
 
     Raises:
-        RunFailure: it has a value that no checkpoint holds.
+        RunFailure: the state contains a value that checkpoints do not support.
     """
     arrays: dict[str, np.ndarray[Any, Any]] = {}
     segments: list[Segment] = []
@@ -95,7 +95,7 @@ def through_checkpoint(state: Mapping[str, Any], owner: str) -> Any:
 
 
 def are_equal(first: Any, second: Any) -> bool:
-    """Return whether nested values are the same, arrays of the same dtype.
+    """Return whether nested values are equal, including the dtypes of arrays.
 
     NaNs are equal to each other; so are a list and a tuple, and a number and an array of it.
     """
@@ -113,15 +113,15 @@ def are_equal(first: Any, second: Any) -> bool:
 
 
 def find_difference(first: Mapping[str, Any], second: Mapping[str, Any]) -> str | None:
-    """Return the first key whose values differ, or that only one has; None if there is none."""
+    """Return the first key that is missing in one of them or whose values differ, or None."""
     keys = dict.fromkeys([*first, *second])
     return next((k for k in keys if k not in first or k not in second or not are_equal(first[k], second[k])), None)
 
 
 def differing_attributes(first: Any, second: Any) -> list[str]:
-    """Return the names of the attributes of two objects of one class whose values differ.
+    """Return the names of the attributes in which two objects of one class differ.
 
-    What cannot be compared counts as equal: functions, files, locks.
+    Values that cannot be compared, such as functions, files and locks, are considered equal.
     """
     return [name for name in vars(first) if _differ(vars(first)[name], vars(second).get(name), set())]
 
@@ -146,7 +146,7 @@ def _differ(first: Any, second: Any, seen: set[int]) -> bool:
 
 
 def outline(value: Any) -> str:
-    """Return shape and dtype of an array or a tensor, leaf by leaf; the type of anything else."""
+    """Return shape and dtype of an array or tensor, leaf by leaf, or the type of any other value."""
     if isinstance(value, (dict, tuple)):
         return str(nested.map_leaves(outline, value))
     if hasattr(value, "shape") and hasattr(value, "dtype"):

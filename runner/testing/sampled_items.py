@@ -1,4 +1,4 @@
-"""Random items of spaces, random train batches for losses, and the terms of a loss with the parameters they reach."""
+"""Random items of spaces, random train batches for losses, and the parameters that each term of a loss affects."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ DISCRETE = gym.spaces.Discrete(5)
 
 
 def items_of(space: Space, *leading: int, seed: int = 0) -> Any:
-    """Return random items (*leading, ...) of a space as arrays, nested like it."""
+    """Return random items (*leading, ...) of a space as arrays, nested like the space."""
     space.seed(seed)
     items = nested.stack([item_of(space) for _ in range(int(np.prod(leading)))])
     return nested.map_leaves(lambda leaf: leaf.reshape(*leading, *leaf.shape[1:]), items)
 
 
 def tensors_of(space: Space, *leading: int, seed: int = 0) -> Any:
-    """Return random items (*leading, ...) of a space as tensors, nested like it."""
+    """Return random items (*leading, ...) of a space as tensors, nested like the space."""
     return nested.map_leaves(torch.from_numpy, items_of(space, *leading, seed=seed))
 
 
 def small_module(
     observation_space: Space = OBSERVATIONS, action_space: Space = DISCRETE, **options: Any
 ) -> ActorCriticModule:
-    """Return a small network for these spaces, always with the same parameters."""
+    """Return a small network for these spaces, always with equal parameters."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         config = ModuleConfig(**({"fcnet_hiddens": [8]} | options))
@@ -46,7 +46,7 @@ def small_module(
 
 
 def memory_of(module: RLModule, num_rows: int, seed: int = 0) -> Any:
-    """Return a random `state_in` (num_rows, ...) of a module with memory."""
+    """Return a random `state_in` (num_rows, ...) of a stateful module."""
     generator = torch.Generator().manual_seed(seed)
     return nested.map_leaves(
         lambda leaf: 0.5 * torch.randn(num_rows, *leaf.shape, generator=generator), module.get_initial_state()
@@ -54,21 +54,21 @@ def memory_of(module: RLModule, num_rows: int, seed: int = 0) -> Any:
 
 
 def process_streams() -> tuple[Any, ...]:
-    """Return the states of the random generators that all code of the process shares."""
+    """Return the states of the global random generators of the process."""
     numpy_state: Any = np.random.get_state(legacy=False)
     return torch.get_rng_state(), numpy_state["state"], random.getstate()[1]
 
 
 def are_close(first: Any, second: Any) -> bool:
-    """Return whether nested tensors have the same shapes, and values that are equal up to rounding."""
+    """Return whether nested tensors have equal shapes, and values that are equal up to rounding."""
     pairs = zip(nested.leaves(first), nested.leaves(second), strict=True)
     return all(one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in pairs)
 
 
 class SampledEnvironments(gym.vector.VectorEnv[Any, Any, Any]):
-    """N sub-environments that show random items of a space, with episodes of 2 to 9 steps and random rewards.
+    """N sub-environments with random observations of a space, episodes of 2 to 9 steps and random rewards.
 
-    Episodes end in turn by termination and by truncation, and are reset in the next step.
+    Episodes end alternately by termination and by truncation, and are reset in the next step.
     """
 
     metadata = {"autoreset_mode": gym.vector.AutoresetMode.NEXT_STEP}  # noqa: RUF012
@@ -85,12 +85,12 @@ class SampledEnvironments(gym.vector.VectorEnv[Any, Any, Any]):
         self._stream = np.random.default_rng(seed)
         self.single_observation_space.seed(int(self._stream.integers(2**31)))
         self._t = np.zeros(self.num_envs, np.int64)
-        self._numbers = np.arange(self.num_envs)  # of the episodes of all sub-environments
+        self._numbers = np.arange(self.num_envs)  # indices of the episodes of all sub-environments
         self._is_done = np.zeros(self.num_envs, np.bool_)
         return self._observe(), {}
 
     def step(self, actions: Any) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Take one vector step; `actions` change nothing."""
+        """Take one vector step; `actions` have no effect."""
         is_reset = self._is_done
         self._numbers = self._numbers + self.num_envs * is_reset
         self._t = np.where(is_reset, 0, self._t + 1)
@@ -104,11 +104,11 @@ class SampledEnvironments(gym.vector.VectorEnv[Any, Any, Any]):
         return nested.stack([item_of(self.single_observation_space) for _ in range(self.num_envs)])
 
 
-_LENGTHS = (4, 2, 3)  # of sequences
+_LENGTHS = (4, 2, 3)  # lengths of the sequences
 
 
 class ReadColumns(Mapping[str, Any]):
-    """A batch that knows which of its columns were read."""
+    """A batch that records which of its columns were read."""
 
     def __init__(self, columns: Mapping[str, Any]) -> None:
         self._columns = columns
@@ -126,9 +126,9 @@ class ReadColumns(Mapping[str, Any]):
 
 
 def make_batch(module: RLModule, num_rows: int = 12, seed: int = 0) -> dict[str, Tensor]:
-    """Return random rows as a policy a little different from `module` could have sampled them.
+    """Return random rows that a policy slightly different from `module` could have sampled.
 
-    The module is without memory.
+    The module must be stateless.
     """
     stream = np.random.default_rng(seed)
     obs = _observed(module, num_rows, stream)
@@ -138,7 +138,7 @@ def make_batch(module: RLModule, num_rows: int = 12, seed: int = 0) -> dict[str,
 
 
 def _acted(module: RLModule, theta: Tensor, stream: np.random.Generator) -> dict[str, Tensor]:
-    """Return the columns of rows (B,) that were acted in by parameters near `theta` (B, K)."""
+    """Return the columns of rows (B,) sampled by a policy with parameters near `theta` (B, K)."""
     num_rows = len(theta)
     with torch.no_grad():
         theta = theta + torch.from_numpy(stream.normal(scale=0.3, size=theta.shape).astype(np.float32))
@@ -171,7 +171,7 @@ def _observed(module: RLModule, num_rows: int, stream: np.random.Generator) -> A
 
 
 def make_sequences(module: RLModule, padding: float) -> dict[str, Any]:
-    """Return sequences (S, L, ...) of 2 to 4 steps for a module with memory, whose padded steps hold `padding`."""
+    """Return sequences (S, L, ...) of 2 to 4 steps for a stateful module, with `padding` in padded steps."""
     stream = np.random.default_rng(0)
     shape = len(_LENGTHS), max(_LENGTHS)
     obs = torch.from_numpy(stream.normal(size=(*shape, 3)).astype(np.float32))
@@ -190,7 +190,7 @@ def make_sequences(module: RLModule, padding: float) -> dict[str, Any]:
 
 
 def reordered(batch: Mapping[str, Any], order: npt.NDArray[Any], num_rows: int) -> dict[str, Any]:
-    """Return the rows in this order, along the axis that is so long; what has none stays, as noise of a whole pass."""
+    """Return the rows in this order, along the axis of this length; leaves without such an axis are unchanged."""
     rows = torch.from_numpy(order)
 
     def taken(leaf: Tensor) -> Tensor:
@@ -200,7 +200,7 @@ def reordered(batch: Mapping[str, Any], order: npt.NDArray[Any], num_rows: int) 
     return {name: nested.map_leaves(taken, column) for name, column in batch.items()}
 
 
-# Operations that add up what they are given, or scale it: they do not make one term of two.
+# Operations that add up or scale their inputs, and therefore do not combine two terms.
 _LINEAR = ("Add", "Sub", "Mean", "Sum", "Neg", "Stack", "Cat", "Where", "View", "Reshape", "Squeeze", "Unsqueeze")
 _PRODUCTS = ("Mul", "Div", "Dot")  # linear if only one factor has a gradient
 
@@ -208,7 +208,7 @@ _PRODUCTS = ("Mul", "Div", "Dot")  # linear if only one factor has a gradient
 def mixed_terms(
     loss: Tensor, members: Mapping[str, Sequence[nn.Parameter]], names: Mapping[int, str]
 ) -> Iterator[dict[str, str]]:
-    """Yield what each term of a sum reaches that reaches the parameters of several optimisers.
+    """Yield, for each term of a sum that affects the parameters of several optimisers, these parameters.
 
     Args:
         loss: the sum, 0-d.
@@ -216,7 +216,8 @@ def mixed_terms(
         names: id of a parameter -> its name.
 
     Yields:
-        Optimiser -> the name of one of its parameters.
+        Optimiser -> name of one of its parameters.
+
     """
     owner = {id(parameter): optimizer for optimizer, group in members.items() for parameter in group}
     for term in _terms(loss.grad_fn):

@@ -148,7 +148,7 @@ def test_check_connector_names_the_attribute_that_is_not_saved(connector: type[C
     with pytest.raises(BrokenContract) as caught:
         check_connector(connector)
     (problem,) = caught.value.problems
-    assert problem.what == "a connector with the state of another one writes other rewards"
+    assert problem.what == "a connector with the state of another one writes different rewards"
     assert problem.got == f"another self.{name} after set_state"
 
 
@@ -174,7 +174,7 @@ class GrowsWithSteps(A2CLoss):
 
 @pytest.mark.parametrize(
     ("loss", "name", "result"),
-    [(SpawnsForLoss, "_stream", "draws other weight"), (GrowsWithSteps, "scale", "computes another total_loss")],
+    [(SpawnsForLoss, "_stream", "draws other weight"), (GrowsWithSteps, "scale", "computes a different total_loss")],
 )
 def test_check_loss_names_the_attribute_that_is_not_saved(loss: type[A2CLoss], name: str, result: str) -> None:
     with pytest.raises(BrokenContract) as caught:

@@ -84,7 +84,7 @@ class NotOne:
 @pytest.mark.parametrize(
     ("callback_class", "message"),
     [
-        (NotOne, "a callback is none"),
+        (NotOne, "make does not return a callback"),
         (Misspelt, "Misspelt has a hook on_episode_ends, which no event calls"),
         (TakesTooLittle, "on_episode_end does not take all arguments of its event"),
         (ReportsNoReduction, r"reports\['fell'\] is not a pair of reduction and meaning(.*\n)+.*got +'share'"),
@@ -94,9 +94,9 @@ class NotOne:
         (WritesIntoEpisodes, "assignment destination is read-only"),
         (KeepsObjects, "KeepsObjects cannot be part of a checkpoint"),
         (HasAStateOfObjects, "state/num_ended: HasAStateOfObjects cannot be part of a checkpoint"),
-        (ForgetsItsState, "an instance that goes on from the state of another one has another state"),
-        (CountsInSecret, "an instance that goes on from the state of another one reports other values"),
-        (DrawsFromElsewhere, "an instance that goes on from the state of another one reports other values"),
+        (ForgetsItsState, "an instance that continues from the state of another one has a different state"),
+        (CountsInSecret, "an instance that continues from the state of another one reports different values"),
+        (DrawsFromElsewhere, "an instance that continues from the state of another one reports different values"),
     ],
 )
 def test_refuses(callback_class: Any, message: str) -> None:

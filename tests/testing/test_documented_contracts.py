@@ -76,11 +76,11 @@ def test_what_a_broken_contract_says() -> None:
     with pytest.raises(BrokenContract) as caught:
         check_connector(Doubled, "env_to_module")
     problems = (
-        Problem("column obs is changed and not declared in `writes`", "writes", "()"),
+        Problem("column obs is changed but not declared in `writes`", "writes", "()"),
         Problem(
             "the connector writes into obs of the episodes",
             "__call__",
-            expected="a changed copy in the batch; observations by `write_obs`, with writes_obs_to_episodes = True",
+            fix="change a copy in the batch, or set observations by `write_obs`, with writes_obs_to_episodes = True",
         ),
     )
     assert caught.value.problems == problems

@@ -29,8 +29,8 @@ def check(name: str, num_steps: int = 60, **config: object) -> EnvironmentCheck:
         ("ReturnsOtherShapes", "the environment's observations do not have the shape of its space", "shape (1, 3)"),
         ("ReturnsNaN", "an observation of the environment is not finite", "obs[1] = nan"),
         ("RewardsWithInfinity", "a reward is not finite", "inf"),
-        ("RewardsWithText", "a reward is no number", "str of shape ()"),
-        ("EndsWithArrays", "terminated or truncated is no bool", "ndarray of shape (2,) and dtype bool"),
+        ("RewardsWithText", "a reward is not a number", "str of shape ()"),
+        ("EndsWithArrays", "terminated or truncated is not a bool", "ndarray of shape (2,) and dtype bool"),
     ],
 )
 def test_fault(name: str, what: str, got: str | None) -> None:
@@ -44,7 +44,7 @@ def test_fault(name: str, what: str, got: str | None) -> None:
 
 def test_observation_that_is_no_array() -> None:
     (fault,) = check("ReturnsRaggedLists").faults
-    assert fault.what.startswith("an observation is no array: ")
+    assert fault.what.startswith("an observation is not an array: ")
 
 
 def test_fault_in_a_later_episode() -> None:
@@ -58,7 +58,7 @@ def test_fault_that_only_the_measurement_meets() -> None:
 
 
 def test_no_space() -> None:
-    with pytest.raises(ConfigError, match="HasNoSpace has no action_space"):
+    with pytest.raises(ConfigError, match="HasNoSpace does not define action_space"):
         check("HasNoSpace")
 
 
@@ -66,9 +66,9 @@ def test_no_space() -> None:
     ("name", "what"),
     [
         ("LeavesItsSpace", "an observation leaves the environment's observation space"),
-        ("EndsWithNumbers", "terminated is no bool"),
-        ("NeverEnds", "no episode has ended after 60 env steps: returns are counted when episodes end"),
-        ("ActsWithoutBounds", "actions have no bounds: they are neither scaled nor clipped"),
+        ("EndsWithNumbers", "terminated is not a bool"),
+        ("NeverEnds", "no episode has ended after 60 env steps, so no returns are reported"),
+        ("ActsWithoutBounds", "actions are unbounded, so they are neither scaled nor clipped"),
         (
             "ShowsAMatrix",
             "observations: 20 x 20 float32 values are flattened and not scaled: set module.image_layout=channels_first "
@@ -85,7 +85,7 @@ def test_warning(name: str, what: str) -> None:
 
 def test_answers_that_differ_in_a_second_environment() -> None:
     (warning,) = check("DrawsFromElsewhere").warnings
-    assert "a run is not reproducible" in warning.what
+    assert "runs are not reproducible" in warning.what
     assert warning.where == "step"
 
 
@@ -107,16 +107,16 @@ def test_nothing_is_wrong(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("ResetsInTheSameStep", "sub-environments are not reset in the step after their episode's end"),
-        ("ResetsInSecret", "the step that resets a sub-environment gives it a reward"),
-        ("EndsInResets", "the step that resets a sub-environment ends its episode, too"),
-        ("ShowsFinalObservations", "infos have a final_obs"),
-        ("RewardsAsLists", "rewards are no numbers"),
+        ("ResetsInTheSameStep", "sub-environments are not reset in the step after the end of their episode"),
+        ("ResetsInSecret", "the step that resets a sub-environment returns a reward"),
+        ("EndsInResets", "the step that resets a sub-environment also ends its episode"),
+        ("ShowsFinalObservations", "infos contain final_obs"),
+        ("RewardsAsLists", "rewards are not numbers"),
         ("RewardsNaN", "a reward is not finite"),
-        ("EndsAsNumbers", "terminateds are no bools"),
+        ("EndsAsNumbers", "terminateds are not bools"),
         ("ObservesOne", "the environment's observations do not have the shape of its space"),
-        ("InfosOfOne", "info place has no value for each sub-environment"),
-        ("InfosWithoutMask", "info _place does not say for which sub-environments there is a place"),
+        ("InfosOfOne", "info place does not contain a value per sub-environment"),
+        ("InfosWithoutMask", "info _place does not mark the sub-environments that have place"),
         ("RaisesTogether", "step raised ValueError: the motors are off"),
         ("FourTogether", "step does not return five values"),
     ],
@@ -129,9 +129,9 @@ def test_fault_together(name: str, what: str) -> None:
     ("name", "what"),
     [
         ("SpacesOfOne", "observation_space is not single_observation_space for all sub-environments"),
-        ("OneSeedForAll", "all sub-environments begin with the same observation, though it depends on the seed"),
-        ("SeededOnce", "a second reset with the same seed gives other observations"),
-        ("UnseededTogether", "the same seed and actions give other observations"),
+        ("OneSeedForAll", "all sub-environments start with the same observation although it depends on the seed"),
+        ("SeededOnce", "a second reset with the same seed returns different observations"),
+        ("UnseededTogether", "the same seed and actions give different observations"),
         ("NeverEndsTogether", "no episode has ended after 60 env steps"),
     ],
 )
@@ -145,7 +145,7 @@ def test_nothing_is_wrong_together() -> None:
     found = check("Walks")
     assert not found.faults + found.warnings
     assert found.facts["episodes"].startswith("4 of 10 to 10 env steps (mean 10.0), mean return 10")
-    assert "of 8 sub-environments" in found.facts["env steps/s"]
+    assert "8 sub-environments" in found.facts["env steps/s"]
 
 
 def test_our_own_together() -> None:
@@ -159,7 +159,7 @@ def test_our_own_together() -> None:
 @pytest.mark.parametrize(
     ("name", "what", "where"),
     [
-        ("ResetsNobody", "reset observes no agent", "reset"),
+        ("ResetsNobody", "reset does not return any observation", "reset"),
         (
             "UnknownAgent",
             "the environment's observations name an agent that is none of its possible_agents",
@@ -172,8 +172,8 @@ def test_our_own_together() -> None:
         ("NaNOfAgent", "an observation of the environment is not finite", "agent left"),
         ("RewardOfText", "the environment's reward is not a number", "agent left"),
         ("InfiniteReward", "a reward is not finite", "agent left"),
-        ("InfoOfText", "an info is no dict", "agent left"),
-        ("StandsStill", "no agent has acted in 100 env steps, and the episode goes on", "step"),
+        ("InfoOfText", "an info is not a dict", "agent left"),
+        ("StandsStill", "no agent has acted in 100 env steps, but the episode has not ended", "step"),
         ("RaisesWithAgents", "the environment raised ValueError in step: no ball", "episode 0"),
         ("FourDicts", "the environment's step returned a tuple of dict, dict, dict, dict", "episode 0"),
     ],
@@ -188,12 +188,12 @@ def test_fault_of_agents(name: str, what: str, where: str) -> None:
     ("name", "what"),
     [
         ("NeverComes", "agent guest was never observed in 60 env steps"),
-        ("InfoOfNobody", "infos name an agent that is none of possible_agents"),
-        ("EndsOfAgentsAsNumbers", "terminated is no bool"),
-        ("RewardsTheEnded", "an agent has a reward after its end, which no module learns from"),
-        ("UnseededAgents", "the same seed and actions give other observations"),
+        ("InfoOfNobody", "infos name an agent that is not in possible_agents"),
+        ("EndsOfAgentsAsNumbers", "terminated is not a bool"),
+        ("RewardsTheEnded", "an agent gets a reward after its end, which is ignored"),
+        ("UnseededAgents", "the same seed and actions give different observations"),
         ("NeverEndsWithAgents", "no episode has ended after 60 env steps"),
-        ("AgentsWithoutBounds", "actions have no bounds"),
+        ("AgentsWithoutBounds", "actions are unbounded"),
         ("LeavesSpaceOfAgent", "an observation leaves the environment's observation space"),
     ],
 )
@@ -205,7 +205,7 @@ def test_warning_of_agents(name: str, what: str) -> None:
 
 @pytest.mark.parametrize(
     ("name", "text"),
-    [("TwoNamesakes", "possible_agents are no list of different names"), ("AgentWithoutSpace", "has no space in")],
+    [("TwoNamesakes", "possible_agents is not a list of distinct names"), ("AgentWithoutSpace", "has no space in")],
 )
 def test_agents_that_no_run_can_have(name: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
@@ -216,7 +216,7 @@ def test_nothing_is_wrong_with_agents() -> None:
     found = check("Passing")
     assert not found.faults + found.warnings
     assert found.facts["episodes"].startswith("6 of 10 to 10 env steps (mean 10.0), mean return 10")
-    assert "actions of agents" in found.facts["env steps/s"]
+    assert "agent actions" in found.facts["env steps/s"]
 
 
 @pytest.mark.parametrize("name", ["mpe2.simple_speaker_listener_v4", "pettingzoo.classic.tictactoe_v3"])
@@ -245,7 +245,7 @@ def test_faults_are_one_error() -> None:
         (["catch"], 0, "runner.environments.Catch: usable"),
         ([f"{FAULTY}.Walk", "env.env_config.length=3"], 0, "of 3 to 3 env steps"),
         (["speaker_listener"], 0, "agent speaker_0"),
-        (["runner.environments.StatelessCartPole"], 0, "of 8 sub-environments"),
+        (["runner.environments.StatelessCartPole"], 0, "with 8 sub-environments"),
         ([f"{FAULTY}.ComesBack"], 1, "1. agent left is observed after its episode has ended"),
         ([f"{FAULTY}.RewardsNaN"], 1, "1. a reward is not finite"),
         ([f"{FAULTY}.ReturnsNaN"], 1, "1. an observation of the environment is not finite"),

@@ -203,21 +203,21 @@ def test_losses_of_users(loss_class: type[Loss]) -> None:
     [
         (ReadsInSecret, "`reads` lacks column rewards, which the loss reads"),
         (ReadsMoreInSilence, "KeyError: 'rewards'"),
-        (GivesAnotherRecord, "`metrics` of A2CConfig names another record than the loss returns"),
-        (GivesRows, r"vf_loss is no tensor of shape \(\)"),
-        (IsNotFinite, "vf_loss is not finite on finite rows"),
-        (ReportsCoefficients, "metric temperature is none of the run's"),
+        (GivesAnotherRecord, "`metrics` of A2CConfig names a different record class than the loss returns"),
+        (GivesRows, r"vf_loss is not a tensor of shape \(\)"),
+        (IsNotFinite, "vf_loss is not finite although the rows are"),
+        (ReportsCoefficients, "metric temperature is not a metric of the run"),
         (ForgetsValues, "no gradient reaches parameter vf"),
         (HasInfiniteGradient, "the gradient of parameter .* is not finite"),
         (ChangesUnlessReporting, "total_loss differs without reporting"),
         (WritesIntoBatch, "the loss writes into column advantages of the batch"),
-        (IsASum, "total_loss of the same rows twice is another one"),
+        (IsASum, "total_loss changes if all rows are duplicated"),
         (WeighsByPlace, "total_loss depends on the order of rows"),
-        (DrawsFromTorch, "the loss draws random numbers of the process"),
-        (CountsCalls, "the same batch has another loss"),
-        (ReadsValuesBack, "the loss waits for its device, or leaves it"),
-        (ForgetsWhatAdapts, "get_state after set_state gives another scale"),
-        (KeepsItsState, "a loss with the state of another one computes another total_loss"),
+        (DrawsFromTorch, "the loss draws from the global random generators"),
+        (CountsCalls, "the same batch has a different loss in a second call"),
+        (ReadsValuesBack, "the loss reads values back from its device, or uses another device"),
+        (ForgetsWhatAdapts, "get_state after set_state returns a different scale"),
+        (KeepsItsState, "a loss with the state of another one computes a different total_loss"),
         (HasAStateOfObjects, "state/scale: HasAStateOfObjects cannot be part of a checkpoint"),
         (NeedsACritic, "NeedsACritic needs critic, which ActorCriticModule does not provide"),
         (LearnsFromPadding, "padded steps of sequences change the gradient"),
@@ -230,9 +230,7 @@ def test_refuses(loss_class: type[Loss], message: str) -> None:
 
 
 def test_rows_that_are_named_as_a_metric() -> None:
-    message = (
-        "GivesErrors breaks 1 rule of its contract\n\n1. error is given for rows, and named as a metric of the run, too"
-    )
+    message = "GivesErrors breaks 1 rule of its contract\n\n1. error is both a per-row value and a metric of the run"
     with pytest.raises(BrokenContract, match=message):
         check_loss(GivesErrors, NamesRowsAsMetrics())
 

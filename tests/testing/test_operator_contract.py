@@ -44,7 +44,7 @@ def test_our_operators(name: str) -> None:
 
 
 def test_items_that_are_not_made_have_to_be_given() -> None:
-    with pytest.raises(ConfigError, match="ApplyGradients takes items that check_operator does not make"):
+    with pytest.raises(ConfigError, match="ApplyGradients takes items that check_operator cannot make"):
         check_operator(ApplyGradients)
 
 
@@ -132,20 +132,20 @@ class Fails(Own):
 @pytest.mark.parametrize(
     ("operator_class", "message"),
     [
-        (NamesNoTuple, "takes is no tuple of names"),
-        (NamesNoItem, "gives names no item"),
-        (TakesNothing, "an operator that takes no items is no Source"),
+        (NamesNoTuple, "takes is not a tuple of names"),
+        (NamesNoItem, "gives names an unknown item"),
+        (TakesNothing, "an operator that takes no items must be a Source"),
         (HasAStateOfObjects, "state/seen: HasAStateOfObjects cannot be part of a checkpoint"),
-        (ForgetsItsState, "get_state after set_state gives another state"),
+        (ForgetsItsState, "get_state after set_state returns a different state"),
         (GivesNumbers, "returned an item of a class that its `gives` does not name"),
-        (WritesIntoItems, "the operator writes into its items: rollout of item 0 is another one afterwards"),
-        (DrawsFromElsewhere, "two new operators give different items for the same ones"),
-        (CountsInSecret, "an operator with the state after 1 items does not go on as the one it is of"),
-        (ReportsNothing, "plan/ReportsNothing/num_items is declared and not reported"),
+        (WritesIntoItems, "the operator changes its input items: rollout of item 0 is different afterwards"),
+        (DrawsFromElsewhere, "two new operators return different items for the same inputs"),
+        (CountsInSecret, "an operator with the state after 1 items continues differently from the original"),
+        (ReportsNothing, "plan/ReportsNothing/num_items is declared but not reported"),
         (ReportsInfinity, "plan/ReportsInfinity/num_items is not finite"),
-        (ReportsWhatItForgets, "an operator with the state after 1 items reports other values than the one it is of"),
+        (ReportsWhatItForgets, "an operator with the state after 1 items reports different values than the original"),
         (Fails, "KeyError: 'goal'"),
-        (OddSteps, "gives names no item"),
+        (OddSteps, "gives names an unknown item"),
     ],
 )
 def test_refuses(operator_class: type[Operator], message: str) -> None:

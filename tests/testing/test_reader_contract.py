@@ -152,16 +152,16 @@ class ReadsOneEpisode(NpzFormat):
 @pytest.mark.parametrize(
     ("format_class", "message"),
     [
-        (NaNRewards, "rewards are no finite floats"),
-        (SameIds, "two whole episodes have one id"),
-        (EndsTwice, "an episode is terminated and truncated"),
-        (ReadsAtRandom, "a second stream gives another column rewards"),
-        (ReadsFloatsInCopies, "a copy of the source gives another dtype of column actions"),
-        (ReadsEverything, "a source that is narrowed gives other columns"),
-        (SkipsBrokenFiles, "files that are cut off are read"),
+        (NaNRewards, "rewards are not finite floats"),
+        (SameIds, "two complete episodes have the same id"),
+        (EndsTwice, "an episode is both terminated and truncated"),
+        (ReadsAtRandom, "a second stream returns a different column rewards"),
+        (ReadsFloatsInCopies, "a copy of the source returns a different dtype of column actions"),
+        (ReadsEverything, "a source that is narrowed returns different columns"),
+        (SkipsBrokenFiles, "truncated files are accepted"),
         (NamesNoFile, "the error about a damaged file does not name it"),
         (ReadsNothing, "these data do not contain a complete step"),
-        (ReadsOneEpisode, "the check needs at least two episodes, and one of several steps"),
+        (ReadsOneEpisode, "the check needs at least two episodes, one of them with several steps"),
     ],
 )
 def test_refuses(format_class: type[NpzFormat], message: str, path: Path) -> None:
@@ -175,5 +175,5 @@ class TakesEpisodes(EpisodeFormat):
 
 
 def test_another_format_comes_first(tmp_path: Path) -> None:
-    with pytest.raises(BrokenContract, match="another format recognises the data"):
+    with pytest.raises(BrokenContract, match="an earlier format recognises the data"):
         check_reader(TakesEpisodes, make_episodes(tmp_path / "data"))
