@@ -1,5 +1,5 @@
 """Every use of another library's private names, one module per library.
 
-Each module names the versions that it was checked with, says which public API would replace it, and raises
-`LibraryChangedError` or falls back when the library no longer has what it needs. `tests/compat` fails first.
+Each module names the versions that it was checked with and the public API that would replace it. If the library has
+changed, it raises `LibraryChangedError` or falls back to a default. `tests/compat` detects this first.
 """

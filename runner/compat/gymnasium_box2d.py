@@ -10,10 +10,10 @@ GYMNASIUM = Library("gymnasium", ">=1.1,<1.5")
 
 
 def destroy_bodies(env: Any) -> None:
-    """Remove the bodies from an environment's Box2D world; an option of `reset` for a new world would replace it.
+    """Remove the bodies from an environment's Box2D world; a `reset` option for a new world would replace this.
 
     Raises:
-        LibraryChangedError: this gymnasium has no such method.
+        LibraryChangedError: this version of gymnasium does not have the method.
     """
     with GYMNASIUM.expected():
         destroy = env._destroy

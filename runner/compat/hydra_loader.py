@@ -1,8 +1,8 @@
-"""Hydra's loader with three additions: values of each file can be changed before they are merged, some overrides are
-applied by the caller, and the merged files are remembered.
+"""Hydra's loader with three additions: values of each file can be changed before merging, the caller can apply some
+overrides, and the merged files are recorded.
 
 `hydra.compose` would replace it if it returned the defaults list (`compute_defaults_list` takes another 30 ms), and
-called a hook for each file, with the package that it is merged into. Launchers use the loader in other processes.
+called a hook for each file with the package it is merged into. Launchers use the loader in other processes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ with HYDRA.expected():
     from hydra._internal.config_repository import IConfigRepository
     from hydra._internal.utils import create_config_search_path
 
-# What the loader overrides: Hydra would merge lists of edits wrongly if it no longer called one of these.
+# Methods that the loader overrides: if Hydra stopped calling one of them, lists of edits would be merged incorrectly.
 HYDRA.require(
     ConfigLoaderImpl,
     "_parse_overrides_and_create_caching_repo",
@@ -39,22 +39,22 @@ HYDRA.require(
     "_load_configuration_impl",
 )
 
-# The name under which Hydra logs the overrides of each run of a sweep.
+# Name under which Hydra logs the overrides of each run of a sweep.
 LAUNCHER_LOGGER = "hydra._internal.core_plugins.basic_launcher"
 _MAIN = "hydra._internal.hydra"
 
 
 @dataclass(frozen=True)
 class CompositionRules:
-    """What a composition does in addition to Hydra's. Launchers pickle it, so the functions are those of modules.
+    """Additions to Hydra's composition. Launchers pickle them, so all functions must be defined in modules.
 
     Attributes:
-        start: called before each composition; returns a function that changes the config of one file, in place, before
-            it is merged. Its second argument is the package that the file is merged into.
-        takes_override: whether Hydra does not get this override.
+        start: called before each composition; returns a function that changes the config of one file in place before it
+            is merged. The second argument of this function is the package that the file is merged into.
+        takes_override: whether an override is hidden from Hydra.
         apply_override: applies such an override to the composed config.
-        check_file: called with each file before it is parsed; may raise.
-        file_version: file -> what changes when it does.
+        check_file: called with each file before it is parsed; may raise an error.
+        file_version: file -> a value that changes when the file does.
     """
 
     start: Callable[[], Callable[[DictConfig, str], None]]
@@ -65,7 +65,7 @@ class CompositionRules:
 
 
 class Loader(ConfigLoaderImpl):
-    """Hydra's loader with rules.
+    """Hydra's loader with additional rules.
 
     Attributes:
         merged_files: files of the newest composition, in order.
@@ -109,14 +109,14 @@ class Loader(ConfigLoaderImpl):
         config = super()._load_configuration_impl(config_name, others, run_mode, from_shell, validate_sweep_overrides)
         for text in taken:
             self._rules.apply_override(config, text)
-        if taken:  # in their places among the others, for `.hydra/overrides.yaml` and a sweep's runs
+        if taken:  # at their places among the others, for `.hydra/overrides.yaml` and the runs of a sweep
             tasks: Any = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
             config.hydra.overrides.task = [text for text in overrides if text in (*tasks, *taken)]
         return config
 
 
 def make_loader(config_dir: Path, user_dir: Path | None, rules: CompositionRules) -> Loader:
-    """Return the loader of the files in `config_dir` and, before them, in the user's folder."""
+    """Return the loader of the files in the user's folder and in `config_dir`, in this order of precedence."""
     search_path = create_config_search_path(f"file://{config_dir}")
     if user_dir is not None:
         search_path.prepend("command-line", f"file://{user_dir.resolve()}", anchor="schema")
@@ -126,9 +126,9 @@ def make_loader(config_dir: Path, user_dir: Path | None, rules: CompositionRules
 
 
 class _LoaderOfMain(Loader):
-    """The loader of `hydra.main`, which asks twice for a single run, first for `hydra.mode`, and composes once.
+    """The loader of `hydra.main`, which composes a single run twice, first for `hydra.mode`; this one composes once.
 
-    Whatever only the second composition would reject has been rejected: a single run is checked before Hydra starts.
+    Skipping the second composition is safe, because a single run is checked before Hydra starts.
     """
 
     _latest: tuple[list[str], DictConfig] | None = None
@@ -149,13 +149,13 @@ class _LoaderOfMain(Loader):
         config = super()._load_configuration_impl(
             config_name, overrides, run_mode, from_shell, validate_sweep_overrides
         )
-        self._latest = [*overrides], config  # a copy of the list, which Hydra extends
+        self._latest = [*overrides], config  # copied, because Hydra extends the list
         return config
 
 
 @contextmanager
 def hydra_main_with(rules: CompositionRules) -> Iterator[None]:
-    """Let `hydra.main` compose with these rules, so that `.hydra/config.yaml` shows what a run does."""
+    """Make `hydra.main` compose with these rules, so that `.hydra/config.yaml` shows the configuration of the run."""
     main: Any = importlib.import_module(_MAIN)
     HYDRA.require(main, "ConfigLoaderImpl")
     before, main.ConfigLoaderImpl = main.ConfigLoaderImpl, partial(_LoaderOfMain, rules=rules)

@@ -1,7 +1,7 @@
-"""Hydra's repository of configs, where each file and node is read and parsed once in a process while it stays as it is.
+"""Hydra's repository of configs, with a cache: each unchanged file and node is read and parsed once per process.
 
-Hydra's own copies the whole ConfigStore and reads all files again for each composition, half of a composition's time. A
-public cache in Hydra, or a public `ConfigSource` for files that subclasses may extend, would replace it.
+Hydra copies the complete ConfigStore and reads all files for each composition, which takes half of its time. A public
+cache in Hydra, or a public `ConfigSource` for files that can be extended, would replace this module.
 """
 
 from __future__ import annotations
@@ -27,28 +27,28 @@ HYDRA.require(ConfigRepository, "_find_object_source")
 HYDRA.require(ConfigSource, "_normalize_file_name")
 
 _MAX_READ = 1024
-# Source, path in it and version -> what was read; and what the version is an id of, which is kept so that nothing
-# else gets this id.
+# Source, its path and version -> the config that was read, and the object whose id is the version. The object is kept
+# so that its id is not reused.
 _READ: dict[Hashable, tuple[ConfigResult, object]] = {}
 
 
 class Repository(CachingConfigRepository):
-    """The repository of one composition, which may change what it is given.
+    """The repository of one composition, whose configs may be changed.
 
     Args:
         delegate: sources.
-        file_version: file -> what changes when it does.
+        file_version: file -> a value that changes when the file does.
     """
 
     delegate: ConfigRepository
 
     def __init__(self, delegate: ConfigRepository, file_version: Callable[[Path], Hashable]) -> None:
-        self.delegate = copy.copy(delegate)  # `initialize_sources` gives the copy another list of sources
+        self.delegate = copy.copy(delegate)  # `initialize_sources` sets different sources on the copy
         self.cache = {}
         self._file_version = file_version
 
     def load_config(self, config_path: str) -> ConfigResult | None:
-        """Return the config of this path with its defaults list taken out, or None if there is none."""
+        """Return the config of this path without its defaults list, or None if there is none."""
         if config_path not in self.cache:
             self.cache[config_path] = self._read(config_path)
         return self.cache[config_path]
@@ -57,7 +57,7 @@ class Repository(CachingConfigRepository):
         source = self.delegate._find_object_source(config_path, ObjectType.CONFIG)
         if source is None:
             return None
-        if source.scheme() == "pkg" and source.path.split(".")[0] != "hydra":  # one that somebody may be editing
+        if source.scheme() == "pkg" and source.path.split(".")[0] != "hydra":  # this package may be edited
             return self.delegate.load_config(config_path)
         version, owner = self._version(source, config_path)
         key = type(source), source.provider, source.path, config_path, version
@@ -72,7 +72,7 @@ class Repository(CachingConfigRepository):
         return dataclasses.replace(read, config=copy.deepcopy(read.config))
 
     def _version(self, source: ConfigSource, config_path: str) -> tuple[Hashable, object]:
-        """Return what changes when a config of this source does, and what it is an id of; Hydra's own do not change."""
+        """Return a value that changes with a config of this source, and its object; Hydra's configs do not change."""
         name = source._normalize_file_name(config_path)
         if source.scheme() == "file":
             return self._file_version(Path(source.path, name)), None
@@ -97,7 +97,7 @@ class _CheckedFiles(FileConfigSource):
 
 
 def check_files(repository: ConfigRepository, check: Callable[[Path], object]) -> None:
-    """Let the repository call `check` with each file before it reads it."""
+    """Make the repository call `check` with each file before reading it."""
     repository.sources = [
         _CheckedFiles(source.provider, f"file://{source.path}", check) if source.scheme() == "file" else source
         for source in repository.sources

@@ -27,7 +27,7 @@ class Library:
 
     @contextmanager
     def expected(self) -> Iterator[None]:
-        """Turn a missing name of the library into a `LibraryChangedError`."""
+        """Convert an error about a missing name of the library to a `LibraryChangedError`."""
         try:
             yield
         except (ImportError, AttributeError) as error:
@@ -37,16 +37,16 @@ class Library:
         """Check that a class or module of the library has these names.
 
         Raises:
-            LibraryChangedError: it lacks one.
+            LibraryChangedError: a name is missing.
         """
         for name in names:
             if not hasattr(owner, name):
-                raise self.changed(f"{getattr(owner, '__name__', owner)} has no {name}")
+                raise self.changed(f"{getattr(owner, '__name__', owner)} does not define {name}")
 
     def changed(self, what: str) -> LibraryChangedError:
-        """Return the error for a name that is missing."""
+        """Return the error for a missing name."""
         return LibraryChangedError(
-            f"{self.name} {self._installed()} does not fit this version of runner: {what}; "
+            f"{self.name} {self._installed()} is not compatible with this version of runner: {what}; "
             f"pip install '{self.name}{self.checked}'"
         )
 

@@ -1,6 +1,6 @@
 """Private state of Ray: free resources of each node, actors without a node, processes of this machine, and messages.
 
-`ray.util.state` has part of it in public, but asks the dashboard, which clusters of `runner` start without.
+`ray.util.state` offers some of it publicly, but needs the dashboard, which clusters of `runner` do not start.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from runner.compat.libraries import Library
 
 RAY = Library("ray", ">=2.40,<2.61")
 
-# Argument of `ray.init` for the folder of the session; the environment variable RAY_TMPDIR is public, but children
-# inherit it.
+# Argument of `ray.init` for the folder of the session. The environment variable RAY_TMPDIR is public, but inherited by
+# child processes.
 TEMP_DIR_ARGUMENT = "_temp_dir"
 _WORKER = "ray._private.worker"
 _NEEDED_PROCESSES = ("raylet", "gcs_server")
@@ -35,10 +35,10 @@ class PendingActorRow:
 
 
 def available_resources_per_node() -> list[dict[str, float]]:
-    """Return the free resources of each node; `ray.available_resources` is public, but adds the nodes up.
+    """Return the free resources of each node; the public `ray.available_resources` returns only their sum.
 
     Raises:
-        LibraryChangedError: this Ray does not have it.
+        LibraryChangedError: this version of Ray does not provide them.
     """
     with RAY.expected():
         from ray._private import state
@@ -51,7 +51,7 @@ def rows_of_pending_actors() -> list[PendingActorRow]:
     """Return the actors of this process that no node has started yet; `ray.util.state.list_actors` would replace it.
 
     Raises:
-        LibraryChangedError: this Ray does not list them.
+        LibraryChangedError: this version of Ray does not list them.
     """
     import ray
 
@@ -65,7 +65,7 @@ def rows_of_pending_actors() -> list[PendingActorRow]:
         row_type: Any = gcs_pb2.ActorTableData  # type: ignore[attr-defined]  # generated without types
         table = _accessor(state).get_actor_table(None, "PENDING_CREATION")
         actors = [row_type.FromString(row) for row in table]
-        # One that waits at a node has the node's address already, and no worker.
+        # An actor that waits at a node already has the node's address, but no worker.
         return [
             PendingActorRow(actor.actor_id, actor.class_name, dict(actor.required_resources))
             for actor in actors
@@ -74,7 +74,7 @@ def rows_of_pending_actors() -> list[PendingActorRow]:
 
 
 def _accessor(state: Any) -> Any:
-    """Return the client of the cluster's head, connected."""
+    """Return a connected client of the cluster's head."""
     if hasattr(state, "_connect_and_get_accessor"):
         return state._connect_and_get_accessor()
     state._check_connected()  # Ray 2.51 and older
@@ -82,10 +82,10 @@ def _accessor(state: Any) -> Any:
 
 
 def actor_id(handle: Any) -> bytes:
-    """Return the id of the actor behind a handle; only the actor itself can ask in public.
+    """Return the id of the actor behind a handle; publicly, only the actor itself can read it.
 
     Raises:
-        LibraryChangedError: this Ray has no such attribute.
+        LibraryChangedError: this version of Ray does not have the attribute.
     """
     with RAY.expected():
         id_: bytes = handle._actor_id.binary()
@@ -93,17 +93,17 @@ def actor_id(handle: Any) -> bytes:
 
 
 def lost_process() -> str | None:
-    """Return the process that has ended of the Ray that this process started, with its exit code, or None.
+    """Return the ended process of a Ray that this process started, with its exit code, or None.
 
-    Only processes count that Ray cannot do without. Ray itself ends this process with exit code 1 afterwards:
-    immediately, or a minute later. A public callback for the end of Ray would replace it. Other versions of Ray may
-    not tell: then this returns None.
+    Only processes that Ray needs are considered. Ray itself ends this process with exit code 1 afterwards, immediately
+    or up to a minute later. A public callback for the end of Ray would replace this function. For versions of Ray with
+    a different structure it returns None.
     """
     try:
         node: Any = importlib.import_module(_WORKER)._global_node
         dead = [] if node is None else node.dead_processes()
-    except Exception as error:  # whatever another version does, training continues
-        _log.debug("Ray does not say which of its processes have ended: %s: %s", type(error).__name__, error)
+    except Exception as error:  # training must continue with any version of Ray
+        _log.debug("cannot read which processes of Ray have ended: %s: %s", type(error).__name__, error)
         return None
     names = {name: process.returncode for name, process in dead if name in _NEEDED_PROCESSES}
     return next((f"Ray's {name} (exit code {code})" for name, code in names.items()), None)
@@ -115,7 +115,7 @@ def replace_message_printer(printer: Callable[..., None]) -> Callable[..., None]
     `ray.init(log_to_driver=False)` is public, but Ray prints some messages nevertheless.
 
     Returns:
-        The function before; None if this Ray has no such function, which leaves everything as it is.
+        The previous function, or None if this version of Ray does not have one; then nothing is changed.
     """
     worker: Any = importlib.import_module(_WORKER)
     before: Callable[..., None] | None = getattr(worker, _PRINTER, None)

@@ -1,7 +1,7 @@
-"""Private state of Tune's schedulers: the rungs of ASHA, and what a population does with its trials.
+"""Private state of Tune's schedulers: the rungs of ASHA, and how a population handles its trials.
 
-Public ways to restore a scheduler's trials under other ids, and to choose the values of a trial that takes over another
-one's state, would replace it. PB2 of older versions of Ray needs GPy.
+Public ways to restore a scheduler's trials under other ids, and to choose the values of a trial that copies the state
+of another trial, would replace it. PB2 of older versions of Ray needs GPy.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ RAY.require(PopulationBasedTraining, "_get_new_config", "_save_trial_state")
 
 
 def rename_in_rungs(scheduler: AsyncHyperBandScheduler, before: str, after: str) -> None:
-    """Give a trial's place in all rungs of ASHA to another trial id.
+    """Replace a trial id by another one in all rungs of ASHA.
 
     Raises:
-        LibraryChangedError: this Ray keeps rungs otherwise.
+        LibraryChangedError: this version of Ray stores rungs differently.
     """
     with RAY.expected():
         for bracket in scheduler._brackets:
@@ -32,8 +32,8 @@ def rename_in_rungs(scheduler: AsyncHyperBandScheduler, before: str, after: str)
 
 
 class ChosenTakeovers:
-    """Mixin before Tune's `PopulationBasedTraining` or `PB2`: trials come from a searcher, and `take_over` has the
-    last word on the values of a trial that takes over another one's state.
+    """Mixin before Tune's `PopulationBasedTraining` or `PB2`: trials come from a searcher, and `take_over` chooses the
+    values of a trial that copies the state of another trial.
     """
 
     _trial_state: dict[Any, Any]
@@ -41,25 +41,25 @@ class ChosenTakeovers:
     _next_perturbation_sync: float
 
     def take_over(self, trial: Any, donor: Any, proposed: Mapping[str, Any], until: float) -> dict[str, Any]:
-        """Return the new configuration of a trial; overridden.
+        """Return the new configuration of a trial; must be overridden.
 
         Args:
-            trial: that takes over.
-            donor: whose state it takes over.
+            trial: trial that copies the state.
+            donor: trial whose state is copied.
             proposed: configuration that Tune has chosen.
             until: time of the donor's newest report.
         """
         raise NotImplementedError
 
     def on_trial_add(self, tune_controller: Any, trial: Any) -> None:
-        """Add a trial; Tune rejects searchers, because its own know nothing of populations."""
+        """Add a trial; hides the searcher, which Tune rejects because its searchers do not support populations."""
         super().on_trial_add(SimpleNamespace(search_alg=None), trial)  # type: ignore[misc]
 
     def restore_reports(self, trial: Any, reports: Iterable[dict[str, Any]], time_attr: str) -> None:
-        """Take over what a trial reported before an earlier end of the sweep.
+        """Restore the reports of a trial from before an interruption of the sweep.
 
         Raises:
-            LibraryChangedError: this Ray keeps reports otherwise.
+            LibraryChangedError: this version of Ray stores reports differently.
         """
         with RAY.expected():
             state = self._trial_state[trial]

@@ -6,9 +6,9 @@ from multiprocessing.shared_memory import SharedMemory
 
 
 def file_of(memory: SharedMemory) -> int:
-    """Return the file descriptor of a shared memory, for `os.pread`; a public `SharedMemory.fileno()` would replace it.
+    """Return the file descriptor of a shared memory for `os.pread`; a public `SharedMemory.fileno()` would replace it.
 
-    Checked with Python 3.11 to 3.13; on Windows there is none.
+    Checked with Python 3.11 to 3.13; not available on Windows.
     """
     descriptor: int = memory._fd  # type: ignore[attr-defined]
     return descriptor

@@ -1,4 +1,4 @@
-"""Private parts of torch's compiler: settings, errors, the C++ compiler, and the code that it has compiled."""
+"""Private parts of torch's compiler: settings, errors, the C++ compiler, and compiled code."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ with TORCH.expected():
     from torch._inductor.cpp_builder import get_cpp_compiler
     from torch._inductor.exc import CppCompileError, InvalidCxxCompiler
 
-# `torch.compiler` has no public errors.
+# `torch.compiler` does not have public errors.
 COMPILE_ERRORS = (TorchDynamoException, FailOnRecompileLimitHit, CppCompileError)
 
 _TALKATIVE = ("torch._dynamo.convert_frame", "torch._subclasses.fake_tensor")
-# On GPUs, advice that users of runner cannot follow: float32 is not rounded, and torch chooses the kernels.
+# Advice for GPUs that does not apply to users of runner: float32 is not rounded, and torch chooses the kernels.
 _ADVICE = (r"TensorFloat32 tensor cores .* available but not enabled", r"\s*Online softmax is disabled on the fly")
 
 
@@ -38,7 +38,7 @@ def can_trace_gradients() -> bool:
 
 
 def allow_tracing(most_functions: int) -> None:
-    """Let torch trace gradients, and compile one code `most_functions` times; settings are those of the thread.
+    """Allow torch to trace gradients, and to compile one code `most_functions` times, in the current thread.
 
     A public option of `torch.compile` would replace the settings.
     """
@@ -50,7 +50,7 @@ def allow_tracing(most_functions: int) -> None:
 
 
 def silence() -> None:
-    """Suppress what torch logs and warns while it compiles; the errors hold the same text."""
+    """Suppress log messages and warnings of torch during compilation; errors contain the same text."""
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     for message in _ADVICE:
@@ -58,12 +58,12 @@ def silence() -> None:
 
 
 def mark_static_address(tensor: torch.Tensor) -> None:
-    """Promise that a tensor keeps its address, which CUDA graphs need; `torch.compiler` has no public equivalent."""
+    """Mark the address of a tensor as constant, which CUDA graphs need; there is no public equivalent."""
     torch._dynamo.mark_static_address(tensor)
 
 
 def cpp_compiler() -> str | None:
-    """Return the C++ compiler that torch finds, or None; a public equivalent does not exist."""
+    """Return the C++ compiler that torch finds, or None; there is no public equivalent."""
     try:
         return str(get_cpp_compiler())
     except InvalidCxxCompiler:
@@ -71,7 +71,7 @@ def cpp_compiler() -> str | None:
 
 
 def reason_of(error: Exception) -> tuple[str, Any | None]:
-    """Return why a function cannot be compiled, and the innermost frame of the user's code, if torch names one."""
+    """Return why a function cannot be compiled, and the innermost frame of the user's code if torch names one."""
     frames = list(getattr(error, "real_stack", None) or ())
     error = getattr(error, "inner_exception", error)
     text = str(error) or type(error).__name__
@@ -81,20 +81,20 @@ def reason_of(error: Exception) -> tuple[str, Any | None]:
 
 
 def is_recompile_limit(error: Exception) -> bool:
-    """Return whether a function was compiled too often."""
+    """Return whether the error is that a function was compiled too often."""
     return isinstance(getattr(error, "inner_exception", error), FailOnRecompileLimitHit)
 
 
 class DirectCall:
-    """Compiled code of a function, behind the checks that torch made with it.
+    """Compiled code of a function, with the checks that torch generated for it.
 
-    What `torch.compile` returns looks for the code of each call, which takes longer than all arithmetic of a small
-    network. The code that it finds is a plain function, and its checks are one call into C++ that costs a tenth of the
-    search. A public way to call compiled code without the search would replace this class.
+    The result of `torch.compile` searches for the code at each call, which takes longer than all arithmetic of a small
+    network. The code itself is a plain function, and its checks are one call into C++ that takes a tenth of the search.
+    A public way to call compiled code without the search would replace this class.
 
     Args:
-        function: that was compiled.
-        entry: of torch's cache.
+        function: the compiled function.
+        entry: entry of torch's cache.
     """
 
     def __init__(self, function: Callable[..., Any], entry: Any) -> None:
@@ -104,20 +104,20 @@ class DirectCall:
 
     @classmethod
     def of(cls, function: Callable[..., Any], *arguments: Any) -> DirectCall | None:
-        """Return the code that torch takes for these arguments, or None if it has none.
+        """Return the code that torch uses for these arguments, or None.
 
         Args:
-            function: that was compiled, by one `torch.compile` alone.
-            arguments: of a call that it has answered.
+            function: a function that was compiled by a single `torch.compile`.
+            arguments: arguments of an earlier call.
         """
         found = (cls(function, entry) for entry in _debug_get_cache_entry_list(function.__code__))
         return next((one for one in found if one.takes(*arguments)), None)
 
     def takes(self, *arguments: Any) -> bool:
-        """Return whether torch still keeps the code, and all values that it was compiled for are as they were."""
+        """Return whether torch still keeps the code, and the values it was compiled for are unchanged."""
         checks = self._checks
         return checks.cache_entry is not None and checks.check(dict(zip(self._names, arguments, strict=True)))
 
     def __call__(self, *arguments: Any) -> Any:
-        """Run the code; `takes` comes first."""
+        """Run the code; call `takes` first."""
         return self._code(*arguments)

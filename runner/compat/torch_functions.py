@@ -1,4 +1,4 @@
-"""Private functions and attributes of torch that save the overhead around a kernel, or that no public API offers."""
+"""Private functions and attributes of torch that avoid overhead, or lack a public equivalent."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ TORCH = Library("torch", ">=2.4,<2.14")
 
 
 def backward(loss: Tensor, gradient: Tensor) -> None:
-    """Add the gradient of a 0-d loss to the parameters' `grad`, as `loss.backward()` does.
+    """Add the gradient of a 0-d loss to the parameters' `grad`, like `loss.backward()`.
 
-    `loss.backward()` is public, but spends 40 us more on checks and hooks around torch's engine: for a small network, a
-    tenth of an update. It is called if torch has another engine.
+    The public `loss.backward()` spends 40 us more on checks and hooks around torch's engine, which is a tenth of an
+    update of a small network. It is called if torch uses a different engine.
 
     Args:
         loss: a 0-d tensor.
@@ -30,12 +30,12 @@ def backward(loss: Tensor, gradient: Tensor) -> None:
 
 
 def fused_adam_kernel() -> Callable[..., None]:
-    """Return the kernel that `torch.optim.Adam(fused=True)` ends in.
+    """Return the kernel of `torch.optim.Adam(fused=True)`.
 
     A public functional Adam (`torch.optim.adam.adam` costs as much as the optimiser class) would replace it.
 
     Raises:
-        LibraryChangedError: this torch does not have it.
+        LibraryChangedError: this version of torch does not have it.
     """
     with TORCH.expected():
         return torch._fused_adam_
@@ -44,7 +44,7 @@ def fused_adam_kernel() -> Callable[..., None]:
 def lerp_each(targets: Sequence[Tensor], ends: Sequence[Tensor], weight: float) -> None:
     """Move each target towards its end, in place, in one call.
 
-    A public `torch.foreach_lerp_` would replace it. Without the private one, the tensors are moved one by one.
+    A public `torch.foreach_lerp_` would replace it. Without the private function, the tensors are moved one by one.
     """
     if _foreach_lerp is None:
         for target, end in zip(targets, ends, strict=True):
@@ -62,9 +62,9 @@ def submodules(module: nn.Module) -> dict[str, Any]:
 
 
 def detach_parameters(module: nn.Module) -> list[tuple[Any, str, Any]]:
-    """Replace the parameters of a module, without its children's, by detached ones.
+    """Replace the parameters of a module, but not of its children, by detached ones.
 
-    `torch.func.functional_call` is public, but calls only `forward`. The caller's module may have other methods.
+    The public `torch.func.functional_call` calls only `forward`, but the module may have other methods.
 
     Returns:
         Dict, name and earlier value of each replaced item, to restore it.
@@ -73,7 +73,7 @@ def detach_parameters(module: nn.Module) -> list[tuple[Any, str, Any]]:
     kept = [(parameters, name, parameter) for name, parameter in parameters.items() if parameter is not None]
     for _, name, parameter in kept:
         parameters[name] = parameter.detach()
-    if isinstance(module, nn.RNNBase):  # keeps its parameters in a second place
+    if isinstance(module, nn.RNNBase):  # stores its parameters in a second place
         kept.append((vars(module), "_flat_weights", module._flat_weights))
         module._flat_weights = [parameters.get(name) for name in module._flat_weights_names]
     return kept

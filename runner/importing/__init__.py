@@ -1,4 +1,4 @@
-"""Experiments out of the configurations of other systems."""
+"""Import experiments from the configurations of other frameworks."""
 
 from runner.importing.imported import Imported, one_line
 from runner.importing.rllib import import_rllib

@@ -1,4 +1,4 @@
-"""An experiment that was read from another system's configuration, its text, and Python text as plain values."""
+"""An experiment imported from another framework's configuration, and safe parsing of Python literals."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ def read_python(text: str, calls: Collection[str]) -> Any:
     """Return the value of a Python literal.
 
     Args:
-        text: of an expression.
-        calls: names of functions whose calls, with keyword arguments alone, are read as the dict of these.
+        text: text of an expression.
+        calls: names of functions whose calls, with keyword arguments only, are read as a dict of these arguments.
 
     Raises:
-        ValueError: the text is something else.
+        ValueError: the text is not a literal.
     """
     try:
         return _value_of(ast.parse(text.strip(), mode="eval").body, calls)
     except (SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        raise ValueError(f"no Python literal: {error}") from error
+        raise ValueError(f"not a Python literal: {error}") from error
 
 
 def _value_of(node: ast.expr, calls: Collection[str]) -> Any:
@@ -40,13 +40,13 @@ def _value_of(node: ast.expr, calls: Collection[str]) -> Any:
         return {word.arg: _value_of(word.value, calls) for word in node.keywords}
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_value_of(node.operand, calls)
-    if isinstance(node, ast.Attribute):  # nn.ReLU
+    if isinstance(node, ast.Attribute):  # for example nn.ReLU
         return node.attr
     raise ValueError(ast.dump(node))
 
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
-# Plain texts that YAML reads as something else.
+# Strings that YAML would read as other values.
 _NO_TEXT = re.compile(r"null|true|false|yes|no|on|off|y|n|[-+.]?(inf|nan)", re.IGNORECASE)
 _BLOCKS = (
     *("seed", "env", "algorithm", "connectors", "module", "multi_agent", "env_runners", "learners", "offline"),
@@ -56,14 +56,14 @@ _BLOCKS = (
 
 @dataclass
 class Imported:
-    """What was found.
+    """Result of an import.
 
     Attributes:
-        source: what it was read out of, in a few words.
+        source: short description of the source.
         options: group -> option.
-        values: block -> its values; a key that is no block -> its value.
-        missing: what has no counterpart -> why, or what to do.
-        problems: what `validate` finds in the experiment.
+        values: block -> its values; a key that is not a block -> its value.
+        missing: setting without a counterpart -> reason, or what to do.
+        problems: problems that `validate` finds in the experiment.
     """
 
     source: str
@@ -73,13 +73,13 @@ class Imported:
     problems: list[str] = field(default_factory=list)
 
     def set(self, block: str, **values: Any) -> None:
-        """Set values of a block; None: leave it at its default."""
+        """Set values of a block; None keeps the default."""
         given = {name: value for name, value in values.items() if value is not None}
         self.values.setdefault(block, {}).update(given)
 
     @property
     def requirements(self) -> list[str]:
-        """What the experiment asks for beyond computing, such as classes that training imports."""
+        """Permissions that the experiment needs, such as classes that training imports."""
         return [one_line(f"{one.verb} {one.key} {one.value}") for one in find_trust_requirements(self.values)]
 
     def to_yaml(self) -> str:
@@ -95,12 +95,12 @@ class Imported:
 
 
 def one_line(text: str) -> str:
-    """Return a text of somebody else's file on one line, without characters that end it or steer a terminal."""
+    """Return a text from an untrusted file on one line, without characters that end it or control a terminal."""
     return " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
 
 
 def _flow(value: Any) -> str:
-    """Return a value as YAML on one line."""
+    """Return a value as one line of YAML."""
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_flow(str(key))}: {_flow(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):

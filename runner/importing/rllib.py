@@ -1,7 +1,7 @@
-"""Experiments from the JSON of RLlib's `AlgorithmConfig.to_dict()`, written with `json.dump(..., default=str)`.
+"""Import experiments from the JSON of RLlib's `AlgorithmConfig.to_dict()`, written with `json.dump(..., default=str)`.
 
-The JSON does not name its algorithm. What it leaves out has RLlib's default (2.60). Classes and functions are text in
-it, which is never run.
+The JSON does not name its algorithm. Missing values have the defaults of RLlib 2.60. Classes and functions are strings
+that are never executed.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from runner.importing.rllib_algorithms import ALGORITHMS, Counterpart, counterpa
 from runner.importing.rllib_config import CONVERTED, RLlibConfig, find_fault, own_keys, rename, rllib_defaults
 
 _NEW, _SPEC = "_model_config", "_rl_module_spec"
-# Old key -> new one.
+# Old key -> new key.
 _RENAMED = {"post_fcnet_hiddens": "head_fcnet_hiddens", "post_fcnet_activation": "head_fcnet_activation"}
 _ACTIVATIONS = ("fcnet_activation", "head_fcnet_activation", "conv_activation")
 
 
 def take_module(config: RLlibConfig, counterpart: Counterpart) -> None:
-    """Take over the module's block."""
+    """Convert the module's block."""
     defaults = dict(rllib_defaults()["DefaultModelConfig"])
     if counterpart.option == "ppo":
         defaults["vf_share_layers"] = False
@@ -48,8 +48,8 @@ def take_module(config: RLlibConfig, counterpart: Counterpart) -> None:
         model[name] = _activation(model[name])
     model["conv_filters"] = _conv_filters(model["conv_filters"])
     if model["conv_filters"] is not None:
-        config.imported.missing[f"{prefix}.padding"] = "RLlib pads images before convolutions, runner does not"
-    if counterpart.module != "mlp":  # these have no value function beside their Q functions, or share no layers
+        config.imported.missing[f"{prefix}.padding"] = "RLlib pads images before convolutions, but runner does not"
+    if counterpart.module != "mlp":  # other modules do not have a value function, or do not share layers
         del model["vf_share_layers"]
     fields = ModuleConfig.__dataclass_fields__
     for name, value in model.items():
@@ -57,7 +57,7 @@ def take_module(config: RLlibConfig, counterpart: Counterpart) -> None:
         if name in defaults and name in fields:
             config.write("module", ModuleConfig, name, value, key, default, is_needed=name == "fcnet_activation")
         elif value != default:
-            why = "" if name in defaults else "arguments of a module class of your own go into module.model_config"
+            why = "" if name in defaults else "arguments of a custom module class go into module.model_config"
             config.leave_out(key, value, why)
     if counterpart.learns_from == "replay" and model["use_lstm"] is True:
         buffer = config.imported.values["algorithm"]["replay_buffers"]["replay"]
@@ -65,7 +65,7 @@ def take_module(config: RLlibConfig, counterpart: Counterpart) -> None:
 
 
 def _read_new(config: RLlibConfig) -> dict[str, Any]:
-    """Return the settings of `model_config`, and of a module spec that has nothing else."""
+    """Return the settings of `model_config`, and of a module spec that contains nothing else."""
     if isinstance(config.values.get(_NEW), str):
         with suppress(ValueError):
             config.values[_NEW] = read_python(config.values[_NEW], ("DefaultModelConfig",))
@@ -82,7 +82,7 @@ def _read_new(config: RLlibConfig) -> dict[str, Any]:
 
 
 def _read_old(config: RLlibConfig, new_defaults: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of `model` by their new names; the ones that have none are left out."""
+    """Return the settings of `model` by their new names; settings without a new name are reported."""
     defaults = dict(config.defaults["model"])
     policy, q = "policy_model_config", "q_model_config"
     if policy in config.defaults:
@@ -110,7 +110,7 @@ def _activation(value: Any) -> Any:
 
 
 def _conv_filters(filters: Any) -> Any:
-    """Return [channels, kernel, stride] of each convolution, where kernels and strides are squares."""
+    """Return [channels, kernel, stride] of each convolution, if kernels and strides are squares."""
     if not isinstance(filters, list):
         return filters
     return [[_side(value) for value in item[:3]] if isinstance(item, list) else item for item in filters]
@@ -126,7 +126,7 @@ _DEFAULT_POLICIES = ["default_policy"]
 
 
 def take_blocks(config: RLlibConfig, algorithm: str, env: str | None, path: Path) -> None:
-    """Take over all that has a counterpart.
+    """Convert all settings that have a counterpart.
 
     Raises:
         UserError: neither the file nor `env` names an environment.
@@ -151,8 +151,10 @@ def take_blocks(config: RLlibConfig, algorithm: str, env: str | None, path: Path
         config.leave_out("seed", seed, why)
     stop = {"training_iteration": 100} if counterpart.is_offline else {"num_env_steps_sampled_lifetime": 1_000_000}
     config.imported.set("stop", **stop)
-    told = ", ".join(f"{metric} {value:,}" for metric, value in stop.items())
-    config.imported.missing["stop"] = f"Ray Tune has it, and not the configuration: the run ends at {told}"
+    criteria = ", ".join(f"{metric} {value:,}" for metric, value in stop.items())
+    config.imported.missing["stop"] = (
+        f"stop criteria belong to Ray Tune, not to the configuration; the run ends at {criteria}"
+    )
 
 
 def _take_env(config: RLlibConfig, env: str | None, path: Path) -> None:
@@ -161,12 +163,12 @@ def _take_env(config: RLlibConfig, env: str | None, path: Path) -> None:
     is_class = _CLASS.fullmatch(name) if isinstance(name, str) else None
     if is_class is not None:
         name = is_class.group(1)
-        why = f"{name} gets its items as keyword arguments, and not one dict"
+        why = f"{name} gets its items as keyword arguments, not as one dict"
         config.imported.missing["env_config"] = why
     if find_fault(EnvConfig, "env", name) is not None or name is None:
         got = None if name is None else show_value(name)
-        what, expected = "the environment has no name", "--env with a gymnasium id, or a class's dotted path"
-        raise UserError(Problem(what, f"{path}, env", got, expected).render_alone())
+        what, fix = "the environment is not named", "use --env with a gymnasium id, or a class's dotted path"
+        raise UserError(Problem(what, f"{path}, env", got, fix=fix).render_alone())
     is_id = is_class is None and _GYM_ID.fullmatch(name) is not None
     config.imported.set("env", **{"env" if is_id else "_target_": name})
     config.copy_fields("env", EnvConfig, not_copied=("env", "_target_", "observation_space", "action_space"))
@@ -190,7 +192,7 @@ def _take_policies(config: RLlibConfig, counterpart: Counterpart) -> None:
     config.imported.set("multi_agent", agent_to_module=mapping)
     mapping_fn = config.take(key_of_mapping)
     if len(mapping) > 1:
-        why = "agents have the policies of their names; write the others into multi_agent.agent_to_module"
+        why = "agents use the policies of the same name; add others to multi_agent.agent_to_module"
         config.leave_out(key_of_mapping, mapping_fn, why)
     if isinstance(to_train, list) and to_train and all(str(name) in specs for name in to_train):
         config.imported.set("multi_agent", modules_to_train=[str(name) for name in to_train])
@@ -199,7 +201,7 @@ def _take_policies(config: RLlibConfig, counterpart: Counterpart) -> None:
     for name, spec in specs.items():
         *parts, of_policy = spec if isinstance(spec, list) and len(spec) == 4 else (spec, None)
         if any(part is not None for part in parts):
-            config.leave_out(f"policies.{name}", parts, "a module class of its own goes into multi_agent.modules")
+            config.leave_out(f"policies.{name}", parts, "a custom module class goes into multi_agent.modules")
         _take_overrides(config, counterpart, name, of_policy, f"policies.{name}")
     for name, values in overrides.items() if isinstance(overrides, dict) else ():
         key = f"algorithm_config_overrides_per_module.{name}"
@@ -210,14 +212,14 @@ def _take_policies(config: RLlibConfig, counterpart: Counterpart) -> None:
 
 
 def _take_overrides(config: RLlibConfig, counterpart: Counterpart, policy: str, values: Any, key: str) -> None:
-    """Take over what differs for a policy: fields of the algorithm that modules do not share."""
-    if values and not isinstance(values, dict):  # an AlgorithmConfig's text
+    """Convert the settings of a single policy: fields of the algorithm that modules do not share."""
+    if values and not isinstance(values, dict):  # the text of an AlgorithmConfig
         config.leave_out(key, values)
     schema = counterpart.schema
     own = [name for name in schema.__dataclass_fields__ if name not in (*schema.of_run, "optimizer", "schema", "loss")]
     for given, value in values.items() if isinstance(values, dict) else ():
         name = "lambda_" if given == "lambda" else given
-        why = "modules share it, or it is no field of the algorithm" if name not in own else None
+        why = "modules share it, or it is not a field of the algorithm" if name not in own else None
         why = why or find_fault(schema, name, value)
         if why is not None:
             config.leave_out(f"{key}.{given}", value, why)
@@ -247,7 +249,7 @@ def _take_evaluation(config: RLlibConfig) -> None:
 
 def _take_env_runners(config: RLlibConfig, counterpart: Counterpart) -> None:
     mode = config.values.get("gym_env_vectorize_mode")
-    if isinstance(mode, str):  # an enum's text: VectorizeMode.SYNC
+    if isinstance(mode, str):  # the text of an enum member: VectorizeMode.SYNC
         config.values["gym_env_vectorize_mode"] = mode.rpartition(".")[2].lower()
     unless_default = ["gym_env_vectorize_mode"]
     if counterpart.is_offline:
@@ -260,12 +262,12 @@ def _take_offline(config: RLlibConfig, counterpart: Counterpart) -> None:
     if source == "sampler" or not counterpart.is_offline:
         config.take("input")
         if counterpart.is_offline:
-            config.imported.missing["input"] = "no recorded data are named: give offline.input_=PATH"
+            config.imported.missing["input"] = "no recorded data is named: set offline.input_=PATH"
         elif source != "sampler":
-            config.leave_out("input", source, "the algorithm learns from what it samples")
+            config.leave_out("input", source, "the algorithm learns from its own samples")
     if counterpart.is_offline:
         _prepare_recorded(config)
-    guessed = ("input_read_method", "input_read_episodes")  # told by the files
+    guessed = ("input_read_method", "input_read_episodes")  # detected from the files
     code = ["offline_data_class", "prelearner_class"]
     if "." in str(config.values.get("input_read_method")):  # a function
         code.append("input_read_method")
@@ -273,21 +275,21 @@ def _take_offline(config: RLlibConfig, counterpart: Counterpart) -> None:
 
 
 def _prepare_recorded(config: RLlibConfig) -> None:
-    """Settle what runner asks for where it learns from recorded data."""
+    """Set the options that runner needs for recorded data."""
     keeps_batches = config.values["materialize_mapped_data"] is True
     if keeps_batches and config.values["materialize_data"] is True:
         config.leave_out("materialize_data", config.take("materialize_data"), "train batches are kept in memory")
     if not keeps_batches and config.values["dataset_num_iters_per_learner"] is None:
         config.values["dataset_num_iters_per_learner"] = 1
-        config.imported.missing["dataset_num_iters_per_learner"] = "it has no value: an iteration is one update"
+        config.imported.missing["dataset_num_iters_per_learner"] = "it is not set, so an iteration is one update"
     if "evaluation_interval" in config.imported.values.get("evaluation", {}):
         config.imported.set("checkpoint", metric="evaluation/env_runners/episode_return_mean")
-    else:  # nothing else tells which checkpoint is the best
+    else:  # otherwise no metric ranks checkpoints
         config.imported.set("checkpoint", metric="learners/default_policy/total_loss", mode="min")
 
 
-# Keys that say nothing that an experiment could: the API stack, how RLlib explored before it, and whether RLlib's
-# checkpoints hold replay buffers, which they do here.
+# Keys without a counterpart that need no message: the API stack, the exploration before it, and whether checkpoints
+# contain replay buffers, which is always the case here.
 _SILENT = (
     *("enable_rl_module_and_learner", "enable_env_runner_and_connector_v2", "_prior_exploration_config"),
     *("_is_online", "store_buffer_in_checkpoints"),
@@ -296,36 +298,36 @@ _MOST_DIGITS = 19
 _HINTS: Mapping[str, str] = {
     "callbacks": "callbacks have RLlib's hook names, see docs/guides/callbacks_and_metrics.md",
     **{key: f"its connectors go into connectors.{name}" for name, key in CONVERTED[ConnectorsConfig].items()},
-    CONVERTED[AlgorithmConfig]["loss"]: "a loss of your own goes into algorithm.loss",
-    CONVERTED[ModuleConfig]["_target_"]: "a class of your own goes into module._target_, its settings into module",
-    CONVERTED[EnvRunnersConfig]["env_runner_class"]: "a runner of your own goes into env_runners.env_runner_class",
+    CONVERTED[AlgorithmConfig]["loss"]: "a custom loss goes into algorithm.loss",
+    CONVERTED[ModuleConfig]["_target_"]: "a custom class goes into module._target_, its settings into module",
+    CONVERTED[EnvRunnersConfig]["env_runner_class"]: "a custom runner goes into env_runners.env_runner_class",
     "model": "RLlib ignores it on its new API stack, where model_config counts",
     "clip_rewards": "put the connector ClipRewards into connectors.learner",
     "action_mask_key": "see module.action_mask_key",
-    "observation_space": "spaces are the environment's",
-    "action_space": "spaces are the environment's",
+    "observation_space": "spaces come from the environment",
+    "action_space": "spaces come from the environment",
     "num_gpus": "see learners.num_gpus_per_learner",
     "grad_clip_by": "gradients are clipped by their global norm",
     "offline_evaluation": "name held-out data in evaluation.offline_evaluation_input_",
     "hiddens": "RLlib ignores it on its new API stack; see module.head_fcnet_hiddens",
     "noisy": "RLlib ignores it on its new API stack; see module.noisy",
-    "burn_in_len": "an argument of the replay buffer in algorithm.replay_buffers, for modules with memory",
-    "batch_mode": "fragments are cut",
-    "framework": "modules are torch's",
+    "burn_in_len": "an argument of the replay buffer in algorithm.replay_buffers, for stateful modules",
+    "batch_mode": "fragments may end within episodes",
+    "framework": "modules use torch",
 }
 
 
 def import_rllib(path: Path, algorithm: str | None = None, env: str | None = None) -> Imported:
-    """Read a configuration.
+    """Import a configuration of RLlib.
 
     Args:
-        path: of the file.
-        algorithm: RLlib's name, for example PPO.
-        env: gymnasium id, or dotted path of a class, instead of the configuration's environment.
+        path: path of the file.
+        algorithm: RLlib's name of the algorithm, for example PPO.
+        env: gymnasium id or dotted path of a class that replaces the configuration's environment.
 
     Raises:
-        UserError: the file cannot be read, no algorithm is named or another one than the file's, or runner lacks it;
-            or the file has no environment that can be named.
+        UserError: the file cannot be read; the algorithm is missing, unsupported, or not the file's; or the file does
+            not name an environment.
     """
     given = _read_json(path)
     name = _check_algorithm(algorithm, given, path)
@@ -340,16 +342,16 @@ def import_rllib(path: Path, algorithm: str | None = None, env: str | None = Non
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """Return the values by the names of RLlib 2.60; numbers that no field could hold stay text."""
+    """Return the values by the names of RLlib 2.60; numbers that are out of range for all fields stay strings."""
     try:
         given = json.loads(path.read_text(encoding="utf-8"), parse_constant=str, parse_float=_finite, parse_int=_short)
     except (OSError, ValueError, RecursionError) as error:
-        expected = "JSON, as of json.dump(config.to_dict(), file, default=str)"
+        expected = "JSON written by json.dump(config.to_dict(), file, default=str)"
         raise UserError(
             Problem(f"the file cannot be read: {error}", str(path), None, expected).render_alone()
         ) from error
     if not isinstance(given, dict) or not given:
-        raise UserError(Problem("the file is no configuration", str(path), None, "a JSON object").render_alone())
+        raise UserError(Problem("the file is not a configuration", str(path), None, "a JSON object").render_alone())
     return rename(given)
 
 
@@ -362,29 +364,29 @@ def _short(text: str) -> int | str:
 
 
 def _check_algorithm(algorithm: str | None, given: Mapping[str, Any], path: Path) -> str:
-    """Return the algorithm's name as RLlib spells it."""
+    """Return the algorithm's name in RLlib's spelling."""
     fitting = _fitting_algorithms(given)
-    expected = f"--algorithm {', '.join(ALGORITHMS)}"
-    nearest = f"{' or '.join(fitting)}, as the file's keys tell" if fitting else None
+    expected, fix = ", ".join(ALGORITHMS), "name the algorithm with --algorithm"
+    nearest = f"{' or '.join(fitting)}, according to the file's keys" if fitting else None
     if algorithm is None:
-        what = "RLlib's configuration does not say its algorithm"
-        raise UserError(Problem(what, str(path), None, expected, nearest).render_alone())
+        what = "RLlib's configuration does not name its algorithm"
+        raise UserError(Problem(what, str(path), None, expected, nearest, fix).render_alone())
     names = {name.lower(): name for name in rllib_defaults() if name != "DefaultModelConfig"}
     name = names.get(algorithm.lower(), algorithm)
     if name not in ALGORITHMS:
         what, near = (
-            f"runner has no counterpart of {name}",
+            f"runner does not have a counterpart of {name}",
             None if name in names.values() else nearest_match(name, ALGORITHMS),
         )
         raise UserError(Problem(what, str(path), f"--algorithm {algorithm}", expected, near).render_alone())
     if fitting and name not in fitting:
-        what = f"the file is no configuration of {name}"
+        what = f"the file is not a configuration of {name}"
         raise UserError(Problem(what, str(path), f"--algorithm {algorithm}", expected, nearest).render_alone())
     return name
 
 
 def _fitting_algorithms(given: Mapping[str, Any]) -> list[str]:
-    """Return the algorithms of which a whole configuration has all keys, and no other algorithm has more of these."""
+    """Return the algorithms whose specific keys are all in the configuration, with the largest number of keys."""
     fitting = {name: own_keys(name) for name in rllib_defaults() if name != "DefaultModelConfig"}
     fitting = {name: own for name, own in fitting.items() if own <= given.keys()}
     most = max(map(len, fitting.values()), default=0)

@@ -1,4 +1,4 @@
-"""What the algorithms of RLlib are called here, and keys that are no field of the same name."""
+"""Counterparts of RLlib's algorithms, and conversion of keys that are not fields with the same name."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _REPLAY = CONVERTED[AlgorithmConfig]["replay_buffers"]
 
 @dataclass(frozen=True)
 class Counterpart:
-    """An algorithm of runner.
+    """Algorithm of runner that corresponds to one of RLlib.
 
     Attributes:
-        option: of the group `algorithm`.
-        schema: the dataclass of its block.
-        prepare: takes over the keys that are no field of the same name.
+        option: option of the group `algorithm`.
+        schema: dataclass of its block.
+        prepare: converts the keys that are not fields with the same name.
         module: option of the group `module`.
         learns_from: `samples`, `replay` or `recorded` data.
     """
@@ -52,7 +52,7 @@ class Counterpart:
 
 
 def take_algorithm(config: RLlibConfig, counterpart: Counterpart) -> None:
-    """Take over the algorithm's block, and options of its module."""
+    """Convert the algorithm's block, and options of its module."""
     config.imported.options["algorithm"] = counterpart.option
     if counterpart.module != "mlp":
         config.imported.options["module"] = counterpart.module
@@ -65,7 +65,7 @@ def take_algorithm(config: RLlibConfig, counterpart: Counterpart) -> None:
 
 
 def counterpart_of(name: str, config: RLlibConfig) -> Counterpart:
-    """Return runner's algorithm for the environment's actions, as far as the configuration tells of these."""
+    """Return runner's algorithm for the environment's action space, if the configuration reveals it."""
     if name == "SAC" and str(config.values.get("action_space")).startswith("Discrete("):
         config.take("action_space")
         return Counterpart("sac_discrete", DiscreteSACConfig, _prepare_sac, "sac_discrete", "replay")
@@ -73,7 +73,7 @@ def counterpart_of(name: str, config: RLlibConfig) -> Counterpart:
 
 
 def _take_batch_size(config: RLlibConfig) -> None:
-    """RLlib's `train_batch_size` is of all learners, and counts where no size for a learner is given."""
+    """Convert RLlib's `train_batch_size`: the total of all learners, used if no size per learner is given."""
     of_all, of_learner = config.take("train_batch_size"), config.take("_train_batch_size_per_learner")
     only_of_all = "train_batch_size" in config.given and "_train_batch_size_per_learner" not in config.given
     if of_learner is None or only_of_all or config.is_old_stack:
@@ -87,7 +87,7 @@ def _take_replay(config: RLlibConfig, schema: type[AlgorithmConfig]) -> None:
     replay = {**known, **config.take_block(_REPLAY)}
     kind = str(replay.pop("type"))
     if "ReplayBuffer" not in kind:
-        config.leave_out(f"{_REPLAY}.type", kind, "a buffer of your own goes into algorithm.replay_buffers")
+        config.leave_out(f"{_REPLAY}.type", kind, "a custom buffer goes into algorithm.replay_buffers")
     capacity = replay.pop("capacity")
     config.write("algorithm", schema, "replay_capacity", capacity, CONVERTED[AlgorithmConfig]["replay_capacity"])
     old = {name: replay.pop(f"prioritized_replay_{name}", None) for name in ("alpha", "beta")}
@@ -100,7 +100,7 @@ def _take_replay(config: RLlibConfig, schema: type[AlgorithmConfig]) -> None:
             if isinstance(given, (int, float)) and not isinstance(given, bool) and given >= 0:
                 buffer[name] = given
             else:
-                config.leave_out(f"{_REPLAY}.{name}", given, "a number of 0 or more")
+                config.leave_out(f"{_REPLAY}.{name}", given, "expected a number of at least 0")
     config.imported.set("algorithm", replay_buffers={"replay": buffer})
     for key, value in replay.items():
         if value != known.get(key):
@@ -108,7 +108,7 @@ def _take_replay(config: RLlibConfig, schema: type[AlgorithmConfig]) -> None:
 
 
 def _put_intensity(config: RLlibConfig) -> None:
-    """Write RLlib's natural ratio: an update for each sample of all env runners."""
+    """Write RLlib's natural ratio: one update per sample of all env runners."""
     steps = config.values["n_step"]
     longest = max(steps) if isinstance(steps, list) and steps and all(isinstance(n, int) for n in steps) else steps
     if config.values.get("rollout_fragment_length") == "auto":
@@ -121,7 +121,7 @@ def _put_intensity(config: RLlibConfig) -> None:
 
 
 def _prepare_nothing(config: RLlibConfig) -> None:
-    """All keys are fields of the same name."""
+    """Do nothing, because all keys are fields with the same name."""
 
 
 def _prepare_ppo(config: RLlibConfig) -> None:
@@ -131,21 +131,21 @@ def _prepare_ppo(config: RLlibConfig) -> None:
 
 def _prepare_impala(config: RLlibConfig) -> None:
     if config.take("vtrace") is False:
-        config.leave_out("vtrace", False, "runner's targets are V-trace's")
+        config.leave_out("vtrace", False, "runner always uses V-trace targets")
 
 
 def _prepare_appo(config: RLlibConfig) -> None:
-    """RLlib draws whole batches from its circular buffer, runner fragments from as many env steps."""
+    """Convert the circular buffer: RLlib draws batches from it, runner draws fragments."""
     _prepare_impala(config)
     proportion = config.take("replay_proportion")
     if proportion != config.defaults["replay_proportion"]:
-        config.leave_out("replay_proportion", proportion, "RLlib's APPO does not read it")
+        config.leave_out("replay_proportion", proportion, "RLlib's APPO ignores it")
     rows = config.count("train_batch_size_per_learner", 1) * config.count("num_learners", 1)
     is_used = config.take("use_circular_buffer") is not False
     for name, key in CONVERTED[APPOConfig].items():
         number = config.take(key)
         if not isinstance(number, int) or number < 1:
-            config.leave_out(key, number, "a whole number of 1 or more")
+            config.leave_out(key, number, "expected an integer of at least 1")
         elif name == "replay_capacity":
             config.values[name] = number * rows
         else:
@@ -192,7 +192,7 @@ def _put_target_updates(config: RLlibConfig) -> None:
     frequency = config.values["target_network_update_freq"]
     intensity = config.values["training_intensity"]
     if isinstance(frequency, int) and frequency > 0 and isinstance(intensity, (int, float)):
-        # RLlib counts env steps that are sampled, runner rows that are trained on.
+        # RLlib counts sampled env steps, runner counts trained rows.
         config.values["target_network_update_freq"] = max(1, round(frequency * intensity))
 
 
@@ -210,7 +210,7 @@ def _prepare_cql(config: RLlibConfig) -> None:
 
 
 def _put_old_rates(config: RLlibConfig) -> None:
-    """On its old API stack RLlib has the learning rates in `optimization`."""
+    """Convert learning rates, which RLlib's old API stack stores in `optimization`."""
     if config.is_old_stack:
         rates = {**config.defaults["optimization"], **config.take_block("optimization")}
         names = {"actor_lr": "actor", "critic_lr": "critic", "alpha_lr": "entropy"}

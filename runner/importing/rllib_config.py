@@ -1,4 +1,4 @@
-"""A configuration of RLlib 2.60: its values, its defaults, and which names its fields have here."""
+"""A configuration of RLlib 2.60: its values, its defaults, and the corresponding names in runner."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ARGUMENTS = {
     "learner_connector": "_learner_connector",
     "learner_class": "_learner_class",
 }
-# Name of an older RLlib -> the key in `to_dict()` of RLlib 2.60.
+# Name in an older RLlib -> key in `to_dict()` of RLlib 2.60.
 OLDER_NAMES = {
     "model_config_dict": "_model_config",
     "sgd_minibatch_size": "minibatch_size",
@@ -53,13 +53,13 @@ OLDER_NAMES = {
     "recreate_failed_env_runners": "restart_failed_env_runners",
     "max_num_worker_restarts": "max_num_env_runner_restarts",
 }
-# Block -> field -> RLlib's key, whose value is taken over as it is.
+# Block -> field -> RLlib's key, whose value is copied.
 RENAMED: Mapping[type, Mapping[str, str]] = {
     AlgorithmConfig: {"lambda_": "lambda"},
     LearnersConfig: {"compile": "torch_compile_learner"},
     OfflineConfig: {"input_": "input"},
 }
-# Block -> field -> RLlib's key that says the same in another way, or what only the user can take over: code.
+# Block -> field -> RLlib's key with the same meaning in another form, or that only the user can convert: code.
 CONVERTED: Mapping[type, Mapping[str, str]] = {
     AlgorithmConfig: {
         "loss": "_learner_class",
@@ -88,12 +88,12 @@ CONVERTED: Mapping[type, Mapping[str, str]] = {
 
 
 def renamed_fields(schema: type) -> dict[str, str]:
-    """Return field -> RLlib's key of a block whose fields are taken over as they are, also of its bases."""
+    """Return field -> RLlib's key for a block whose fields are copied, including its base classes."""
     return _of_bases(RENAMED, schema)
 
 
 def names_in_rllib(schema: type) -> dict[str, str]:
-    """Return field -> what a user of RLlib 2.60 writes, where that is another name."""
+    """Return field -> name in RLlib 2.60, for fields with a different name."""
     arguments = {key: argument for argument, key in ARGUMENTS.items()}
     keys = renamed_fields(schema) | _of_bases(CONVERTED, schema)
     names = {field: arguments.get(key, key) for field, key in keys.items()}
@@ -101,7 +101,7 @@ def names_in_rllib(schema: type) -> dict[str, str]:
 
 
 def _of_bases(tables: Mapping[type, Mapping[str, str]], schema: type) -> dict[str, str]:
-    """Return the table of a block with its bases; entries of the block itself win."""
+    """Return the table of a block, including its base classes; entries of the block itself take precedence."""
     merged: dict[str, str] = {}
     for block in reversed(schema.__mro__):
         merged |= tables.get(block, {})
@@ -109,7 +109,7 @@ def _of_bases(tables: Mapping[type, Mapping[str, str]], schema: type) -> dict[st
 
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
-# Texts of Python objects, interpolations of Hydra, and blocks that make an object: a configuration's values have none.
+# Texts of Python objects, interpolations of Hydra, and blocks that make an object; they are not valid as values.
 _NO_VALUE = re.compile(r'"<[^"]*>"|object at 0x|\$\{|"\?\?\?"|"_target_"')
 _LONGEST_VALUE = 80
 _OTHER_NAMES = ARGUMENTS | OLDER_NAMES
@@ -117,7 +117,7 @@ _OTHER_NAMES = ARGUMENTS | OLDER_NAMES
 
 @cache
 def rllib_defaults() -> Mapping[str, dict[str, Any]]:
-    """Return algorithm -> what its keys are in RLlib 2.60; also `DefaultModelConfig`."""
+    """Return algorithm -> its keys with their defaults in RLlib 2.60; also `DefaultModelConfig`."""
     defaults = json.loads(Path(__file__).with_name("rllib_defaults.json").read_text())
     common = defaults.pop("AlgorithmConfig")
     model = defaults.pop("DefaultModelConfig")
@@ -125,14 +125,14 @@ def rllib_defaults() -> Mapping[str, dict[str, Any]]:
 
 
 def own_keys(algorithm: str) -> set[str]:
-    """Return the keys that an algorithm has beyond the ones of all algorithms."""
+    """Return the keys that an algorithm has in addition to the common keys."""
     others = [keys for name, keys in rllib_defaults().items() if name != "DefaultModelConfig"]
     own = set(rllib_defaults()[algorithm])
     return own - own.intersection(*others) - _OTHER_NAMES.keys()
 
 
 def rename(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return values by the names of RLlib 2.60; -1 marks a name that is no longer in use."""
+    """Return values by the names of RLlib 2.60; -1 marks a name that is no longer used."""
     values = {key: value for key, value in given.items() if key not in _OTHER_NAMES}
     others = {key: value for key, value in given.items() if key in _OTHER_NAMES and value is not None and value != -1}
     return {**values, **{_OTHER_NAMES[key]: value for key, value in others.items()}}
@@ -140,11 +140,11 @@ def rename(given: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass
 class RLlibConfig:
-    """The values that are not taken over yet, and the experiment that takes them over.
+    """The remaining values of a configuration, and the experiment they are converted to.
 
     Attributes:
-        given: the file's values.
-        values: the same and RLlib's defaults, less what was taken over.
+        given: values of the file.
+        values: these values and RLlib's defaults, without those already converted.
         defaults: RLlib's defaults of the algorithm.
         imported: the experiment.
     """
@@ -156,28 +156,28 @@ class RLlibConfig:
 
     @property
     def is_old_stack(self) -> bool:
-        """Whether RLlib would run it on its old API stack; older files do not say so."""
+        """Whether RLlib would run it on its old API stack; older files do not contain this information."""
         is_new = self.given.get("enable_rl_module_and_learner")
         return is_new is False or (is_new is None and "model" in self.given and "_model_config" not in self.given)
 
     def take(self, key: str) -> Any:
-        """Return a value that is taken over by this."""
+        """Remove a value from the remaining values and return it."""
         return self.values.pop(key, self.defaults.get(key))
 
     def count(self, key: str, default: int) -> int:
-        """Return an integer of at least 1 that other numbers are computed from; where it is none, the default."""
+        """Return an integer of at least 1 that other numbers depend on, or the default if it is not valid."""
         value = self.values.get(key)
         return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else default
 
     def take_block(self, key: str) -> dict[str, Any]:
-        """Take a block of keys; what is none is left out."""
+        """Take a block of keys; report it as left out if it is not a block."""
         value = self.take(key)
         if value is not None and not isinstance(value, dict):
             self.leave_out(key, value)
         return dict(value) if isinstance(value, dict) else {}
 
     def leave_out(self, key: str, value: Any, why: str = "") -> None:
-        """Say that a value has no counterpart."""
+        """Record that a value cannot be converted."""
         shown = show_value(value)
         if len(shown) > _LONGEST_VALUE:
             shown = shown[: _LONGEST_VALUE - 3] + "..."
@@ -190,13 +190,13 @@ class RLlibConfig:
         not_copied: Collection[str] = (),
         unless_default: Collection[str] = (),
     ) -> None:
-        """Take over the keys that are fields of a block.
+        """Copy the keys that are fields of a block.
 
         Args:
-            block: its name.
+            block: name of the block.
             schema: its dataclass.
-            not_copied: fields that mean something else.
-            unless_default: fields that stay at runner's default where RLlib's key is at RLlib's.
+            not_copied: fields with a different meaning.
+            unless_default: fields that keep runner's default if RLlib's key has RLlib's default.
         """
         renamed = renamed_fields(schema)
         for field in dataclasses.fields(schema):
@@ -211,16 +211,16 @@ class RLlibConfig:
     def write(
         self, block: str, schema: type, name: str, value: Any, key: str, default: Any = None, *, is_needed: bool = False
     ) -> None:
-        """Write a field if its value is not runner's default; what runner does not take is left out.
+        """Write a field if its value differs from runner's default; unsupported values are left out and reported.
 
         Args:
             block: name of the block.
             schema: its dataclass.
-            name: of the field.
-            value: RLlib's.
-            key: RLlib's name, for the user.
-            default: RLlib's; a default that runner does not take is left out silently.
-            is_needed: write runner's default, too, which the chosen option of the block may replace.
+            name: name of the field.
+            value: RLlib's value.
+            key: RLlib's name, for messages.
+            default: RLlib's default; if runner does not support it, it is left out silently.
+            is_needed: whether to write a value that equals runner's default, since the chosen option may change it.
         """
         if value == _defaults_of(schema)[name] and not is_needed:
             return
@@ -231,7 +231,7 @@ class RLlibConfig:
             self.leave_out(key, value, why)
 
     def leave_out_others(self, hints: Mapping[str, str]) -> None:
-        """Say which of the other values differ from RLlib's defaults; `hints`: key, or how it begins -> what to do."""
+        """Report the remaining values that differ from RLlib's defaults; `hints`: key or its prefix -> what to do."""
         for key, value in self.values.items():
             default = self.defaults.get(key)
             is_unused = key not in self.defaults and value in (None, -1)
@@ -239,17 +239,17 @@ class RLlibConfig:
                 continue
             hint = next((text for start, text in hints.items() if key.startswith(start)), "")
             if not hint and key not in self.defaults:
-                hint = "RLlib 2.60 has no such key for this algorithm"
+                hint = "RLlib 2.60 does not define this key for this algorithm"
             self.leave_out(key, value, hint)
 
 
 def find_fault(schema: type, name: str, value: Any) -> str | None:
-    """Return why a value is none of a field; None: it is one."""
+    """Return why a value is not valid for a field, or None if it is valid."""
     if _NO_VALUE.search(json.dumps(value)):
-        return "it is no plain value"
+        return "it is not a plain value"
     field = next(field for field in dataclasses.fields(schema) if field.name == name)
     problem = check_value(name, value, _annotations_of(schema)[name], option_of(field), None)
-    return None if problem is None else f"runner takes {problem.expected}"
+    return None if problem is None else f"expected {problem.expected}"
 
 
 @cache
@@ -263,5 +263,5 @@ def _annotations_of(schema: type) -> Mapping[str, Any]:
 
 
 def _comparable(value: Any) -> Any:
-    """Return a value without what differs from process to process."""
+    """Return a value without addresses, which differ between processes."""
     return _ADDRESS.sub("", value) if isinstance(value, str) else value

@@ -1,7 +1,7 @@
-"""Experiments out of RL Baselines3 Zoo's `hyperparams/<algorithm>.yml`.
+"""Import experiments from RL Baselines3 Zoo's `hyperparams/<algorithm>.yml`.
 
-What a file leaves out has Stable-Baselines3's default (2.9). Values are YAML, or Python calls like
-`dict(net_arch=[64, 64], activation_fn=nn.ReLU)` as text, which are read and never run.
+Missing values have the defaults of Stable-Baselines3 2.9. Values are YAML, or strings with Python calls such as
+`dict(net_arch=[64, 64], activation_fn=nn.ReLU)`, which are parsed and never executed.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from runner.importing.imported import Imported, read_python
 from runner.importing.zoo_envs import ATARI_ENTRY, atari_env, find_env, find_wrappers, is_atari_wrapper
 
 Params = dict[str, Any]
-# Takes over what an algorithm's own parameters say, for a run of so many env steps.
+# Converts an algorithm's parameters for a run with a number of env steps.
 Fill = Callable[[Imported, Params, int], None]
 
-# Stable-Baselines3's defaults.
+# Defaults of Stable-Baselines3.
 _ON_POLICY = {"n_envs": 1, "gamma": 0.99, "ent_coef": 0.0, "vf_coef": 0.5, "max_grad_norm": 0.5}
 _PPO = {
     **_ON_POLICY,
@@ -48,20 +48,20 @@ _HIDDEN = {"ppo": [64, 64], "a2c": [64, 64], "dqn": [64, 64], "td3": [400, 300],
 _WIDE = [256, 256]
 _NATURE_CNN, _NATURE_FEATURES = [[32, 8, 4], [64, 4, 2], [64, 3, 1]], 512
 _ACTIVATIONS = {"ReLU": "relu", "Tanh": "tanh", "ELU": "elu", "SiLU": "silu", "GELU": "gelu"}
-# Keys that mean nothing here, or are what this project does anyway.
+# Keys without meaning here, or that describe the standard behaviour of this project.
 _SILENT = {"policy", "n_timesteps", "monitor_kwargs", "optimize_memory_usage"}
 
 
 def import_sb3_zoo(path: Path, env: str) -> Imported:
-    """Read an environment's entry.
+    """Import the entry of an environment.
 
     Args:
-        path: of the file; its name says the algorithm.
-        env: the environment's gymnasium id, or the name of an entry. If the file has no entry for this version of the
-            environment, the newest other version is used; Atari games use the entry `atari`.
+        path: path of the file, which is named after the algorithm.
+        env: the environment's gymnasium id, or the name of an entry. If the file lacks this version of the environment,
+            the newest other version is used; Atari games use the entry `atari`.
 
     Raises:
-        UserError: the file cannot be read, has no such environment, or is of an algorithm that is not known here.
+        UserError: the file cannot be read, does not contain the environment, or its algorithm is not supported.
     """
     algorithm = path.stem
     if algorithm not in _IMPORTERS:
@@ -82,13 +82,15 @@ def import_sb3_zoo(path: Path, env: str) -> Imported:
 
 
 def _environment(imported: Imported, env: str) -> None:
-    """Choose the environment that stands for this id today, and note what is missing for it."""
+    """Choose the current environment for this id, and note missing packages."""
     game = atari_env(env)
     if game is not None or env == ATARI_ENTRY:
         imported.options["env"] = "atari"
         imported.set("env", env=game)
     if env == ATARI_ENTRY:
-        imported.missing["env"] = "the entry is for every Atari game; another one than Breakout: --env ALE/Pong-v5"
+        imported.missing["env"] = (
+            "the entry applies to all Atari games; to use a game other than Breakout, set for example --env ALE/Pong-v5"
+        )
         return
     found = find_env(game or env)
     imported.set("env", env=found.id)
@@ -111,7 +113,7 @@ def _take_over(imported: Imported, algorithm: str, params: Params, fill: Fill) -
 
 
 def _entry_of(env: str, entries: Mapping[str, Any], path: Path) -> str:
-    """Return the name of the environment's entry, of the newest other version if it has none of its own."""
+    """Return the name of the environment's entry, or of its newest other version if there is no such entry."""
     if env in entries:
         return env
     if atari_env(env) is not None and ATARI_ENTRY in entries:
@@ -120,7 +122,7 @@ def _entry_of(env: str, entries: Mapping[str, Any], path: Path) -> str:
     others = [entry for entry in entries if name and entry.rpartition("-v")[0] == name]
     if others:
         return max(others, key=lambda entry: (len(entry), entry))
-    what, expected = "the file has no environment of this name", ", ".join(entries)
+    what, expected = "the file does not contain this environment", ", ".join(entries)
     raise UserError(Problem(what, str(path), f"--env {env}", expected, nearest_match(env, entries)).render_alone())
 
 
@@ -131,13 +133,13 @@ def _read_entries(path: Path) -> Mapping[str, Any]:
         raise UserError(Problem("the file cannot be read", str(path), str(error)).render_alone()) from error
     is_table = isinstance(entries, Mapping) and all(isinstance(entry, Mapping) for entry in entries.values())
     if not is_table or not all(isinstance(name, str) for name in entries):
-        raise UserError(Problem("the file is no table of environments", str(path)).render_alone())
+        raise UserError(Problem("the file is not a table of environments", str(path)).render_alone())
     return dict(entries)
 
 
 def _read_python(key: str, value: Any) -> Any:
-    """Return the value of a text that is a Python literal or a call of `dict`; other texts stay as they are."""
-    if not isinstance(value, str) or key == "env_wrapper":  # which is a path
+    """Parse a string that is a Python literal or a call of `dict`; other strings are returned unchanged."""
+    if not isinstance(value, str) or key == "env_wrapper":  # `env_wrapper` is a path
         return value
     try:
         return read_python(value, ("dict",))
@@ -145,11 +147,11 @@ def _read_python(key: str, value: Any) -> Any:
         return value
 
 
-# -- parts of all algorithms -----------------------------------------------------------------------------------------
+# -- common parts ------------------------------------------------------------------------------------------------------
 
 
 def _number_or_schedule(value: Any, num_env_steps: int) -> Any:
-    """Return a number, or the schedule of `lin_2.5e-4`: to 0 over the run."""
+    """Return a number, or the schedule for `lin_2.5e-4`, which falls to 0 over the run."""
     if isinstance(value, str) and value.startswith("lin_"):
         return [[0, float(value.removeprefix("lin_"))], [num_env_steps, 0.0]]
     return float(value)
@@ -158,7 +160,7 @@ def _number_or_schedule(value: Any, num_env_steps: int) -> Any:
 def _network(imported: Imported, algorithm: str, params: Params) -> None:
     kwargs = params.pop("policy_kwargs", None) or {}
     if not isinstance(kwargs, Mapping):
-        imported.missing["policy_kwargs"] = f"{kwargs!r} is not understood"
+        imported.missing["policy_kwargs"] = f"{kwargs!r} cannot be converted"
         kwargs = {}
     kwargs = dict(kwargs)
     hiddens = kwargs.pop("net_arch", None)
@@ -167,14 +169,14 @@ def _network(imported: Imported, algorithm: str, params: Params) -> None:
     if isinstance(hiddens, Mapping):
         sizes = [list(of_net) for of_net in hiddens.values()]
         if any(size != sizes[0] for size in sizes):
-            imported.missing["net_arch"] = f"{dict(hiddens)}: all networks have the sizes of the first one"
+            imported.missing["net_arch"] = f"{dict(hiddens)}: all networks get the sizes of the first one"
         hiddens = sizes[0]
     activation = kwargs.pop("activation_fn", None)
     known = _ACTIVATIONS.get(str(activation)) if activation is not None else None
     if activation is not None and known is None:
         imported.missing["activation_fn"] = f"{activation} is left out"
     is_on_policy, has_cnn = algorithm in ("ppo", "a2c"), str(params.get("policy", "")).startswith("Cnn")
-    if has_cnn:  # one network of convolutions, whose features the layers of all heads share
+    if has_cnn:  # one convolutional network, whose features are shared by the layers of all heads
         hiddens = [_NATURE_FEATURES, *(hiddens or [])]
         imported.set("module", conv_filters=_NATURE_CNN)
     imported.set(
@@ -198,13 +200,13 @@ def _wrappers(imported: Imported, algorithm: str, params: Params) -> None:
     if found:
         imported.set("env", wrappers=found)
     if unknown:
-        imported.missing["env_wrapper"] = f"{', '.join(unknown)}: put the wrappers into env.wrappers"
+        imported.missing["env_wrapper"] = f"{', '.join(unknown)}: add the wrappers to env.wrappers"
     if frames:
-        imported.missing["frame_stack"] = f"{frames} frames: connectors=atari, or the connector FrameStacking"
+        imported.missing["frame_stack"] = f"{frames} frames: use connectors=atari, or the connector FrameStacking"
 
 
 def _normalisation(imported: Imported, algorithm: str, params: Params) -> None:
-    """Choose pipelines for `normalize`: true, or arguments of VecNormalize."""
+    """Choose pipelines for `normalize`, which is true or holds arguments of VecNormalize."""
     given = params.pop("normalize", False)
     kwargs = params.pop("normalize_kwargs", None) or {}
     wanted = {"norm_obs": True, "norm_reward": True, **(given if isinstance(given, Mapping) else {}), **kwargs}
@@ -214,7 +216,9 @@ def _normalisation(imported: Imported, algorithm: str, params: Params) -> None:
     if wanted["norm_obs"]:
         imported.options["connectors"] = "mujoco" if wanted["norm_reward"] and is_on_policy else "mean_std_filter"
     if wanted["norm_reward"] and not (is_on_policy and wanted["norm_obs"]):
-        imported.missing["norm_reward"] = "the connector ScaleRewards in connectors.learner, not from a replay buffer"
+        imported.missing["norm_reward"] = (
+            "add the connector ScaleRewards to connectors.learner (not with a replay buffer)"
+        )
 
 
 # -- algorithms ------------------------------------------------------------------------------------------------------
@@ -239,9 +243,9 @@ def _ppo(imported: Imported, params: Params, num_env_steps: int) -> None:
     _common(imported, params, num_env_steps)
     clip = params.pop("clip_range")
     if isinstance(clip, str):
-        imported.missing["clip_range"] = f"{clip}: it stays at its first value"
+        imported.missing["clip_range"] = f"{clip} is constant at its first value"
         clip = clip.removeprefix("lin_")
-    # Stable-Baselines3 trains on the whole batch at once if it has fewer rows than a minibatch.
+    # Stable-Baselines3 trains on the complete batch if it has fewer rows than a minibatch.
     batch_size = imported.values["algorithm"]["train_batch_size_per_learner"]
     imported.set(
         "algorithm",
@@ -266,14 +270,16 @@ def _replay(imported: Imported, params: Params) -> None:
     if isinstance(train_freq, list) and train_freq[1] == "step":
         train_freq = train_freq[0]
     if isinstance(train_freq, list):
-        imported.missing["train_freq"] = f"{train_freq}, {gradient_steps} gradient steps: an update for each env step"
+        imported.missing["train_freq"] = (
+            f"{train_freq}, {gradient_steps} gradient steps: replaced by one update per env step"
+        )
     num_steps_of_each_env = 1 if isinstance(train_freq, list) else int(train_freq)
     if isinstance(train_freq, list) or gradient_steps == -1:
         per_env_step = 1.0
     else:
         per_env_step = gradient_steps / (num_steps_of_each_env * num_envs)
     capacity = int(float(params.pop("buffer_size")))
-    # Stable-Baselines3 counts the steps of the run, of which its buffer may hold fewer; here the buffer's are counted.
+    # Stable-Baselines3 counts the steps of the run, which may exceed its buffer; here the steps in the buffer count.
     learning_starts = min(int(float(params.pop("learning_starts"))), capacity - 1)
     imported.set(
         "algorithm",
@@ -286,7 +292,7 @@ def _replay(imported: Imported, params: Params) -> None:
         training_intensity=batch_size * per_env_step,
         replay_buffers={"replay": {"_target_": "runner.replay.ReplayBuffer"}},
     )
-    # Updates come together, after so many steps: until then the policy stays, and between them the targets do.
+    # Updates are made together after a number of steps, so the policy is constant until then, and so are the targets.
     imported.set("env_runners", rollout_fragment_length=num_steps_of_each_env, episode_lookback_horizon=0)
 
 

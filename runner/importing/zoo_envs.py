@@ -1,4 +1,4 @@
-"""The environments of RL Baselines3 Zoo: the package that registers each, its newest version, and its wrappers."""
+"""Environments of RL Baselines3 Zoo: the package that registers each, its newest version, and its wrappers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class _Package:
     """A package that registers environments when it is imported.
 
     Attributes:
-        ids: pattern of the ids that it registers.
+        ids: pattern of the registered ids.
         module: the module to import.
-        install: what `pip install` needs.
+        install: argument for `pip install`.
     """
 
     ids: re.Pattern[str]
@@ -41,22 +41,22 @@ _PACKAGES = (
     _Package(re.compile(r"donkey-.+"), "gym_donkeycar", "gym-donkeycar"),
 )
 
-# Wrappers of gymnasium and MiniGrid, also under the paths of their older versions, and their names today.
+# Wrappers of gymnasium and MiniGrid, also under paths of older versions, and their current names.
 _WRAPPER = re.compile(r"(gym|gymnasium|gym_minigrid|minigrid)\.wrappers\.(?:\w+\.)?(\w+)")
 _RENAMED_WRAPPERS = {"GrayScaleObservation": "GrayscaleObservation"}
-_NEED_TUPLES = ("ResizeObservation",)  # which YAML does not have
-# MiniGrid's observations hold a text, which no module reads; RL Zoo flattens them.
+_NEED_TUPLES = ("ResizeObservation",)  # YAML does not have tuples
+# MiniGrid's observations contain a text, which modules do not support; RL Zoo flattens them.
 _MINIGRID_WRAPPER = "minigrid.wrappers.FlatObsWrapper"
 _AS_FLOATS = {"_target_": "gymnasium.wrappers.DtypeObservation", "dtype": "float32"}
 
 
 @dataclass(frozen=True)
 class ZooEnv:
-    """An environment to write into an experiment.
+    """An environment for an experiment.
 
     Attributes:
-        id: for `env.env`; it names the package that registers it.
-        note: what the reader must know about it, or None.
+        id: value for `env.env`; it names the package that registers it.
+        note: information for the reader, or None.
     """
 
     id: str
@@ -64,7 +64,7 @@ class ZooEnv:
 
 
 def atari_env(env: str) -> str | None:
-    """Return the id of an Atari game under today's name, such as `ale_py:ALE/Pong-v5`; None if `env` is no such game.
+    """Return the current id of an Atari game, such as `ale_py:ALE/Pong-v5`, or None if `env` is not an Atari game.
 
     `PongNoFrameskip-v4`, `ALE/Pong-v5` and `ale_py:ALE/Pong-v5` are the same game here.
     """
@@ -74,10 +74,10 @@ def atari_env(env: str) -> str | None:
 
 
 def find_env(env: str) -> ZooEnv:
-    """Return the environment that an id of the Zoo stands for today.
+    """Return the current environment for an id of the Zoo.
 
-    A version that no longer exists is replaced by the newest one that does. An id that no installed package registers
-    stays as it is, and the note says what to install.
+    A version that no longer exists is replaced by the newest one. If no installed package registers an id, it is
+    returned unchanged, with a note on what to install.
     """
     if ":" in env:
         return ZooEnv(env)
@@ -90,18 +90,18 @@ def find_env(env: str) -> ZooEnv:
         return ZooEnv(prefix + env)
     newest = _newest_version(env, ids)
     if newest is not None:
-        return ZooEnv(prefix + newest, f"{env} no longer exists, so {newest} takes its place")
+        return ZooEnv(prefix + newest, f"{env} no longer exists, so {newest} is used instead")
     if package is not None:
         return ZooEnv(prefix + env, f"the package {package.module} does not register {env}")
-    return ZooEnv(env, f"no installed package is known to register {env}: --env MODULE:{env} names the one that does")
+    return ZooEnv(env, f"no installed package is known to register {env}; name its package with --env MODULE:{env}")
 
 
 def _is_imported(module: str) -> bool:
-    """Import a module that registers environments; return whether it is there and works."""
+    """Import a module that registers environments; return whether this succeeds."""
     try:
         if importlib.util.find_spec(module) is None:
             return False
-        with contextlib.redirect_stdout(io.StringIO()):  # pygame greets on standard output
+        with contextlib.redirect_stdout(io.StringIO()):  # pygame prints a greeting
             importlib.import_module(module)
     except Exception:
         return False
@@ -111,7 +111,7 @@ def _is_imported(module: str) -> bool:
 def _registered_ids() -> set[str]:
     import gymnasium  # 0.2 s
 
-    # gymnasium registers MuJoCo's versions 2 and 3 as functions that raise.
+    # gymnasium registers MuJoCo's versions 2 and 3 as functions that raise errors.
     return {id_ for id_, spec in gymnasium.registry.items() if isinstance(spec.entry_point, str)}
 
 
@@ -125,17 +125,17 @@ def _newest_version(env: str, ids: set[str]) -> str | None:
 
 
 def is_atari_wrapper(wrappers: Any) -> bool:
-    """Return whether an entry has the Atari preprocessing of Stable-Baselines3 and nothing else."""
+    """Return whether an entry contains exactly the Atari preprocessing of Stable-Baselines3."""
     return [name for name, _ in _listed(wrappers)] == [_ATARI_WRAPPER]
 
 
 def find_wrappers(wrappers: Any, env: str, is_normalized: bool) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the wrappers of an entry for `env.wrappers`, and the names of those without a counterpart here.
+    """Return the wrappers of an entry for `env.wrappers`, and the names of wrappers without a counterpart.
 
     Args:
         wrappers: value of `env_wrapper`.
         env: id of the environment, as in `env.env`.
-        is_normalized: whether observations are normalized, which needs floats.
+        is_normalized: whether observations are normalised, which needs floats.
     """
     found: list[dict[str, Any]] = []
     unknown: list[str] = []
@@ -165,7 +165,7 @@ def _wrapper_path(name: str) -> str | None:
 
 
 def _listed(wrappers: Any) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return (name, arguments) of each wrapper: names, and tables of a name and its arguments, alone or in a list."""
+    """Return (name, arguments) of each wrapper: names, and tables of a name and its arguments, single or in a list."""
     if isinstance(wrappers, Mapping):
         return [(str(name), {} if not arguments else dict(arguments)) for name, arguments in wrappers.items()]
     if isinstance(wrappers, Sequence) and not isinstance(wrappers, str):

@@ -136,5 +136,8 @@ def test_the_launchers_logger_is_where_hydra_logs_overrides() -> None:
 
 def test_a_hydra_without_the_class_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("hydra._internal.hydra.ConfigLoaderImpl")
-    with pytest.raises(LibraryChangedError, match=r"hydra-core .* has no ConfigLoaderImpl"), hydra_main_with(RULES):
+    with (
+        pytest.raises(LibraryChangedError, match=r"hydra-core .* does not define ConfigLoaderImpl"),
+        hydra_main_with(RULES),
+    ):
         pass

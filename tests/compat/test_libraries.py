@@ -19,13 +19,13 @@ def test_missing_module_is_reported_with_the_versions_that_fit() -> None:
         import numpy._no_such_module  # noqa: F401
     text = str(caught.value)
     assert text.startswith("numpy ")
-    assert "does not fit this version of runner: No module named 'numpy._no_such_module'" in text
+    assert "is not compatible with this version of runner: No module named 'numpy._no_such_module'" in text
     assert text.endswith("; pip install 'numpy>=1.26'")
 
 
 def test_missing_attribute_is_reported() -> None:
     NUMPY.require(dict, "get", "items")
-    with pytest.raises(LibraryChangedError, match="dict has no _no_such_name"):
+    with pytest.raises(LibraryChangedError, match="dict does not define _no_such_name"):
         NUMPY.require(dict, "get", "_no_such_name")
 
 

@@ -323,13 +323,13 @@ def test_values_that_are_no_values_are_left_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "algorithm", "message"),
     [
-        ({"env": "CartPole-v1"}, None, "does not say its algorithm"),
-        ({"env": "CartPole-v1"}, "DreamerV3", "runner has no counterpart of DreamerV3"),
+        ({"env": "CartPole-v1"}, None, "does not name its algorithm"),
+        ({"env": "CartPole-v1"}, "DreamerV3", "runner does not have a counterpart of DreamerV3"),
         ({"env": "CartPole-v1"}, "PPPO", "did you mean  PPO"),
         ({"lr": 1.0}, "PPO", "--env with a gymnasium id"),
         ({"env": "<function <lambda> at 0x7f>"}, "PPO", "--env with a gymnasium id"),
         ("{", "PPO", "the file cannot be read"),
-        ("[1]", "PPO", "the file is no configuration"),
+        ("[1]", "PPO", "the file is not a configuration"),
         ("[" * 100_000, "PPO", "the file cannot be read"),
     ],
 )
@@ -343,9 +343,9 @@ def test_mistakes(tmp_path: Path, values: Any, algorithm: str | None, message: s
     [("ppo_cartpole", "PPO"), ("dqn_old_stack", "DQN"), ("sac_pendulum", "SAC"), ("marwil_cartpole", "BC or MARWIL")],
 )
 def test_the_keys_tell_the_algorithm(name: str, fitting: str) -> None:
-    with pytest.raises(UserError, match=f"did you mean  {fitting}, as the file's keys tell"):
+    with pytest.raises(UserError, match=f"did you mean  {fitting}, according to the file's keys"):
         import_rllib(CONFIGS / f"{name}.json")
-    with pytest.raises(UserError, match=f"did you mean  {fitting}, as the file's keys tell"):
+    with pytest.raises(UserError, match=f"did you mean  {fitting}, according to the file's keys"):
         import_rllib(CONFIGS / f"{name}.json", "CQL")
 
 
@@ -358,7 +358,7 @@ def test_the_command(run_main: Callable[..., Outcome], tmp_path: Path) -> None:
     assert "no counterpart  keep_per_episode_custom_metrics: true is left out" in written.out
     assert (tmp_path / "conf/experiment/mine.yaml").read_text() == shown.out
     assert run_main("validate", "+experiment=mine", "--config-dir", "conf").code == 0
-    assert "does not say its algorithm" in run_main("import", "rllib", file).err
+    assert "does not name its algorithm" in run_main("import", "rllib", file).err
     assert "did you mean  rllib" in run_main("import", "rlib", file).err
     assert "takes no --algorithm" in run_main("import", "sb3-zoo", "a.yml", "--env", "a", "--algorithm", "PPO").err
 

@@ -126,7 +126,7 @@ def test_off_policy_numbers(tmp_path: Path) -> None:
     [
         ("ppo", PPO, "CartPol-v1", "did you mean  CartPole-v1"),
         ("trpo", PPO, "CartPole-v1", "this algorithm cannot be imported"),
-        ("ppo", "- a list", "CartPole-v1", "no table of environments"),
+        ("ppo", "- a list", "CartPole-v1", "not a table of environments"),
         ("ppo", "a: [", "CartPole-v1", "the file cannot be read"),
     ],
 )

@@ -135,7 +135,7 @@ def test_a_parameter_in_no_group_is_refused() -> None:
             return {"actor": list(self.encoder.parameters()), "value": list(self.vf.parameters())}
 
     module = Forgetful(OBSERVATIONS, DISCRETE, CONFIG)
-    with pytest.raises(ValueError, match=r"one group of actor, value; not so: vf_encoder\.layers.*pi\.layers"):
+    with pytest.raises(ValueError, match=r"one group of actor, value; not the case for vf_encoder\.layers.*pi\.layers"):
         FlatParameters(module)
 
 
@@ -172,7 +172,7 @@ ENVS = {"Corridor": Corridor, "Line": Line}
             "Corridor",
             r"MARWILLoss needs vf_preds, .*DoubleQModule does not provide",
         ),
-        (["algorithm=cql", "module=sac"], "Corridor", r"Discrete\(2\).*a Box of floats, bounded"),
+        (["algorithm=cql", "module=sac"], "Corridor", r"Discrete\(2\).*a bounded float Box"),
         (
             ["algorithm=cql_discrete", "module=double_q"],
             "Line",

@@ -197,7 +197,7 @@ def test_actions_that_are_not_there_are_never_best() -> None:
     [
         (space(), gym.spaces.Discrete(3), {}, TypeError, "AgentsAsOne"),
         (gym.spaces.Box(-1, 1, (3,)), ACTIONS, {}, TypeError, "AgentsAsOne"),
-        (space(), gym.spaces.MultiDiscrete([2, 2]), {}, TypeError, "of 3 agents, actions of 2"),
+        (space(), gym.spaces.MultiDiscrete([2, 2]), {}, TypeError, "of 3 agents, but actions of 2"),
         (space(), ACTIONS, {"noisy": True}, ValueError, "neither noisy layers"),
     ],
 )

@@ -325,7 +325,7 @@ UNSUPPORTED = [
         (
             "module.conv_filters is set, but no observation is an image: got Box(0, 255, (4, "
             "128), uint8); expected: a Box height x width x channels of bytes or floats, or "
-            "another layout that module.image_layout names"
+            "a layout set by module.image_layout"
         ),
         id="no_image",
     ),
@@ -333,8 +333,8 @@ UNSUPPORTED = [
         gym.spaces.Box(0, 255, (20, 30, 3), np.uint8),
         {"conv_filters": [[16, 8, 4], [16, 5, 1]]},
         (
-            "module.conv_filters: the kernel of [16, 5, 1] is larger than the 4 x 6 pixels that "
-            "it is applied to; the images are 20 x 30"
+            "module.conv_filters: the kernel of [16, 5, 1] is larger than the 4 x 6 pixels of "
+            "its input; the images are 20 x 30"
         ),
         id="large_kernel",
     ),
