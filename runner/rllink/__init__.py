@@ -1,4 +1,4 @@
-"""RLlink: training from simulators that step themselves. The client needs no other part of this package."""
+"""RLlink: training with external simulators. The client does not need any other part of this package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests for actions: all requests of one turn of the event loop become one batch for each module."""
+"""Requests for actions: all requests of one turn of the event loop become one batch per module."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(eq=False, slots=True)
 class _Request:
-    """A request that waits for its answer.
+    """A request whose answer is pending.
 
     Attributes:
-        actions: one for each element, filled in as the modules choose them.
+        actions: one per element, filled in when the modules have chosen them.
     """
 
     client: ServedClient
@@ -34,7 +34,7 @@ class _Request:
     answer: asyncio.Future[Answer]
     actions: list[Any]
 
-    def refuse(self, error: MessageError) -> None:
+    def reject(self, error: MessageError) -> None:
         if not self.answer.done():
             self.answer.set_exception(error)
 
@@ -50,7 +50,7 @@ class _Element:
     step: ObservedStep
 
     def take(self, action: Any, episode: ServedEpisode | None) -> None:
-        """Put the action into the answer, and keep the episode unless it is None, which is over."""
+        """Put the action into the answer and keep the episode; None means that the episode is over."""
         if episode is None:
             self.request.client.served_episodes.pop(self.observed.key, None)
         else:
@@ -64,13 +64,13 @@ class ActionRequests:
     Args:
         config: the `rllink` block.
         receiver: knows the agents.
-        inference: by module id, what chooses the actions of the module.
+        inference: module id -> chooses the actions of the module.
         versions: the newest weights.
-        must_wait: returns whether requests have to wait now.
+        must_wait: returns whether requests must wait now.
         when_acted: called after each batch with the number of env steps that it completed.
 
     Attributes:
-        task_odds: task -> probability, which clients with the extension `tasks` are told.
+        task_odds: task -> probability, sent to clients with the extension `tasks`.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class ActionRequests:
         self._when_acted = when_acted
         self._waiting: list[_Request] = []
         self._is_flush_due = False
-        self.num_env_steps = 0  # whole ones since the last cut
+        self.num_env_steps = 0  # completed since the last cut
         self.task_odds: Mapping[str, float] = {}
 
     # -- for the runner ----------------------------------------------------------------------------------------------
 
     def use(self, version: Version | None, shared_state: Mapping[str, Any]) -> None:
-        """Use these weights (None: as before) and, by module, this merged state of shared connectors."""
+        """Use these weights (None keeps the current ones) and this merged state of shared connectors by module."""
         for module_id, inference in self._inference.items():
             if version is not None:
                 inference.load(version.weights[module_id])
@@ -104,28 +104,28 @@ class ActionRequests:
 
     @property
     def has_anything_to_cut(self) -> bool:
-        """Return whether `cut` has whole steps to return or lost episodes to forget."""
+        """Return whether `cut` has complete steps to return or lost episodes to forget."""
         return self.num_env_steps > 0 or any(inference.has_lost for inference in self._inference.values())
 
     def cut(self) -> tuple[list[SampledChunks], int]:
-        """Return the whole steps so far, and the number of env steps."""
+        """Return the complete steps so far and the number of env steps."""
         blocks = [cut for inference in self._inference.values() if (cut := inference.cut())]
         num_env_steps, self.num_env_steps = self.num_env_steps, 0
         return blocks, num_env_steps
 
     def learned(self) -> list[dict[str, Any]]:
-        """Return what connectors have learned since the last call, as states by module id."""
+        """Return the observations that connectors have learned from since the last call, as states by module id."""
         by_module = {module_id: inference.learned() for module_id, inference in self._inference.items()}
         return [dict(zip(by_module, states, strict=True)) for states in zip(*by_module.values(), strict=True)]
 
     def take_metrics(self) -> ReducedMetrics:
-        """Return what connectors have reported since the last call."""
+        """Return the metrics that connectors have reported since the last call."""
         return merged_metrics(inference.take_metrics() for inference in self._inference.values())
 
     # -- for clients ---------------------------------------------------------------------------------------------------
 
     def ask(self, client: ServedClient, message: GetActionsRequest, body_format: str) -> asyncio.Future[Answer]:
-        """Queue a request; return its future answer.
+        """Queue a request and return its future answer.
 
         Raises:
             MessageError: an episode is named twice, or too many would be open.
@@ -141,15 +141,15 @@ class ActionRequests:
     def _check_number(self, client: ServedClient, elements: Sequence[NewObservation]) -> None:
         keys = [observed.key for observed in elements]
         if len(set(keys)) < len(keys):
-            raise MessageError("bad_message", "an episode is named twice", "$.episodes")
+            raise MessageError("bad_message", "an episode occurs twice", "$.episodes")
         begins = [key not in client.served_episodes and not one.ends for key, one in zip(keys, elements, strict=True)]
         num_open = len(client.served_episodes) + sum(begins)
         if num_open > self._most_open:
-            text = f"{num_open} open episodes, at most {self._most_open} are allowed"
+            text = f"{num_open} open episodes exceed the limit of {self._most_open}"
             raise MessageError("too_many_episodes", text, "$.episodes")
 
     def lose_all(self, client: ServedClient) -> int:
-        """Truncate all open episodes of a client that has gone for good; return their number."""
+        """Truncate all open episodes of a client that has disconnected for good; return their number."""
         self._waiting = [request for request in self._waiting if request.client is not client]
         num_lost = len(client.served_episodes)
         for (agent_id, _), served in client.served_episodes.items():
@@ -160,7 +160,7 @@ class ActionRequests:
     # -- inference -----------------------------------------------------------------------------------------------------
 
     def flush_soon(self) -> None:
-        """Act as soon as all requests of this turn of the event loop are read."""
+        """Act as soon as all requests in this turn of the event loop are read."""
         if self._waiting and not self._is_flush_due and not self._must_wait():
             self._is_flush_due = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -176,14 +176,14 @@ class ActionRequests:
         self._when_acted(self.num_env_steps - before)
 
     def _act(self, requests: Sequence[_Request], explore: bool) -> int:
-        """Answer requests; return the number of env steps that this completed."""
+        """Answer requests; return the number of completed env steps."""
         stepped: set[tuple[_Request, str]] = set()  # several agents may take part in one env step
         for module_id, elements in self._read_by_module(requests).items():
             try:
                 answers = self._inference[module_id].act([one.step for one in elements], explore)
             except Exception as error:
                 _log.exception("RLlink: acting failed")
-                _refuse_all(elements, error)
+                _reject_all(elements, error)
                 continue
             for one, (action, episode) in zip(elements, answers, strict=True):
                 one.take(action, episode)
@@ -198,14 +198,14 @@ class ActionRequests:
         return len(stepped)
 
     def _read_by_module(self, requests: Sequence[_Request]) -> dict[str, list[_Element]]:
-        """Return the elements of all requests but the ones that are refused here, by the id of their module."""
+        """Return the elements of all valid requests by module id; reject the other requests."""
         by_module: dict[str, list[_Element]] = {}
         for request in requests:
             try:
                 new = NewEpisodes(request.client.open)
                 read = [self._read(request, place, observed, new) for place, observed in enumerate(request.elements)]
             except MessageError as error:
-                request.refuse(error)
+                request.reject(error)
                 continue
             new.carry_out()
             for element in read:
@@ -213,7 +213,7 @@ class ActionRequests:
         return by_module
 
     def _read(self, request: _Request, place: int, observed: NewObservation, new: NewEpisodes) -> _Element:
-        """Check an element, and make arrays of its observation; `MessageError` where it is refused."""
+        """Check an element and decode its observation; raise `MessageError` if it is not valid."""
         path = f"$.episodes[{place}]"
         agent_id, _ = key = observed.key
         agent = self._receiver.agent(agent_id, path)
@@ -221,10 +221,12 @@ class ActionRequests:
         served = request.client.served_episodes.get(key)
         self._receiver.check_reward(observed.reward, f"{path}.reward")
         if served is None and (observed.reward != 0.0 or observed.ends):
-            text = f"no episode {observed.id!r:.80} goes on here: the first observation has no reward and no end"
+            text = f"episode {observed.id!r:.80} is not open: a first observation must not have a reward or an end"
             raise MessageError("unknown_episode", text, f"{path}.id")
         if observed.is_terminated and observed.is_truncated:
-            raise MessageError("bad_message", "an episode is terminated or truncated, not both", f"{path}.is_truncated")
+            raise MessageError(
+                "bad_message", "an episode cannot be both terminated and truncated", f"{path}.is_truncated"
+            )
         episode = served.episode if served is not None else new.add(*key)
         if served is None:
             episode.task = self._receiver.task(observed, path)
@@ -235,9 +237,9 @@ class ActionRequests:
         return _Element(request, place, observed, agent, step)
 
 
-def _refuse_all(elements: Sequence[_Element], error: Exception) -> None:
-    """Give up the episodes of elements for which acting failed."""
+def _reject_all(elements: Sequence[_Element], error: Exception) -> None:
+    """Reject the requests of elements for which acting failed, and forget their episodes."""
     for one in elements:
         one.request.client.served_episodes.pop(one.observed.key, None)
-        text = f"the server could not act, these episodes are over: {error}"
-        one.request.refuse(MessageError("internal", text))
+        text = f"the server could not act, so these episodes are over: {error}"
+        one.request.reject(MessageError("internal", text))

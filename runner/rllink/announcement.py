@@ -1,4 +1,4 @@
-"""The text that a run prints while it waits for simulators to connect."""
+"""The text that a run prints while it waits for simulators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _INDENT = " " * 15
 
 
 def external_text(config: ExperimentConfig, addresses: Sequence[str], specs: Iterable[ModuleSpec]) -> str:
-    """Return the lines with addresses, protection, spaces and how to connect."""
+    """Return lines with the addresses, their protection, the spaces, and commands to connect."""
     rllink = config.rllink
     guards = ["TLS" if rllink.tls_certificate else "no TLS", "token" if rllink.token else "no token"]
     policy = "on-policy" if rllink.force_on_policy else "off-policy"
@@ -31,4 +31,4 @@ def _spaces_of(spec: ModuleSpec) -> list[str]:
 
 
 def _in_a_line(space: Any) -> str:
-    return " ".join(str(space).split())  # numpy pads its numbers, and breaks lines
+    return " ".join(str(space).split())  # numpy pads numbers and wraps lines

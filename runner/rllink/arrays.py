@@ -1,4 +1,4 @@
-"""Columns of numbers in messages: array blocks, and lists of items of a space.
+"""Numbers in messages as columns: array blocks, and lists of items of a space.
 
 Dimension letters: K items.
 """
@@ -25,7 +25,7 @@ _MOST_DIMENSIONS = 8
 
 
 class Block(Struct, forbid_unknown_fields=True):
-    """An array as raw bytes in C order, little endian; only of dtypes of fixed size, so that nothing is unpickled."""
+    """An array as raw bytes in C order, little endian; only fixed-size dtypes, so nothing is unpickled."""
 
     dtype: str
     shape: list[int]
@@ -38,17 +38,19 @@ class Block(Struct, forbid_unknown_fields=True):
         """Return the array as a read-only view.
 
         Raises:
-            ValueError: an unknown dtype, a bad shape, or bytes that do not fit it.
+            ValueError: the dtype or the shape is not valid, or the number of bytes does not fit.
         """
         if self.dtype not in DTYPES:
-            raise ValueError(f"an array block has one of the dtypes {', '.join(DTYPES)}, got {self.dtype!r:.40}")
+            raise ValueError(f"the dtype of an array block must be one of {', '.join(DTYPES)}, got {self.dtype!r:.40}")
         shape = self.shape
         if len(shape) > _MOST_DIMENSIONS or min(shape, default=0) < 0:
-            raise ValueError(f"an array block has at most {_MOST_DIMENSIONS} sizes of at least 0, got {shape!r:.80}")
+            raise ValueError(
+                f"an array block must have at most {_MOST_DIMENSIONS} sizes of at least 0, got {shape!r:.80}"
+            )
         dtype = np.dtype(self.dtype)
         expected = math.prod(shape) * dtype.itemsize
         if expected != len(self.data):
-            raise ValueError(f"shape {shape} of {self.dtype} takes {expected} bytes, got {len(self.data)}")
+            raise ValueError(f"shape {shape} of {self.dtype} needs {expected} bytes, got {len(self.data)}")
         return np.frombuffer(self.data, dtype).reshape(shape)
 
 
@@ -56,10 +58,10 @@ class SpaceCodec:
     """Decodes and encodes items of a space.
 
     Args:
-        space: Box, Discrete, MultiDiscrete, MultiBinary, or Dict or Tuple of these at any depth.
+        space: Box, Discrete, MultiDiscrete, MultiBinary, or nested Dicts or Tuples of these.
 
     Raises:
-        TypeError: another space.
+        TypeError: the space is not supported.
     """
 
     def __init__(self, space: Space) -> None:
@@ -78,7 +80,7 @@ class SpaceCodec:
         }
 
     def item(self, raw: Any, body_format: str) -> Column:
-        """Decode one item as arrays without leading axis.
+        """Decode one item as arrays without a leading axis.
 
         Raises:
             msgspec.ValidationError, ValueError: the item does not fit the space.
@@ -89,18 +91,18 @@ class SpaceCodec:
         return nested.take(_column_of_items(self.space, [item]), 0)
 
     def to_wire(self, item: Column, body_format: str) -> Any:
-        """Encode an item as `item` reads it: as lists and numbers; in MessagePack, arrays become blocks."""
+        """Encode an item in the format that `item` reads: lists and numbers, or array blocks in MessagePack."""
         return _plain(item, body_format == "msgpack")
 
     def rows(self, raw: Any, body_format: str) -> Column:
-        """Decode a list or a block of K items as arrays (K, ...); raises as `item`."""
+        """Decode a list or a block of K items as arrays (K, ...); raises the errors of `item`."""
         rows = self._decoders[body_format][1].decode(raw)
         if isinstance(rows, Block):
             return _checked(self.space, rows.array())
         return _column_of_items(self.space, rows)
 
     def columns(self, raw: Any, body_format: str) -> Column:
-        """Decode one list or block for each leaf of the space as arrays (K, ...); raises as `item`."""
+        """Decode one list or block per leaf of the space as arrays (K, ...); raises the errors of `item`."""
         return _column_of_columns(self.space, self._decoders[body_format][2].decode(raw))
 
 
@@ -108,7 +110,7 @@ def number_column(values: list[Any] | Block, dtype: Any) -> Array:
     """Make an array (K, ...) of this dtype.
 
     Raises:
-        ValueError: a block of another kind of numbers, rows of different lengths, or numbers that are not finite.
+        ValueError: the dtype of a block does not fit, rows differ in length, or numbers are not finite.
     """
     array = values.array() if isinstance(values, Block) else _cast(values, dtype)
     return _as_dtype(array, np.dtype(dtype))
@@ -123,7 +125,7 @@ def _plain(item: Column, as_blocks: bool) -> Any:
     if as_blocks and array.ndim:
         little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
         return {"dtype": little.dtype.str, "shape": list(array.shape), "data": little.tobytes()}
-    return (array.astype(np.int8) if array.dtype.kind == "b" else array).tolist()  # a Box has numbers
+    return (array.astype(np.int8) if array.dtype.kind == "b" else array).tolist()  # a Box holds numbers
 
 
 # -- types for msgspec -------------------------------------------------------------------------------------------------
@@ -169,7 +171,9 @@ def _leaf_item_type(space: Space, blocks: bool) -> Any:
     elif isinstance(space, gym.spaces.MultiDiscrete):
         number = int
     else:
-        raise TypeError(f"RLlink carries Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple; got {space}")
+        raise TypeError(
+            f"RLlink supports Box, Discrete, MultiDiscrete, MultiBinary, Dict and Tuple spaces; got {space}"
+        )
     for size in reversed(space.shape or ()):
         number = Annotated[list[number], Meta(min_length=size, max_length=size)]
     return number | Block if blocks and space.shape else number
@@ -180,7 +184,7 @@ def _is_float_box(space: Space) -> bool:
 
 
 def _finite(space: Space) -> Any:
-    """Return the type of numbers that are finite in the space's dtype, so that they need no other check."""
+    """Return the type of numbers that are finite in the space's dtype, which makes further checks unnecessary."""
     largest = float(np.finfo(space.dtype).max)
     return Annotated[float, Meta(ge=-largest, le=largest)]
 
@@ -219,12 +223,12 @@ def _checked(space: Space, rows: Array) -> Array:
     shape = space.shape or ()
     if rows.shape[1:] != shape and len(rows):
         raise ValueError(f"expected items of shape {list(shape)}, got {list(rows.shape[1:])}")
-    rows = _as_dtype(rows.reshape(len(rows), *shape), np.dtype(space.dtype))  # an empty list has no shape
+    rows = _as_dtype(rows.reshape(len(rows), *shape), np.dtype(space.dtype))  # restore the shape of an empty list
     if isinstance(space, gym.spaces.Box):
         return rows
     low, high = _integer_range(space)
     if len(rows) and ((rows < low) | (rows > high)).any():
-        raise ValueError(f"a value lies outside of {space}")
+        raise ValueError(f"a value is outside of {space}")
     return rows
 
 
@@ -249,12 +253,12 @@ def _as_dtype(array: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _cast(numbers: Any, dtype: Any) -> Array:
-    with np.errstate(over="ignore"):  # numbers that overflow become infinite, and are refused
+    with np.errstate(over="ignore"):  # numbers that overflow become infinite, which is an error later
         return np.array(numbers, dtype)
 
 
 def _check_range(integers: Array, dtype: np.dtype[Any]) -> None:
-    """Raise `ValueError` if a cast would wrap around."""
+    """Raise `ValueError` if a cast would overflow."""
     limits = np.iinfo(dtype)
     if int(integers.min()) < limits.min or int(integers.max()) > limits.max:
         raise ValueError(f"an integer does not fit into {dtype}")

@@ -1,4 +1,4 @@
-"""The batches of env steps for samples: the wait for clients, and their judgement."""
+"""Collects batches of env steps for samples: waits for clients and judges them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Batches:
 
     Args:
         server: the server of the clients.
-        judges: put clients into quarantine.
+        judges: quarantine clients.
     """
 
     def __init__(self, server: Server, judges: ClientJudges) -> None:
@@ -33,11 +33,11 @@ class Batches:
         self._judges = judges
 
     def next(self, num_env_steps: int, version: Version | None, shared_state: Mapping[str, Any]) -> Batch:
-        """Hand out weights, and return the next batch of at least this many env steps, in whole messages.
+        """Publish weights, and return the next batch of at least this many env steps, in complete messages.
 
         Args:
             num_env_steps: number of env steps.
-            version: the newest weights; None: the same as before.
+            version: the newest weights, or None if they have not changed.
             shared_state: module id -> merged state of the connectors that runners share.
         """
         batch = self._judged(self._next(num_env_steps, version, shared_state))
@@ -58,7 +58,7 @@ class Batches:
         return await self._service.collect(num_env_steps)
 
     def _wait(self, pending: Future[Batch], num_env_steps: int) -> Batch:
-        """Wait for the batch, and log every ten seconds how many env steps are awaited."""
+        """Wait for the batch; log the progress every ten seconds."""
         begun = told = time.monotonic()
         while True:
             try:
@@ -72,10 +72,10 @@ class Batches:
                     told = now
                     waited = f"{now - begun:.0f} s for {num_env_steps} env steps"
                     address, num_clients = self._server.host_and_port, self._server.num_clients
-                    _log.info("RLlink %s: waits since %s; %d clients", address, waited, num_clients)
+                    _log.info("RLlink %s: waiting since %s; %d clients", address, waited, num_clients)
 
     def _judged(self, batch: Batch) -> Batch:
-        """Judge the clients by a batch, and return it without the steps of clients in quarantine."""
+        """Judge the clients by a batch, and remove the steps of quarantined clients from it."""
         found = self._judges.judge(batch)
         if found:
             self._server.call(self._quarantine(found))

@@ -1,4 +1,4 @@
-"""Construction of the env runner of external simulators."""
+"""Builds the env runner for external simulators."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ def build_external_env_runner(
     Args:
         config: configuration of the run, with `env.port`.
         specs: module id -> its specification.
-        identity: names the random streams; the runner of index i listens at `env.port` + i.
+        identity: names the random streams; the runner of index i listens on `env.port` + i.
         tasks: name -> content of the tasks that simulators draw for their episodes.
-        journal_dir: folder in which accepted messages are stored; None stores none.
-        is_recording: whether samples hold what recording needs.
+        journal_dir: folder that stores accepted messages, or None to store nothing.
+        is_recording: whether samples contain the data that recording needs.
     """
-    num_runners = max(1, config.env_runners.min_env_runners)  # it is fixed
+    num_runners = max(1, config.env_runners.min_env_runners)  # the number is fixed
     acting_parts = {module_id: build_acting_parts(config, spec) for module_id, spec in specs.items()}
     num_lookback = lookback_of(config, acting_parts)
     for module_id, parts in acting_parts.items():
@@ -74,12 +74,12 @@ def build_external_env_runner(
     )
     env_episodes = SampledEnvEpisodes({agent: spaces.module_id for agent, spaces in agents.items()})
     listeners = _listeners(config, specs, identity, service, is_recording)
-    server = _serve(config, service, identity.index)  # last, as it listens until a runner closes it
+    server = _serve(config, service, identity.index)  # last, because it listens until it is closed
     return ExternalEnvRunner(server, acting_parts, intakes, env_episodes, judges, listeners)
 
 
 def _place(parts: ActingParts, module_id: str, identity: RunnerIdentity, num_runners: int) -> None:
-    """Give the pipelines their random streams, and set the number of the env runner."""
+    """Give the pipelines their random streams and the index of the env runner."""
     pipelines = parts.env_to_module, parts.module_to_env
     identity.give_streams(pipelines, module_id)
     for pipeline in pipelines:
@@ -130,7 +130,7 @@ def _serve(config: ExperimentConfig, service: Service, index: int) -> Server:
 def _agents(
     config: ExperimentConfig, specs: Mapping[str, ModuleSpec], acting_parts: Mapping[str, ActingParts]
 ) -> dict[str | None, AgentSpaces]:
-    """Return agent id -> its spaces; the key is None in runs with a single agent."""
+    """Return agent id -> spaces, with the key None in runs with a single agent."""
     refusing, action_checks = _observation_checks(config, specs, "error"), _action_checks(config, specs)
     return {
         agent: _agent_spaces(parts, refusing.get(module_id), action_checks.get(module_id))
@@ -149,7 +149,7 @@ def _observation_check(config: ExperimentConfig) -> str:
 
 
 def _action_checks(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) -> dict[str, ObservationChecks]:
-    """Make the action checks by module id; none if modules may choose actions outside of the space."""
+    """Return module id -> checks of actions; empty if modules may choose actions outside of the space."""
     if _observation_check(config) != "error" or not (config.env.normalize_actions or config.env.clip_actions):
         return {}
     return {
@@ -161,7 +161,7 @@ def _action_checks(config: ExperimentConfig, specs: Mapping[str, ModuleSpec]) ->
 def _observation_checks(
     config: ExperimentConfig, specs: Mapping[str, ModuleSpec], mode: str
 ) -> dict[str, ObservationChecks]:
-    """Make the observation checks by module id; none if `env.validate_observations` is another mode."""
+    """Return module id -> checks of observations; empty unless `env.validate_observations` is this mode."""
     if _observation_check(config) != mode:
         return {}
     return {

@@ -1,6 +1,6 @@
-"""The conformance checker: it tests any RLlink server against each rule of docs/reference/rllink.md, from outside.
+"""The conformance checker: tests any RLlink server from outside against each rule of docs/reference/rllink.md.
 
-`check_server` yields one result a rule, and `python -m runner rllink check` prints them. The rules stand in
+`check_server` yields one result per rule, and `python -m runner rllink check` prints them. The rules are in
 `check_rules.py` and `check_extensions.py`.
 """
 
@@ -23,13 +23,13 @@ SKIP: Final = "skip"
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a rule.
+    """The result of one rule.
 
     Attributes:
         rule: the rule.
         outcome: `pass`, `fail` or `skip`.
-        why: the reason why it was skipped.
-        sent, expected, got: the last message, the expected answer and the actual one, where it failed.
+        why: the reason if it was skipped.
+        sent, expected, got: the last message, the expected answer and the actual answer if it failed.
     """
 
     rule: Rule
@@ -41,14 +41,14 @@ class Result:
 
 
 def check_server(target: Target, read_only: bool = False) -> Iterator[Result]:
-    """Check rule by rule.
+    """Check a server rule by rule.
 
     Args:
         target: the server.
         read_only: skip rules that send episodes from which the server would learn.
 
     Raises:
-        CannotCheck: the server cannot be checked at all.
+        CannotCheck: the server cannot be checked.
     """
     checker = Checker(target)
     checker.meet()
@@ -62,7 +62,7 @@ def _result(checker: Checker, one: Rule, read_only: bool) -> Result:
     if one.needs_episodes and read_only:
         return Result(one, SKIP, "sends episodes from which the server would learn (--read-only)")
     if one.needs_episodes and not checker.config:
-        return Result(one, SKIP, "there is no SET_CONFIG, so no space to draw items from")
+        return Result(one, SKIP, "the server sent no SET_CONFIG, so the spaces are unknown")
     try:
         one.check(checker)
     except Skip as skip:
@@ -72,8 +72,8 @@ def _result(checker: Checker, one: Rule, read_only: bool) -> Result:
     except OSError as error:
         return Result(one, FAIL, "", checker.close_all(), "a connection", str(error))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        got = f"an answer of another form: {type(error).__name__}: {error}"
-        return Result(one, FAIL, "", checker.close_all(), "an answer of the form in the specification", got)
+        got = f"an answer in another format: {type(error).__name__}: {error}"
+        return Result(one, FAIL, "", checker.close_all(), "an answer in the format of the specification", got)
     finally:
         checker.close_all()
     return Result(one, PASS)

@@ -27,7 +27,7 @@ _PING = b'{"type": "PING"}'
 # -- msgpack -----------------------------------------------------------------------------------------------------------
 
 
-@rule("msgpack", "a MessagePack body is answered in MessagePack, a JSON body in JSON", extension="msgpack")
+@rule("msgpack", "the server answers MessagePack in MessagePack and JSON in JSON", extension="msgpack")
 def _(checker: Checker) -> None:
     wire = checker.open(msgpack={})
     for kind in ("PING", "GET_CONFIG"):
@@ -38,7 +38,7 @@ def _(checker: Checker) -> None:
             wire.decode(body)
     for bad in (b"\x81\xa4type", b"\x93\x01\x02\x03", b"\x82\xa4type\xa4PING\x01\x02", b"\xdf\xff\xff\xff\xff"):
         wire.send_body(bad)
-        expect(wire.receive()["type"] == "ERROR", "ERROR for a body that is no message", "another answer")
+        expect(wire.receive()["type"] == "ERROR", "ERROR for a body that is not a message", "another answer")
     expect_pong(wire)
 
 
@@ -52,7 +52,7 @@ def _(checker: Checker) -> None:
     with suppress(OSError, EOFError):
         gzip.decompress(file)
         return
-    raise Failure("onnx_file, a whole gzip stream", "one that is broken")
+    raise Failure("onnx_file, a complete gzip stream", "a broken one")
 
 
 @rule("msgpack", "lists of numbers may be array blocks", extension="msgpack", needs_episodes=True)
@@ -62,7 +62,7 @@ def _(checker: Checker) -> None:
     expect(answer.get("env_steps") == 3, "ACK of 3 env steps", answer)
 
 
-@rule("msgpack", "blocks of other dtypes, or whose bytes do not fit: ERROR bad_message", extension="msgpack")
+@rule("msgpack", "an array block with a wrong dtype or number of bytes: ERROR bad_message", extension="msgpack")
 def _(checker: Checker) -> None:
     wire = checker.open(msgpack={})
     good = {"dtype": "<f4", "shape": [2], "data": b"\0" * 8}
@@ -82,10 +82,10 @@ def _(checker: Checker) -> None:
         expect_error(answer, "bad_message", "$.episodes[0].rewards")
 
 
-@rule("msgpack", "`columns`: many episodes, one block a column", extension="msgpack", needs_episodes=True)
+@rule("msgpack", "`columns`: many episodes, one array block per column", extension="msgpack", needs_episodes=True)
 def _(checker: Checker) -> None:
     if checker.agent is not None:
-        raise Skip("with several agents there are no columns")
+        raise Skip("`columns` needs a single agent")
     wire = checker.open(msgpack={})
     columns = _columns(checker, [checker.chunk(2), checker.chunk(3)])
     answer = checker.send_until_fresh(wire, {"type": "EPISODES", "columns": columns}, msgpack=True)
@@ -97,7 +97,7 @@ def _(checker: Checker) -> None:
     expect_error(checker.send_until_fresh(wire, both, msgpack=True), "bad_message")
 
 
-@rule("msgpack", "without the extension a MessagePack body is refused")
+@rule("msgpack", "without the extension a MessagePack body is rejected")
 def _(checker: Checker) -> None:
     wire = checker.open()
     wire.send_body(pack({"type": "PING"}))
@@ -140,7 +140,7 @@ def _(checker: Checker) -> None:
     wire.expect_end()
 
 
-@rule("compression", "a body may be a gzip stream; answers above 1 kB are one", extension="compression")
+@rule("compression", "a body may be a gzip stream, and answers above 1 kB are gzip streams", extension="compression")
 def _(checker: Checker) -> None:
     wire = checker.open(compression={"methods": ["gzip"]})
     expect(wire.granted["compression"] == {"method": "gzip"}, 'options {"method": "gzip"}', wire.granted)
@@ -152,7 +152,11 @@ def _(checker: Checker) -> None:
     expect(is_compressed(body) or len(body) <= 1024, "an answer of more than 1 kB as a gzip stream", state)
 
 
-@rule("compression", "a gzip stream that is broken or too long inside: ERROR bad_body", extension="compression")
+@rule(
+    "compression",
+    "a gzip stream that is broken or decompresses to too many bytes: ERROR bad_body",
+    extension="compression",
+)
 def _(checker: Checker) -> None:
     wire = checker.open(compression={"methods": ["gzip"]})
     whole = gzip.compress(_PING)
@@ -180,16 +184,16 @@ def _(checker: Checker) -> None:
     for number in (1, 5, 0):
         expect_error(wire.ask({"type": "GET_CONFIG", "request": number}), "bad_message", "$.request")
     expect_error(wire.ask({"type": "GET_CONFIG"}), "bad_message", "$.request")
-    expect(wire.ask({"type": "GET_CONFIG", "request": 4}).get("request") == 4, "request 4 is the next", "ERROR")
+    expect(wire.ask({"type": "GET_CONFIG", "request": 4}).get("request") == 4, "request 4, the next number", "ERROR")
 
 
-@rule("session", "an id that the server does not know gives a new session", extension="session")
+@rule("session", "an unknown id starts a new session", extension="session")
 def _(checker: Checker) -> None:
     session = checker.open(session={"id": "no-such-session"}).granted["session"]
     expect(session.get("resumed") is False and session.get("id") != "no-such-session", "another session", session)
 
 
-@rule("session", "a repeated request is answered, not carried out again", extension="session", needs_episodes=True)
+@rule("session", "a repeated request is answered, but not executed again", extension="session", needs_episodes=True)
 def _(checker: Checker) -> None:
     wire = checker.open(session={"id": None})
     begin = checker.chunk(is_done=False, id="session")
@@ -199,7 +203,7 @@ def _(checker: Checker) -> None:
     session_id = wire.granted["session"]["id"]
     wire.close()
     wire = checker.open(session={"id": session_id})
-    expect(wire.granted["session"].get("resumed") is True, "the session is resumed", wire.granted)
+    expect(wire.granted["session"].get("resumed") is True, "a resumed session", wire.granted)
     again = wire.ask(message)
     expect(again == answer, str(answer), again)
     rest = checker.chunk(first=begin["obs"][-1], id="session")
@@ -223,10 +227,10 @@ def _(checker: Checker) -> None:
         expect_error(checker.connect().ask(message), "bad_message", "$.extensions.heartbeat")
 
 
-@rule("heartbeat", "WAIT while an answer takes longer", extension="heartbeat", needs_episodes=True)
+@rule("heartbeat", "WAIT while an answer is delayed", extension="heartbeat", needs_episodes=True)
 def _(checker: Checker) -> None:
     if not checker.is_on_policy:
-        raise Skip("no answer has to wait without force_on_policy")
+        raise Skip("answers are never delayed without force_on_policy")
     first, second = checker.open(), checker.open(heartbeat={"interval_s": 0.2})
     message = {"type": "EPISODES_AND_GET_STATE", "episodes": [checker.chunk()]}
     with suppress(NoAnswer):
@@ -237,19 +241,19 @@ def _(checker: Checker) -> None:
     except NoAnswer:
         raise Failure("WAIT", "nothing") from None
     if answer["type"] != "WAIT":
-        raise Skip("the answer did not have to wait")
+        raise Skip("the answer was not delayed")
 
 
 # -- agents, actions, weights ------------------------------------------------------------------------------------------
 
 
-@rule("agents", "SET_CONFIG has agents, SET_STATE has modules", extension="agents")
+@rule("agents", "SET_CONFIG contains agents, SET_STATE contains modules", extension="agents")
 def _(checker: Checker) -> None:
     wire = checker.open()
     config, state = wire.ask({"type": "GET_CONFIG"}), wire.ask({"type": "GET_STATE"})
     agents = config.get("agents", {})
     expect(bool(agents), "agents", config)
-    expect("observation_space" not in config, "spaces in agents only", config)
+    expect("observation_space" not in config, "spaces only in agents", config)
     modules = {agent.get("module") for agent in agents.values()}
     expect(modules <= set(state.get("modules", {})), f"modules {modules}", state)
     expect_error(checker.connect().ask({"type": "GET_CONFIG"}), _code_without_agents(checker))
@@ -270,7 +274,7 @@ def _(checker: Checker) -> None:
     checker.accepted(wire, [checker.chunk(2, env_t=[0, 1, 2])])
 
 
-@rule("actions", "an action an element, in the action space; null where the episode ended", extension="actions")
+@rule("actions", "one action per element, in the action space; null if the episode ended", extension="actions")
 def _(checker: Checker) -> None:
     wire = checker.open(actions={})
     answer = _act(wire, [_asked(checker, f"a{number}") for number in range(3)])
@@ -284,7 +288,7 @@ def _(checker: Checker) -> None:
     expect(type(answer.get("weights_seq_no")) is int, "weights_seq_no, an integer", answer)
 
 
-@rule("actions", "episodes go on with their rewards and end", extension="actions", needs_episodes=True)
+@rule("actions", "episodes continue with rewards, and end", extension="actions", needs_episodes=True)
 def _(checker: Checker) -> None:
     wire = checker.open(actions={})
     _act(wire, [_asked(checker, "a")])
@@ -297,7 +301,7 @@ def _(checker: Checker) -> None:
 
 @rule(
     "actions",
-    "an episode named twice, a wrong observation: bad_message; a reward or an end that comes first: unknown_episode",
+    "a repeated episode or a wrong observation: bad_message; a reward or an end of an unknown episode: unknown_episode",
     extension="actions",
 )
 def _(checker: Checker) -> None:
@@ -345,7 +349,7 @@ def _(checker: Checker) -> None:
 # -- shared memory -----------------------------------------------------------------------------------------------------
 
 
-@rule("shared_memory", "a request's body may lie in the memory that the server has made", extension="shared_memory")
+@rule("shared_memory", "the body of a request may be in shared memory created by the server", extension="shared_memory")
 def _(checker: Checker) -> None:
     wire = checker.open(shared_memory={})
     options = wire.granted["shared_memory"]
@@ -353,7 +357,7 @@ def _(checker: Checker) -> None:
     try:
         memory = _attached(options["name"])
     except OSError:
-        raise Skip("the memory is not on this machine") from None
+        raise Skip("the server is not on this machine") from None
     try:
         _use(memory, wire, options["size"])
     finally:
@@ -361,9 +365,9 @@ def _(checker: Checker) -> None:
 
 
 def _attached(name: str) -> SharedMemory:
-    """Open the memory without the tracker of Python, which would remove the server's memory when this process ends."""
+    """Open the memory without Python's resource tracker, which would remove it when this process ends."""
     register = resource_tracker.register
-    resource_tracker.register = lambda *_: None  # `track=False` is of Python 3.13
+    resource_tracker.register = lambda *_: None  # `track=False` needs Python 3.13
     try:
         return SharedMemory(name)
     finally:

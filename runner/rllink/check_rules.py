@@ -34,15 +34,15 @@ def _(checker: Checker) -> None:
     wire.receive_body()
 
 
-@rule("F2", "a header is the length in eight ASCII digits, also in answers")
+@rule("F2", "a header is the body's length in eight ASCII digits, also in answers")
 def _(checker: Checker) -> None:
     wire = checker.open()
     for kind in ("PING", "GET_CONFIG", "GET_STATE"):
-        wire.ask({"type": kind})  # the reader refuses bad headers
-    expect(wire.is_silent(checker.silence_s), "headers that say how long bodies are", "bytes after the last body")
+        wire.ask({"type": kind})  # the reader rejects bad headers
+    expect(wire.is_silent(checker.silence_s), "headers with the length of their bodies", "bytes after the last body")
 
 
-@rule("F3", "bodies are JSON objects in UTF-8, without a byte order mark, NaN or infinity")
+@rule("F3", "bodies are JSON objects in UTF-8 without a byte order mark, NaN or infinity")
 def _(checker: Checker) -> None:
     wire = checker.open()
     for kind in ("PING", "GET_CONFIG"):
@@ -55,7 +55,7 @@ def _(checker: Checker) -> None:
         expect_error(wire.receive(), "bad_body")
 
 
-@rule("F4", "a header that is no length: ERROR bad_header, and the end of the connection")
+@rule("F4", "a header that is not a length: ERROR bad_header, then the connection is closed")
 def _(checker: Checker) -> None:
     for header in (b"0000001x", b"-0000016", b"+0000016", b" 0000016", b"GET / HT", b"\0" * 8, b"\xff" * 8):
         wire = checker.connect()
@@ -64,19 +64,19 @@ def _(checker: Checker) -> None:
         wire.expect_end()
 
 
-@rule("F5", "a length over max_body_bytes: ERROR too_large, and the end of the connection")
+@rule("F5", "a length above max_body_bytes: ERROR too_large, then the connection is closed")
 def _(checker: Checker) -> None:
     most = int(checker.limit("max_body_bytes"))
     is_large = most >= _MOST_IN_HEADER
     if is_large and "large_frames" not in checker.granted:
-        raise Skip(f"eight digits cannot say more than its {most} bytes")
+        raise Skip(f"eight digits cannot express more than its limit of {most} bytes")
     wire = checker.open(**({"large_frames": {}} if is_large else {}))
     wire.send_bytes(b"+%015d" % (most + 1) if is_large else b"%08d" % (most + 1))
     expect_error(wire.receive(), "too_large")
     wire.expect_end()
 
 
-@rule("F6", "a body that is no JSON object: ERROR bad_body; the connection stays")
+@rule("F6", "a body that is not a JSON object: ERROR bad_body; the connection stays open")
 def _(checker: Checker) -> None:
     wire = checker.open()
     bad = (b"", b"{", b"[]", b"3", b"null", b'{"type": "PING"', b'{"type": "PING"} x', b"\x81\xa4type\xa4PING")
@@ -86,7 +86,7 @@ def _(checker: Checker) -> None:
         expect_pong(wire)
 
 
-@rule("F7", "a frame may arrive in pieces of any size, and several at once")
+@rule("F7", "a frame may arrive in pieces of any size, or together with other frames")
 def _(checker: Checker) -> None:
     wire = checker.connect()
     for position in range(len(_PING)):
@@ -97,11 +97,11 @@ def _(checker: Checker) -> None:
         expect(wire.receive_body() == _PONG, "three answers to three frames in one piece", "another answer")
 
 
-@rule("F7", "a frame that is not complete within frame_timeout_s: ERROR timeout, and the end")
+@rule("F7", "a frame that is not complete within frame_timeout_s: ERROR timeout, then the connection is closed")
 def _(checker: Checker) -> None:
     seconds = checker.limit("frame_timeout_s")
     if seconds > checker.target.timeout_s:
-        raise Skip(f"takes {seconds:g} s; --timeout {seconds + 1:g} waits for it")
+        raise Skip(f"takes {seconds:g} s; use --timeout {seconds + 1:g} to check it")
     wire = checker.connect()
     wire.send_bytes(_PING[:12])
     expect_error(wire.receive(seconds + checker.target.timeout_s), "timeout")
@@ -124,25 +124,25 @@ def _(checker: Checker) -> None:
     expect(wire.is_silent(checker.silence_s), "no further answer", "one more")
 
 
-@rule("R1", "the server sends nothing unasked for")
+@rule("R1", "the server only sends answers")
 def _(checker: Checker) -> None:
     expect(checker.connect().is_silent(checker.silence_s), "silence on a new connection", "a message")
 
 
-@rule("R2", "a client may send its next requests before it has read an answer")
+@rule("R2", "a client may send further requests before it has read an answer")
 def _(checker: Checker) -> None:
     wire = checker.connect()
     wire.send_bytes(_PING * 200)
     for _ in range(200):
-        expect(wire.receive_body() == _PONG, "200 times PONG", "another answer")
+        expect(wire.receive_body() == _PONG, "PONG 200 times", "another answer")
 
 
-@rule("R2", "the server does not read on while it owes more than one answer")
+@rule("R2", "the server stops reading while more than one answer is pending")
 def _(checker: Checker) -> None:
-    raise Skip("a client cannot see what a server reads")
+    raise Skip("a client cannot observe this")
 
 
-@rule("R3", "`type` is there, and a string")
+@rule("R3", "`type` is present and is a string")
 def _(checker: Checker) -> None:
     wire = checker.open()
     for message in ({}, {"type": 3}, {"type": None}, {"type": ["PING"]}):
@@ -158,7 +158,7 @@ def _(checker: Checker) -> None:
     expect_pong(wire)
 
 
-@rule("R4", "a key that is not known, or of a wrong type: ERROR bad_message with its path")
+@rule("R4", "an unknown key, or a value of a wrong type: ERROR bad_message with its path")
 def _(checker: Checker) -> None:
     wire = checker.open()
     mistakes: list[tuple[dict[str, Any], str]] = [
@@ -179,7 +179,7 @@ def _(checker: Checker) -> None:
     expect_pong(wire)
 
 
-@rule("R4", "each key of an episode missing or of a wrong type: its path; nothing of the message is used")
+@rule("R4", "a key of an episode is missing or has a wrong type: ERROR with its path; nothing of the message is used")
 def _(checker: Checker) -> None:
     wire = checker.open()
     checker.spaces  # noqa: B018  raises Skip if a space is malformed
@@ -200,7 +200,7 @@ def _(checker: Checker) -> None:
 def _(checker: Checker) -> None:
     seconds = checker.limit("idle_timeout_s")
     if seconds > checker.target.timeout_s:
-        raise Skip(f"takes {seconds:g} s; --timeout {seconds + 1:g} waits for it")
+        raise Skip(f"takes {seconds:g} s; use --timeout {seconds + 1:g} to check it")
     wire = checker.open()
     expect_error(wire.receive(seconds + checker.target.timeout_s), "timeout")
     wire.expect_end()
@@ -210,7 +210,7 @@ def _(checker: Checker) -> None:
 def _(checker: Checker) -> None:
     seconds = checker.limit("handshake_timeout_s")
     if seconds > checker.target.timeout_s:
-        raise Skip(f"takes {seconds:g} s; --timeout {seconds + 1:g} waits for it")
+        raise Skip(f"takes {seconds:g} s; use --timeout {seconds + 1:g} to check it")
     silent, seated = checker.connect(), checker.open()
     expect_pong(seated)
     expect_error(silent.receive(seconds + checker.target.timeout_s), "timeout")
@@ -218,7 +218,7 @@ def _(checker: Checker) -> None:
     expect_pong(seated)
 
 
-@rule("R6", "a client goes by closing its connection, and nothing else changes", needs_episodes=True)
+@rule("R6", "a client leaves by closing its connection; nothing else changes", needs_episodes=True)
 def _(checker: Checker) -> None:
     going, staying = checker.open(), checker.open()
     chunk = checker.chunk(is_done=False, id="R6")
@@ -244,7 +244,10 @@ def _(checker: Checker) -> None:
     expect((got := wire.receive_body()) == _PONG, repr(_PONG), got)
 
 
-@rule("H2", "PING with extensions: protocol, server, what is granted, limits; what is unknown is left out")
+@rule(
+    "H2",
+    "PING with extensions: PONG with protocol, server, granted extensions and limits; unknown extensions are left out",
+)
 def _(checker: Checker) -> None:
     wire = checker.open()
     pong = wire.ask({"type": "PING", "protocol": 1, "extensions": {"no_such_extension": {"x": 1}}} | _token(checker))
@@ -253,14 +256,14 @@ def _(checker: Checker) -> None:
     expect(set(pong) == {"type", "protocol", "server", "extensions", "limits"}, "PONG with its five keys", pong)
     expect(pong["type"] == "PONG" and pong["protocol"] == 1, "PONG of protocol 1", pong)
     expect(isinstance(pong["server"], str), "a string `server`", pong)
-    expect("no_such_extension" not in pong["extensions"], "an unknown extension is left out", pong)
+    expect("no_such_extension" not in pong["extensions"], "extensions without the unknown one", pong)
     limits = {"max_body_bytes", "max_open_episodes", "handshake_timeout_s", "idle_timeout_s", "frame_timeout_s"}
-    expect(limits <= set(pong["limits"]), f"the limits {', '.join(sorted(limits))}", pong)
+    expect(limits <= set(pong["limits"]), f"limits {', '.join(sorted(limits))}", pong)
     numbers = [pong["limits"][name] for name in limits]
     expect(all(isinstance(one, (int, float)) and one > 0 for one in numbers), "limits above 0", pong)
 
 
-@rule("H3", "`protocol` is answered with the one that is spoken, 1; 0 or less: ERROR bad_message")
+@rule("H3", "`protocol` is answered with the version of the server, 1; 0 or less: ERROR bad_message")
 def _(checker: Checker) -> None:
     for number in (0, -1):
         message = {"type": "PING", "protocol": number} | _token(checker)
@@ -270,7 +273,7 @@ def _(checker: Checker) -> None:
         expect(answer.get("protocol") == 1, "protocol 1", answer)
 
 
-@rule("H4", "extensions are asked for once: ERROR bad_message for the second time")
+@rule("H4", "extensions may be requested once; a second request: ERROR bad_message")
 def _(checker: Checker) -> None:
     wire = checker.connect()
     message = {"type": "PING", "extensions": {"no_such_extension": {}}} | _token(checker)
@@ -279,12 +282,12 @@ def _(checker: Checker) -> None:
     expect_pong(wire)
 
 
-@rule("H5", "where a token is asked for: ERROR unauthorized before it, the end after a wrong one")
+@rule("H5", "if the server requires a token: ERROR unauthorized before it; a wrong token closes the connection")
 def _(checker: Checker) -> None:
     wire = checker.connect()
     answer = wire.ask({"type": "GET_CONFIG"})
     if answer["type"] == "SET_CONFIG" or answer.get("code") == "not_granted":
-        raise Skip("the server asks for no token")
+        raise Skip("the server does not require a token")
     expect_error(answer, "unauthorized")
     expect_error(wire.ask({"type": "GET_STATE"}), "unauthorized")
     expect_error(wire.ask({"type": "PING", "token": f"not {checker.target.token}"}), "unauthorized")
@@ -298,7 +301,7 @@ def _token(checker: Checker) -> dict[str, Any]:
 # -- configuration and state -------------------------------------------------------------------------------------------
 
 
-@rule("C1", "GET_CONFIG -> SET_CONFIG with how to sample, and the spaces")
+@rule("C1", "GET_CONFIG -> SET_CONFIG with the sampling options and the spaces")
 def _(checker: Checker) -> None:
     config = checker.open().ask({"type": "GET_CONFIG"})
     expect(config["type"] == "SET_CONFIG", "SET_CONFIG", config)
@@ -312,13 +315,13 @@ def _(checker: Checker) -> None:
     for path, spaces in described.items():
         for name in ("observation_space", "action_space"):
             mistake = sample_items.find_mistake(spaces.get(name), f"{path}.{name}")
-            expect(mistake is None, "spaces of section 4", mistake)
+            expect(mistake is None, "spaces as in section 4", mistake)
     keys = {"type", "env_steps_per_sample", "force_on_policy"}
     keys |= {"agents"} if "agents" in checker.granted else {"observation_space", "action_space"}
     expect(set(config) == keys, f"the keys {', '.join(sorted(keys))}", config)
 
 
-@rule("S1", "GET_STATE -> SET_STATE with weights_seq_no and an ONNX model that names obs and actions")
+@rule("S1", "GET_STATE -> SET_STATE with weights_seq_no and an ONNX model with obs and actions")
 def _(checker: Checker) -> None:
     wire = checker.open()
     state = wire.ask({"type": "GET_STATE"})
@@ -329,7 +332,7 @@ def _(checker: Checker) -> None:
     for module in modules:
         names = _onnx_in(module)
         _check_names(names)
-    expect(checker.newest(wire) >= state["weights_seq_no"], "a weights_seq_no that does not fall", state)
+    expect(checker.newest(wire) >= state["weights_seq_no"], "a weights_seq_no that does not decrease", state)
 
 
 def _onnx_in(module: dict[str, Any]) -> OnnxNames:
@@ -359,11 +362,11 @@ def _check_names(names: OnnxNames) -> None:
 
 @rule(
     "E1",
-    "weights_seq_no names the weights that chose the actions; by default the last that were sent",
+    "weights_seq_no is the number of the weights that chose the actions; by default, of the last weights sent",
     needs_episodes=True,
 )
 def _(checker: Checker) -> None:
-    checker.accepted(checker.open(), [checker.chunk()])  # without any sent weights, the newest
+    checker.accepted(checker.open(), [checker.chunk()])  # without any sent weights, the newest ones
     wire = checker.open()
     for _ in range(5):
         seq_no = checker.newest(wire)
@@ -384,7 +387,11 @@ def _(checker: Checker) -> None:
     expect(answer.get("env_steps") == 7, "ACK of 7 env steps", answer)
 
 
-@rule("E3", "items must fit the spaces; no empty chunk, all lists of the same length", needs_episodes=True)
+@rule(
+    "E3",
+    "items must fit the spaces; chunks must not be empty; all lists must have the same length",
+    needs_episodes=True,
+)
 def _(checker: Checker) -> None:
     wire = checker.open()
     good = checker.chunk()
@@ -410,7 +417,7 @@ def _(checker: Checker) -> None:
     expect(answer.get("code") in ("bad_message", "bad_body"), "an ERROR for a number that is not finite", answer)
 
 
-@rule("E3", "a reward beyond float32, or beyond max_abs_reward, is refused with its path", needs_episodes=True)
+@rule("E3", "a reward beyond float32 or max_abs_reward is rejected with its path", needs_episodes=True)
 def _(checker: Checker) -> None:
     limit = checker.limits.get("max_abs_reward")
     beyond = [1.1 * limit, -1.1 * limit] if isinstance(limit, (int, float)) and limit < _FLOAT32_MAX else []
@@ -422,11 +429,15 @@ def _(checker: Checker) -> None:
     checker.accepted(wire, [good])
 
 
-@rule("E3", "actions outside of a Box are accepted; observations too, or refused with their path", needs_episodes=True)
+@rule(
+    "E3",
+    "actions outside of a Box are accepted; observations are accepted, or rejected with their path",
+    needs_episodes=True,
+)
 def _(checker: Checker) -> None:
     obs, action = (sample_items.out_of_bounds_item(space) for space in checker.spaces)
     if obs is None and action is None:
-        raise Skip("no space is a Box of floats with bounds")
+        raise Skip("the spaces do not contain a bounded Box of floats")
     wire = checker.open()
     chunk = checker.chunk()
     if action is not None:
@@ -438,19 +449,19 @@ def _(checker: Checker) -> None:
         checker.accepted(wire, [chunk])
 
 
-@rule("E4", "a message is accepted as a whole or not at all", needs_episodes=True)
+@rule("E4", "a message is accepted completely or not at all", needs_episodes=True)
 def _(checker: Checker) -> None:
     wire = checker.open()
     first = checker.chunk(is_done=False, id="E4")
     answer = checker.send_episodes(wire, [first, checker.chunk(rewards=[1.0])])
     expect_error(answer, "bad_message", "$.episodes[1].rewards")
-    checker.accepted(wire, [checker.chunk(id="E4")])  # it begins, so the first chunk was not accepted
+    checker.accepted(wire, [checker.chunk(id="E4")])  # it starts the episode, so the first chunk was not accepted
 
 
-@rule("E5", "without id each chunk stands alone", needs_episodes=True)
+@rule("E5", "a chunk without id is a separate episode", needs_episodes=True)
 def _(checker: Checker) -> None:
     if checker.agent is not None:
-        raise Skip("with several agents every chunk has an id")
+        raise Skip("with several agents, every chunk must have an id")
     wire = checker.open()
     answer = checker.accepted(wire, [checker.chunk(2, is_done=False), checker.chunk(3, is_done=False)])
     expect(answer.get("env_steps") == 5, "ACK of 5 env steps", answer)
@@ -458,7 +469,7 @@ def _(checker: Checker) -> None:
 
 @rule(
     "E5",
-    "parts with the same id are one episode: each repeats the last observation of the part before",
+    "chunks with the same id form one episode: each repeats the last observation of the previous chunk",
     needs_episodes=True,
 )
 def _(checker: Checker) -> None:
@@ -466,13 +477,13 @@ def _(checker: Checker) -> None:
     begin = checker.chunk(is_done=False, id="E5")
     checker.accepted(wire, [begin])
     expect_error(checker.send_episodes(wire, [checker.chunk(id="E5")]), "bad_message", "$.episodes[0].obs")
-    checker.accepted(checker.open(), [checker.chunk(id="E5")])  # another connection has other episodes
+    checker.accepted(checker.open(), [checker.chunk(id="E5")])  # each connection has separate episodes
     middle = checker.chunk(is_done=False, first=begin["obs"][-1], id="E5")
     checker.accepted(wire, [middle, checker.chunk(first=middle["obs"][-1], id="E5")])
     checker.accepted(wire, [checker.chunk(id="E5")])  # the id is free again
 
 
-@rule("E6", "EPISODES -> ACK with env_steps and the newest weights_seq_no, at once", needs_episodes=True)
+@rule("E6", "EPISODES -> ACK immediately, with env_steps and the newest weights_seq_no", needs_episodes=True)
 def _(checker: Checker) -> None:
     answer = checker.accepted(checker.open(), [checker.chunk(3)])
     expect(set(answer) == {"type", "env_steps", "weights_seq_no"}, "ACK with env_steps and weights_seq_no", answer)
@@ -480,7 +491,7 @@ def _(checker: Checker) -> None:
     expect(type(answer["weights_seq_no"]) is int, "weights_seq_no, an integer", answer)
 
 
-@rule("E7", "EPISODES_AND_GET_STATE -> SET_STATE, without force_on_policy at once", needs_episodes=True)
+@rule("E7", "EPISODES_AND_GET_STATE -> SET_STATE, immediately without force_on_policy", needs_episodes=True)
 def _(checker: Checker) -> None:
     wire = checker.open()
     message = {"type": "EPISODES_AND_GET_STATE", "episodes": [checker.chunk()]}
@@ -489,7 +500,7 @@ def _(checker: Checker) -> None:
     except NoAnswer:
         if not checker.is_on_policy:
             raise
-        raise Skip("other simulators sample; the answer waits for them or for an update") from None
+        raise Skip("the answer waits for other simulators or for an update") from None
     expect(state["type"] == "SET_STATE" and type(state.get("weights_seq_no")) is int, "SET_STATE", state)
 
 
@@ -507,19 +518,19 @@ def _(checker: Checker) -> None:
         message = {"type": "EPISODES_AND_GET_STATE", "episodes": [checker.chunk()]}
         second.send(message)
         if not second.is_silent(checker.silence_s):
-            raise Skip("the answer did not have to wait: nobody else has sent since the last ones")
+            raise Skip("the answer was not delayed: no other client has sent episodes since")
         first.send(message)
         answers = [first.receive(), second.receive()]
     except NoAnswer:
-        raise Skip("other simulators sample; the answers wait for them or for an update") from None
+        raise Skip("the answers wait for other simulators or for an update") from None
     numbers = [answer.get("weights_seq_no", -1) for answer in answers]
     codes = {answer.get("code") for answer in answers}
     if codes & {"stale_weights"}:
-        raise Skip("an update came in between")
-    expect(all(number >= before["weights_seq_no"] for number in numbers), "SET_STATE twice", answers)
+        raise Skip("the weights were updated meanwhile")
+    expect(all(number >= before["weights_seq_no"] for number in numbers), "two SET_STATE", answers)
 
 
-@rule("E8", "weights of the future: ERROR unknown_weights", needs_episodes=True)
+@rule("E8", "future weights: ERROR unknown_weights", needs_episodes=True)
 def _(checker: Checker) -> None:
     wire = checker.open()
     future = checker.newest(wire) + 10**6
@@ -528,25 +539,29 @@ def _(checker: Checker) -> None:
     expect_pong(wire)
 
 
-@rule("E8", "old weights: ERROR stale_weights if on-policy is forced, else unknown_weights", needs_episodes=True)
+@rule("E8", "old weights: ERROR stale_weights with force_on_policy, else unknown_weights", needs_episodes=True)
 def _(checker: Checker) -> None:
     wire = checker.open()
     answer = wire.ask({"type": "EPISODES", "episodes": [checker.chunk()], "weights_seq_no": -1})
     expect_error(answer, "stale_weights" if checker.is_on_policy else "unknown_weights")
 
 
-@rule("E8", "off-policy, old weights are accepted with action_logp and action_dist_inputs", needs_episodes=True)
+@rule(
+    "E8",
+    "without force_on_policy, old weights are accepted with action_logp and action_dist_inputs",
+    needs_episodes=True,
+)
 def _(checker: Checker) -> None:
     if checker.is_on_policy:
         raise Skip("the server forces on-policy sampling")
     wire = checker.open()
     if "agents" in checker.granted:
-        raise Skip("not tried with several agents")
+        raise Skip("not checked with several agents")
     width = None
     with suppress(Failure):  # S1 reports it
         width = _onnx_in(wire.ask({"type": "GET_STATE"})).last_sizes.get("action_dist_inputs")
     if not width:
-        raise Skip("the ONNX model does not say how wide action_dist_inputs is")
+        raise Skip("the ONNX model does not specify the width of action_dist_inputs")
     outputs: dict[str, Any] = {"action_logp": [-0.5] * 2, "action_dist_inputs": [[0.0] * width] * 2}
     checker.accepted(wire, [checker.chunk(**outputs)], weights_seq_no=-1)
 
@@ -562,35 +577,35 @@ def _(checker: Checker) -> None:
     expect_error(wire.ask({"type": "GET_CONFIG", "request": 1}), "not_granted", "$.request")
 
 
-@rule("too_many_clients", "a connection beyond the limit is refused and closed")
+@rule("too_many_clients", "a connection beyond the limit is rejected and closed")
 def _(checker: Checker) -> None:
-    raise Skip("the server does not state the limit, and reaching it would keep simulators out")
+    raise Skip("the server does not report the limit, and reaching it would block simulators")
 
 
-@rule("too_many_episodes", "more open episodes than max_open_episodes are refused as a whole", needs_episodes=True)
+@rule("too_many_episodes", "a message that exceeds max_open_episodes is rejected completely", needs_episodes=True)
 def _(checker: Checker) -> None:
     wire = checker.open()
     count = int(checker.limit("max_open_episodes")) + 1
     chunk = checker.chunk(1, is_done=False)
     num_bytes = count * len(json.dumps(chunk))
     if num_bytes > min(checker.limit("max_body_bytes"), _LONGEST_MESSAGE):
-        raise Skip(f"{count} episodes take {num_bytes} bytes")
+        raise Skip(f"{count} episodes need {num_bytes} bytes")
     chunks = [{**chunk, "id": f"many-{number}"} for number in range(count)]
     expect_error(checker.send_episodes(wire, chunks), "too_many_episodes")
-    checker.accepted(wire, [checker.chunk(id="many-0")])  # it begins, so nothing was accepted
+    checker.accepted(wire, [checker.chunk(id="many-0")])  # it starts the episode, so nothing was accepted
 
 
-@rule("not_exportable", "a policy without an ONNX file is refused")
+@rule("not_exportable", "a policy that cannot be exported is an error")
 def _(checker: Checker) -> None:
-    raise Skip("this server's policy has one")
+    raise Skip("this server's policy can be exported")
 
 
 @rule("shutting_down", "the end of the run is announced")
 def _(checker: Checker) -> None:
-    raise Skip("the run would have to end")
+    raise Skip("checking this would end the run")
 
 
-@rule("internal", "no earlier message of this check made the server fail")
+@rule("internal", "no message of this check caused an internal error")
 def _(checker: Checker) -> None:
     wire = checker.open()
     for body in (b'{"type": "EPISODES", "episodes": [], "weights_seq_no": 99999999999999999999}', b"{" * 1000):

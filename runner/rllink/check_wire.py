@@ -1,4 +1,4 @@
-"""Raw frames to a server under test; every wait has a limit."""
+"""Raw frames to a server under test; every wait has a time limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHORTENED = 200
 
 
 class Failure(Exception):
-    """A rule is broken."""
+    """The server breaks a rule."""
 
     def __init__(self, expected: str, got: str) -> None:
         self.expected, self.got = expected, got
@@ -26,16 +26,16 @@ class Failure(Exception):
 
 
 class NoAnswer(Failure):
-    """No answer came in time."""
+    """The server did not answer in time."""
 
 
 class Closed(Failure):
-    """The server ended the connection."""
+    """The server closed the connection."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """The server: its address, and `timeout_s`, the longest wait for an answer in seconds."""
+    """The address of the server, and `timeout_s`, the longest wait for an answer in seconds."""
 
     host: str
     port: int
@@ -45,7 +45,7 @@ class Target:
 
 
 def short(value: Any) -> str:
-    """Shorten a value for people."""
+    """Shorten a value for messages."""
     text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= _SHORTENED else f"{text[:_SHORTENED]}... ({len(text)} characters)"
 
@@ -62,10 +62,10 @@ class Wire:
     Attributes:
         granted: the granted extensions with their options.
         pong: the PONG of its handshake.
-        last_sent: the last message that was sent, for people.
+        last_sent: the last message sent, for reports.
 
     Raises:
-        OSError: it cannot connect.
+        OSError: the server cannot be reached.
     """
 
     def __init__(self, target: Target) -> None:
@@ -87,13 +87,13 @@ class Wire:
     # -- sending -----------------------------------------------------------------------------------------------------
 
     def send_bytes(self, data: bytes) -> None:
-        """Send bytes as they are."""
+        """Send raw bytes."""
         self.last_sent = short(data.decode("ascii", "backslashreplace"))
         self.socket.settimeout(self._target.timeout_s)
         try:
             self.socket.sendall(data)
         except OSError as error:
-            raise Closed("a connection that takes a message", f"{error}") from None
+            raise Closed("a connection that accepts a message", f"{error}") from None
 
     def send_body(self, body: bytes) -> None:
         """Send a frame."""
@@ -133,13 +133,13 @@ class Wire:
         return taken
 
     def receive(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """Receive the next message in either format, without signs of life."""
+        """Receive the next message in either format, skipping signs of life."""
         while (message := self.receive_any(timeout_s))["type"] == "WAIT":
             pass
         return message
 
     def receive_any(self, timeout_s: float | None = None) -> dict[str, Any]:
-        """Receive the next message, also `WAIT`."""
+        """Receive the next message, including `WAIT`."""
         return self.decode(self.receive_body(timeout_s))
 
     def decode(self, body: bytes) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class Wire:
             if "msgpack" in self.granted and body[:1] != b"{":
                 message = unpack(body)
             else:
-                message = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+                message = json.loads(body.decode("utf-8"), parse_constant=_reject_constant)
         except ValueError as error:
             raise Failure("a JSON object in UTF-8 [F3]", f"{short(body)}: {error}") from None
         if not isinstance(message, dict) or not isinstance(message.get("type"), str):
@@ -158,12 +158,12 @@ class Wire:
         return message
 
     def ask(self, message: Mapping[str, Any], timeout_s: float | None = None, msgpack: bool = False) -> dict[str, Any]:
-        """Send a message, and receive its answer."""
+        """Send a message and return its answer."""
         self.send(message, msgpack)
         return self.receive(timeout_s)
 
     def is_silent(self, seconds: float) -> bool:
-        """Return whether nothing comes for so long."""
+        """Return whether nothing arrives within this time."""
         try:
             self.receive_body(seconds)
         except NoAnswer:
@@ -185,5 +185,5 @@ class Wire:
         self.socket.close()
 
 
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+def _reject_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not valid JSON")

@@ -1,4 +1,4 @@
-"""The rules of the conformance checker: each is a function that takes a `Checker` and raises `Failure` or `Skip`."""
+"""The checker and its table of rules: each rule is a function of a `Checker` that raises `Failure` or `Skip`."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any
 from runner.rllink import sample_items
 from runner.rllink.check_wire import Failure, Target, Wire, expect, short
 
-_GRAPH, _METADATA = 7, 14  # of ModelProto
-_INPUT, _OUTPUT = 11, 12  # of GraphProto
+_GRAPH, _METADATA = 7, 14  # fields of ModelProto
+_INPUT, _OUTPUT = 11, 12  # fields of GraphProto
 _BYTES = 2  # wire type of strings and messages
 
 
 @dataclass(frozen=True)
 class OnnxNames:
-    """Names of inputs and outputs, the metadata, and the last size of outputs that have a fixed one."""
+    """Names of inputs and outputs, the metadata, and the last dimension of outputs if it is fixed."""
 
     inputs: list[str]
     outputs: list[str]
@@ -27,10 +27,10 @@ class OnnxNames:
 
 
 def names_of(model: bytes) -> OnnxNames:
-    """Read the names in a model; `ValueError` if it is no ONNX model."""
+    """Read the names in a model; raise `ValueError` if it is not an ONNX model."""
     graph = _first(model, _GRAPH)
     if graph is None:
-        raise ValueError("there is no graph, so this is no ONNX model")
+        raise ValueError("not an ONNX model: it does not contain a graph")
     outputs = [value for number, value in _fields(graph) if number == _OUTPUT]
     pairs = [value for number, value in _fields(model) if number == _METADATA]
     sizes = {_text(value, 1): _last_size(value) for value in outputs}
@@ -61,7 +61,7 @@ def _first(message: bytes, number: int) -> bytes | None:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield number and content of the fields that are strings or messages."""
+    """Yield number and content of the string and message fields."""
     at = 0
     while at < len(message):
         key, at = _varint(message, at)
@@ -72,18 +72,18 @@ def _fields(message: bytes) -> Iterator[tuple[int, bytes]]:
         elif key & 7 == _BYTES:
             size, at = _varint(message, at)
             if at + size > len(message):
-                raise ValueError("a model that is cut off")
+                raise ValueError("the model is truncated")
             yield key >> 3, message[at : at + size]
             at += size
         else:
-            raise ValueError("no protobuf message")
+            raise ValueError("not a protobuf message")
 
 
 def _varint(message: bytes, at: int) -> tuple[int, int]:
     number = shift = 0
     while True:
         if at >= len(message) or shift > 63:
-            raise ValueError("no protobuf message")
+            raise ValueError("not a protobuf message")
         byte = message[at]
         number |= (byte & 127) << shift
         at, shift = at + 1, shift + 7
@@ -102,17 +102,17 @@ _EVERY_EXTENSION: Mapping[str, Mapping[str, Any]] = {
     "weights": {"format": "safetensors"},
     "shared_memory": {},
 }
-_FIRST_STATE_TIMEOUTS = 6  # the server may have to make the first file of the weights
+_FIRST_STATE_TIMEOUTS = 6  # the server may have to export the weights first
 _MOST_REFUSALS = 5
 _SILENCE_S = 0.2
 
 
 class CannotCheck(Exception):
-    """The server cannot be checked at all."""
+    """The server cannot be checked."""
 
 
 class Skip(Exception):
-    """A rule cannot be checked here; the message says why."""
+    """A rule cannot be checked here; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -120,11 +120,11 @@ class Rule:
     """One line of the report.
 
     Attributes:
-        number: its number in the specification, such as `F4`, or the name of an extension or error code.
+        number: number in the specification, such as `F4`, or the name of an extension or error code.
         what: the rule in words.
         check: raises `Failure` or `Skip`.
         needs_episodes: whether it sends episodes from which the server would learn.
-        extension: extension that must be granted; None for the base protocol.
+        extension: extension that must be granted, or None for the base protocol.
     """
 
     number: str
@@ -138,7 +138,7 @@ Check = Callable[["Checker"], None]
 
 
 class Rules(list[Rule]):
-    """Rules in the order in which their functions are written."""
+    """Rules in the order of their functions in the source."""
 
     def rule(
         self, number: str, what: str, *, needs_episodes: bool = False, extension: str | None = None
@@ -154,13 +154,13 @@ class Rules(list[Rule]):
 
 @dataclass
 class Checker:
-    """Gives rules connections, and episodes that fit the server's spaces.
+    """Provides rules with connections, and with episodes that fit the server's spaces.
 
     Attributes:
-        target: the server.
-        config: its `SET_CONFIG`; empty if it sent none.
-        granted: every extension that it grants, with its options.
-        limits: the limits in its `PONG`.
+        target: address of the server.
+        config: the server's `SET_CONFIG`; empty if it sent none.
+        granted: extensions that the server grants, with their options.
+        limits: limits in the server's `PONG`.
         rng: draws the items of episodes.
     """
 
@@ -185,7 +185,7 @@ class Checker:
         return wire
 
     def open(self, **extensions: Mapping[str, Any]) -> Wire:
-        """Open a connection with token and these extensions, and with `agents` if the run has several."""
+        """Open a connection with the token and these extensions, and with `agents` if the run has several."""
         if "agents" in self.granted:
             extensions = {**extensions, "agents": {}}
         wire = self.connect()
@@ -195,11 +195,11 @@ class Checker:
             wire.pong = wire.ask({"type": "PING", "protocol": 1, "extensions": extensions})
             wire.granted = dict(wire.pong.get("extensions", {}))
         missing = [name for name in extensions if name not in wire.granted]
-        expect(not missing, f"the extensions {', '.join(extensions)}, which were granted before", wire.pong)
+        expect(not missing, f"the previously granted extensions {', '.join(extensions)}", wire.pong)
         return wire
 
     def close_all(self) -> str:
-        """End all connections; return the last message that was sent, for people."""
+        """Close all connections and return the last message sent, for reports."""
         last = self._wires[-1].last_sent if self._wires else "nothing"
         for wire in self._wires:
             wire.close()
@@ -207,10 +207,10 @@ class Checker:
         return last
 
     def meet(self) -> None:
-        """Ask the server for its configuration, extensions and limits.
+        """Request the server's configuration, extensions and limits.
 
         Raises:
-            CannotCheck: the server cannot be reached, or refuses this client.
+            CannotCheck: the server cannot be reached, or rejects this client.
         """
         where = f"{self.target.host}:{self.target.port}"
         try:
@@ -229,13 +229,13 @@ class Checker:
         except Failure as failure:
             raise CannotCheck(f"{where} does not answer PING: {failure.got}; is it an RLlink server?") from None
         if pong.get("code") == "unauthorized":
-            raise CannotCheck(f"{where} refuses the token: {pong.get('message')}")
+            raise CannotCheck(f"{where} rejects the token: {pong.get('message')}")
 
     def _learn(self, where: str) -> None:
         wire = self.open()
         config = wire.ask({"type": "GET_CONFIG"})
         if config.get("code") == "unauthorized":
-            raise CannotCheck(f"{where} asks for a token: --token TOKEN")
+            raise CannotCheck(f"{where} requires a token: use --token TOKEN")
         probe = self.connect()
         hello: dict[str, Any] = {"type": "PING", "protocol": 1, "extensions": _EVERY_EXTENSION}
         pong = probe.ask(hello if self.target.token is None else {**hello, "token": self.target.token})
@@ -248,28 +248,28 @@ class Checker:
         self.config = config if config["type"] == "SET_CONFIG" else {}
         state = wire.ask({"type": "GET_STATE"}, _FIRST_STATE_TIMEOUTS * self.target.timeout_s)
         if state.get("code") == "not_exportable":
-            raise CannotCheck(f"the policy of {where} has no ONNX file, which most rules need")
+            raise CannotCheck(f"the policy of {where} cannot be exported to ONNX, which most rules need")
 
     # -- episodes ----------------------------------------------------------------------------------------------------
 
     @property
     def is_on_policy(self) -> bool:
-        """Return whether the server accepts the newest weights only."""
+        """Return whether the server accepts only the newest weights."""
         return bool(self.config.get("force_on_policy"))
 
     @property
     def agent(self) -> str | None:
-        """Return the agent whose episodes are sent; None with a single agent."""
+        """Return the agent whose episodes are sent, or None with a single agent."""
         return next(iter(self.config.get("agents", {})), None)
 
     @property
     def spaces(self) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
-        """Return the observation and the action space of `agent`; `Skip` if they are malformed."""
+        """Return the observation and the action space of `agent`; raise `Skip` if they are malformed."""
         described = self.config if self.agent is None else self.config["agents"][self.agent]
         for name in ("observation_space", "action_space"):
             mistake = sample_items.find_mistake(described.get(name), f"$.{name}")
             if mistake:
-                raise Skip(f"there is no space to draw items from: {mistake}")
+                raise Skip(f"the space is malformed: {mistake}")
         return described["observation_space"], described["action_space"]
 
     def obs(self) -> Any:
@@ -285,8 +285,8 @@ class Checker:
 
         Args:
             length: number of steps.
-            is_done: whether it ends as terminated.
-            first: its first observation; None draws one.
+            is_done: whether the chunk ends as terminated.
+            first: first observation, or None to draw one.
             more: further keys.
         """
         obs = [self.obs() for _ in range(length + 1)]
@@ -306,12 +306,12 @@ class Checker:
     def send_episodes(
         self, wire: Wire, chunks: Sequence[Mapping[str, Any]], *, msgpack: bool = False, **more: Any
     ) -> dict[str, Any]:
-        """Send `EPISODES`, again if an update came in between; return the answer."""
+        """Send `EPISODES`, again if the weights were updated meanwhile; return the answer."""
         message = {"type": "EPISODES", "episodes": list(chunks), **more}
         return self.send_until_fresh(wire, message, msgpack=msgpack)
 
     def send_until_fresh(self, wire: Wire, message: dict[str, Any], msgpack: bool = False) -> dict[str, Any]:
-        """Send a message with episodes, again if an update made its weights old; return the answer."""
+        """Send a message with episodes, again if its weights have become outdated; return the answer."""
         for _ in range(_MOST_REFUSALS):
             answer = wire.ask(message, msgpack=msgpack)
             if answer.get("code") != "stale_weights":
@@ -326,7 +326,7 @@ class Checker:
         return answer
 
     def newest(self, wire: Wire) -> int:
-        """Ask for the number of the newest weights."""
+        """Request the number of the newest weights."""
         answer = wire.ask({"type": "GET_STATE"})
         expect(answer["type"] == "SET_STATE", "SET_STATE", answer)
         seq_no = answer.get("weights_seq_no")
@@ -335,15 +335,15 @@ class Checker:
         return seq_no
 
     def limit(self, name: str) -> float:
-        """Return a limit of the server; `Skip` if it does not state it."""
+        """Return a limit of the server; raise `Skip` if the server does not report it."""
         value = self.limits.get(name)
         if not isinstance(value, (int, float)):
-            raise Skip(f"the server does not say its {name}")
+            raise Skip(f"the server does not report {name}")
         return value
 
 
 def _next_number(message: dict[str, Any]) -> dict[str, Any]:
-    """Number the request in between as the refused one, whose number is free, and move the message to the next."""
+    """Give the number of the rejected message to the request in between, and the next number to the message."""
     if "request" not in message:
         return {}
     message["request"] += 1
@@ -351,7 +351,7 @@ def _next_number(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def expect_error(answer: Mapping[str, Any], code: str, path: str | None = None) -> None:
-    """Expect an `ERROR` with this code and, if `path` is given, with a path that begins so."""
+    """Expect an `ERROR` with this code and, if given, a path that starts with `path`."""
     wanted = f"ERROR {code}" + (f" with the path {path}" if path else "")
     expect(answer["type"] == "ERROR" and answer.get("code") == code, wanted, answer)
     expect(set(answer) <= {"type", "code", "message", "path", "request"}, f"{wanted}, no other keys", answer)
@@ -361,6 +361,6 @@ def expect_error(answer: Mapping[str, Any], code: str, path: str | None = None) 
 
 
 def expect_pong(wire: Wire) -> None:
-    """Expect that the connection still answers a PING."""
+    """Expect that the connection still answers PING."""
     answer = wire.ask({"type": "PING"})
-    expect(answer == {"type": "PONG"}, "PONG: the connection stays", answer)
+    expect(answer == {"type": "PONG"}, "PONG on the same connection", answer)

@@ -1,4 +1,4 @@
-"""The judges of clients on batches: what they see of each, and the batch without the steps of quarantined clients."""
+"""Judges clients by the batches that they send, and removes the steps of quarantined clients."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class _Chunk:
     """One chunk of a batch.
 
     Attributes:
-        num_steps, return_, largest: number of its steps, sum of their rewards, and the largest absolute one.
-        is_done: whether its episode ends with it.
+        num_steps, return_, largest: number of steps, sum of rewards, and largest absolute reward.
+        is_done: whether the episode ends with this chunk.
     """
 
     episode: OpenEpisode
@@ -38,13 +38,13 @@ class _Chunk:
 
 
 class ClientJudges(DeclaredState):
-    """What a run learns about its clients from the batches that they send.
+    """Learns about clients from their batches, and quarantines outliers.
 
     Args:
         config: configuration of the run.
 
     Attributes:
-        bound: the largest absolute reward that is accepted.
+        bound: largest absolute reward that is accepted.
     """
 
     state = ("bound", "_judge")
@@ -55,11 +55,11 @@ class ClientJudges(DeclaredState):
 
     @property
     def quarantined(self) -> Collection[str]:
-        """Return the names of the clients whose steps are left out."""
+        """Return the names of the quarantined clients."""
         return self._judge.quarantined
 
     def judge(self, batch: Batch) -> list[str]:
-        """Judge the clients by the episodes that end in a batch; return those that are quarantined from now on."""
+        """Judge the clients by the episodes that end in a batch; return the newly quarantined clients."""
         totals: dict[int, float] = {}
         returns: list[tuple[str, float]] = []
         for chunk in _chunks_of(batch):
@@ -72,7 +72,7 @@ class ClientJudges(DeclaredState):
         found = self._judge.judge(returns)
         for name in found:
             _log.warning(
-                "RLlink: client %s is quarantined, as its returns are far outside those of the other clients. It stays "
+                "RLlink: client %s is quarantined, because its returns differ too much from other clients. It stays "
                 "connected, and its episodes are left out. To trust it: resume with 'rllink.trusted_clients=[%s]'",
                 name,
                 name,
@@ -80,7 +80,7 @@ class ClientJudges(DeclaredState):
         return found
 
     def without_quarantined(self, batch: Batch) -> tuple[Batch, int]:
-        """Return the batch without the steps of quarantined clients, and their number of env steps."""
+        """Return the batch without the steps of quarantined clients, and the number of its env steps."""
         names = self.quarantined
         left_out = [chunk for chunk in _chunks_of(batch) if chunk.episode.client in names] if names else []
         if not left_out:
@@ -105,7 +105,7 @@ class ClientJudges(DeclaredState):
 
 
 def _reward_threshold(env: str | None) -> float | None:
-    """Return the return at which gymnasium counts an environment as solved; None if it is not known."""
+    """Return the return at which gymnasium considers an environment solved, or None if it is not known."""
     import gymnasium
 
     spec = None if env is None else gymnasium.registry.get(env.rpartition(":")[2])
@@ -132,7 +132,7 @@ def _chunks(rows: ReceivedChunks | ColumnBlock, episodes: Sequence[OpenEpisode])
 
 
 def _num_env_steps(chunks: Sequence[_Chunk], but_served: Sequence[SampledChunks] = ()) -> int:
-    """Count env steps: for each env episode the steps of the agent that has most."""
+    """Count env steps: for each env episode, the steps of the agent with the most steps."""
     served = {id(episode) for one in but_served for episode in one.episodes}
     by_env: dict[str, dict[str | None, int]] = {}
     for chunk in chunks:
@@ -144,7 +144,7 @@ def _num_env_steps(chunks: Sequence[_Chunk], but_served: Sequence[SampledChunks]
 
 
 def _without(sampled: SampledChunks, names: Collection[str]) -> SampledChunks | None:
-    """Return the chunks of other clients; None if there are none."""
+    """Return the chunks of other clients, or None if there are none."""
     kept = [chunk for chunk, episode in enumerate(sampled.episodes) if episode.client not in names]
     if len(kept) == len(sampled.episodes) or not kept:
         return sampled if kept else None

@@ -1,4 +1,4 @@
-"""One connection of the server: it answers frames in their order, and handles every error of a frame."""
+"""One connection of the server: answers frames in order, and handles every error of a frame."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from runner.rllink.session import ServedClient, Session
 
 _log = logging.getLogger(__name__)
 
-# Bytes of the longest body before the token.
+# Length limit of bodies before the token, in bytes.
 _LONGEST_UNAUTHORIZED = 4096
 _PONG = {"type": "PONG"}
 
 
 class Seats(Protocol):
-    """A server, as its connections see it: `runner.rllink.server.Server`.
+    """The server, as its connections see it: `runner.rllink.server.Server`.
 
     Attributes:
         config: the `rllink` block.
@@ -67,19 +67,19 @@ class Seats(Protocol):
         """Make the open episodes of a new client."""
 
     def meet(self, connection: Connection) -> None:
-        """Add a new connection, which has no seat yet."""
+        """Add a new connection that does not have a seat yet."""
 
     def seat(self, connection: Connection, session: Session | None) -> bool:
         """Give a connection a seat; return whether one was free."""
 
     def part(self, connection: Connection) -> None:
-        """Forget a connection that is gone."""
+        """Forget a closed connection."""
 
     def grant(self, connection: Connection, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        """Return the extensions that a connection gets, with their options."""
+        """Return the granted extensions of a connection, with their options."""
 
     def shared_body(self, connection: Connection, length: bytes) -> bytes:
-        """Read a body from the memory that is shared with a client."""
+        """Read a body from the memory shared with a client."""
 
 
 class Connection(asyncio.Protocol):
@@ -114,10 +114,10 @@ class Connection(asyncio.Protocol):
     # -- asyncio -----------------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin to serve a client that has connected."""
+        """Start to serve a connected client."""
         self._transport = cast(asyncio.Transport, transport)
         self._server.meet(self)
-        self._unseated.refuse = self._refuse_as_unseated
+        self._unseated.reject = self._reject_as_unseated
 
     def data_received(self, data: bytes) -> None:
         """Answer the frames that these bytes complete."""
@@ -126,22 +126,22 @@ class Connection(asyncio.Protocol):
             self._answer_what_is_there()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget a client that is gone; a second call does nothing."""
+        """Forget a disconnected client; a second call does nothing."""
         if self._is_lost:
             return
         self._is_closing = self._is_lost = True
-        if self._pending is not None and self.session is None:  # a session asks for its answer again
+        if self._pending is not None and self.session is None:  # a session requests its answer again
             self._pending.cancel()
         self._drop_received()
         self._server.admission.leave(self._unseated)
         self._server.part(self)
 
     def pause_writing(self) -> None:
-        """Stop answering, since the client does not read its answers."""
+        """Stop answering, because the client does not read its answers."""
         self._is_writing_paused, self._write_stuck = True, time.monotonic()
 
     def resume_writing(self) -> None:
-        """Go on answering, since the client has read its answers."""
+        """Continue answering, because the client has read its answers."""
         self._is_writing_paused = False
         self._answer_what_is_there()
 
@@ -153,7 +153,7 @@ class Connection(asyncio.Protocol):
     # -- requests ----------------------------------------------------------------------------------------------------
 
     def _answer_what_is_there(self) -> None:
-        """Answer the complete frames one after the other, until one has to wait."""
+        """Answer complete frames one after the other, until one has to wait."""
         while self._pending is None and not self._is_writing_paused and not self._is_closing:
             try:
                 body, is_shared = self._reader.next_frame()
@@ -165,27 +165,27 @@ class Connection(asyncio.Protocol):
             self._last_request = time.monotonic()
             self._frame_begun = 0.0
             if self._holding is not None:
-                self._release_room()
+                self._release_memory()
             self._answer(body, is_shared)
         self._frame_begun = self._frame_begun or (time.monotonic() if self._reader.is_within_frame else 0.0)
         self._pace_reading()
 
     def _pace_reading(self) -> None:
-        """Pause reading while a long message has to wait for an answer or for memory, and resume it afterwards."""
+        """Pause reading while a long message waits for its answer or for memory; resume it afterwards."""
         num_bytes = self._reader.num_bytes
         must_wait = False
         if (num_bytes > FREE_BYTES or self._holding is not None) and not self._is_closing:
             cannot_answer = self._pending is not None or self._is_writing_paused
-            holding = self._asked_for_room(num_bytes, 0 if cannot_answer else self._reader.num_frame_bytes)
-            # Asking may end this very connection, where too many wait.
-            must_wait = not self._is_closing and (cannot_answer or not holding.has_room)
+            holding = self._request_memory(num_bytes, 0 if cannot_answer else self._reader.num_frame_bytes)
+            # The request may close this connection if too many wait.
+            must_wait = not self._is_closing and (cannot_answer or not holding.is_granted)
         if must_wait != self._is_reading_paused and not self._has_ended:
             self._is_reading_paused, self._last_sign = must_wait, time.monotonic()
             (self._transport.pause_reading if must_wait else self._transport.resume_reading)()
 
     # -- memory ------------------------------------------------------------------------------------------------------
 
-    def _asked_for_room(self, num_bytes: int, num_wanted: int) -> Holding:
+    def _request_memory(self, num_bytes: int, num_wanted: int) -> Holding:
         memory = self._server.memory
         holding = self._holding
         if holding is None:
@@ -193,33 +193,33 @@ class Connection(asyncio.Protocol):
         memory.update(holding, num_bytes, num_wanted, time.monotonic())
         return holding
 
-    def _release_room(self) -> None:
+    def _release_memory(self) -> None:
         holding, self._holding = self._holding, None
         if holding is not None:
             self._server.memory.release(holding, time.monotonic())
 
     def _drop_received(self) -> None:
-        """Free the received bytes, which are not answered any more."""
+        """Free received bytes that will not be answered."""
         self._reader.clear()
-        self._release_room()
+        self._release_memory()
 
     @property
-    def _waits_for_room(self) -> bool:
+    def _waits_for_memory(self) -> bool:
         return self._holding is not None and self._is_reading_paused and not self._is_writing_paused
 
-    def go_on(self) -> None:
-        """Read on, since there is room; the time of waiting does not count against the client."""
+    def continue_reading(self) -> None:
+        """Resume reading, because memory is available; the waiting time does not count against the client."""
         self._frame_begun = time.monotonic()
         if self._is_reading_paused and not self._has_ended:
             self._is_reading_paused = False
             self._transport.resume_reading()
 
-    def refuse_as_full(self) -> None:
-        """End, since the messages of too many clients wait for room."""
-        self._end(MessageError("too_many_clients", "messages of too many clients wait for memory; come again"))
+    def reject_as_full(self) -> None:
+        """Close the connection, because too many clients wait for memory."""
+        self._end(MessageError("too_many_clients", "too many clients wait for memory; try again later"))
 
-    def refuse_as_slow(self) -> None:
-        """End, since the message arrives too slowly while others wait for its room."""
+    def reject_as_slow(self) -> None:
+        """Close the connection, because its message arrives too slowly while others wait for memory."""
         within = f"within {self._config.frame_timeout_s:g} s, at an even pace while others wait for memory"
         self._end(MessageError("timeout", f"a message must arrive {within}"))
 
@@ -230,18 +230,20 @@ class Connection(asyncio.Protocol):
             body = self._unwrapped(body, is_shared)
             if format_of(body) == MSGPACK:
                 if MSGPACK not in self._extensions:
-                    raise MessageError("bad_body", "no JSON object; MessagePack needs the extension msgpack")
+                    raise MessageError(
+                        "bad_body", "the body is not a JSON object; MessagePack needs the extension msgpack"
+                    )
                 body_format = MSGPACK
             request = decode_request(body, body_format)
             number = self._number_of(request)
             answer = self._carry_out(request, body_format, number, body)
         except FrameError as error:
-            answer = self._refused(MessageError(error.code, str(error)))
+            answer = self._rejected(MessageError(error.code, str(error)))
         except MessageError as error:
-            answer = self._refused(error)
+            answer = self._rejected(error)
         except Exception:
             _log.exception("RLlink: a request failed")
-            answer = self._refused(MessageError("internal", "the server failed on this request; its log says how"))
+            answer = self._rejected(MessageError("internal", "the server failed on this request; see its log"))
         if isinstance(answer, asyncio.Future):
             self._pending = answer
             self._last_sign = time.monotonic()
@@ -254,7 +256,7 @@ class Connection(asyncio.Protocol):
             body = self._server.shared_body(self, body)
         if frames.is_compressed(body):
             if "compression" not in self._extensions:
-                raise MessageError("bad_body", "no JSON object; gzip needs the extension compression")
+                raise MessageError("bad_body", "the body is not a JSON object; gzip needs the extension compression")
             body = frames.decompressed(body, self._config.max_body_bytes)
         return body
 
@@ -264,7 +266,7 @@ class Connection(asyncio.Protocol):
         if isinstance(request, Ping):
             return self._greet(request)
         if not self._is_authorized:
-            raise MessageError("unauthorized", "this server asks for a token: send PING with `token` first")
+            raise MessageError("unauthorized", "this server requires a token: send PING with `token` first")
         if not self._takes_seat(request):
             return {}
         if isinstance(request, GetActionsRequest) and "actions" not in self._extensions:
@@ -282,11 +284,11 @@ class Connection(asyncio.Protocol):
         number = request.request
         if isinstance(request, Ping):
             if number is not UNSET:
-                raise MessageError("bad_message", "PING has no number", "$.request")
+                raise MessageError("bad_message", "PING must not have a number", "$.request")
             return None
         if number is UNSET:
             if self.session is not None:
-                raise MessageError("bad_message", "in a session each request has its number", "$.request")
+                raise MessageError("bad_message", "in a session, each request must have a number", "$.request")
             return None
         if self.session is None:
             raise MessageError("not_granted", "`request` needs the extension session", "$.request")
@@ -295,26 +297,26 @@ class Connection(asyncio.Protocol):
     # -- handshake ---------------------------------------------------------------------------------------------------
 
     def _takes_seat(self, request: Request) -> bool:
-        """Give the connection a seat; return whether it has one, and end it otherwise."""
+        """Give the connection a seat; return whether it has one, and close it otherwise."""
         if not self.is_seated and not self._server.seat(self, self._session_named_in(request)):
-            text = f"{self._config.max_clients} clients are connected, more are not allowed"
+            text = f"the limit of {self._config.max_clients} connected clients is reached"
             self._end(MessageError("too_many_clients", text))
             return False
         if not self.is_seated:
             self.is_seated = True
             self._server.admission.seat(self._unseated)
-            _log.info("RLlink: client %s has connected from %s", self.client.name, self._unseated.host)
+            _log.info("RLlink: client %s connected from %s", self.client.name, self._unseated.host)
         return True
 
     def _session_named_in(self, request: Request) -> Session | None:
-        """Return the session that a PING names, if it exists; nobody can guess its name."""
+        """Return the session that a PING names, if it exists; session ids cannot be guessed."""
         if not isinstance(request, Ping) or request.extensions is UNSET:
             return None
         session_id = request.extensions.get("session", {}).get("id")
         return self._server.sessions.get(session_id) if isinstance(session_id, str) else None
 
     def _greet(self, ping: Ping) -> Answer | asyncio.Future[Answer]:
-        """Answer a PING; its token waits for its turn if the address has sent wrong ones."""
+        """Answer a PING; delay checking its token if the address has sent wrong tokens."""
         token = self._config.token
         if token is None or ping.token is UNSET:
             return self._shake_hands(ping)
@@ -326,14 +328,14 @@ class Connection(asyncio.Protocol):
     async def _try_later(self, ping: Ping, token: str, delay_s: float) -> Answer:
         try:
             await asyncio.sleep(delay_s)
-        except asyncio.CancelledError:  # the client is gone, and its token was never tried
+        except asyncio.CancelledError:  # the client is gone, and its token was not checked
             self._unseated.peer.tokens.give_back()
             raise
         return self._try_token(ping, token)
 
     def _try_token(self, ping: Ping, token: str) -> Answer:
         if not hmac.compare_digest(str(ping.token).encode(), token.encode()):
-            self._end(MessageError("unauthorized", "the token is not the right one"))
+            self._end(MessageError("unauthorized", "the token is wrong"))
             return {}
         self._is_authorized = True
         self._unseated.peer.tokens.give_back()
@@ -346,10 +348,10 @@ class Connection(asyncio.Protocol):
         if ping.extensions is UNSET and ping.protocol is UNSET:
             return dict(_PONG)
         if not self._is_authorized:
-            raise MessageError("unauthorized", "this server asks for a token: send it in this PING")
+            raise MessageError("unauthorized", "this server requires a token: send it in this PING")
         asked = {} if ping.extensions is UNSET else ping.extensions
         if asked and self._has_asked_for_extensions:
-            raise MessageError("bad_message", "extensions are asked for once in a connection", "$.extensions")
+            raise MessageError("bad_message", "extensions can be requested only once per connection", "$.extensions")
         self._has_asked_for_extensions |= bool(asked)
         granted = self._server.grant(self, asked)
         config = self._config
@@ -372,17 +374,17 @@ class Connection(asyncio.Protocol):
 
     def _send_pending(self, done: asyncio.Future[Answer], body_format: Format, number: int | None) -> None:
         self._pending = None
-        # The time of waiting does not count against the client: the rest of the next frame has the full time again.
+        # The waiting time does not count against the client: the rest of the next frame gets the full time again.
         self._last_request, self._frame_begun = time.monotonic(), 0.0
         if self._is_closing or done.cancelled():
             return
         error = done.exception()
         if isinstance(error, MessageError):
-            self._send(self._refused(error), body_format, number)
+            self._send(self._rejected(error), body_format, number)
         elif error is not None:
             _log.error("RLlink: a request failed", exc_info=error)
-            internal = MessageError("internal", "the server failed on this request; its log says how")
-            self._send(self._refused(internal), body_format, number)
+            internal = MessageError("internal", "the server failed on this request; see its log")
+            self._send(self._rejected(internal), body_format, number)
         else:
             self._send(done.result(), body_format, number)
         self._answer_what_is_there()
@@ -394,7 +396,7 @@ class Connection(asyncio.Protocol):
             answer = {**answer, "request": number}
         body = encode_answer(answer, body_format)
         if body == b'{"type":"PONG"}':
-            body = b'{"type": "PONG"}'  # as the original draft spells it
+            body = b'{"type": "PONG"}'  # the spelling of the original draft
         if "compression" in self._extensions:
             body = frames.compressed(body)
         try:
@@ -403,47 +405,47 @@ class Connection(asyncio.Protocol):
             framed = frames.frame(encode_answer(MessageError("internal", str(error)).answer(), body_format))
         try:
             self._transport.write(framed)
-        except RuntimeError:  # uvloop: the client was gone before its connection began, which nobody is told of
+        except RuntimeError:  # uvloop does not report clients that left before the connection was made
             self.connection_lost(None)
 
     @property
     def _has_ended(self) -> bool:
-        """Whether nothing more can be read or written, also where the event loop has not told of a lost client yet."""
+        """Whether nothing more can be read or written, even before the event loop has reported a lost client."""
         return self._is_closing or self._transport.is_closing()
 
-    def _refused(self, error: MessageError) -> Answer:
+    def _rejected(self, error: MessageError) -> Answer:
         self._server.service.counts.num_requests_refused += 1
         return error.answer()
 
     def _end(self, error: MessageError) -> None:
-        """Send an error, and close the connection once it is sent."""
-        self._send(self._refused(error), JSON, None)
+        """Send an error, then close the connection."""
+        self._send(self._rejected(error), JSON, None)
         self._is_closing, self._write_stuck = True, time.monotonic()
         self._drop_received()
         self._transport.close()
 
-    def _refuse_as_unseated(self) -> None:
+    def _reject_as_unseated(self) -> None:
         if not self._is_closing:
-            text = f"{self._config.max_unauthenticated} connections wait for their first request or token already"
+            text = f"the limit of {self._config.max_unauthenticated} connections without a request or token is reached"
             self._end(MessageError("too_many_clients", text))
 
     def say_goodbye(self) -> None:
-        """End, since the run is over."""
+        """Close the connection, because the run is over."""
         if not self._is_closing:
             self._end(MessageError("shutting_down", "the run is over"))
 
-    def give_way(self) -> None:
-        """End at once, since the client has come back by another connection."""
+    def disconnect(self) -> None:
+        """Close the connection immediately, because the client has reconnected."""
         self._is_closing = True
         self._transport.abort()
 
     # -- time --------------------------------------------------------------------------------------------------------
 
     def check_time(self, now: float) -> None:
-        """End the connection if something takes too long; called periodically."""
+        """Close the connection if something takes too long; called periodically."""
         config = self._config
         if self._is_closing:
-            if now - self._write_stuck > config.frame_timeout_s:  # it does not read the error
+            if now - self._write_stuck > config.frame_timeout_s:  # the client does not read the error
                 self._transport.abort()
         elif self._is_writing_paused and now - self._write_stuck > config.frame_timeout_s:
             self._is_closing = True
@@ -453,7 +455,7 @@ class Connection(asyncio.Protocol):
         elif not self.is_seated and now - self._unseated.since > config.handshake_timeout_s:
             what = "request" if self._is_authorized else "token"
             self._end(MessageError("timeout", f"no {what} within {config.handshake_timeout_s:g} s"))
-        elif self._waits_for_room:
+        elif self._waits_for_memory:
             self._give_sign(now)
         elif self._frame_begun and now - self._frame_begun > config.frame_timeout_s:
             self._end(MessageError("timeout", f"a message must arrive within {config.frame_timeout_s:g} s"))

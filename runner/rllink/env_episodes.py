@@ -1,6 +1,6 @@
-"""Env episodes that simulators send: their sampled rows and their ends.
+"""Env episodes from simulators: their sampled rows and their ends.
 
-An env episode is over when the episodes of all its agents have ended and nobody can come to it any more.
+An env episode is over when all its agents have ended and no further agent can join it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from runner.rows.finished_episodes import EndedEpisode, FinishedEpisodes
 
 @dataclass(eq=False)
 class _SampledEnvEpisode:
-    """What was sampled of an env episode.
+    """The sampled part of an env episode.
 
     Attributes:
-        agents: the episodes of its agents, in the order of their first sampled chunks.
-        going_on: `id()` of each of them that has not ended.
-        num_counted: how many of them are in metrics.
-        num_steps: env steps.
-        is_terminated: whether all that have ended are terminated.
-        is_end_sampled: whether it was sampled that nobody can come: its client has said so, or has begun a newer one.
+        agents: episodes of its agents, in the order of their first sampled chunks.
+        going_on: `id()` of the agents' episodes that have not ended.
+        num_counted: number of agents' episodes that are counted in metrics.
+        num_steps: number of env steps.
+        is_terminated: whether all agents that have ended are terminated.
+        is_end_sampled: whether the end was sampled: the client has reported it, or has begun a newer env episode.
     """
 
     env: EnvEpisode
@@ -48,7 +48,7 @@ class _SampledEnvEpisode:
 
     @property
     def is_waiting(self) -> bool:
-        """Return whether all agents that have begun, also in steps that are not sampled yet, have ended."""
+        """Return whether all agents have ended, including agents whose steps are not sampled yet."""
         return not self.going_on and len(self.agents) == len(self.env.agents)
 
     @property
@@ -58,35 +58,35 @@ class _SampledEnvEpisode:
 
 @dataclass(frozen=True)
 class NotedEnvEpisodes:
-    """What chunks have changed.
+    """Changes of env episodes by the chunks of a sample.
 
     Attributes:
-        whole: for each env episode that counts in metrics now, the episodes of its agents.
-        over: env episodes that are over and whole; with several agents only.
-        waiting: the ones that are over if nobody else comes to them, of clients that do not say when they are.
-        broken_off: ids of the ones that have turned out to be not whole.
+        counted: agents' episodes of each env episode that newly counts in metrics.
+        over: complete env episodes that are over; with several agents only.
+        waiting: env episodes that are over unless further agents join, for clients that do not report ends.
+        aborted: ids of env episodes that have become incomplete.
     """
 
-    whole: Sequence[Sequence[OpenEpisode]]
+    counted: Sequence[Sequence[OpenEpisode]]
     over: Sequence[EndedEpisode] = ()
     waiting: Sequence[EndedEpisode] = ()
-    broken_off: Sequence[str] = ()
+    aborted: Sequence[str] = ()
 
 
 class SampledEnvEpisodes:
     """Follows env episodes from their first sampled chunk to their end.
 
     Args:
-        module_of: agent id -> module id; the key None with a single agent.
+        module_of: agent id -> module id, with the key None for a single agent.
     """
 
     def __init__(self, module_of: Mapping[str | None, str]) -> None:
         self._module_of = module_of
         self._open: dict[str, _SampledEnvEpisode] = {}
-        self._broken_off: list[str] = []
+        self._aborted: list[str] = []
 
     def note(self, sampled: Sequence[SampledChunks]) -> NotedEnvEpisodes:
-        """Take note of the chunks of a sample."""
+        """Process the chunks of a sample."""
         if None in self._module_of:
             return NotedEnvEpisodes([[episode] for episode in _ended(sampled) if episode.is_whole])
         for chunks in sampled:
@@ -94,7 +94,7 @@ class SampledEnvEpisodes:
         self._end_older(sampled)
         for one in list(self._open.values()):
             if not one.env.is_whole:
-                self._break_off(one.env)
+                self._abort(one.env)
         over = [one for one in self._open.values() if self._is_over(one)]
         for one in over:
             del self._open[one.env.id]
@@ -103,11 +103,11 @@ class SampledEnvEpisodes:
         whole = [one.agents[one.num_counted :] for one in countable if one.num_counted < len(one.agents)]
         for one in countable:
             one.num_counted = len(one.agents)
-        broken_off, self._broken_off = self._broken_off, []
-        return NotedEnvEpisodes(whole, [one.end for one in over], [one.end for one in waiting], broken_off)
+        aborted, self._aborted = self._aborted, []
+        return NotedEnvEpisodes(whole, [one.end for one in over], [one.end for one in waiting], aborted)
 
     def _is_over(self, one: _SampledEnvEpisode) -> bool:
-        # In this order, as the server's thread may let an agent begin, or lose one, and then close the env episode.
+        # Keep this order: the server's thread may begin or lose an agent and then close the env episode.
         is_complete = one.env.is_closed or len(one.env.agents) == len(self._module_of)
         return is_complete and one.is_waiting and one.env.is_whole
 
@@ -122,10 +122,10 @@ class SampledEnvEpisodes:
             if env.is_whole:
                 self._open.setdefault(env.id, _SampledEnvEpisode(env)).add_chunk(episode, *end)
             else:
-                self._break_off(env)
+                self._abort(env)
 
     def _end_older(self, sampled: Sequence[SampledChunks]) -> None:
-        """Note that nobody can come to env episodes of which a newer one with the same id was sampled."""
+        """Mark env episodes as ended if a newer one with the same id was sampled."""
         newest: dict[tuple[str, str], int] = {}
         for env in (episode.env for chunks in sampled for episode in chunks.episodes):
             assert env is not None
@@ -134,15 +134,15 @@ class SampledEnvEpisodes:
         for one in self._open.values():
             one.is_end_sampled |= newest.get((one.env.client, one.env.name), 0) > one.env.number
 
-    def _break_off(self, env: EnvEpisode) -> None:
-        """Forget an env episode that is not whole, whose agents may go on, and tell of it once."""
+    def _abort(self, env: EnvEpisode) -> None:
+        """Forget an incomplete env episode, whose agents may continue, and report it once."""
         self._open.pop(env.id, None)
-        if not env.is_told:
-            env.is_told = True
-            self._broken_off.append(env.id)
+        if not env.is_reported:
+            env.is_reported = True
+            self._aborted.append(env.id)
 
     def finished(self, whole: Sequence[Sequence[OpenEpisode]]) -> FinishedEpisodes:
-        """Return returns and lengths of env episodes, and with several agents each agent's own."""
+        """Return the returns and lengths of env episodes; with several agents, also the returns of each agent."""
         if None in self._module_of:
             return _finished(whole)
         by_agent, by_module = self._returns_by_agent_and_module(whole)
@@ -162,10 +162,10 @@ class SampledEnvEpisodes:
     # -- state -----------------------------------------------------------------------------------------------------
 
     def get_state(self, served: Collection[EnvEpisode]) -> dict[str, Any]:
-        """Return what was sampled of each env episode: the ids of episodes that go on, the states of ended ones.
+        """Return the sampled part of each env episode: ids of running agents' episodes, states of ended ones.
 
         Args:
-            served: env episodes in which the server acts, of which nothing can go on after a restart.
+            served: env episodes in which the server acts; they cannot continue after a restart.
         """
         return {
             id_: {
@@ -183,14 +183,14 @@ class SampledEnvEpisodes:
         }
 
     def set_state(self, state: Mapping[str, Any], restored: Mapping[str, OpenEpisode]) -> list[EnvEpisode]:
-        """Go on from a state.
+        """Restore a state.
 
         Args:
             state: a state of `get_state`.
-            restored: episodes that go on, by id; they get their env episodes.
+            restored: episodes that continue, by id; they get their env episodes.
 
         Returns:
-            The env episodes to which agents may come.
+            The env episodes that agents may join.
         """
         for id_, saved in state.items():
             going_on = [restored[id_of] for id_of in saved["going_on"] if id_of in restored]
@@ -198,7 +198,7 @@ class SampledEnvEpisodes:
             is_whole = saved.get("is_whole", True) and len(going_on) == len(saved["going_on"])
             agents = [*ended, *going_on]
             if not agents:
-                self._broken_off.append(id_)
+                self._aborted.append(id_)
                 continue
             begun = {str(one.agent_id) for one in agents}
             is_closed = bool(saved.get("is_closed", False))
@@ -207,7 +207,7 @@ class SampledEnvEpisodes:
             for episode in agents:
                 episode.env = env
             if not is_whole:
-                self._break_off(env)
+                self._abort(env)
                 continue
             num_steps = int(saved.get("num_steps", max(one.num_steps_sampled for one in agents)))
             counted, is_terminated = int(saved.get("num_counted", 0)), bool(saved.get("is_terminated", True))
@@ -238,5 +238,5 @@ def _finished(groups: Sequence[Sequence[OpenEpisode]]) -> FinishedEpisodes:
 
 
 def task_of(agents: Sequence[OpenEpisode]) -> str | None:
-    """Return the task of an env episode: the first one that an agent has."""
+    """Return the task of an env episode: the first task of an agent."""
     return next((episode.task for episode in agents if episode.task is not None), None)

@@ -1,4 +1,4 @@
-"""The env runner of external simulators: a server to which they connect."""
+"""The env runner of external simulators: a server that they connect to."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from runner.rllink.service import Batch, Counts
 
 
 class ExternalEnvRunner:
-    """Listens for simulators, and samples the episodes that they send.
+    """Waits for simulators to connect, and samples the episodes that they send.
 
     Args:
         server: the server to which simulators connect.
-        acting_parts: module id -> the module and the pipelines with which the server chooses actions.
-        intakes: module id -> completes the chunks that were received for the module.
+        acting_parts: module id -> module and pipelines with which the server chooses actions.
+        intakes: module id -> completes the received chunks of the module.
         env_episodes: follows env episodes to their end.
-        judges: judge the clients.
+        judges: judge clients.
         listeners: follow the samples, in this order.
 
     Attributes:
@@ -78,8 +78,8 @@ class ExternalEnvRunner:
     ) -> Sample:
         """Wait until simulators have sent enough env steps; see `FragmentSource.sample`.
 
-        A sample holds whole messages, so it may have more. Each simulator decides whether it explores, whatever
-        `explore` is; RLlink numbers the weights that it sends by itself.
+        A sample consists of complete messages, so it may contain more steps. Each simulator decides whether it
+        explores, independently of `explore`. RLlink numbers weights independently of the learners.
         """
         self._use_policy(weights, shared_state, num_env_steps_sampled)
         batch = self._batches.next(num_env_steps, self._new_version(), self._shared_state)
@@ -87,8 +87,8 @@ class ExternalEnvRunner:
         noted = self._env_episodes.note(chunks)
         sample = Sample(
             Rollout(self._blocks_of(chunks), batch.num_env_steps, self._journal.skipped_with(batch.records)),
-            self._env_episodes.finished(noted.whole),
-            # The states of intakes come first: they have just gone on from the newest merged state.
+            self._env_episodes.finished(noted.counted),
+            # The states of intakes come first, because they include the newest merged state.
             {module_id: intake.state() for module_id, intake in self._intakes.items()},
             self._counts(),
             batch.learned,
@@ -111,7 +111,7 @@ class ExternalEnvRunner:
             parts.module_to_env.at_env_steps(num_env_steps_sampled)
 
     def _new_version(self) -> Version | None:
-        """Add a version if the weights have changed; return None if they have not."""
+        """Add a version if the weights have changed; otherwise return None."""
         if not _differ(self._weights, self._published):
             return None
         self._published = {module_id: np.array(vector) for module_id, vector in self._weights.items()}
@@ -122,7 +122,7 @@ class ExternalEnvRunner:
         return self._service.versions.add(self._published, self._shared_state, self._service.oldest_queued)
 
     def _chunks_of(self, batch: Batch) -> list[SampledChunks]:
-        """Complete the received chunks of each module; the served ones are complete."""
+        """Complete the received chunks of each module; served chunks are already complete."""
         chunks: list[SampledChunks] = []
         for module_id, intake in self._intakes.items():
             received = [part for part in batch.received if part.module_id == module_id]
@@ -139,7 +139,7 @@ class ExternalEnvRunner:
         return {module_id: concat_blocks(group) for module_id, group in by_module.items() if group}
 
     def _counts(self) -> dict[str, int]:
-        """Return metric -> what was counted since the start of the run."""
+        """Return metric -> count since the start of the run."""
         counts = {f"rllink/{name}": value for name, value in asdict(self._service.counts).items()}
         counts["rllink/num_clients"] = self.server.num_clients
         counts["rllink/weights_seq_no"] = self._service.versions.newest_seq_no
@@ -148,11 +148,11 @@ class ExternalEnvRunner:
     # -- state -----------------------------------------------------------------------------------------------------
 
     def receive(self, receiver: str, *announced: Any) -> None:
-        """Pass to a receiver of the listeners what a part of the run announces."""
+        """Pass an announcement of a part of the run to a receiver of the listeners."""
         receiver_of((listener.receivers for listener in self._listeners), receiver)(*announced)
 
     def set_weights(self, weights: Weights) -> None:
-        """Send simulators these parameters (module id -> vector) from the next sample on."""
+        """Send these parameters (module id -> vector) to simulators from the next sample on."""
         self._weights = weights
 
     def address(self) -> str:
@@ -165,9 +165,9 @@ class ExternalEnvRunner:
         return parts.env_to_module, parts.module_to_env
 
     def get_state(self) -> dict[str, Any]:
-        """Return the state of sampling: weights' number, connectors, sessions, and episodes that were sampled in part.
+        """Return the state of sampling: number of the weights, connectors, sessions, and partly sampled episodes.
 
-        The journal has the messages that were not sampled yet.
+        The journal contains the messages that were not sampled yet.
         """
         return self.server.call(self._state())
 
@@ -193,13 +193,13 @@ class ExternalEnvRunner:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state of `get_state` and from the messages of the journal after it."""
+        """Restore a state of `get_state`, and the messages of the journal after it."""
         if state:
             self.server.call(self._restore(state))
 
     async def _restore(self, state: Mapping[str, Any]) -> None:
         service, clients = self._service, ReturningClients(self.server)
-        # No two weights may have the same number, also not weights that were sent after the checkpoint.
+        # Weight numbers must be unique, even for weights that were sent after the checkpoint.
         service.versions.newest_seq_no = max(int(state["weights_seq_no"]), self._journal.newest_seq_no)
         for module_id, pipelines in state["modules"].items():
             self._acting_parts[module_id].env_to_module.set_state(pipelines["env_to_module"])
@@ -218,7 +218,7 @@ class ExternalEnvRunner:
         clients.leave()
 
     def close(self) -> None:
-        """Tell simulators that the run is over."""
+        """Notify simulators that the run is over."""
         self.server.close()
         self._journal.close()
 

@@ -1,4 +1,4 @@
-"""The newest weights by their sequence number, the files in which clients get them, and inference on the server."""
+"""The newest weights by sequence number, their files for clients, and inference on the server."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class FileMaker(Protocol):
     """Makes files of the parameters of one module.
 
     Attributes:
-        problem: the reason why it cannot; None if it can.
+        problem: reason why files cannot be made, or None.
     """
 
     problem: str | None
 
     def __call__(self, weights: Any, shared_state: Mapping[str, Any], weights_seq_no: int) -> bytes:
-        """Make the file with these parameters (P,), this state of the module's connectors and this number."""
+        """Make the file of these parameters (P,), this connector state and this number."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Version:
 
     Attributes:
         seq_no: its sequence number.
-        weights: module id -> (P,) parameters.
+        weights: module id -> parameters (P,).
         shared_state: module id -> merged state of the connectors that runners share.
     """
 
@@ -58,7 +58,7 @@ class Versions:
     """The newest versions.
 
     Args:
-        num_kept: number of versions that are kept.
+        num_kept: number of versions to keep.
         makers: file format (`onnx`, `safetensors`) -> module id -> maker of its file.
         newest_seq_no: number before the first version.
     """
@@ -72,11 +72,11 @@ class Versions:
 
     @property
     def newest(self) -> Version | None:
-        """Return the newest version; None before the first."""
+        """Return the newest version, or None before the first one."""
         return self._kept.get(self.newest_seq_no)
 
     def add(self, weights: Weights, shared_state: Mapping[str, Any], needed: int | None = None) -> Version:
-        """Add a version, which gets the next number; keep all versions from number `needed` on, however many."""
+        """Add a version with the next number; keep all versions from number `needed` on, even more than `num_kept`."""
         self.newest_seq_no += 1
         version = Version(self.newest_seq_no, weights, shared_state)
         self._kept[version.seq_no] = version
@@ -86,16 +86,16 @@ class Versions:
         return version
 
     def get(self, seq_no: int) -> Version | None:
-        """Return the version; None if it is not kept any more."""
+        """Return the version, or None if it is not kept any more."""
         return self._kept.get(seq_no)
 
     @property
     def kept(self) -> list[int]:
-        """Return the numbers of the versions that are kept."""
+        """Return the numbers of the kept versions."""
         return list(self._kept)
 
     def compressed_file(self, file_format: str, module_id: str) -> bytes:
-        """Return a module's file of the newest version, made once for all clients; an ONNX file as its gzip."""
+        """Return a module's file of the newest version, made once for all clients; ONNX files are gzip-compressed."""
         key = file_format, module_id
         if key not in self._files:
             newest = self._kept[self.newest_seq_no]
@@ -116,9 +116,9 @@ class ServedEpisode:
 
     Attributes:
         episode: the open episode.
-        slot: its place in the rows of its module.
-        number: counts the episodes of its module in this run from 0.
-        num_steps: whole env steps so far.
+        slot: slot in the rows of its module.
+        number: number of the episode among the episodes of its module in this run, from 0.
+        num_steps: number of complete env steps so far.
     """
 
     episode: OpenEpisode
@@ -129,13 +129,13 @@ class ServedEpisode:
 
 @dataclass(eq=False, slots=True)
 class ObservedStep:
-    """One element of a request: an observation, and how the step before it ended.
+    """One element of a request: an observation, and the end of the step before it.
 
     Attributes:
         episode: the episode of the observation.
-        served: the same episode as far as the server knows it; None where it begins.
-        obs: one observation as arrays without leading axis.
-        reward: of the step before the observation.
+        served: the same episode on the server, or None if it begins here.
+        obs: one observation as arrays without a leading axis.
+        reward: reward of the step before the observation.
         is_terminated, is_truncated: whether the episode ends with the observation.
     """
 
@@ -153,10 +153,10 @@ class ObservedStep:
 
 
 class ModuleInference:
-    """Chooses actions with one module in any number of episodes, and keeps their steps until `cut`.
+    """Chooses actions with one module in any number of episodes, and stores their steps until `cut`.
 
     Args:
-        parts: module and pipelines, used for inference only.
+        parts: module and pipelines, only used for inference.
         num_lookback: number of past steps that chunks can see.
     """
 
@@ -176,23 +176,21 @@ class ModuleInference:
         self._weights.load(weights)
 
     def take_over(self, shared_state: Mapping[str, Any]) -> None:
-        """Set the merged state of connectors that runners share; `learned` still tells what they have learned until
-        now.
-        """
+        """Set the merged state of shared connectors; `learned` still returns everything learned before this call."""
         self._learned.append(self._take_learned())
         self.parts.env_to_module.set_state(shared_state)
 
     def learned(self) -> list[dict[str, Any]]:
-        """Return what the connectors have learned since the last call, as states that are not merged yet."""
+        """Return what connectors have learned since the last call, as states that are not merged yet."""
         learned, self._learned = [*self._learned, self._take_learned()], []
         return learned
 
     def take_metrics(self) -> ReducedMetrics:
-        """Return what the connectors have reported since the last call."""
+        """Return the metrics that connectors have reported since the last call."""
         return taken_metrics({self.parts.spec.module_id: (self.parts.env_to_module, self.parts.module_to_env)})
 
     def _take_learned(self) -> dict[str, Any]:
-        """Return the state of the connectors, and let them go on as if it was merged, so that it is counted once."""
+        """Return the state of the connectors; mark it as merged, so that it is counted once."""
         pipeline = self.parts.env_to_module
         state = pipeline.get_state()
         pipeline.set_state(pipeline.merge_states([state]))
@@ -202,11 +200,11 @@ class ModuleInference:
         """Choose an action for each step.
 
         Args:
-            steps: at most one of each episode.
-            explore: sample actions; false: take the most likely ones.
+            steps: at most one step per episode.
+            explore: whether to sample actions; otherwise the most likely actions are chosen.
 
         Returns:
-            For each step the action for the environment and its episode; None and None where the episode has ended.
+            The action for the environment and the episode of each step; None and None if the episode has ended.
 
         Raises:
             Exception: the module or a pipeline failed; the episodes are truncated.
@@ -265,7 +263,7 @@ class ModuleInference:
             rows.end(slots[ends], is_terminated[ends], is_truncated[ends])
 
     def _forward(self, explore: bool) -> Any:
-        """Return the actions (K', ...) of the episodes that go on."""
+        """Return the actions (K', ...) of running episodes."""
         parts, rows = self.parts, self._rows
         module, shared_data = parts.module, {}  # type: ignore[var-annotated]
         common = {"rl_module": module, "episodes": rows, "explore": explore, "shared_data": shared_data}
@@ -283,7 +281,7 @@ class ModuleInference:
         return actions
 
     def lose(self, served: ServedEpisode) -> None:
-        """Truncate an episode after its last whole step, since its client has gone."""
+        """Truncate an episode after its last complete step, because its client has disconnected."""
         served.episode.lose()
         rows, slot = self._rows, np.array([served.slot])
         rows.is_waiting[slot] = False
@@ -300,9 +298,9 @@ class ModuleInference:
         del self._rows.ids[self._by_id.pop(id_).number]
 
     def cut(self) -> SampledChunks | None:
-        """Return the whole steps so far; None if no step is complete.
+        """Return the complete steps so far, or None if there are none.
 
-        Episodes that have not ended go on in the next block.
+        Running episodes continue in the next block.
         """
         if not self._by_id:
             return None
@@ -328,7 +326,7 @@ class ModuleInference:
 
 
 class _EpisodeRows(AgentRows):
-    """Rows in which a slot holds one episode of a client after the other; `ids` has their ids by number."""
+    """Rows whose slots hold the episodes of clients one after the other; `ids` contains their ids by number."""
 
     def __init__(self, module_id: str, blank_obs: Any, blank_action: Any, num_lookback: int) -> None:
         super().__init__(module_id, [""], _FIRST_SLOTS, blank_obs, blank_action, "", num_lookback)

@@ -1,7 +1,7 @@
-"""The journal on disk of the messages that were acknowledged: none of them is lost when the server is killed.
+"""The journal of acknowledged messages on disk: no message is lost if the server is killed.
 
-A record is written before its message is acknowledged, and read again after a restart from a checkpoint. It survives
-the end of the process, but not a crash of the machine. Records lie in segments, one for each checkpoint.
+A record is written before its message is acknowledged, and is read again after a restart from a checkpoint. It survives
+the end of the process, but not a crash of the machine. Records are stored in segments, one per checkpoint.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ class Record:
 
     Attributes:
         client: name of the client.
-        session: id of its session; None without one.
-        request: number of the message in the session; None without one.
+        session: id of its session, or None.
+        request: number of the message in the session, or None.
         body_format: `json` or `msgpack`; for other events `lost` (episodes were lost; the body is a JSON list of
-            (agent, id, whether its env episode ends)) or `given` (a session has got weights for the first time).
-        weights_seq_no: number of the weights that chose the actions, where the message does not say.
+            (agent, id, whether its env episode ends)) or `given` (a session received weights for the first time).
+        weights_seq_no: number of the weights that chose the actions, unless the message contains it.
         body: the body of the message.
-        says_ends: whether the client says when env episodes are over.
+        says_ends: whether the client reports the ends of env episodes.
     """
 
     client: str
@@ -49,11 +49,11 @@ class Record:
 
 
 class Journal:
-    """Records of one runner, numbered from the start of the run.
+    """Records of one env runner, numbered from the start of the run.
 
     Args:
-        folder: folder of the journals of a run; made with the first record.
-        runner: `index.generation` of the runner; a runner that replaces a lost one has the next generation.
+        folder: folder of the journals of a run; created with the first record.
+        runner: `index.generation` of the runner; a replacement runner has the next generation.
         num_kept: number of checkpoints for which records are kept.
         skipped: `rllink.skip_journal_records`.
     """
@@ -71,7 +71,7 @@ class Journal:
         self.num_records = 0
 
     def append(self, record: Record) -> None:
-        """Write a record; `OSError` if that fails."""
+        """Write a record; raise `OSError` if that fails."""
         if self._file is None:
             self._folder.mkdir(parents=True, exist_ok=True)
             path = self._folder / f"{self._prefix}{self.num_records:012d}{_SUFFIX}"
@@ -84,13 +84,13 @@ class Journal:
             while data:
                 data = data[os.write(self._file, data) :]
         except OSError:
-            os.ftruncate(self._file, size)  # half a record would hide those that follow
+            os.ftruncate(self._file, size)  # an incomplete record would hide the following ones
             raise
         self.num_records += 1
 
     def begin_segment(self, position: int) -> None:
-        """Begin a segment for a checkpoint that holds the records before number `position`."""
-        # One more than `num_kept`: until the new checkpoint is complete, the oldest one may still be needed.
+        """Begin the segment of a checkpoint that contains the records before number `position`."""
+        # One more than `num_kept`, because the oldest checkpoint may be needed until the new one is complete.
         self._positions = [*self._positions, position][-self._num_kept - 1 :]
         self.close()
         segments = self._segments()
@@ -99,14 +99,16 @@ class Journal:
                 path.unlink()
 
     def records_from(self, position: int) -> Iterator[Record]:
-        """Read the records from this number on, in order; new records get the numbers after them.
+        """Read the records from this number on, in order; new records continue their numbers.
 
-        Older records are no longer needed, and go with the next segments.
+        Older records are no longer needed, and are deleted with the next segments.
         """
         self._positions = [position]
         segments = self._segments()
         if segments and segments[0][0] > position:
-            _log.warning("RLlink: %d messages after this checkpoint are not kept any more", segments[0][0] - position)
+            _log.warning(
+                "RLlink: %d messages after this checkpoint are no longer in the journal", segments[0][0] - position
+            )
         for first, path in segments:
             for number, record in enumerate(_read(path), start=first):
                 self.num_records = number + 1
@@ -123,7 +125,7 @@ class Journal:
         return (*self._skipped, name_records(self._runner, records)) if records else ()
 
     def note_weights(self, seq_no: int) -> None:
-        """Write down that clients get weights with this number from now on."""
+        """Record that clients receive weights with this number from now on."""
         self._folder.mkdir(parents=True, exist_ok=True)
         written = self._weights_file.with_suffix(".new")
         written.write_text(f"{seq_no:020d}")
@@ -131,26 +133,26 @@ class Journal:
 
     @property
     def newest_seq_no(self) -> int:
-        """Return the highest number of weights that clients got, also from a killed server; 0 without any."""
+        """Return the highest number of weights that clients received, also from a killed server, or 0."""
         try:
             return int(self._weights_file.read_text())
         except FileNotFoundError:
             return 0
 
     def _segments(self) -> list[tuple[int, Path]]:
-        """Return (number of its first record, file) of each segment, in order."""
+        """Return (number of the first record, file) of each segment, in order."""
         found = self._folder.glob(f"{self._prefix}*{_SUFFIX}")
         return sorted((int(path.stem.removeprefix(self._prefix)), path) for path in found)
 
     def close(self) -> None:
-        """End the segment."""
+        """Close the current segment."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 class NoJournal:
-    """Counts records and stores none: the journal of a runner without a run dir."""
+    """Counts records without storing them: the journal of an env runner without a run dir."""
 
     newest_seq_no = 0
 
@@ -165,16 +167,16 @@ class NoJournal:
         """See `Journal.begin_segment`."""
 
     def records_from(self, position: int) -> Iterator[Record]:
-        """Return no records; new records get the numbers from this one on."""
+        """Return no records; new records start at this number."""
         self.num_records = position
         return iter(())
 
     def is_skipped(self, number: int) -> bool:
-        """Return False: no record comes again."""
+        """Return False: no record is read again."""
         return False
 
     def skipped_with(self, records: range) -> tuple[str, ...]:
-        """Return (): no record comes again."""
+        """Return (): no record is read again."""
         return ()
 
     def note_weights(self, seq_no: int) -> None:
@@ -188,7 +190,7 @@ AnyJournal = Journal | NoJournal
 
 
 def _read(path: Path) -> Iterator[Record]:
-    """Read the whole records of a segment; a last record that is cut off was never acknowledged."""
+    """Read the complete records of a segment; an incomplete last record was never acknowledged."""
     reader = FrameReader(_LARGEST)
     reader.is_large_granted = True
     reader.feed(path.read_bytes())

@@ -1,7 +1,7 @@
-"""The judgement of clients: which rewards are possible, and whose returns are far outside the returns of the others.
+"""Judges clients: the possible range of rewards, and clients whose returns differ too much from the others.
 
-Nothing here knows messages or sockets. All state changes come from sampled episodes in their order, so that a resumed
-run comes to the same judgements.
+This module knows neither messages nor sockets. All state changes come from sampled episodes in their order, so a
+resumed run reaches the same judgements.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 MIN_CLIENTS = 3
-_MIN_EPISODES = 5  # of a client, before it is judged
-_EPISODES_PER_CLIENT = 20  # length of the window, for each client in it
+_MIN_EPISODES = 5  # episodes of a client before it is judged
+_EPISODES_PER_CLIENT = 20  # length of the window, per client in it
 _MIN_WINDOW = 100
 _FAR = 10.0  # deviations
 _LEAST_DEVIATION, _LEAST_RELATIVE_DEVIATION = 0.1, 0.1
-_MAD_TO_DEVIATION = 1.4826  # of a normal distribution
+_MAD_TO_DEVIATION = 1.4826  # for a normal distribution
 
 _UNLEARNED_BOUND = 1e10
 _LEAST_BOUND = 1000.0
@@ -34,8 +34,8 @@ class RewardBound:
 
     Attributes:
         value: the bound.
-        reason: where it comes from, for messages.
-        is_final: whether it does not change any more; else it is learned from the first episodes of three clients.
+        reason: origin of the bound, for messages.
+        is_final: whether the bound is fixed; otherwise it is learned from the first episodes of three clients.
     """
 
     value: float = _UNLEARNED_BOUND
@@ -49,8 +49,8 @@ class RewardBound:
         """Make the bound of a run.
 
         Args:
-            given: `rllink.max_abs_reward`; None chooses a bound.
-            reward_threshold: return at which the environment counts as solved; None if it is not known.
+            given: `rllink.max_abs_reward`, or None to choose a bound.
+            reward_threshold: return at which the environment is considered solved, or None if it is not known.
         """
         if given is not None:
             return cls(given, is_final=True)
@@ -60,12 +60,12 @@ class RewardBound:
         return cls(value, f"ten times the environment's reward threshold of {reward_threshold:g}", True)
 
     def note(self, client: str, largest: float, num_episodes: int) -> None:
-        """Learn from sampled steps of a client.
+        """Learn from a client's sampled steps.
 
         Args:
             client: name of the client.
             largest: largest absolute reward of the steps.
-            num_episodes: number of episodes that ended with them.
+            num_episodes: number of episodes that ended with these steps.
         """
         if self.is_final or self._num_episodes.get(client, 0) >= _EPISODES_TO_LEARN:
             return
@@ -78,7 +78,7 @@ class RewardBound:
             self.is_final = True
 
     def get_state(self) -> dict[str, Any]:
-        """Return what was learned so far."""
+        """Return the learned bounds."""
         return {
             "value": self.value,
             "reason": self.reason,
@@ -88,7 +88,7 @@ class RewardBound:
         }
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue to learn from a state, unless the configuration or the environment gives the bound."""
+        """Restore a state, unless the configuration or the environment sets the bound."""
         if self.is_final:
             return
         self.value, self.reason = float(state["value"]), str(state["reason"])
@@ -98,11 +98,11 @@ class RewardBound:
 
 
 class ClientJudge:
-    """Finds clients whose episode returns are far outside those of the other clients.
+    """Finds clients whose episode returns differ too much from the returns of the other clients.
 
-    A client is far outside if the median of its returns differs from the median of the other clients by more than ten
+    A client is an outlier if the median of its returns differs from the median of the other clients by more than ten
     deviations. The deviation is the median absolute deviation of the other clients' returns, and at least a tenth of
-    their median and 0.1. At least three clients need five episodes each among the most recent ones.
+    their median and at least 0.1. Judging starts when three clients have five recent episodes each.
 
     Args:
         trusted: names of clients that are never quarantined; patterns such as `*` are allowed.
@@ -117,7 +117,7 @@ class ClientJudge:
         self.quarantined: set[str] = set()
 
     def judge(self, returns: Iterable[tuple[str, float]]) -> list[str]:
-        """Add the returns of episodes that have ended; return the clients that are quarantined from now on.
+        """Add the returns of ended episodes; return the newly quarantined clients.
 
         Args:
             returns: name of the client and return of each episode, in the order of their ends.
@@ -133,7 +133,7 @@ class ClientJudge:
 
     @property
     def recent_clients(self) -> set[str]:
-        """Return the clients that have recently finished episodes which count."""
+        """Return the clients with recently finished episodes that count."""
         return {client for client, _ in self._recent}
 
     def _find_outliers(self) -> list[str]:
@@ -153,7 +153,7 @@ class ClientJudge:
         return {"recent": [list(one) for one in self._recent], "quarantined": sorted(self.quarantined)}
 
     def set_state(self, state: Mapping[str, Any]) -> None:
-        """Continue from a state; clients that are trusted now leave quarantine."""
+        """Restore a state; clients that are trusted now leave quarantine."""
         self._recent = deque((str(client), float(return_)) for client, return_ in state["recent"])
         self.quarantined = {str(client) for client in state["quarantined"] if not self._is_trusted(client)}
 

@@ -1,7 +1,7 @@
-"""The listening socket, and the admission of connections: how many there may be and how fast tokens are tried.
+"""The listening socket, and the admission of connections: limits on their number and on the rate of tokens.
 
-A connection takes a seat (one of `rllink.max_clients`) with its first request, which has the token if the server
-asks for one. All rules are per peer address: a hostile address takes nothing from the others.
+A connection takes a seat (one of `rllink.max_clients`) with its first request, which contains the token if the server
+requires one. All limits are per peer address, so a hostile address cannot affect others.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _IPV6_PREFIX = 64
 
 
 class Allowance:
-    """Permissions that come back at a steady rate.
+    """A rate limit: permissions that are renewed at a steady rate.
 
     Args:
-        rate_per_s: permissions that come back in a second.
-        burst: permissions that may be taken at once.
+        rate_per_s: permissions renewed per second.
+        burst: permissions that may be taken together.
         now: monotonic time in seconds.
     """
 
@@ -39,28 +39,28 @@ class Allowance:
         self._left, self._at = float(burst), now
 
     def left(self, now: float) -> float:
-        """Return the permissions that may be taken now; negative where some were promised for later."""
+        """Return the permissions available now; negative if some were promised for later."""
         self._left = min(self._burst, self._left + (now - self._at) * self._rate_per_s)
         self._at = now
         return self._left
 
     def take(self, now: float) -> float:
-        """Take one permission; return the seconds until it holds."""
+        """Take one permission; return the seconds until it is valid."""
         self._left = self.left(now) - 1
         return max(0.0, -self._left / self._rate_per_s)
 
     def give_back(self) -> None:
-        """Return a permission that was taken."""
+        """Return a permission."""
         self._left += 1
 
     def is_full(self, now: float) -> bool:
-        """Return whether all permissions are back, as in a new allowance."""
+        """Return whether all permissions are available, as in a new allowance."""
         return self.left(now) >= self._burst
 
 
 @dataclass(eq=False)
 class Peer:
-    """One peer address and its connections without a seat, the oldest first."""
+    """One peer address and its connections without a seat, oldest first."""
 
     arrivals: Allowance
     tokens: Allowance
@@ -72,20 +72,20 @@ class Unseated:
     """A connection without a seat.
 
     Attributes:
-        peer: its address, with the other connections from there.
-        host: its address as text.
-        since: monotonic time in seconds from which it may be read.
-        refuse: ends the connection.
+        peer: address of the connection, with the other connections from there.
+        host: address as text.
+        since: monotonic time in seconds from which the connection may be read.
+        reject: closes the connection.
     """
 
     peer: Peer
     host: str
     since: float
-    refuse: Callable[[], object] = lambda: None
+    reject: Callable[[], object] = lambda: None
 
 
 class Admission:
-    """Admits connections before they have a seat.
+    """Admits connections that do not have a seat yet.
 
     Args:
         config: the `rllink` block.
@@ -97,10 +97,10 @@ class Admission:
         self.num_unseated = 0
 
     def arrive(self, host: str, now: float) -> Unseated | None:
-        """Admit a new connection, at once or (`since`) a little later; None if its address brings too many.
+        """Admit a new connection, immediately or a little later (`since`); None if its address opens too many.
 
-        If there are `rllink.max_unauthenticated` already, the address with most of them loses its oldest one. A client
-        that speaks at once is thus served beside any number of silent connections.
+        If there are already `rllink.max_unauthenticated`, the address with most of them loses its oldest connection. So
+        clients that send their request immediately are served despite any number of silent connections.
         """
         peer = self._peer(host, now)
         if peer.arrivals.left(now) < 1 - self._config.max_unauthenticated // 2:
@@ -112,7 +112,7 @@ class Admission:
             heaviest = max(self._peers.values(), key=lambda one: len(one.unseated))
             oldest = next(iter(heaviest.unseated))
             self.leave(oldest)
-            oldest.refuse()
+            oldest.reject()
         return unseated
 
     def _peer(self, host: str, now: float) -> Peer:
@@ -126,7 +126,7 @@ class Admission:
         return peer
 
     def seat(self, unseated: Unseated) -> None:
-        """Take note that the connection has a seat, so that it does not count against its address."""
+        """Mark a connection as seated, so that it no longer counts against its address."""
         if self.leave(unseated):
             unseated.peer.arrivals.give_back()
 
@@ -139,14 +139,14 @@ class Admission:
         return True
 
     def forget(self, now: float) -> None:
-        """Forget addresses without connections whose permissions are all back; called periodically."""
+        """Forget addresses without connections whose permissions are all available; called periodically."""
         for network, peer in list(self._peers.items()):
             if not peer.unseated and peer.arrivals.is_full(now) and peer.tokens.is_full(now):
                 del self._peers[network]
 
 
 def network_of(host: str) -> str:
-    """Return the part of an address that belongs to one party: all of IPv4, the first 64 bits of IPv6."""
+    """Return the part of an address that belongs to one party: the full IPv4 address, or the first 64 bits of IPv6."""
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -161,18 +161,18 @@ def network_of(host: str) -> str:
 _BACKLOG = 1024
 _NONE_LEFT = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 _NONE_LEFT_PAUSE_S = 1.0
-_TOO_MANY = MessageError("too_many_clients", "too many connections of this address became no clients; come again")
+_TOO_MANY = MessageError("too_many_clients", "too many connections from this address sent no request; try again later")
 
 _log = logging.getLogger(__name__)
 
 
 class Listener:
-    """Listens from the start, so that no other process gets the address; clients that connect wait until `start`.
+    """Listens from the start, to reserve the address; clients that connect wait until `start`.
 
     Args:
-        host, port: address to listen on; port 0 takes a free one.
-        tls: encrypts connections; None leaves them plain.
-        handshake_timeout_s: seconds for the handshake of TLS.
+        host, port: address to listen on; port 0 selects a free one.
+        tls: encrypts connections, or None.
+        handshake_timeout_s: seconds for the TLS handshake.
         admission: admits connections.
         make_connection: makes the protocol of an admitted connection.
 
@@ -180,7 +180,7 @@ class Listener:
         address: (host, port).
 
     Raises:
-        OSError: the address cannot be listened on.
+        OSError: cannot listen on the address.
     """
 
     def __init__(
@@ -202,11 +202,11 @@ class Listener:
         self._pause: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Begin to accept clients."""
-        self._go_on()
+        """Start to accept clients."""
+        self._accept_connections()
 
     async def close(self) -> None:
-        """Stop listening, and drop connections that are not complete yet."""
+        """Stop listening, and drop incomplete connections."""
         if self._pause is not None:
             self._pause.cancel()
         asyncio.get_running_loop().remove_reader(self._socket)
@@ -216,19 +216,19 @@ class Listener:
                 task.cancel()
             await asyncio.wait(self._connecting)
 
-    def _go_on(self) -> None:
-        # A task that awaits the next connection would lose an accepted one when it is cancelled; a callback does not.
+    def _accept_connections(self) -> None:
+        # A task that awaits the next connection would lose an accepted one if it is cancelled; a callback does not.
         asyncio.get_running_loop().add_reader(self._socket, self._accept)
 
     def _accept(self) -> None:
         try:
             accepted, address = self._socket.accept()
-        except OSError as error:  # most often the client is gone already
+        except OSError as error:  # usually the client has already left
             if error.errno in _NONE_LEFT:
-                _log.warning("RLlink: no client can connect: %s", error.strerror)
+                _log.warning("RLlink: clients cannot connect: %s", error.strerror)
                 loop = asyncio.get_running_loop()
                 loop.remove_reader(self._socket)
-                self._pause = loop.call_later(_NONE_LEFT_PAUSE_S, self._go_on)
+                self._pause = loop.call_later(_NONE_LEFT_PAUSE_S, self._accept_connections)
             return
         accepted.setblocking(False)
         self._welcome(accepted, str(address[0]))
@@ -243,12 +243,12 @@ class Listener:
         task = asyncio.ensure_future(self._connect(accepted, unseated))
         self._connecting.add(task)
         task.add_done_callback(lambda task: self._end_connecting(task, accepted, unseated))
-        unseated.refuse = task.cancel
+        unseated.reject = task.cancel
 
     def _end_connecting(self, task: asyncio.Task[None], accepted: socket.socket, unseated: Unseated) -> None:
         self._connecting.discard(task)
         error = None if task.cancelled() else task.exception()
-        if task.cancelled() or error is not None:  # perhaps before its first line, so it cannot do this itself
+        if task.cancelled() or error is not None:  # maybe before its first line, so the task cannot do this itself
             self._admission.leave(unseated)
             accepted.close()
         if error is not None and not isinstance(error, OSError):  # an OSError is a failed handshake

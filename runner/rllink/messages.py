@@ -1,6 +1,6 @@
-"""The messages of clients as typed structures, and the observations and actions of agents in them.
+"""The messages of clients as typed structures, with the observations and actions of agents in them.
 
-Specification: docs/reference/rllink.md. Mistakes in a body become a `MessageError` with the path of what is wrong.
+Specification: docs/reference/rllink.md. An invalid body becomes a `MessageError` with the path of the mistake.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from runner.rllink.arrays import Block, SpaceCodec
 PROTOCOL_VERSION = 1
 Format = Literal["json", "msgpack"]
 Answer = dict[str, Any]
-AgentKey = tuple[str | None, str]  # agent (None with a single one) and id: an episode of a client
+AgentKey = tuple[str | None, str]  # agent (None with a single agent) and id of a client's episode
 
 
 class NamedChunk(NamedTuple):
-    """A chunk of a message without its steps; `is_env_done`: whether its env episode ends with it."""
+    """A chunk of a message without its steps; `is_env_done` is true if its env episode ends with it."""
 
     agent_id: str | None
     id: str
@@ -52,11 +52,11 @@ _Name = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class MessageError(ValueError):
-    """A request that is answered with `ERROR`.
+    """An invalid request, which is answered with `ERROR`.
 
     Args:
         code: error code of the specification.
-        message: text for people.
+        message: text for users.
         path: place of the mistake in the body, such as `$.episodes[0].obs`.
     """
 
@@ -89,11 +89,11 @@ class Ping(_Request, tag="PING"):
 
 
 class GetConfig(_Request, tag="GET_CONFIG"):
-    """Asks for spaces and sampling options."""
+    """Requests the spaces and the sampling options."""
 
 
 class GetState(_Request, tag="GET_STATE"):
-    """Asks for the newest weights."""
+    """Requests the newest weights."""
 
 
 class Episode(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -116,7 +116,7 @@ class Episode(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class Columns(Struct, forbid_unknown_fields=True, kw_only=True):
-    """Many chunks, one block a column (extension `msgpack`)."""
+    """Many chunks, as one array block per column (extension `msgpack`)."""
 
     lengths: list[int] | Block
     obs: Raw
@@ -139,7 +139,7 @@ class Episodes(_Request, tag="EPISODES"):
 
     @property
     def num_env_steps(self) -> int:
-        """Return the client's number of env steps; by default, for each id, the steps of the agent that has most."""
+        """Return the client's count of env steps; by default, the steps of the longest agent of each id."""
         if self.env_steps is not UNSET:
             return self.env_steps
         if self.columns is not UNSET:
@@ -152,7 +152,7 @@ class Episodes(_Request, tag="EPISODES"):
 
 
 class EpisodesAndGetState(Episodes, tag="EPISODES_AND_GET_STATE"):
-    """Sampled data, with a request for newer weights."""
+    """Sampled data and a request for newer weights."""
 
 
 class NewObservation(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -179,7 +179,7 @@ class NewObservation(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class GetActionsRequest(_Request, tag="GET_ACTIONS"):
-    """Asks for one action for each episode (extension `actions`)."""
+    """Requests one action per episode (extension `actions`)."""
 
     episodes: Annotated[list[NewObservation], Meta(min_length=1)]
     explore: bool = True
@@ -213,7 +213,7 @@ _NO_BODY = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
 def format_of(body: bytes) -> Format:
-    """Return the format of a body; one that is neither counts as JSON, whose decoder names the mistake."""
+    """Return the format of a body; unknown formats count as JSON, whose decoder reports the mistake."""
     first = body[0] if body else 0
     return MSGPACK if 0x80 <= first <= 0x8F or first in (0xDE, 0xDF) else JSON
 
@@ -230,7 +230,7 @@ def decode_request(body: bytes, body_format: Format) -> Request:
     except msgspec.ValidationError as error:
         try:
             raise _invalid(error, body, type_decoder) from None
-        except _NO_BODY as no_body:  # the body is broken behind the wrong value
+        except _NO_BODY as no_body:  # the body is broken after the wrong value
             raise _not_valid(no_body, body_format) from None
     except _NO_BODY as error:
         raise _not_valid(error, body_format) from None
@@ -239,7 +239,7 @@ def decode_request(body: bytes, body_format: Format) -> Request:
 
 def _not_valid(error: Exception, body_format: Format) -> MessageError:
     name = {JSON: "JSON", MSGPACK: "MessagePack"}[body_format]
-    return MessageError("bad_body", f"no valid {name}: {error}")
+    return MessageError("bad_body", f"the body is not valid {name}: {error}")
 
 
 def _invalid(error: msgspec.ValidationError, body: bytes, type_decoder: Any) -> MessageError:
@@ -253,19 +253,19 @@ def _invalid(error: msgspec.ValidationError, body: bytes, type_decoder: Any) -> 
     nearest = nearest_match(named, _REQUESTS)
     hint = f"; did you mean {nearest}?" if nearest else ""
     known = ", ".join(_REQUESTS)
-    return MessageError("unknown_type", f"no request has the type {named!r:.80}{hint} Known are {known}", "$.type")
+    return MessageError("unknown_type", f"unknown request type {named!r:.80}{hint}; expected one of {known}", "$.type")
 
 
 _FIELD = re.compile(r"Object (?:missing required|contains unknown) field `(.*)`$")
 
 
 def describe(error: Exception, code: str = "bad_message", root: str = "$") -> MessageError:
-    """Make a `MessageError` of an error of msgspec.
+    """Turn an error of msgspec into a `MessageError`.
 
     Args:
         error: an error of a decoder.
         code: error code of the answer.
-        root: path of the value that was decoded.
+        root: path of the decoded value.
     """
     text, _, place = str(error).partition(" - at `")
     path = root + place.rstrip("`").removeprefix("$")
@@ -285,15 +285,15 @@ _WIDTHS = 10.0
 
 @dataclass(frozen=True)
 class AgentSpaces:
-    """An agent of the run, as messages need it.
+    """An agent of the run, as needed to decode messages.
 
     Attributes:
         module_id: the module that acts for it.
         obs, actions: decode its observations and actions.
         num_dist_inputs: width of `action_dist_inputs`.
-        to_module: turns actions (R, ...) as the environment takes them into actions as the module draws them.
-        bounds: finds observations to refuse; None: observations may leave the bounds of a Box.
-        action_bounds: finds actions to refuse; None: actions may leave the bounds of a Box.
+        to_module: converts actions (R, ...) of the environment to actions of the module.
+        bounds: finds invalid observations; None allows observations outside of a Box.
+        action_bounds: finds invalid actions; None allows actions outside of a Box.
     """
 
     module_id: str
@@ -305,26 +305,26 @@ class AgentSpaces:
     action_bounds: ObservationChecks | None = None
 
     def read_obs(self, raw: Any, body_format: str, path: str) -> Column:
-        """Read a list or block of observations as arrays (K, ...); `MessageError` with the path if one is refused."""
+        """Decode a list or block of observations as arrays (K, ...); raise `MessageError` if one is invalid."""
         obs = read(path, lambda: self.obs.rows(raw, body_format))
         self.check_bounds(obs, path)
         return obs
 
     def read_one_obs(self, raw: Any, body_format: str, path: str) -> Any:
-        """Read one observation as arrays without leading axis; `MessageError` with the path if it is refused."""
+        """Decode one observation as arrays without a leading axis; raise `MessageError` if it is invalid."""
         obs = read(path, lambda: self.obs.item(raw, body_format))
         if self.bounds is not None:
             self.check_bounds(nested.map_leaves(lambda leaf: leaf[None], obs), path)
         return obs
 
     def read_actions(self, decode: Callable[[], Column], path: str) -> Column:
-        """Read actions (R, ...) as the module draws them; `MessageError` with the path if one is refused."""
+        """Decode actions (R, ...) and convert them to module actions; raise `MessageError` if one is invalid."""
         actions = read(path, decode)
         _check(self.action_bounds, actions, "an action", path)
         return read(path, lambda: self.to_module(actions))
 
     def check_bounds(self, obs: Column, path: str) -> None:
-        """Raise `MessageError` if one of the observations (K, ...) leaves bounds that it may not leave."""
+        """Raise `MessageError` if one of the observations (K, ...) is outside bounds that are enforced."""
         _check(self.bounds, obs, "an observation", path)
 
 
@@ -333,14 +333,14 @@ def _check(bounds: ObservationChecks | None, items: Column, what: str, path: str
     if misfit is not None:
         problem = misfit.problem
         got = str(problem.got).replace("obs", "action" if what == "an action" else "obs", 1)
-        text = f"{what} leaves its space: {got}, expected {problem.expected} (item {misfit.row})"
+        text = f"{what} is outside of its space: {got}, expected {problem.expected} (item {misfit.row})"
         raise MessageError("bad_message", text, path)
 
 
 def widened(space: gym.Space[Any]) -> gym.Space[Any]:
-    """Return a space of actions with room for samples that are not clipped, which clients send (specification, E3).
+    """Return an action space that also contains unclipped samples, which clients send (specification, E3).
 
-    A Box of floats with bounds becomes wider by ten times its width on each side.
+    A Box of floats with bounds is extended by ten times its width on each side.
     """
     return replace_leaf_spaces(_widened_leaf, space)
 
@@ -350,13 +350,13 @@ def _widened_leaf(space: gym.Space[Any]) -> gym.Space[Any]:
         return space
     largest = np.finfo(space.dtype).max
     low, high = (np.clip(bound.astype(np.float64), -largest, largest) for bound in (space.low, space.high))
-    room = _WIDTHS * (high - low)
-    low, high = (np.clip(bound, -largest, largest).astype(space.dtype) for bound in (low - room, high + room))
+    margin = _WIDTHS * (high - low)
+    low, high = (np.clip(bound, -largest, largest).astype(space.dtype) for bound in (low - margin, high + margin))
     return gym.spaces.Box(low, high, dtype=space.dtype.type)
 
 
 def read(path: str, decode: Callable[[], Any]) -> Any:
-    """Return the result of `decode`; raise its errors as `MessageError` with the path of the bad value."""
+    """Return the result of `decode`; raise its errors as a `MessageError` with the path of the invalid value."""
     try:
         return decode()
     except msgspec.DecodeError as error:

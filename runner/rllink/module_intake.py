@@ -1,8 +1,7 @@
-"""Received episodes of one module, completed with the columns that an env runner would have sampled.
+"""Completes received episodes of one module with the columns that an env runner would have sampled.
 
-Clients send observations, actions and rewards. The other columns of a learner (log probabilities of the actions, the
-memory of a recurrent module, observations as the policy saw them) are computed here, with the weights that chose the
-actions.
+Clients send observations, actions and rewards. The other columns of a learner (log probabilities of the actions, states
+of a recurrent module, observations as the policy saw them) are computed here, with the weights that chose the actions.
 
 Dimension letters: E chunks, R env steps.
 """
@@ -34,10 +33,10 @@ from runner.rllink.received_episodes import JoinedChunks, ReceivedChunks, Sample
 
 
 class ModuleIntake:
-    """Makes blocks of the chunks that were received for one module.
+    """Turns the received chunks of one module into blocks.
 
     Args:
-        seen: module and pipelines that compute the missing columns; they learn nothing.
+        seen: module and pipelines that compute the missing columns; they do not learn.
         learning: pipelines whose shared connectors learn from every observation.
         versions: the newest weights.
         num_lookback: number of past steps that chunks can see.
@@ -56,15 +55,15 @@ class ModuleIntake:
         self._connectors_that_learn = connectors[: max(np.flatnonzero(shares), default=-1) + 1]
 
     def take_over(self, shared_state: Mapping[str, Any]) -> None:
-        """Set the merged state of connectors that runners share."""
+        """Set the merged state of shared connectors."""
         self._learning.env_to_module.set_state(shared_state)
 
     def state(self) -> dict[str, Any]:
-        """Return the state of connectors that runners share."""
+        """Return the state of shared connectors."""
         return self._learning.env_to_module.get_state()
 
     def block(self, parts: Sequence[ReceivedChunks]) -> SampledChunks:
-        """Join received chunks, and complete their columns."""
+        """Join received chunks and complete their columns."""
         joined = join_chunks(parts, self._seen.recorded)
         self._learn(joined)
         block = self._completed(joined)
@@ -72,9 +71,7 @@ class ModuleIntake:
         return SampledChunks(block, joined.episodes, joined.block.columns[OBS])
 
     def _learn(self, joined: JoinedChunks) -> None:
-        """Let connectors see each observation once: a later part of an episode begins with an observation that they
-        saw.
-        """
+        """Pass each observation to connectors once; later parts of episodes start with an observation already seen."""
         if not self._connectors_that_learn:
             return
         block = joined.block
@@ -105,13 +102,13 @@ class ModuleIntake:
         return replace(joined.block, columns=columns)
 
     def _version(self, number: int) -> Version:
-        """Return weights by number; the newest if they are gone: their outputs were sent, and are not computed."""
+        """Return weights by number, or the newest if they are gone; clients then sent the outputs themselves."""
         version = self._versions.get(number) or self._versions.newest
         assert version is not None
         return version
 
     def _as_version(self, block: ColumnBlock, version: Version, with_outputs: bool) -> dict[str, Column]:
-        """Return the columns that acting with these weights leaves: `obs` (R + E, ...) and outputs (R, ...)."""
+        """Return the columns computed with these weights: `obs` (R + E, ...) and outputs (R, ...)."""
         seen, module_id = self._seen, self._seen.spec.module_id
         seen.env_to_module.set_state(version.shared_state.get(module_id, {}))
         self._weights.load(version.weights[module_id])
@@ -129,7 +126,7 @@ class ModuleIntake:
         return {name: nested.map_leaves(_array, outputs[name]) for name in self._outputs}
 
     def _replay(self, block: ColumnBlock, obs: Any) -> dict[str, Column]:
-        """Compute the outputs of a module with memory step by step, for all chunks at once."""
+        """Compute the outputs of a recurrent module step by step, for all chunks in parallel."""
         module = self._seen.module
         state = self._states_before(block)
         columns: dict[str, Column] = {}
@@ -156,7 +153,7 @@ class ModuleIntake:
         return columns
 
     def _states_before(self, block: ColumnBlock) -> Any:
-        """Return the memory (E, ...) at the start of each chunk."""
+        """Return the recurrent state (E, ...) at the start of each chunk."""
         initial = self._seen.module.get_initial_state()
         state = nested.map_leaves(lambda leaf: leaf.expand(len(block), *leaf.shape).clone(), initial)
         if block.lookback is not None:
@@ -167,10 +164,10 @@ class ModuleIntake:
 
 
 def actions_to_module(pipeline: ModuleToEnvPipeline, module_id: str) -> Any:
-    """Return the function that turns actions (R, ...) of the environment back into actions of the module.
+    """Return the function that converts actions (R, ...) of the environment back to actions of the module.
 
     Raises:
-        ConfigError: a connector changes actions in a way that cannot be undone.
+        ConfigError: a connector changes actions irreversibly.
     """
     defaults = default_module_to_env_connectors(True, True, has_memory=True, has_several_agents=True)
     known: tuple[type[Connector], ...] = (
@@ -180,7 +177,7 @@ def actions_to_module(pipeline: ModuleToEnvPipeline, module_id: str) -> Any:
     )
     for connector in pipeline.single_connectors():
         if not isinstance(connector, known):
-            what = f"the connector {type(connector).__name__} changes actions for simulators, and this cannot be undone"
+            what = f"connector {type(connector).__name__} changes the actions of simulators irreversibly"
             where = "connectors.module_to_env"
             raise ConfigError([Problem(what, where, module_id, "the default connectors, and NormalizeAndClipActions")])
     scaling = pipeline["NormalizeAndClipActions"]

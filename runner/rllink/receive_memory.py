@@ -1,7 +1,7 @@
-"""Memory of message bodies: partly received, bounded for the server, or shared with a client on the same machine.
+"""Memory of message bodies: partly received, limited per server, or shared with a client on the same machine.
 
-A connection may always hold `FREE_BYTES`. A longer message gets room for its whole length before it is read, so that
-every message with room can be completed. A connection without room is not read, and its bytes wait in the network.
+A connection may always hold `FREE_BYTES`. Longer messages get memory for their full length before they are read, so
+every message with memory can be completed. A connection without memory is not read, and its bytes wait in the network.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from runner.rllink.messages import MessageError
 
 
 class SharedBodies:
-    """The memory of one connection; the server makes and removes it.
+    """The shared memory of one connection; the server creates and removes it.
 
-    Its pages are allocated when a client writes them: here that would block the event loop for 9 ms a client.
+    Its pages are allocated when the client writes them; allocating here would block the event loop for 9 ms per client.
 
     Args:
-        size: in bytes.
+        size: size in bytes.
 
     Raises:
-        OSError: the memory cannot be made.
+        OSError: the memory cannot be created.
     """
 
     def __init__(self, size: int) -> None:
@@ -40,17 +40,17 @@ class SharedBodies:
 
         Args:
             length: length of the body in digits.
-            most: most bytes of a body.
+            most: largest size of a body in bytes.
 
         Raises:
-            MessageError: the length is no number, or beyond the limit or the memory.
+            MessageError: the length is not a number, or exceeds the limit or the memory.
         """
         if not (length.isdigit() and length.isascii()):
             raise MessageError("bad_body", f"expected the length of a body in digits, got {length!r:.40}")
         num_bytes = int(length)
         if num_bytes > min(self.size, most):
-            raise MessageError("bad_body", f"a body of {num_bytes} bytes, at most {min(self.size, most)} are allowed")
-        # A read through the mapping would end this process if a client had cut the file short.
+            raise MessageError("bad_body", f"a body of {num_bytes} bytes exceeds the limit of {min(self.size, most)}")
+        # Reading through the mapping would crash this process if the client had truncated the file.
         body = os.pread(self._file, num_bytes, 0)
         if len(body) < num_bytes:
             raise MessageError("bad_body", f"the shared memory holds {len(body)} bytes, not {num_bytes}")
@@ -64,7 +64,7 @@ class SharedBodies:
 
 
 FREE_BYTES = 1 << 14
-# Connections that wait for room may hold this part of all bytes: each was read once before it had to wait.
+# Waiting connections may hold this part of all bytes: each was read once before it had to wait.
 _SHARE_OF_WAITING = 4
 _PACE_WINDOW_S = 1.0
 
@@ -72,16 +72,16 @@ _log = logging.getLogger(__name__)
 
 
 class Receiving(Protocol):
-    """A connection that receives a message."""
+    """A connection that is receiving a message."""
 
-    def go_on(self) -> None:
-        """Read on, since there is room."""
+    def continue_reading(self) -> None:
+        """Resume reading, because memory is available."""
 
-    def refuse_as_full(self) -> None:
-        """End, since too many connections wait for room."""
+    def reject_as_full(self) -> None:
+        """Close the connection, because too many connections wait for memory."""
 
-    def refuse_as_slow(self) -> None:
-        """End, since the message arrives too slowly while others wait for its room."""
+    def reject_as_slow(self) -> None:
+        """Close the connection, because its message arrives too slowly while others wait for memory."""
 
 
 @dataclass(eq=False)
@@ -90,12 +90,12 @@ class Holding:
 
     Attributes:
         connection: the connection.
-        network: its peer address.
-        number: counts holdings from 0.
-        num_bytes: bytes that it holds.
-        num_wanted: length of its message in bytes; 0 while the connection cannot be read anyway.
-        has_room: whether room for the whole message is set aside.
-        marked_bytes, marked_at: bytes held and monotonic time in seconds at the start of the measurement of its pace.
+        network: peer address of the connection.
+        number: number of the holding, from 0.
+        num_bytes: bytes held.
+        num_wanted: length of the message in bytes; 0 while the connection cannot be read anyway.
+        is_granted: whether memory for the full message is reserved.
+        marked_bytes, marked_at: bytes held and monotonic time in seconds when the measurement of the pace started.
     """
 
     connection: Receiving
@@ -103,21 +103,21 @@ class Holding:
     number: int
     num_bytes: int = 0
     num_wanted: int = 0
-    has_room: bool = False
+    is_granted: bool = False
     marked_bytes: int = 0
     marked_at: float = 0.0
 
 
 class ReceiveMemory:
-    """Shares out `rllink.max_receiving_bytes`.
+    """Distributes `rllink.max_receiving_bytes` among connections.
 
-    A message gets room if as much again stays free, so that ordinary messages find room beside the longest.
-    Room goes first to the address that has the least, then to the shorter message (in powers of two), then to the one
-    that has waited longer.
+    A message gets memory if the same amount stays free, so that short messages fit in addition to the longest. The
+    address with the least memory comes first, then the shorter message (in powers of two), then the connection that has
+    waited longer.
 
     Args:
-        max_bytes: bytes that are held or set aside at once.
-        message_timeout_s: seconds in which a whole message has to arrive.
+        max_bytes: limit of bytes held or reserved.
+        message_timeout_s: seconds in which a complete message must arrive.
     """
 
     def __init__(self, max_bytes: int, message_timeout_s: float) -> None:
@@ -130,29 +130,29 @@ class ReceiveMemory:
 
     @property
     def num_bytes(self) -> int:
-        """Return the bytes that are set aside, or held by waiting connections."""
+        """Return the bytes that are reserved, or held by waiting connections."""
         return self._num_granted + self._num_waiting
 
     def hold(self, connection: Receiving, network: str) -> Holding:
-        """Begin to account for a connection."""
+        """Start to account for a connection."""
         holding = Holding(connection, network, self._count)
         self._count += 1
         self._waiting[holding] = None
         return holding
 
     def update(self, holding: Holding, num_bytes: int, num_wanted: int, now: float) -> None:
-        """Take note of what a connection holds and wants; `holding.has_room` says whether it may be read on."""
-        if holding.has_room:
+        """Update the held and requested bytes of a connection; it may be read if `holding.is_granted`."""
+        if holding.is_granted:
             holding.num_bytes = num_bytes
             return
         self._num_waiting += num_bytes - holding.num_bytes
         holding.num_bytes, holding.num_wanted = num_bytes, num_wanted
         self._grant(now)
-        if not holding.has_room:
+        if not holding.is_granted:
             self._limit_waiting()
 
     def release(self, holding: Holding, now: float) -> None:
-        """Forget a connection whose message is complete, or that is gone."""
+        """Forget a connection whose message is complete, or that is closed."""
         if holding in self._granted:
             del self._granted[holding]
             self._num_granted -= holding.num_wanted
@@ -165,7 +165,7 @@ class ReceiveMemory:
         self._grant(now)
 
     def _grant(self, now: float) -> None:
-        """Give room to waiting connections in their order, up to the first that finds none."""
+        """Give memory to waiting connections in order, up to the first whose message does not fit."""
         while (first := self._first_waiting()) is not None:
             free = self._max_bytes - self.num_bytes + first.num_bytes
             if 2 * first.num_wanted > free:
@@ -175,8 +175,8 @@ class ReceiveMemory:
             self._granted[first] = None
             self._num_granted += first.num_wanted
             self._granted_of[first.network] += first.num_wanted
-            first.has_room, first.marked_bytes, first.marked_at = True, first.num_bytes, now
-            first.connection.go_on()
+            first.is_granted, first.marked_bytes, first.marked_at = True, first.num_bytes, now
+            first.connection.continue_reading()
 
     def _first_waiting(self) -> Holding | None:
         def order(one: Holding) -> tuple[int, int, int]:
@@ -185,7 +185,7 @@ class ReceiveMemory:
         return min((one for one in self._waiting if one.num_wanted), key=order, default=None)
 
     def _limit_waiting(self) -> None:
-        """Refuse the newest waiting connections of the address that holds most, until the rest stays in bounds."""
+        """Reject the newest waiting connections of the address that holds most, until the limit is kept."""
         while self._num_waiting > self._max_bytes // _SHARE_OF_WAITING:
             held: Counter[str] = Counter()
             for one in self._waiting:
@@ -194,12 +194,12 @@ class ReceiveMemory:
             newest = max((one for one in self._waiting if one.network == heaviest), key=lambda one: one.number)
             del self._waiting[newest]
             self._num_waiting -= newest.num_bytes
-            newest.connection.refuse_as_full()
+            newest.connection.reject_as_full()
 
     def check_pace(self, now: float) -> None:
-        """Refuse messages that arrive too slowly while others wait for room; called periodically.
+        """Reject messages that arrive too slowly while others wait for memory; called periodically.
 
-        The even pace of a message completes it after `message_timeout_s`.
+        At an even pace, a message is complete after `message_timeout_s`.
         """
         if self._first_waiting() is None:
             return
@@ -210,8 +210,8 @@ class ReceiveMemory:
             even = holding.num_wanted * seconds / self._message_timeout_s
             if holding.num_bytes - holding.marked_bytes < even:
                 _log.info(
-                    "RLlink: a message of %d bytes arrives too slowly and is given up: others wait for its memory",
+                    "RLlink: rejecting a message of %d bytes that arrives too slowly while others wait for memory",
                     holding.num_wanted,
                 )
-                holding.connection.refuse_as_slow()
+                holding.connection.reject_as_slow()
             holding.marked_bytes, holding.marked_at = holding.num_bytes, now

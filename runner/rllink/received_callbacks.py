@@ -1,4 +1,4 @@
-"""The callbacks of an env runner whose episodes come from simulators."""
+"""The callbacks of an env runner that receives episodes from simulators."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from runner.rllink.sample_listeners import SampleListener
 
 
 class ReceivedCallbacks(SampleListener):
-    """Calls the hooks of callbacks for whole episodes that have ended, and for samples.
+    """Calls the hooks of callbacks for complete episodes that have ended, and for samples.
 
     Args:
         callbacks: the callbacks of this env runner.
-        env_runner_index: number of the env runner.
+        env_runner_index: index of the env runner.
     """
 
     name: ClassVar[str] = "callbacks"
@@ -31,13 +31,13 @@ class ReceivedCallbacks(SampleListener):
         self._index = env_runner_index
 
     def complete(self, sample: Sample, chunks: Sequence[SampledChunks], noted: NotedEnvEpisodes) -> Sample:
-        """Call the hooks, and add what they have reported."""
+        """Call the hooks, and add the metrics that they have reported."""
         if self._callbacks.hears("on_episode_end", "on_sample_end"):
-            self._call_hooks(sample.rollout, returns_of(noted.whole))
+            self._call_hooks(sample.rollout, returns_of(noted.counted))
         return replace(sample, connector_metrics=sample.connector_metrics | self._callbacks.take_metrics())
 
     def _call_hooks(self, rollout: Rollout, returns: Mapping[str, float]) -> None:
-        """Call the hooks; `returns` (id -> return) are of the whole env episodes that end in the rollout."""
+        """Call the hooks; `returns` (id -> return) belong to the complete env episodes that end in the rollout."""
         episodes = episodes_of(rollout)
         for episode in episodes if returns else ():
             if episode.id_ in returns and episode.is_done:

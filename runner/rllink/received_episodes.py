@@ -1,4 +1,4 @@
-"""Episodes that clients sent, as columns: the chunks of several messages are joined into one column block.
+"""Episodes from clients as columns: joins the chunks of several messages into one column block.
 
 Dimension letters: E chunks, R env steps.
 """
@@ -25,14 +25,14 @@ class EnvEpisode:
     """An env episode of several agents; compared by identity.
 
     Attributes:
-        id: unique in a run.
+        id: unique id in the run.
         client, name: name of its client, and its id in messages of the client.
-        says_end: whether its client says when it is over, so that it goes on until then, whole or not.
-        number: newer env episodes of its client have higher ones.
-        agents: the agents that have begun in it, each once.
-        is_whole: whether every step of all agents has arrived, or can still arrive.
-        is_closed: whether no further agent can begin in it.
-        is_told: whether it was told that it is not whole; known where samples are made, as the server's thread is not.
+        says_end: whether its client reports its end; until then it continues, complete or not.
+        number: newer env episodes of the client have higher numbers.
+        agents: agents that have joined it, each once.
+        is_whole: whether every step of all agents has arrived or can still arrive.
+        is_closed: whether no further agent can join it.
+        is_reported: whether it was reported as incomplete; set where samples are made, not in the server's thread.
     """
 
     id: str
@@ -43,12 +43,12 @@ class EnvEpisode:
     agents: set[str] = field(default_factory=set)
     is_whole: bool = True
     is_closed: bool = False
-    is_told: bool = False
+    is_reported: bool = False
 
-    def break_off(self) -> None:
-        """Let it be no more whole, as steps of one of its agents are lost.
+    def abort(self) -> None:
+        """Mark it as incomplete, because steps of one of its agents are lost.
 
-        Agents may come to it until its client says that it is over; where the client does not, they begin another.
+        Agents may join it until its client reports its end; if the client never does, agents begin another one.
         """
         self.is_whole = False
         self.is_closed |= not self.says_end
@@ -56,22 +56,22 @@ class EnvEpisode:
 
 @dataclass(eq=False)
 class OpenEpisode:
-    """An episode of which chunks arrive one by one; compared by identity.
+    """An episode whose chunks arrive one by one; compared by identity.
 
     Attributes:
-        id: names it in blocks and in logs, unique in a run.
-        agent_id, env: its agent and its env episode; None in runs with a single agent.
-        task: name of the task that it belongs to; None where its client has not said.
+        id: name in blocks and logs, unique in the run.
+        agent_id, env: its agent and its env episode, or None in runs with a single agent.
+        task: name of its task, or None if the client did not report one.
         client: name of its client.
-        name: its id in messages of the client; without a name no later chunk can belong to it.
-        is_whole: whether every step was sampled from its start to its end; false if its client left or skipped steps.
-        is_lost: whether no more chunks can come although it has not ended.
-        num_steps: env steps that have arrived.
-        last_obs: the observation with which the next chunk begins.
-        past: the last steps that were sampled, by column: the lookback of the next chunk.
-        num_steps_sampled, return_: number and undiscounted sum of rewards of the steps that were sampled.
-        last_obs_sampled: the last observation that was sampled.
-        ends_env: whether its client has said that its env episode ends with it.
+        name: its id in messages of the client; without a name, later chunks cannot continue it.
+        is_whole: whether every step was sampled from start to end; false if the client left or skipped steps.
+        is_lost: whether no more chunks can arrive although it has not ended.
+        num_steps: number of env steps that have arrived.
+        last_obs: first observation of the next chunk.
+        past: last sampled steps by column: the lookback of the next chunk.
+        num_steps_sampled, return_: number and undiscounted reward sum of sampled steps.
+        last_obs_sampled: last sampled observation.
+        ends_env: whether its client has reported that its env episode ends with it.
     """
 
     id: str
@@ -92,7 +92,7 @@ class OpenEpisode:
 
     @property
     def env_id(self) -> str | None:
-        """Return the id of its env episode; None in runs with a single agent."""
+        """Return the id of its env episode, or None in runs with a single agent."""
         return None if self.env is None else self.env.id
 
     def get_state(self) -> dict[str, Any]:
@@ -113,12 +113,12 @@ class OpenEpisode:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> OpenEpisode:
-        """Make an open episode that goes on after its last sampled step; its env episode counts as broken off."""
+        """Make an open episode that continues after its last sampled step; its env episode counts as aborted."""
         client, env_id = str(state["client"]), state["env_id"]
         return cls(
             str(state["id"]),
             state["agent_id"],
-            None if env_id is None else EnvEpisode(env_id, client, state["name"], is_whole=False, is_told=True),
+            None if env_id is None else EnvEpisode(env_id, client, state["name"], is_whole=False, is_reported=True),
             client=client,
             name=None if state["name"] is None else str(state["name"]),
             is_whole=bool(state["is_whole"]),
@@ -132,13 +132,13 @@ class OpenEpisode:
         )
 
     def lose(self) -> None:
-        """Mark the episode as lost: its client has gone, or its steps were refused."""
+        """Mark the episode as lost: its client has disconnected, or its steps were rejected."""
         self.is_whole, self.is_lost = False, True
         if self.env is not None:
-            self.env.break_off()
+            self.env.abort()
 
     def begin_at(self, t_started: int) -> None:
-        """Begin at this time step: earlier steps are lost, and with them the return of the whole episode."""
+        """Begin at this time step; earlier steps are lost, so the return of the complete episode is unknown."""
         self.num_steps_sampled, self.is_whole = t_started, False
 
 
@@ -147,10 +147,10 @@ class ReceivedChunks:
     """The chunks of one module in one message.
 
     Attributes:
-        columns: `obs` (R + E, ...), `actions` (R, ...), `rewards` (R,), and any further columns (R, ...) of the client.
+        columns: `obs` (R + E, ...), `actions` (R, ...), `rewards` (R,), and further columns (R, ...) of the client.
         lengths, is_terminated, is_truncated, weights_seq_no: (E,).
         episodes: the episode of each of the E chunks.
-        env_t: (R + E,) time step of each observation in its env episode; None with a single agent.
+        env_t: time step (R + E,) of each observation in its env episode, or None with a single agent.
     """
 
     module_id: str
@@ -164,12 +164,12 @@ class ReceivedChunks:
 
     @property
     def num_rows(self) -> int:
-        """Return the number of env steps R."""
+        """The number R of env steps."""
         return int(self.lengths.sum())
 
     @property
     def has_outputs(self) -> bool:
-        """Return whether the client sent the policy's outputs, so that its weights are not needed."""
+        """Whether the client sent the policy's outputs, so its weights are not needed."""
         return ACTION_DIST_INPUTS in self.columns and ACTION_LOGP in self.columns
 
 
@@ -179,10 +179,10 @@ class JoinedChunks:
 
     Attributes:
         block: E chunks with R env steps.
-        weights_seq_no: (R,) number of the weights that chose each action.
+        weights_seq_no: number (R,) of the weights that chose each action.
         episodes: the episode of each of the E chunks.
-        given: names of the columns besides obs, actions and rewards that clients sent for all rows.
-        partly_given: name -> (mask (R,), column (R, ...)) of columns that clients sent for the rows of the mask only.
+        given: names of columns other than obs, actions and rewards that clients sent for all rows.
+        partly_given: name -> (mask (R,), column (R, ...)) of columns that clients sent only for the rows of the mask.
     """
 
     block: ColumnBlock
@@ -199,7 +199,7 @@ class SampledChunks:
     Attributes:
         block: E chunks with R env steps.
         episodes: the episode of each of the E chunks.
-        raw_obs: (R + E, ...) observations as the client sent them.
+        raw_obs: observations (R + E, ...) as the client sent them.
     """
 
     block: ColumnBlock
@@ -208,14 +208,14 @@ class SampledChunks:
 
 
 def join_chunks(parts: Sequence[ReceivedChunks], extra_columns: Iterable[str]) -> JoinedChunks:
-    """Join all chunks of one module into one block, with one chunk an episode.
+    """Join all chunks of one module into one block, with one chunk per episode.
 
     Args:
-        parts: parts of messages in the order of their arrival; at least one.
-        extra_columns: names of columns besides obs, actions and rewards to take over.
+        parts: parts of messages in order of arrival; at least one.
+        extra_columns: names of further columns to copy, other than obs, actions and rewards.
 
     Returns:
-        The chunks; each looks back at the steps of its episode that were sampled before.
+        The chunks; each can look back at earlier sampled steps of its episode.
     """
     given = frozenset(name for name in extra_columns if all(name in part.columns for part in parts))
     names = [*("obs", "actions", "rewards"), *sorted(given)]
@@ -243,7 +243,7 @@ def join_chunks(parts: Sequence[ReceivedChunks], extra_columns: Iterable[str]) -
         lengths = order.lengths
         is_terminated, is_truncated = is_terminated[order.last_chunks], is_truncated[order.last_chunks]
     for chunk in np.flatnonzero(~(is_terminated | is_truncated)).tolist():
-        if episodes[chunk].name is None:  # nobody can go on with it
+        if episodes[chunk].name is None:  # it cannot be continued
             is_truncated[chunk], episodes[chunk].is_whole = True, False
     block = ColumnBlock(
         columns=columns,
@@ -269,12 +269,12 @@ def _partly(name: str, parts: Sequence[ReceivedChunks]) -> tuple[BoolArray, Colu
 
 
 def store_lookback(joined: JoinedChunks, block: ColumnBlock, num_lookback: int) -> None:
-    """Store in the episodes that go on the last steps that were sampled.
+    """Store the last sampled steps in the episodes that continue.
 
     Args:
-        joined: what `join` returned.
-        block: the same with all columns.
-        num_lookback: steps that later chunks can look back at.
+        joined: result of `join_chunks`.
+        block: the same chunks with all columns.
+        num_lookback: number of steps that later chunks can look back at.
     """
     add_returns(block, joined.episodes)
     offsets, first_obs_rows = block.offsets, block.first_obs_rows
@@ -301,7 +301,7 @@ def store_lookback(joined: JoinedChunks, block: ColumnBlock, num_lookback: int) 
 
 
 def add_returns(block: ColumnBlock, episodes: Sequence[OpenEpisode]) -> None:
-    """Add the steps and rewards of chunks to the counts of their episodes."""
+    """Add the steps and rewards of chunks to the totals of their episodes."""
     returns = np.add.reduceat(block.columns[REWARDS].astype(np.float64), block.offsets[:-1])
     for episode, length, chunk_return in zip(episodes, block.lengths.tolist(), returns.tolist(), strict=True):
         episode.num_steps_sampled += length
@@ -310,12 +310,12 @@ def add_returns(block: ColumnBlock, episodes: Sequence[OpenEpisode]) -> None:
 
 @dataclass(frozen=True)
 class _RowOrder:
-    """The order of rows in which the parts of an episode follow one another, without the observations that two share.
+    """The order of rows in which the parts of an episode follow one another, with shared observations only once.
 
     Attributes:
-        first_chunks, last_chunks: the first and the last part of each episode.
+        first_chunks, last_chunks: first and last part of each episode.
         lengths: env steps of each episode.
-        step_rows, obs_rows: rows of step columns and of observations, in their new order.
+        step_rows, obs_rows: rows of step columns and of observations, in the new order.
     """
 
     first_chunks: list[int]
@@ -347,7 +347,7 @@ class _RowOrder:
 
 
 class _StoredLookback(Lookback):
-    """Lookback at the steps that episodes have stored."""
+    """Lookback at the steps stored in episodes."""
 
     def __init__(self, episodes: Sequence[OpenEpisode]) -> None:
         self._pasts = [episode.past for episode in episodes]
@@ -366,5 +366,5 @@ def _agents(episodes: Sequence[OpenEpisode], env_t: IntArray) -> Agents:
 def _concatenated(columns: list[Column]) -> Column:
     if len(columns) > 1:
         return nested.concatenate(columns)
-    # Blocks are views into the message; learners write into what they get.
+    # Copy, because blocks are views into the message, and learners write into their arrays.
     return nested.map_leaves(lambda array: np.require(array, requirements="W"), columns[0])

@@ -1,4 +1,4 @@
-"""Decoding of messages with episodes to columns, which are checked against spaces and open episodes."""
+"""Decodes messages with episodes to columns, and checks them against spaces and open episodes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from runner.rllink.messages import (
 from runner.rllink.received_episodes import EnvEpisode, OpenEpisode, ReceivedChunks
 
 IntArray = npt.NDArray[np.int64]
-_LONGEST_CHUNK = 2**31 - 1  # sums of lengths cannot wrap around
-_LARGEST_REWARD = float(np.finfo(np.float32).max)  # rewards are kept in single precision
+_LONGEST_CHUNK = 2**31 - 1  # sums of lengths cannot overflow
+_LARGEST_REWARD = float(np.finfo(np.float32).max)  # rewards are stored in single precision
 
 
 @dataclass
@@ -40,11 +40,11 @@ class OpenEpisodes:
     """The open episodes of one client.
 
     Args:
-        name: name of the client, with which the ids of its episodes begin.
-        limit: most open episodes.
+        name: name of the client, which is the prefix of its episode ids.
+        limit: maximum number of open episodes.
         by_key: episodes by agent (None with a single agent) and id.
         num_begun: number of episodes that have begun.
-        says_ends: whether the client says when env episodes are over (extension `env_ends`).
+        says_ends: whether the client reports the ends of env episodes (extension `env_ends`).
     """
 
     name: str
@@ -52,27 +52,27 @@ class OpenEpisodes:
     by_key: dict[AgentKey, OpenEpisode] = field(default_factory=dict)
     num_begun: int = 0
     says_ends: bool = False
-    # Id in messages -> its newest env episode, to which agents may come; the least recently named one is first.
+    # Id in messages -> newest env episode that agents may join; the least recently used one is first.
     _env_episodes: dict[str, EnvEpisode] = field(default_factory=dict)
 
     def new_id(self, id_: str | None) -> str:
-        """Return an id that no other episode has."""
+        """Return an unused episode id."""
         name = f"{self.name}-{self.num_begun}" + ("" if id_ is None else f"-{id_}")
         self.num_begun += 1
         return name
 
     def new_env_episode(self, id_: str) -> EnvEpisode:
-        """Make an env episode, to which agents may come after `offer`."""
+        """Make an env episode, which agents may join after `offer`."""
         number = self.num_begun
         return EnvEpisode(self.new_id(id_), self.name, id_, self.says_ends, number)
 
     def env_episode(self, id_: str) -> EnvEpisode | None:
-        """Return the env episode of this id to which agents may come; None if there is none."""
+        """Return the env episode of this id that agents may join, or None."""
         env = self._env_episodes.get(id_)
         return None if env is None or env.is_closed else env
 
     def begin(self, episode: OpenEpisode) -> None:
-        """Let an agent's new episode be a part of its env episode; an older one of the same id is closed."""
+        """Add an agent's new episode to its env episode, and close an older one of the same id."""
         env = episode.env
         assert env is not None
         assert episode.agent_id is not None
@@ -81,7 +81,7 @@ class OpenEpisodes:
         self.offer(env)
 
     def offer(self, env: EnvEpisode) -> None:
-        """Let agents come to an env episode, and no more to an older one of the same id."""
+        """Allow agents to join an env episode, and close an older one of the same id."""
         before = self._env_episodes.pop(env.name, env)
         before.is_closed |= before is not env
         if not env.is_closed:
@@ -90,7 +90,7 @@ class OpenEpisodes:
             self._env_episodes.pop(next(iter(self._env_episodes))).is_closed = True
 
     def end(self, env: EnvEpisode, last: OpenEpisode | None = None) -> None:
-        """Let no further agent come to an env episode; `last`: the episode with whose end the client has said so."""
+        """Close an env episode for further agents; `last` is the episode with whose end the client reported it."""
         env.is_closed = True
         if last is not None:
             last.ends_env = True
@@ -98,22 +98,22 @@ class OpenEpisodes:
             del self._env_episodes[env.name]
 
     def end_all(self) -> None:
-        """Let no agent come to any env episode, as the client has gone."""
+        """Close all env episodes for further agents, because the client has disconnected."""
         for env in list(self._env_episodes.values()):
             env.is_whole &= not env.says_end
             self.end(env)
 
     def skip(self, chunks: Iterable[NamedChunk], lost: Mapping[AgentKey, OpenEpisode]) -> None:
-        """Let env episodes be not whole in which agents would have begun with chunks that are left out, and end them.
+        """Mark env episodes as incomplete in which agents would have begun with skipped chunks, and end them.
 
         Args:
-            chunks: in the order of their message.
-            lost: the episodes among them that went on before.
+            chunks: skipped chunks in the order of their message.
+            lost: episodes among them that had begun before.
         """
         new = NewEpisodes(self)
         going_on = dict(lost)
         named: dict[AgentKey, OpenEpisode] = {}
-        # Without `env_ends`, agents that come after a loss are taken to begin anew.
+        # Without `env_ends`, agents that join after a loss are assumed to begin again.
         closed = set() if self.says_ends else {id_ for _, id_ in lost}
         for chunk in chunks:
             if chunk.agent_id is None or chunk.id in closed:
@@ -134,20 +134,20 @@ class OpenEpisodes:
 
 
 class NewEpisodes:
-    """Episodes that begin with a message, and env episodes that end with it, once all of it is accepted.
+    """Episodes that begin and env episodes that end with a message, applied once the message is accepted.
 
     Args:
-        open_episodes: of the client.
+        open_episodes: open episodes of the client.
     """
 
     def __init__(self, open_episodes: OpenEpisodes) -> None:
         self._open = open_episodes
         self._changes: list[Callable[[], None]] = []
-        # Id in messages -> its newest env episode, with the agents that are in it if the message is accepted.
+        # Id in messages -> newest env episode, with its agents if the message is accepted.
         self._newest: dict[str, tuple[EnvEpisode, set[str]] | None] = {}
 
     def add(self, agent_id: str | None, id_: str | None) -> OpenEpisode:
-        """Make an episode that begins; it is open once it is in `OpenEpisodes.by_key`."""
+        """Make a new episode; it is open once it is in `OpenEpisodes.by_key`."""
         name = self._open.new_id(id_)
         env = None if agent_id is None else self._env_episode_of(agent_id, str(id_))
         episode = OpenEpisode(name, agent_id, env, self._open.name, id_)
@@ -156,7 +156,7 @@ class NewEpisodes:
         return episode
 
     def end_env_episode(self, episode: OpenEpisode) -> None:
-        """Let no further agent come to the env episode of this one."""
+        """Close the env episode of this episode for further agents."""
         env = episode.env
         if env is None:
             return
@@ -166,7 +166,7 @@ class NewEpisodes:
         self._changes.append(lambda: self._open.end(env, episode))
 
     def _env_episode_of(self, agent_id: str, id_: str) -> EnvEpisode:
-        """Return the env episode of an agent's new episode: a new one if the agent was in the newest one of this id."""
+        """Return the env episode of an agent's new episode; a new one if the agent was in the newest one of this id."""
         newest = self._newest_of(id_)
         if newest is None or agent_id in newest[1]:
             newest = self._newest[id_] = self._open.new_env_episode(id_), set()
@@ -181,17 +181,17 @@ class NewEpisodes:
         return self._newest[id_]
 
     def carry_out(self) -> None:
-        """Let all of them begin and end, as the message is accepted."""
+        """Begin and end the episodes, because the message is accepted."""
         for change in self._changes:
             change()
 
 
 class Receiver:
-    """Makes columns of messages.
+    """Turns messages into columns.
 
     Args:
-        agents: agent id -> its spaces; the key is None in runs with a single agent.
-        bound: the largest absolute reward that is not refused.
+        agents: agent id -> spaces, with the key None for a single agent.
+        bound: largest absolute reward that is accepted.
         tasks: names of the tasks of the run.
     """
 
@@ -208,7 +208,7 @@ class Receiver:
 
     @contextmanager
     def taking_again(self) -> Iterator[None]:
-        """Receive messages of the journal within the block: they were accepted under the bound of their time."""
+        """Receive messages of the journal in this context: they were accepted under an earlier bound of rewards."""
         self._is_taking_again = True
         try:
             yield
@@ -217,7 +217,7 @@ class Receiver:
 
     @property
     def max_abs_reward(self) -> float:
-        """Return the largest absolute reward that is not refused now."""
+        """The largest absolute reward that is accepted now."""
         is_chosen = bool(self._bound.reason)
         return _LARGEST_REWARD if is_chosen and self._is_taking_again else min(self._bound.value, _LARGEST_REWARD)
 
@@ -235,23 +235,25 @@ class Receiver:
             message: the decoded message.
             body_format: format of its undecoded parts, `json` or `msgpack`.
             open_episodes: open episodes of the client.
-            weights_seq_no: number of the weights that chose the actions, where the message does not say.
-            check: called with the result; raises `MessageError` to refuse it.
+            weights_seq_no: number of the weights that chose the actions, unless the message contains it.
+            check: called with the result; raises `MessageError` to reject it.
 
         Returns:
             The chunks by module, and the number of env steps.
 
         Raises:
-            MessageError: the message is refused, and nothing has changed.
+            MessageError: the message is rejected, and nothing has changed.
         """
         if (message.episodes is UNSET) == (message.columns is UNSET):
-            raise MessageError("bad_message", "a message has one of `episodes` and `columns`", "$.episodes")
+            raise MessageError("bad_message", "a message must have either `episodes` or `columns`", "$.episodes")
         if message.weights_seq_no is not UNSET:
             weights_seq_no = message.weights_seq_no
         plan = _Plan(open_episodes)
         if message.columns is not UNSET:
             if None not in self._agents:
-                raise MessageError("bad_message", "`columns` are for runs with a single agent", "$.columns")
+                raise MessageError(
+                    "bad_message", "`columns` are only supported in runs with a single agent", "$.columns"
+                )
             parts = [self._columns(message.columns, body_format, weights_seq_no, plan)]
             num_env_steps = parts[0].num_rows
         else:
@@ -263,7 +265,7 @@ class Receiver:
             parts = _by_module(chunks)
             num_env_steps = _num_env_steps(chunks)
         if message.env_steps is not UNSET and message.env_steps != num_env_steps:
-            text = f"the episodes have {num_env_steps} env steps, env_steps says {message.env_steps}"
+            text = f"the episodes have {num_env_steps} env steps, but env_steps is {message.env_steps}"
             raise MessageError("bad_message", text, "$.env_steps")
         plan.check_limit()
         check(parts, num_env_steps)
@@ -275,7 +277,7 @@ class Receiver:
         agent = self.agent(agent_id, path)
         id_ = None if chunk.id is UNSET else chunk.id
         if agent_id is not None and id_ is None:
-            raise MessageError("bad_message", "with several agents an episode has an id", f"{path}.id")
+            raise MessageError("bad_message", "with several agents, an episode must have an id", f"{path}.id")
         columns: dict[str, Column] = {
             OBS: agent.read_obs(chunk.obs, body_format, f"{path}.obs"),
             ACTIONS: agent.read_actions(lambda: agent.actions.rows(chunk.actions, body_format), f"{path}.actions"),
@@ -283,10 +285,12 @@ class Receiver:
         }
         length = nested.row_count(columns[ACTIONS])
         if length == 0:
-            raise MessageError("bad_message", "a chunk has at least one step", f"{path}.actions")
+            raise MessageError("bad_message", "a chunk must have at least one step", f"{path}.actions")
         _check_lengths(columns, length, 1, path)
         if chunk.is_terminated and chunk.is_truncated:
-            raise MessageError("bad_message", "an episode is terminated or truncated, not both", f"{path}.is_truncated")
+            raise MessageError(
+                "bad_message", "an episode cannot be both terminated and truncated", f"{path}.is_truncated"
+            )
         is_done = chunk.is_terminated or chunk.is_truncated
         t_started = None if chunk.t_started is UNSET else chunk.t_started
         task = self.task(chunk, path)
@@ -314,7 +318,7 @@ class Receiver:
         agent = self._agents[None]
         lengths = read(f"{path}.lengths", lambda: number_column(sent.lengths, np.int64))
         if lengths.ndim != 1 or len(lengths) == 0 or lengths.min() < 1 or lengths.max() > _LONGEST_CHUNK:
-            text = f"lengths are one or more integers from 1 to {_LONGEST_CHUNK}"
+            text = f"lengths must be one or more integers from 1 to {_LONGEST_CHUNK}"
             raise MessageError("bad_message", text, f"{path}.lengths")
         columns: dict[str, Column] = {
             OBS: read(f"{path}.obs", lambda: agent.obs.columns(sent.obs, body_format)),
@@ -325,7 +329,7 @@ class Receiver:
         num_chunks = len(lengths)
         _check_lengths(columns, int(lengths.sum()), num_chunks, path)
         flags = {
-            # A copy: flags are written to when the client leaves, and a view into the message is read-only.
+            # Copy, because flags are written to when the client leaves, and a view into the message is read-only.
             name: read(f"{path}.{name}", lambda: number_column(getattr(sent, name), np.bool_).copy())  # noqa: B023
             for name in ("is_terminated", "is_truncated")
         }
@@ -334,7 +338,9 @@ class Receiver:
                 text = f"expected {num_chunks} booleans, got shape {list(values.shape)}"
                 raise MessageError("bad_message", text, f"{path}.{name}")
         if (flags["is_terminated"] & flags["is_truncated"]).any():
-            raise MessageError("bad_message", "an episode is terminated or truncated, not both", f"{path}.is_truncated")
+            raise MessageError(
+                "bad_message", "an episode cannot be both terminated and truncated", f"{path}.is_truncated"
+            )
         ids: Sequence[str | None] = [None] * num_chunks if sent.ids is UNSET else sent.ids
         if len(ids) != num_chunks:
             raise MessageError("bad_message", f"expected {num_chunks} ids, got {len(ids)}", f"{path}.ids")
@@ -350,32 +356,32 @@ class Receiver:
         )
 
     def agent(self, agent_id: str | None, path: str) -> AgentSpaces:
-        """Return the spaces of the agent that is named at this path; `MessageError` if the run has no such agent."""
+        """Return the spaces of the agent named at this path; raise `MessageError` if the run lacks this agent."""
         agent = self._agents.get(agent_id)
         if agent is not None:
             return agent
         known = ", ".join(map(str, self._agents))
         if agent_id is None:
-            text = f"in a run with several agents an episode has an agent_id; agents are {known}"
+            text = f"in a run with several agents, an episode must have an agent_id; agents are {known}"
         elif None in self._agents:
-            text = f"this run has a single agent, which has no agent_id; got {agent_id!r:.80}"
+            text = f"this run has a single agent, so agent_id must be missing; got {agent_id!r:.80}"
         else:
-            text = f"no agent is named {agent_id!r:.80}; agents are {known}"
+            text = f"unknown agent {agent_id!r:.80}; agents are {known}"
         raise MessageError("bad_message", text, f"{path}.agent_id")
 
     def task(self, sent: Episode | NewObservation, path: str) -> str | None:
-        """Return the task that an episode is said to be of; `MessageError` if the run has no such task."""
+        """Return the task reported for an episode; raise `MessageError` if the run does not have this task."""
         if sent.task is UNSET:
             return None
         if sent.task not in self._tasks:
-            known = f"tasks are {', '.join(self._tasks)}" if self._tasks else "this run has no tasks"
-            raise MessageError("bad_message", f"no task is named {sent.task!r:.80}; {known}", f"{path}.task")
+            known = f"tasks are {', '.join(self._tasks)}" if self._tasks else "this run does not use tasks"
+            raise MessageError("bad_message", f"unknown task {sent.task!r:.80}; {known}", f"{path}.task")
         return sent.task
 
     def check_env_end(self, sent: Episode | NewObservation, path: str) -> None:
-        """Raise `MessageError` if an env episode is said to end where no agent does."""
+        """Raise `MessageError` if an env episode is reported to end although no agent ends."""
         if sent.is_env_done and not (sent.is_terminated or sent.is_truncated):
-            text = "an env episode ends with the end of an agent's episode"
+            text = "an env episode can only end together with an agent's episode"
             raise MessageError("bad_message", text, f"{path}.is_env_done")
 
     def _numbers(self, sent: Episode | Columns, agent: AgentSpaces, path: str) -> dict[str, Column]:
@@ -388,21 +394,21 @@ class Receiver:
         return columns
 
     def check_reward(self, reward: float, path: str, where: str = "") -> None:
-        """Raise `MessageError` for a reward that is not finite, or beyond the largest that is allowed."""
+        """Raise `MessageError` for a reward that is not finite or exceeds the limit."""
         if not math.isfinite(reward):
             raise MessageError("bad_message", "a number is not finite", path)
         if abs(reward) > self.max_abs_reward:
             reason = f" ({self._bound.reason})" if self._bound.reason else ""
             limit = f"rllink.max_abs_reward, {self.max_abs_reward:g}{reason}"
-            raise MessageError("bad_message", f"a reward of {reward:g} is beyond {limit}{where}", path)
+            raise MessageError("bad_message", f"a reward of {reward:g} exceeds {limit}{where}", path)
 
 
 class _Plan:
-    """Changes of a message to the open episodes of its client, carried out when all of the message is accepted."""
+    """Changes of a message to the open episodes of its client, applied when the complete message is accepted."""
 
     def __init__(self, open_episodes: OpenEpisodes) -> None:
         self._open = open_episodes
-        # (agent, id) -> the episode after the chunks that were read so far; None once it has ended.
+        # (agent, id) -> the episode after the chunks read so far; None after its end.
         self._named: dict[AgentKey, _Going | None] = {}
         self._all: list[_Going] = []
         self.new = NewEpisodes(open_episodes)
@@ -418,7 +424,7 @@ class _Plan:
         path: str,
         t_started: int | None = None,
     ) -> _Going:
-        """Add a chunk whose `length + 1` observations begin with row `first` of `obs`; return its episode before it."""
+        """Add a chunk whose `length + 1` observations begin with row `first` of `obs`; return its earlier episode."""
         if id_ is None:
             return _begun(self.new.add(agent_id, None), t_started)
         key = agent_id, id_
@@ -430,10 +436,10 @@ class _Plan:
         if going is None:
             going = _begun(self.new.add(agent_id, id_), t_started)
         elif t_started not in (None, going.num_steps):
-            text = f"the part before ended at time step {going.num_steps}, this one begins at {t_started}"
+            text = f"the previous chunk ended at time step {going.num_steps}, but this one begins at {t_started}"
             raise MessageError("bad_message", text, f"{path}.t_started")
         elif not nested.equal(nested.take(obs, first), going.last_obs):
-            text = f"a later part of episode {id_!r:.80} begins with the observation that the part before ended with"
+            text = f"a chunk of episode {id_!r:.80} must begin with the last observation of the previous chunk"
             raise MessageError("bad_message", text, f"{path}.obs")
         last_obs = None if is_done else nested.map_leaves(np.copy, nested.take(obs, first + length))
         after = _Going(going.episode, going.num_steps + length, last_obs)
@@ -446,11 +452,11 @@ class _Plan:
         going_on = {key for key, going in self._named.items() if going is not None}
         num_open = len((self._open.by_key.keys() - self._named.keys()) | going_on)
         if num_open > self._open.limit:
-            text = f"{num_open} open episodes, at most {self._open.limit} are allowed"
+            text = f"{num_open} open episodes exceed the limit of {self._open.limit}"
             raise MessageError("too_many_episodes", text, "$.episodes")
 
     def carry_out(self) -> None:
-        """Change the client's open episodes."""
+        """Apply the changes to the client's open episodes."""
         self.new.carry_out()
         for after in self._all:
             after.episode.num_steps, after.episode.last_obs = after.num_steps, after.last_obs
@@ -463,7 +469,7 @@ class _Plan:
 
 @dataclass(frozen=True)
 class _Going:
-    """An episode after the chunks that were read so far, with its number of steps and its last observation."""
+    """An episode after the chunks read so far, with its number of steps and its last observation."""
 
     episode: OpenEpisode
     num_steps: int = 0
@@ -471,7 +477,7 @@ class _Going:
 
 
 def _begun(episode: OpenEpisode, t_started: int | None) -> _Going:
-    """Begin an episode; at a later time step than 0 if its earlier steps are lost."""
+    """Begin an episode, at a time step above 0 if its earlier steps are lost."""
     if t_started:
         episode.begin_at(t_started)
     return _Going(episode, t_started or 0)
@@ -513,12 +519,12 @@ def _env_t(chunk: Episode, num_before: int, length: int, path: str) -> IntArray:
     sent = chunk.env_t
     env_t: IntArray = read(f"{path}.env_t", lambda: number_column(sent, np.int64))
     if env_t.shape != (length + 1,) or (np.diff(env_t) < 0).any():
-        raise MessageError("bad_message", f"expected {length + 1} integers that do not fall", f"{path}.env_t")
+        raise MessageError("bad_message", f"expected {length + 1} integers that do not decrease", f"{path}.env_t")
     return env_t
 
 
 def _by_module(chunks: Sequence[ReceivedChunks]) -> list[ReceivedChunks]:
-    """Merge chunks of one module with the same columns; the parts of a module keep the order of its chunks."""
+    """Merge chunks of one module with the same columns, in their order."""
     groups: list[list[ReceivedChunks]] = []
     last: dict[str, list[ReceivedChunks]] = {}
     for chunk in chunks:
@@ -547,7 +553,7 @@ def _merged(chunks: Sequence[ReceivedChunks]) -> ReceivedChunks:
 
 
 def _num_env_steps(chunks: Sequence[ReceivedChunks]) -> int:
-    """Count env steps: for each env episode the steps of the agent that has most."""
+    """Count env steps: for each env episode, the steps of the agent with the most steps."""
     by_env: dict[str, dict[str | None, int]] = {}
     for chunk in chunks:
         episode = chunk.episodes[0]

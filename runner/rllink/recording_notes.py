@@ -1,4 +1,4 @@
-"""Listeners that note what recording needs of samples: which of the simulators' episodes are whole."""
+"""Listeners that mark data for recording: which episodes of simulators are complete."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class RecordingNotes(SampleListener):
 
     def __init__(self) -> None:
         self._open: dict[str, OpenEpisode] = {}
-        # Episodes that go on although they are left out; each is reported once.
+        # Incomplete episodes that continue; each is reported once.
         self._left_out: dict[str, OpenEpisode] = {}
         self._broken_off: list[str] = []
 
     def get_state(self) -> list[str]:
-        """Return the ids of episodes that are recorded in part."""
+        """Return the ids of partly recorded episodes."""
         return list(self._open)
 
     def set_state(self, state: Sequence[str], running: Mapping[str, OpenEpisode]) -> None:
-        """Continue with the episodes that were recorded in part; one that does not continue is left out."""
+        """Restore partly recorded episodes, and leave out episodes that do not continue."""
         for id_ in state:
             if id_ in running:
                 self._open[id_] = running[id_]
@@ -40,11 +40,11 @@ class RecordingNotes(SampleListener):
                 self._broken_off.append(id_)
 
     def complete(self, sample: Sample, chunks: Sequence[SampledChunks], noted: NotedEnvEpisodes) -> Sample:
-        """Add which chunks belong to whole episodes."""
+        """Mark the chunks of complete episodes."""
         return replace(sample, to_record=self._note(chunks))
 
     def _note(self, sampled: Sequence[SampledChunks]) -> ToRecord:
-        """Take note of one sample of a module: one block or more."""
+        """Process one sample of a module: one block or more."""
         is_whole: list[bool] = []
         for one in sampled:
             is_done = one.block.is_terminated | one.block.is_truncated
@@ -67,7 +67,7 @@ class RecordingNotes(SampleListener):
             (self._open if is_whole else self._left_out)[episode.id] = episode
 
     def _forget_lost(self) -> None:
-        """Leave out episodes whose simulator has gone: no chunk will ever end them."""
+        """Leave out episodes whose simulator has disconnected, because they will never end."""
         lost = [id_ for id_, episode in self._open.items() if episode.is_lost]
         for id_ in lost:
             del self._open[id_]
@@ -76,19 +76,19 @@ class RecordingNotes(SampleListener):
 
 
 class EnvRecordingNotes(SampleListener):
-    """Notes which chunks belong to whole env episodes of several agents, and which of these are over."""
+    """Marks the chunks of complete env episodes of several agents, and the env episodes that are over."""
 
     def complete(self, sample: Sample, chunks: Sequence[SampledChunks], noted: NotedEnvEpisodes) -> Sample:
-        """Add which chunks belong to whole env episodes, and which of these are over."""
+        """Mark the chunks of complete env episodes, and the env episodes that are over."""
         by_module: dict[str, list[SampledChunks]] = {}
         for one in chunks:
             by_module.setdefault(one.block.module_id, []).append(one)
         raw_obs = {id_: nested.concatenate([one.raw_obs for one in group]) for id_, group in by_module.items()}
         is_whole = {
             module_id: np.array(
-                [episode.env is not None and not episode.env.is_told for one in group for episode in one.episodes]
+                [episode.env is not None and not episode.env.is_reported for one in group for episode in one.episodes]
             )
             for module_id, group in by_module.items()
         }
-        to_record = ToRecord(raw_obs, is_whole, noted.broken_off, noted.over, noted.waiting)
+        to_record = ToRecord(raw_obs, is_whole, noted.aborted, noted.over, noted.waiting)
         return replace(sample, to_record=to_record)

@@ -1,4 +1,4 @@
-"""The clients of a run that is resumed: those with a session can come again, others are gone."""
+"""The clients of a resumed run: clients with a session can reconnect, others are gone."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ _FIRST_AFTER_RESTART = 10**9
 
 
 class ReturningClients:
-    """Restores the clients from before a restart, their open episodes, and messages that are in no checkpoint.
+    """Restores the clients from before a restart, their open episodes, and messages after the checkpoint.
 
     Args:
-        server: the server to which they return.
+        server: the server that clients reconnect to.
     """
 
     def __init__(self, server: Server) -> None:
         self._server, self._service = server, server.service
         self._by_name: dict[str, ServedClient] = {}
-        self._gone: set[ServedClient] = set()  # they have no session
+        self._gone: set[ServedClient] = set()  # clients without a session
 
     def restore_sessions(self, sessions: Mapping[str, Any]) -> None:
-        """Restore clients that may come again."""
+        """Restore clients that may reconnect."""
         for session_id, session in sessions.items():
             client = self._server.restore_session(session_id, session["client"], int(session["number"]))
             client.open.num_begun = int(session["num_begun"])
@@ -44,23 +44,23 @@ class ReturningClients:
         return {episode.id: episode for episode in episodes}
 
     def offer(self, env_episodes: Iterable[EnvEpisode]) -> None:
-        """Let agents begin in these env episodes."""
+        """Allow agents to join these env episodes."""
         for env in env_episodes:
             self._client(env.client).open.offer(env)
 
     def take_again(self, journal: AnyJournal, num_sampled: int) -> None:
-        """Accept the messages after the checkpoint again, of which this many had been sampled before."""
+        """Accept the messages after the checkpoint again; `num_sampled` of them had been sampled before."""
         records = list(journal.records_from(num_sampled))
-        first = journal.num_records - len(records)  # older ones may be deleted
+        first = journal.num_records - len(records)  # older records may be deleted
         self._service.num_records_sampled = first
         for number, record in enumerate(records, first):
             is_skipped = journal.is_skipped(number)
             if is_skipped:
-                _log.warning("RLlink: a message of %s is left out, as rllink.skip_journal_records says", record.client)
+                _log.warning("RLlink: skipping a message of %s because of rllink.skip_journal_records", record.client)
             self._service.take_again(self._sender(record), record, is_skipped)
 
     def leave(self) -> None:
-        """Truncate the open episodes of clients that cannot come again."""
+        """Truncate the open episodes of clients that cannot reconnect."""
         for client in self._gone:
             self._service.leave(client)
 
@@ -74,10 +74,10 @@ class ReturningClients:
         return client
 
     def _client(self, name: str) -> ServedClient:
-        """Return a client; one that has no session is made, and its later episodes get ids of their own."""
+        """Return a client; make it if it does not have a session, with new ids for its later episodes."""
         if name not in self._by_name:
             open_episodes = self._server.new_open_episodes(name)
-            # Other ones than after an earlier restart, at which fewer messages had been sampled.
+            # Differs from an earlier restart, when fewer messages had been sampled.
             open_episodes.num_begun = _FIRST_AFTER_RESTART * (1 + self._service.num_records_sampled)
             self._by_name[name] = ServedClient(name, open_episodes)
             self._gone.add(self._by_name[name])

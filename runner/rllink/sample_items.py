@@ -1,4 +1,4 @@
-"""Sample items, good and bad, of a space as `SET_CONFIG` describes it; imports nothing but numpy.
+"""Makes valid and invalid items of a space as described in `SET_CONFIG`; imports only numpy.
 
 Specification: docs/reference/rllink.md, sections 4 and 6.
 """
@@ -24,10 +24,10 @@ _KEYS = {
 
 
 def find_mistake(space: Any, path: str) -> str | None:
-    """Return the first mistake in the description of a space; None if it has none."""
+    """Return the first mistake in the description of a space, or None."""
     kind = space.get("space") if isinstance(space, Mapping) else None
     if not isinstance(space, Mapping) or not isinstance(kind, str) or kind not in _KEYS:
-        return f"{path}.space is none of {', '.join(_KEYS)}"
+        return f"{path}.space is not one of {', '.join(_KEYS)}"
     missing = [key for key in _KEYS[kind] if key not in space]
     if missing:
         return f"{path}.{missing[0]} is missing"
@@ -53,7 +53,7 @@ def draw_item(space: Space, rng: random.Random) -> Any:
 
 
 def out_of_range_item(space: Space, item: Any) -> Any:
-    """Return the item with one value that no item of the space has: an integer out of range, or text in a box."""
+    """Return the item with one invalid value: an integer out of range, or text in a box."""
     match space["space"]:
         case "dict":
             name, part = _parts(space)[0]
@@ -71,7 +71,7 @@ def out_of_range_item(space: Space, item: Any) -> Any:
 
 
 def out_of_bounds_item(space: Space) -> Any:
-    """Return an item beyond the finite bounds of a box of floats; None for other spaces and boxes without bounds."""
+    """Return an item outside the finite bounds of a box of floats, or None for other spaces and unbounded boxes."""
     if space["space"] != "box" or not np.issubdtype(np.dtype(space["dtype"]), np.floating):
         return None
     highs = _filled(space["shape"], (), lambda place: _at(space["high"], place))
@@ -86,7 +86,7 @@ def out_of_bounds_item(space: Space) -> Any:
 
 
 def contains(space: Space, item: Any) -> bool:
-    """Return whether the space contains the item; floats may leave their bounds by rounding."""
+    """Return whether the space contains the item; floats may exceed their bounds by rounding errors."""
     match space["space"]:
         case "dict":
             names = [name for name, _ in _parts(space)]
@@ -118,7 +118,7 @@ def stack_items(space: Space, items: Sequence[Any]) -> Any:
 
 
 def is_leaf(space: Space) -> bool:
-    """Return whether items of the space hold no other items, as those of dict and tuple do."""
+    """Return whether items of the space are not nested, unlike items of dict and tuple."""
     return space["space"] not in ("dict", "tuple")
 
 

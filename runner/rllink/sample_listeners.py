@@ -1,4 +1,4 @@
-"""Listeners of the env runner of external simulators: what follows the episodes in its samples."""
+"""Listeners of the env runner of external simulators, which follow the episodes in its samples."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SampleListener:
     """Base class of listeners: override the hooks that the listener needs.
 
     Attributes:
-        name: key of its state in the state of the env runner; empty if it has none.
+        name: key of its state in the state of the env runner; empty without state.
     """
 
     name: ClassVar[str] = ""
@@ -35,7 +35,7 @@ class SampleListener:
         Args:
             sample: the sample.
             chunks: its chunks, with observations as simulators sent them.
-            noted: what the chunks have changed in env episodes.
+            noted: changes of env episodes by the chunks.
         """
         return sample
 
@@ -62,8 +62,8 @@ class ClientTasks(SampleListener):
         return {"tasks": self._use_odds}
 
     def complete(self, sample: Sample, chunks: Sequence[SampledChunks], noted: NotedEnvEpisodes) -> Sample:
-        """Add the outcomes of env episodes whose clients have said their task."""
-        tasks = [(task_of(agents), sum(episode.return_ for episode in agents)) for agents in noted.whole]
+        """Add the outcomes of env episodes whose clients have reported their task."""
+        tasks = [(task_of(agents), sum(episode.return_ for episode in agents)) for agents in noted.counted]
         outcomes = tuple(TaskOutcome(task, value) for task, value in tasks if task is not None)
         finished = replace(sample.finished, outcomes={**sample.finished.outcomes, TASK_OUTCOMES: outcomes})
         return replace(sample, finished=finished)
@@ -80,6 +80,6 @@ class OutsideCount(SampleListener):
         self._checks = checks
 
     def complete(self, sample: Sample, chunks: Sequence[SampledChunks], noted: NotedEnvEpisodes) -> Sample:
-        """Add the observations of the sample that are outside."""
+        """Add the number of observations outside of their space."""
         found = [check_fragment(one.block, one.raw_obs, self._checks[one.block.module_id]) for one in chunks]
         return replace(sample, finished=replace(sample.finished, outside=OutsideObservations.total(found)))

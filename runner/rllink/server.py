@@ -1,4 +1,4 @@
-"""The server: it listens, admits clients and grants extensions, in an event loop with a separate thread."""
+"""The server: listens, admits clients and grants extensions, in an event loop in a separate thread."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ class Server:
     Args:
         config: the `rllink` block.
         service: answers requests.
-        host, port: address to listen on; port 0 takes a free one.
-        name: prefix of the names of clients, unique among the runners of a run.
+        host, port: address to listen on; port 0 selects a free one.
+        name: prefix of the names of clients, unique among the env runners of a run.
 
     Attributes:
-        address: (host, port) on which it listens.
+        address: (host, port) that it listens on.
         admission: admits connections without a seat.
         memory: shares out the memory for partly received messages.
 
     Raises:
-        ConfigError: the address cannot be listened on, or the certificate cannot be used.
+        ConfigError: cannot listen on the address, or the certificate cannot be used.
     """
 
     def __init__(self, config: RLlinkConfig, service: Service, host: str, port: int, name: str) -> None:
@@ -98,7 +98,7 @@ class Server:
             self.call(self._listener.start())
 
     def restore_session(self, session_id: str, name: str, number: int) -> ServedClient:
-        """Restore a session from before a restart, and return its client; call it before `start`."""
+        """Restore a session from before a restart, and return its client; call this before `start`."""
         session = self._sessions.get(session_id)
         if session is None:
             client = ServedClient(name, self.new_open_episodes(name), session_id=session_id)
@@ -138,7 +138,7 @@ class Server:
                     self.service.leave(session.client)
 
     def close(self) -> None:
-        """Tell all clients that the run is over, and stop listening."""
+        """Notify all clients that the run is over, and stop listening."""
         if self._loop.is_closed():
             return
         self._watch.cancel()
@@ -150,7 +150,7 @@ class Server:
         self.service.close()
         for connection in list(self._connections):
             connection.say_goodbye()
-        await asyncio.sleep(0.05)  # the last answers are sent meanwhile
+        await asyncio.sleep(0.05)  # time to send the last answers
 
     def _stop_loop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -163,7 +163,7 @@ class Server:
 
     @property
     def num_clients(self) -> int:
-        """Return the number of connections that have a seat."""
+        """The number of connections that have a seat."""
         return len(self._seated)
 
     def new_open_episodes(self, name: str) -> OpenEpisodes:
@@ -171,7 +171,7 @@ class Server:
         return OpenEpisodes(name, self.config.max_open_episodes)
 
     def meet(self, connection: Connection) -> None:
-        """Add a new connection, which has no seat yet."""
+        """Add a new connection that does not have a seat yet."""
         self._connections.add(connection)
 
     def seat(self, connection: Connection, session: Session | None) -> bool:
@@ -179,11 +179,11 @@ class Server:
 
         Args:
             connection: a connection without a seat.
-            session: its session, if it comes back; the old connection of the session gives its seat away.
+            session: its session if the client reconnects; the old connection of the session is closed.
         """
         if session is not None and session.connection is not None and len(self._seated) >= self.config.max_clients:
             self._seated.discard(session.connection)
-            session.connection.give_way()
+            session.connection.disconnect()
         if len(self._seated) >= self.config.max_clients:
             return False
         self._seated.add(connection)
@@ -191,7 +191,7 @@ class Server:
         return True
 
     def part(self, connection: Connection) -> None:
-        """Forget a connection that is gone."""
+        """Forget a closed connection."""
         self._connections.discard(connection)
         self._seated.discard(connection)
         if not connection.is_seated:
@@ -207,10 +207,10 @@ class Server:
             self.service.pause(connection.client)
 
     def grant(self, connection: Connection, asked: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-        """The extensions that a connection gets, with their options.
+        """Return the granted extensions of a connection, with their options.
 
         Raises:
-            MessageError: options that make no sense; nothing is granted.
+            MessageError: an option is not valid; nothing is granted.
         """
         granted: dict[str, dict[str, Any]] = {
             name: {} for name in ("msgpack", "large_frames", "actions") if name in asked
@@ -236,7 +236,7 @@ class Server:
             connection.client.weights_format = wanted
             granted["weights"] = {"format": wanted}
         if "shared_memory" in asked and connection.is_local and len(self._shared) < _MOST_SHARED:
-            with suppress(OSError):  # no memory is left: messages come through the socket
+            with suppress(OSError):  # no memory is available: messages use the socket
                 self._shared[connection] = shared = SharedBodies(self.config.shared_memory_bytes)
                 granted["shared_memory"] = {"name": shared.name, "size": shared.size}
         return granted
@@ -249,8 +249,8 @@ class Server:
             connection.client.session_id = session.id
             self._sessions[session.id] = session
         else:
-            if session.connection is not None:  # it is dead, but the server has not noticed
-                session.connection.give_way()
+            if session.connection is not None:  # dead, but not detected yet
+                session.connection.disconnect()
             self.service.leave(connection.client)
             connection.client = session.client
             self.service.join(session.client)
@@ -259,12 +259,12 @@ class Server:
         return {"id": session.id, "resumed": is_resumed, "timeout_s": self.config.session_timeout_s}
 
     def shared_body(self, connection: Connection, length: bytes) -> bytes:
-        """Read the body from the memory that is shared with a client; `MessageError` if it does not fit."""
+        """Read a body from the memory shared with a client; raise `MessageError` if it does not fit."""
         return self._shared[connection].read(length, self.config.max_body_bytes)
 
 
 def _new_event_loop() -> asyncio.AbstractEventLoop:
-    """Make an event loop, of uvloop where it exists: small messages take two thirds of the time of asyncio."""
+    """Make an event loop; uvloop, if installed, handles small messages in two thirds of asyncio's time."""
     if sys.platform == "win32":
         return asyncio.new_event_loop()
     import uvloop

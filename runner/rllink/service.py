@@ -1,6 +1,6 @@
-"""Answers to requests: the rules of the protocol, without bytes and sockets (specification, sections 4 to 8).
+"""Answers requests: the rules of the protocol, without bytes and sockets (specification, sections 4 to 8).
 
-All methods but `take_ready` run in the server's event loop; an answer that has to wait is a future.
+All methods except `take_ready` run in the server's event loop; a delayed answer is a future.
 """
 
 from __future__ import annotations
@@ -54,12 +54,12 @@ class Batch:
     """Env steps for one sample.
 
     Attributes:
-        received: parts of messages, in the order of their arrival.
+        received: parts of messages, in order of arrival.
         num_env_steps: number of env steps in `received` and `served`.
         served: chunks of episodes in which the server chose the actions.
-        learned: states by module id, with what connectors have learned from these episodes.
-        records: numbers of the journal's records that the batch holds.
-        connector_metrics: what connectors have reported while the server chose actions.
+        learned: states by module id, which connectors have learned from these episodes.
+        records: numbers of the journal records in the batch.
+        connector_metrics: metrics that connectors reported while the server chose actions.
     """
 
     received: list[ReceivedChunks]
@@ -71,7 +71,7 @@ class Batch:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether it has no steps: all were sent by clients in quarantine."""
+        """Whether it contains no steps, because clients in quarantine sent all of them."""
         return not (self.received or self.served)
 
 
@@ -98,17 +98,17 @@ class Counts:
 
 
 class Service:
-    """Accepts episodes, and hands out weights and actions.
+    """Accepts episodes, and sends weights and actions.
 
     Args:
         config: the `rllink` block.
         description: content of `SET_CONFIG`, without its type.
-        agents: agent id -> its spaces; the key is None in runs with a single agent.
+        agents: agent id -> spaces, with the key None for a single agent.
         versions: the newest weights.
-        inference: by module id, what chooses actions for clients that ask for them.
+        inference: module id -> chooses actions for clients that request them.
         journal: stores accepted messages with episodes.
-        tasks: name -> what the task changes, for clients.
-        bound: the largest absolute reward that is accepted.
+        tasks: name -> changes of the task, for clients.
+        bound: largest absolute reward that is accepted.
     """
 
     def __init__(
@@ -130,10 +130,10 @@ class Service:
         self._quarantined: set[str] = set()
         self.versions = versions
         self.journal = journal
-        self.num_records_sampled = 0  # of the journal
+        self.num_records_sampled = 0  # number of sampled journal records
         self.counts = Counts()
         self.clients: set[ServedClient] = set()  # connected
-        self.known: set[ServedClient] = set()  # connected, or with a session to which they can come back
+        self.known: set[ServedClient] = set()  # connected, or able to resume a session
         self._queue: deque[_Parts] = deque()
         self._queue_lock = threading.RLock()
         self._num_queued = 0
@@ -143,27 +143,27 @@ class Service:
         self._actions = ActionRequests(
             config, self._receiver, inference, versions, self._must_wait_to_act, self._when_acted
         )
-        self._room = asyncio.Event()
-        self._room.set()
+        self._has_capacity = asyncio.Event()
+        self._has_capacity.set()
 
     # -- for the runner ----------------------------------------------------------------------------------------------
 
     def use_tasks(self, odds: Mapping[str, float]) -> None:
-        """Tell clients from now on to draw the tasks of new episodes with these probabilities."""
+        """Make clients draw the tasks of new episodes with these probabilities from now on."""
         self._actions.task_odds = dict(odds)
 
     @property
     def oldest_queued(self) -> int | None:
-        """Return the lowest number of weights in messages that wait to be sampled."""
+        """Return the lowest weights number in the queued messages."""
         with self._queue_lock:
             numbers = [int(part.weights_seq_no.min()) for parts, _ in self._queue for part in parts]
         return min(numbers, default=None)
 
     def publish(self, version: Version | None, shared_state: Mapping[str, Any]) -> None:
-        """Hand out the newest weights from now on.
+        """Send the newest weights to clients from now on.
 
         Args:
-            version: the newest weights; None: the same as before.
+            version: the newest weights, or None if they have not changed.
             shared_state: module id -> merged state of the connectors that runners share.
         """
         self._actions.use(version, shared_state)
@@ -174,11 +174,11 @@ class Service:
 
     @property
     def max_abs_reward(self) -> float:
-        """Return the largest absolute reward that is accepted now."""
+        """The largest absolute reward that is accepted now."""
         return self._receiver.max_abs_reward
 
     def quarantine(self, names: Collection[str]) -> None:
-        """Leave the steps of these clients out of samples from now on, also those that are queued."""
+        """Leave the steps of these clients out of samples from now on, including queued steps."""
         with self._queue_lock:
             self._quarantined |= set(names)
             for number, (parts, num_steps) in enumerate(self._queue):
@@ -202,18 +202,18 @@ class Service:
         return {client.name for client in tuple(self.clients)}
 
     def counts_of_sampled(self) -> Counts:
-        """Return the counts without the queued messages, which are counted again after a restart."""
+        """Return the counts without queued messages, which are counted again after a restart."""
         return replace(self.counts, num_env_steps_received=self.counts.num_env_steps_received - self._num_queued)
 
     def use_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Set the event loop in which all methods but `take_ready` are called."""
+        """Set the event loop in which all methods except `take_ready` are called."""
         self._loop = loop
 
     def collect(self, num_env_steps: int) -> asyncio.Future[Batch]:
-        """Begin a batch of so many env steps, in whole messages and in the order of their arrival."""
+        """Start a batch of `num_env_steps` env steps, in complete messages and in order of arrival."""
         future: asyncio.Future[Batch] = asyncio.get_running_loop().create_future()
         self._collecting = num_env_steps, future
-        self._room.set()
+        self._has_capacity.set()
         self._actions.flush_soon()
         self._close_batch_if_full()
         return future
@@ -235,9 +235,9 @@ class Service:
         future.set_result(Batch(received, num_served + num_received, served, learned, records, reported))
 
     def take_ready(self, num_env_steps: int) -> Batch | None:
-        """Return a batch if enough off-policy steps are queued already, otherwise None; any thread may call it.
+        """Return a batch if enough off-policy steps are queued, otherwise None; may be called from any thread.
 
-        It spares the runner a turn of the event loop, which takes tens of milliseconds while many clients send.
+        This saves a turn of the event loop, which takes tens of milliseconds while many clients send.
         """
         with self._queue_lock:
             if self._is_on_policy or self._actions.has_anything_to_cut or self._num_queued < num_env_steps:
@@ -246,7 +246,7 @@ class Service:
             return Batch(received, num_received, records=records)
 
     def _taken_from_queue(self, num_env_steps: int) -> tuple[list[ReceivedChunks], int, range]:
-        """Take the first messages with so many env steps.
+        """Take the first messages that contain `num_env_steps` env steps.
 
         Returns:
             Parts of the messages, their number of env steps, and the numbers of their records.
@@ -260,16 +260,16 @@ class Service:
                 received += parts
                 if parts:
                     taken += num_steps
-                else:  # left out
+                else:  # skipped
                     self.counts.num_env_steps_quarantined += num_steps
                 self.num_records_sampled += 1
             self._num_queued -= taken
-        if not self._room.is_set():
-            self._loop.call_soon_threadsafe(self._room.set)
+        if not self._has_capacity.is_set():
+            self._loop.call_soon_threadsafe(self._has_capacity.set)
         return received, taken, range(first, self.num_records_sampled)
 
     def _release_if_stuck(self) -> None:
-        """Let clients go on with the same weights if all that sample wait: otherwise no step would ever come."""
+        """Release waiting clients with unchanged weights if all of them wait; otherwise they would deadlock."""
         after_episodes = [one for one in self._waiting if one.is_after_episodes]
         samplers = {client for client in self.clients if client.samples}
         if samplers and samplers <= {one.client for one in after_episodes}:
@@ -286,24 +286,24 @@ class Service:
         return None not in self._agents
 
     def close(self) -> None:
-        """Cancel the batch that is being collected, since the run is over."""
+        """Cancel the batch being collected, because the run is over."""
         if self._collecting is not None:
             self._collecting[1].cancel()
 
     # -- for connections ---------------------------------------------------------------------------------------------
 
     def join(self, client: ServedClient) -> None:
-        """Add a client that has connected."""
+        """Add a connected client."""
         self.clients.add(client)
         self.known.add(client)
 
     def pause(self, client: ServedClient) -> None:
-        """Remove a client whose session stays: its requests are carried out, and the answers are kept."""
+        """Remove a client whose session stays: its requests are carried out, and their answers are kept."""
         self.clients.discard(client)
         self._close_batch_if_full()
 
     def leave(self, client: ServedClient) -> None:
-        """Forget a client that is gone for good, and truncate its open episodes."""
+        """Forget a client that has disconnected for good, and truncate its open episodes."""
         self._lose_open(client, list(client.open.by_key))
         self.counts.num_episodes_lost += self._actions.lose_all(client)
         client.open.end_all()
@@ -338,10 +338,10 @@ class Service:
             body: the body of the request, for the journal.
 
         Raises:
-            MessageError: the request is refused, and nothing has changed.
+            MessageError: the request is rejected, and nothing has changed.
         """
         if self.has_agents and not client.has_agents:
-            raise MessageError("not_granted", "this run has several agents: ask for the extension agents in PING")
+            raise MessageError("not_granted", "this run has several agents: request the extension agents in PING")
         match request:
             case GetConfig():
                 return {"type": "SET_CONFIG", **self._description}
@@ -351,7 +351,7 @@ class Service:
             case EpisodesAndGetState():
                 self._check_has_files(client)
                 seq_no = self._take_episodes(client, request, body_format, body)
-                return self._with_room(self._state_after_episodes(client, seq_no))
+                return self._when_not_full(self._state_after_episodes(client, seq_no))
             case Episodes():
                 return self._acknowledge(client, request, body_format, body)
             case GetActionsRequest():
@@ -361,8 +361,8 @@ class Service:
     # -- actions -------------------------------------------------------------------------------------------------------
 
     def _must_wait_to_act(self) -> bool:
-        has_room = self._collecting is not None or self._actions.num_env_steps <= self._config.max_queued_env_steps
-        return self.versions.newest is None or not has_room or (self._is_updating and self._is_on_policy)
+        is_granted = self._collecting is not None or self._actions.num_env_steps <= self._config.max_queued_env_steps
+        return self.versions.newest is None or not is_granted or (self._is_updating and self._is_on_policy)
 
     def _when_acted(self, num_env_steps: int) -> None:
         self.counts.num_env_steps_acted += num_env_steps
@@ -399,12 +399,12 @@ class Service:
 
     def _send_state(self, waited: Iterable[_Waiting]) -> None:
         for waiting in waited:
-            waiting.client.samples = False  # no other client waits for it until it sends again
+            waiting.client.samples = False  # other clients do not wait for it until it sends again
             if waiting.answer.done():
                 continue
             try:
                 waiting.answer.set_result(self._state(waiting.client))
-            except Exception as error:  # it concerns this client only, and does not end the run
+            except Exception as error:  # the error concerns only this client
                 waiting.answer.set_exception(error)
 
     def _state(self, client: ServedClient) -> Answer:
@@ -442,19 +442,19 @@ class Service:
             parts = self._queue_episodes(client, request, body_format, assumed, check)
         except MessageError as error:
             if error.code in _STEPS_ARE_LOST:
-                self._lose_refused(client, _named_chunks(request))
+                self._lose_rejected(client, _named_chunks(request))
             raise
         self._close_batch_if_full()
         return max((int(part.weights_seq_no.max()) for part in parts), default=newest)
 
-    def _lose_refused(self, client: ServedClient, chunks: Sequence[NamedChunk]) -> None:
-        """Truncate the open episodes that a refused message names, and write this down for a restart."""
+    def _lose_rejected(self, client: ServedClient, chunks: Sequence[NamedChunk]) -> None:
+        """Truncate the open episodes named in a rejected message, and record this in the journal."""
         if self.has_agents or any(chunk.key in client.open.by_key for chunk in chunks):
             self._write_down(client, LOST, msgspec.json.encode(chunks))
         self._leave_out(client, chunks)
 
     def _leave_out(self, client: ServedClient, chunks: Sequence[NamedChunk]) -> None:
-        """Truncate the open episodes with chunks that are left out; env episodes with others are not whole."""
+        """Truncate open episodes with skipped chunks, and mark other affected env episodes as incomplete."""
         by_key = client.open.by_key
         lost = {chunk.key: by_key[chunk.key] for chunk in chunks if chunk.key in by_key}
         self._lose_open(client, lost)
@@ -466,7 +466,7 @@ class Service:
         self._queue_nothing()
 
     def _queue_nothing(self, num_left_out: int = 0) -> None:
-        """Queue a record without steps for a sample: records are counted as they leave the queue."""
+        """Queue a record without steps, because records are counted as they leave the queue."""
         with self._queue_lock:
             self._queue.append(([], num_left_out))
 
@@ -489,12 +489,12 @@ class Service:
         return parts
 
     def take_again(self, client: ServedClient, record: Record, is_left_out: bool = False) -> None:
-        """Queue a message that was accepted before a restart; the number of its weights is not checked again.
+        """Queue a message that was accepted before a restart, without checking its weights number again.
 
         Args:
             client: the client that sent it.
             record: the message in the journal.
-            is_left_out: whether to drop its steps, and to truncate the open episodes that it names.
+            is_left_out: whether to skip its steps, and to truncate the open episodes that it names.
         """
         client.open.says_ends |= record.says_ends
         if record.body_format in (LOST, GIVEN):
@@ -516,11 +516,11 @@ class Service:
                 try:
                     self._queue_episodes(client, request, body_format, record.weights_seq_no, lambda *_: None)
                     return
-                except MessageError:  # steps between two records were refused, so these episodes have gaps
+                except MessageError:  # steps between two records were rejected, so these episodes have gaps
                     self._lose_open(client, [chunk.key for chunk in _named_chunks(request)])
         self._leave_out(client, _named_chunks(request))
         _log.warning(
-            "RLlink: a message of %s from before the restart is dropped: it does not continue its episodes",
+            "RLlink: dropping a message of %s from before the restart, because it does not continue its episodes",
             record.client,
         )
         self._queue_nothing()
@@ -531,17 +531,17 @@ class Service:
         return {env for env in served if env is not None}
 
     def episodes_sampled_in_part(self) -> list[OpenEpisode]:
-        """Return the episodes of which some steps were sampled and others are queued or yet to come."""
+        """Return the episodes with some sampled steps whose other steps are queued or will arrive later."""
         with self._queue_lock:
             waiting = [episode for parts, _ in self._queue for part in parts for episode in part.episodes]
-        # The steps of a quarantined client are not sampled, so its episodes cannot continue where their samples end.
+        # Steps of quarantined clients are not sampled, so their episodes cannot continue where the samples end.
         clients = [client for client in self.known if client.name not in self._quarantined]
         going_on = [episode for client in clients for episode in client.open.by_key.values()]
         every = {id(episode): episode for episode in (*waiting, *going_on) if episode.last_obs_sampled is not None}
         return list(every.values())
 
     def answer_again(self, client: ServedClient, request: Request, body_format: str) -> Answer | asyncio.Future[Answer]:
-        """Answer a request that was carried out before the server was started again."""
+        """Answer a request that was carried out before the server was restarted."""
         match request:
             case EpisodesAndGetState():
                 return self._state_when_ready(client)
@@ -554,16 +554,16 @@ class Service:
         for part in parts:
             oldest = int(part.weights_seq_no.min())
             if part.weights_seq_no.max() > newest:
-                text = f"weights_seq_no {part.weights_seq_no.max()} is of the future, the newest is {newest}"
+                text = f"weights_seq_no {part.weights_seq_no.max()} does not exist yet, the newest is {newest}"
                 raise MessageError("unknown_weights", text, "$.weights_seq_no")
             if self._is_on_policy and (oldest < newest or self._is_updating):
                 self.counts.num_env_steps_stale += num_env_steps
-                text = f"sampled with weights {oldest}, which are not the newest any more; send GET_STATE"
+                text = f"the episodes were sampled with weights {oldest}, which are outdated; send GET_STATE"
                 raise MessageError("stale_weights", text, "$.weights_seq_no")
             if self.versions.get(oldest) is None and not part.has_outputs:
                 self.counts.num_env_steps_stale += num_env_steps
                 kept = ", ".join(map(str, self.versions.kept))
-                text = f"weights {oldest} are not kept any more (kept: {kept}); send action_logp and action_dist_inputs"
+                text = f"weights {oldest} are no longer kept (kept: {kept}); send action_logp and action_dist_inputs"
                 raise MessageError("unknown_weights", text, "$.weights_seq_no")
 
     def _acknowledge(
@@ -572,22 +572,22 @@ class Service:
         before = self.counts.num_env_steps_received
         self._take_episodes(client, request, body_format, body)
         num_env_steps = self.counts.num_env_steps_received - before
-        return self._with_room(self._ack(num_env_steps))
+        return self._when_not_full(self._ack(num_env_steps))
 
     def _ack(self, num_env_steps: int) -> Answer:
         return {"type": "ACK", "env_steps": num_env_steps, "weights_seq_no": self.versions.newest_seq_no}
 
-    def _with_room(self, answer: Answer | asyncio.Future[Answer]) -> Answer | asyncio.Future[Answer]:
-        """Return the answer; a future if the queue is full until the next batch is taken."""
+    def _when_not_full(self, answer: Answer | asyncio.Future[Answer]) -> Answer | asyncio.Future[Answer]:
+        """Return the answer; as a future if the queue is full until the next batch is taken."""
         is_full = self._num_queued > self._config.max_queued_env_steps and self._collecting is None
         if isinstance(answer, asyncio.Future) or not is_full:
             return answer
-        self._room.clear()
-        return asyncio.ensure_future(self._answer_with_room(answer))
+        self._has_capacity.clear()
+        return asyncio.ensure_future(self._answer_when_not_full(answer))
 
-    async def _answer_with_room(self, answer: Answer) -> Answer:
-        """Answer as soon as a batch is taken from the full queue, which slows the client down to the learners' pace."""
-        await self._room.wait()
+    async def _answer_when_not_full(self, answer: Answer) -> Answer:
+        """Answer after a batch was taken from the full queue; this slows the client to the learners' pace."""
+        await self._has_capacity.wait()
         return answer
 
 

@@ -1,4 +1,4 @@
-"""Clients as the server knows them, and sessions: clients that may come back after their connection broke."""
+"""Clients as the server knows them, and sessions: clients that may reconnect after their connection broke."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from runner.rllink.receiving import OpenEpisodes
 
 @dataclass(eq=False)
 class ServedClient:
-    """One client: a connection, or a session that outlives its connections.
+    """A client: one connection, or a session that outlives its connections.
 
     Attributes:
-        name: begins the ids of its episodes.
-        open: its open episodes that it samples itself.
-        served_episodes: its open episodes in which the server chooses the actions.
-        seq_no: number of the weights that it was sent last; None before the first.
-        samples: whether it waited for new weights after its last episodes, so that others have to wait for it.
+        name: prefix of the ids of its episodes.
+        open: open episodes that it samples itself.
+        served_episodes: open episodes in which the server chooses the actions.
+        seq_no: number of the last weights sent to it, or None before the first.
+        samples: whether it waited for new weights after its last episodes, so that others must wait for it.
         weights_format: `onnx` or `safetensors`.
         has_agents, has_tasks: whether the extensions `agents` and `tasks` are granted.
-        session_id: id of its session; None without one.
+        session_id: id of its session, or None.
         is_quarantined: whether its steps are left out of samples.
     """
 
@@ -42,24 +42,24 @@ class ServedClient:
 
 
 class Replaceable(Protocol):
-    """A connection that ends when its client comes back by another one."""
+    """A connection that closes when its client reconnects."""
 
-    def give_way(self) -> None:
-        """End now."""
+    def disconnect(self) -> None:
+        """Close the connection."""
 
 
 @dataclass(eq=False)
 class Session:
-    """A client that may come back, with its last answer.
+    """A client that may reconnect, with its last answer.
 
     Attributes:
-        id: the name by which the client comes back.
+        id: id with which the client resumes the session.
         client: the client.
         number: number of the last request.
-        answer: the last answer; None if it is not known.
-        connection: the current connection; None while the client is away.
+        answer: the last answer, or None if it is not known.
+        connection: the current connection, or None while the client is disconnected.
         left_at: monotonic time in seconds at which the last connection ended.
-        is_restored: whether it is from before a restart, so that its last requests may not be known.
+        is_restored: whether it is from before a restart, so its last requests may not be known.
     """
 
     id: str
@@ -71,7 +71,7 @@ class Session:
     is_restored: bool = False
 
     def get_state(self) -> dict[str, Any]:
-        """Return what is needed for the client to come back after a restart."""
+        """Return the data that the client needs to reconnect after a restart."""
         client = self.client
         return {
             "client": client.name,
@@ -94,7 +94,7 @@ class Session:
             answer_again: answers a request that was carried out before a restart.
 
         Raises:
-            MessageError: the number is neither, or the request is refused; it can then be sent again.
+            MessageError: the number is neither of these, or the request is rejected and can be sent again.
         """
         if number == self.number and (self.answer is not None or self.is_restored):
             if self.answer is None:
@@ -102,10 +102,10 @@ class Session:
                 self._watch_for_refusal()
             return self.answer
         if number != self.number + 1 and not (self.is_restored and number > self.number):
-            text = f"request {number} is neither the last one, {self.number}, nor the next"
+            text = f"request number {number} is neither the last number {self.number} nor the next"
             raise MessageError("bad_message", text, "$.request")
         if isinstance(self.answer, asyncio.Future) and not self.answer.done():
-            text = f"request {self.number} is not answered yet; send it again first"
+            text = f"request {self.number} is unanswered; send it again first"
             raise MessageError("bad_message", text, "$.request")
         self.answer = answer()
         self.number, self.is_restored = number, False
@@ -114,9 +114,9 @@ class Session:
 
     def _watch_for_refusal(self) -> None:
         if isinstance(self.answer, asyncio.Future):
-            self.answer.add_done_callback(self._forget_refused)
+            self.answer.add_done_callback(self._forget_rejected)
 
-    def _forget_refused(self, done: asyncio.Future[Answer]) -> None:
-        """Free the number of a refused request, which has not been carried out."""
+    def _forget_rejected(self, done: asyncio.Future[Answer]) -> None:
+        """Free the number of a rejected request, which was not carried out."""
         if done is self.answer and not done.cancelled() and done.exception() is not None:
             self.number, self.answer = self.number - 1, None

@@ -1,4 +1,4 @@
-"""The files in which clients get the weights of a module."""
+"""Makes the files that transfer a module's weights to clients."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _log = logging.getLogger(__name__)
 class OnnxFile:
     """Makes the ONNX file of a module.
 
-    The graph is exported at the start, although not every client asks for it: torch's exporter changes global state,
-    and a learner that computes in another thread at the same time would get other results.
+    The graph is exported at the start, although not every client requests it. The exporter of torch changes global
+    state, which would change the results of a learner in another thread.
     """
 
     def __init__(self, config: ExperimentConfig, spec: ModuleSpec) -> None:
@@ -29,8 +29,8 @@ class OnnxFile:
         except ConfigError as error:
             problem = error.problems[0]
             why = problem.what if problem.got is None else f"{problem.what}: {problem.got}"
-            self.problem = f"{why}; ask for actions, or for weights as safetensors"
-            _log.warning("RLlink: simulators that ask for ONNX files are refused: %s", why)
+            self.problem = f"{why}; request actions, or weights as safetensors"
+            _log.warning("RLlink: requests for ONNX files will be rejected: %s", why)
 
     def __call__(self, weights: Any, shared_state: Mapping[str, Any], weights_seq_no: int) -> bytes:
         """Return the ONNX file."""

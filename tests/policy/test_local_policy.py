@@ -140,8 +140,8 @@ def test_it_is_greedy_unless_asked_to_explore(arm_policy: tuple[LocalPolicy, byt
         ({"a": np.zeros(4, np.float32)}, "the observation lacks obs/b"),
         ({"a": np.zeros(3, np.float32), "b": 0}, "obs/a has the shape [3], this policy needs [4] or a batch of it"),
         ({"a": np.zeros(4, np.float32), "b": 0.5}, "obs/b needs int64, got float64 with other values"),
-        ({"a": np.zeros((2, 4), np.float32), "b": np.zeros(3, int)}, "different numbers of rows"),
-        ({"a": np.zeros((2, 4), np.float32), "b": 0}, "different numbers of rows"),
+        ({"a": np.zeros((2, 4), np.float32), "b": np.zeros(3, int)}, "differ in their number of rows"),
+        ({"a": np.zeros((2, 4), np.float32), "b": 0}, "differ in their number of rows"),
     ],
 )
 def test_observations_that_do_not_fit(arm_policy: tuple[LocalPolicy, bytes], obs: Any, told: str) -> None:
@@ -207,7 +207,7 @@ def test_files_that_are_no_policy(arm_policy: tuple[LocalPolicy, bytes]) -> None
         (other_model(model, runner_manifest='{"format_version": 1}'), "manifest cannot be read: KeyError: 'inputs'"),
         (
             other_model(model, runner_manifest='{"format_version": 1, "inputs": [], "outputs": []}'),
-            r"names the inputs \[\], the graph has \['obs/a', 'obs/b'\]",
+            r"names the inputs \[\], but the graph has \['obs/a', 'obs/b'\]",
         ),
     ]:
         with pytest.raises(PolicyFileError, match=told):

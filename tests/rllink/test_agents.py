@@ -159,7 +159,7 @@ def test_env_time_of_agents_that_are_not_always_there(serve: Serve) -> None:
     sampling = served.sample(3)
     with Client(*served.address) as client:
         client.send_episodes([{**episode(3), "agent_id": "agent_1", "id": "a", "env_t": [2, 4, 5, 9]}])
-        with pytest.raises(RLlinkError, match="do not fall"):
+        with pytest.raises(RLlinkError, match="do not decrease"):
             client.send_episodes([{**episode(3), "agent_id": "agent_1", "id": "b", "env_t": [2, 1, 5, 9]}])
     agents = sampling.result(10).rollout.blocks["second"].agents
     assert agents is not None

@@ -62,7 +62,7 @@ def test_rewards_that_would_spoil_a_loss_are_refused(serve: Serve, form: str) ->
             with pytest.raises(RLlinkError) as caught:
                 send(client, spoilt("rewards", value))
             assert (caught.value.code, caught.value.path) == ("bad_message", f"{path}.rewards")
-            beyond = f"a reward of {value:g} is beyond rllink.max_abs_reward, 1e+10 (item 7)"
+            beyond = f"a reward of {value:g} exceeds rllink.max_abs_reward, 1e+10 (item 7)"
             assert (beyond if abs(value) < 1e39 else "a number is not finite") in str(caught.value)
         assert not sampling.done()
         send(other, episode(20))  # other clients go on
@@ -105,7 +105,9 @@ def test_observations_outside_of_their_box(serve: Serve, form: str, mode: str) -
             with pytest.raises(RLlinkError) as caught:
                 send(client, outside)
             assert (caught.value.code, caught.value.path) == ("bad_message", f"{path}.obs")
-            assert "an observation leaves its space: obs[0] = 4.9, expected -4.8 to 4.8 (item 3)" in str(caught.value)
+            assert "an observation is outside of its space: obs[0] = 4.9, expected -4.8 to 4.8 (item 3)" in str(
+                caught.value
+            )
             assert not sampling.done()
             client.ping()
             for obs in outside["obs"]:
@@ -154,7 +156,7 @@ class TestActions:
             with pytest.raises(RLlinkError) as caught:
                 client.get_actions([{"id": "b", "obs": [0.0] * 4}, {**first, "reward": value}])
             assert (caught.value.code, caught.value.path) == ("bad_message", "$.episodes[1].reward")
-            assert f"a reward of {value:g} is beyond" in str(caught.value)
+            assert f"a reward of {value:g} exceeds" in str(caught.value)
             client.get_actions([{**first, "reward": 2.0}])  # the episode goes on where it was
             client.get_actions([{**first, "reward": -1e10, "is_terminated": True}])
         sample = sampling.result(10)

@@ -361,10 +361,12 @@ def test_a_policy_that_cannot_be_exported(serve: Serve, caplog: pytest.LogCaptur
     sampling = served.sample(6)
     with Client(*served.address, extensions={"actions": {}}, reconnect_s=0) as client:
         for ask in (client.get_state, lambda: client.send_episodes_and_get_state([episode(3)])):
-            with pytest.raises(RLlinkError, match="connector WithoutGraph cannot be exported; ask for") as refused:
+            with pytest.raises(
+                RLlinkError, match="connector WithoutGraph cannot be exported; request actions"
+            ) as refused:
                 ask()
             assert refused.value.code == "not_exportable"
-        with pytest.raises(CannotCheck, match="has no ONNX file"):
+        with pytest.raises(CannotCheck, match="cannot be exported to ONNX"):
             list(check_server(Target(*served.address)))
         client.get_actions([{"id": "a", "obs": [0.0] * 4}])
         client.get_actions([{"id": "a", "obs": [0.0] * 4, "reward": 1.0, "is_terminated": True}])

@@ -136,7 +136,7 @@ def test_observations_outside_the_space_are_refused_by_default(serve: Serve) -> 
     with Client(*served.address) as client:
         chunk = episode(4)
         chunk["obs"][2] = [3e38, 0.0, 0.0, 0.0]
-        with pytest.raises(RLlinkError, match="an observation leaves its space: obs") as caught:
+        with pytest.raises(RLlinkError, match="an observation is outside of its space: obs") as caught:
             client.send_episodes([chunk])
         assert caught.value.path == "$.episodes[0].obs"
         assert not sampling.done()
@@ -149,7 +149,7 @@ def test_actions_far_outside_the_space_are_refused_by_default(serve: Serve) -> N
     sampling = served.sample(1)
     with Client(*served.address) as client:
         chunk = {"obs": [[1.0, 0.0, 0.0]] * 2, "rewards": [-1.0], "is_terminated": False, "is_truncated": True}
-        with pytest.raises(RLlinkError, match=r"an action leaves its space: action\[0\] = 43.0"):
+        with pytest.raises(RLlinkError, match=r"an action is outside of its space: action\[0\] = 43.0"):
             client.send_episodes([{**chunk, "actions": [[43.0]]}])
         client.send_episodes([{**chunk, "actions": [[3.0]]}])  # a sample that is not clipped
     sampling.result(10)

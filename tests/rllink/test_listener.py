@@ -94,7 +94,7 @@ def test_the_oldest_of_the_heaviest_address_gives_way() -> None:
     def arrive(host: str, name: str) -> Unseated:
         unseated = admission.arrive(host, 0.0)
         assert unseated is not None
-        unseated.refuse = lambda: refused.append(name)
+        unseated.reject = lambda: refused.append(name)
         return unseated
 
     arrive("1.1.1.1", "honest")

@@ -34,13 +34,13 @@ class Sender:
     def release(self) -> None:
         self.memory.release(self.holding, 0.0)
 
-    def go_on(self) -> None:
+    def continue_reading(self) -> None:
         self.told.append("go on")
 
-    def refuse_as_full(self) -> None:
+    def reject_as_full(self) -> None:
         self.told.append("full")
 
-    def refuse_as_slow(self) -> None:
+    def reject_as_slow(self) -> None:
         self.told.append("slow")
         self.release()
 
@@ -48,9 +48,9 @@ class Sender:
 def test_an_ordinary_message_finds_room_beside_the_longest() -> None:
     memory = ReceiveMemory(300 * MB, 30.0)
     longest = [Sender(memory, "hostile", 101 * MB) for _ in range(12)]
-    assert [sender.holding.has_room for sender in longest] == [True] + [False] * 11
+    assert [sender.holding.is_granted for sender in longest] == [True] + [False] * 11
     ordinary = [Sender(memory, "hostile", 5 * MB) for _ in range(5)]
-    assert all(sender.holding.has_room for sender in ordinary)
+    assert all(sender.holding.is_granted for sender in ordinary)
     assert memory.num_bytes == 101 * MB + 11 * 100_000 + 5 * 5 * MB
 
 

@@ -169,7 +169,7 @@ def test_after_a_restart_the_checkpoint_that_it_began_with_counts(
     assert [record.weights_seq_no for record in once_more.records_from(20)] == list(range(20, 30))
     assert caplog.text == ""
     assert [record.weights_seq_no for record in once_more.records_from(3)] == list(range(20, 30))
-    assert "17 messages after this checkpoint are not kept any more" in caplog.text
+    assert "17 messages after this checkpoint are no longer in the journal" in caplog.text
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
-"""RLlink for simulators: their episodes go to a training run over TCP, and its policy or its actions come back.
+"""RLlink for simulators: sends episodes to a training run over TCP, and receives its policy or its actions.
 
-Needs numpy and, to choose actions itself, onnxruntime. It imports no other part of `runner`: the same files are the
-distribution rllink-client (clients/python) under the name `rllink_client`. Protocol: docs/reference/rllink.md.
+Needs numpy and, to choose actions in the client, onnxruntime. It does not import any other part of `runner`: the same
+files form the distribution rllink-client (clients/python) with the name `rllink_client`. Protocol:
+docs/reference/rllink.md.
 
     with Client("127.0.0.1", 5556) as client:
         sampler = client.sampler()

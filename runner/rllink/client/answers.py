@@ -1,4 +1,4 @@
-"""Answers of a server to the requests of a client, and the errors that a client raises."""
+"""Answers of a server to a client, and the errors that a client raises."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 
 class RLlinkError(RuntimeError):
-    """The server refused a request.
+    """The server rejected a request.
 
     Attributes:
         code: error code of the specification, section 7.
-        path: place of the mistake in the message; None without one.
+        path: place of the mistake in the message, or None.
     """
 
     def __init__(self, code: str, message: str, path: str | None = None) -> None:
@@ -29,10 +29,10 @@ class ServerConfig:
     """The answer to GET_CONFIG.
 
     Attributes:
-        env_steps_per_sample: env steps to send in a message.
+        env_steps_per_sample: number of env steps to send per message.
         force_on_policy: whether sampling waits for new weights after each message.
-        observation_space, action_space: as in the specification, section 4; None with several agents.
-        agents: agent id -> its `module` and spaces; None with a single agent.
+        observation_space, action_space: spaces as in the specification, section 4; None with several agents.
+        agents: agent id -> its `module` and spaces, or None with a single agent.
     """
 
     env_steps_per_sample: int
@@ -47,9 +47,9 @@ class Task:
     """A task of the run, to which an episode belongs.
 
     Attributes:
-        name: for the sampler's `begin`.
-        options: for the simulator's reset.
-        env_config: for a simulator of its own; empty: any.
+        name: name to pass to the sampler's `begin`.
+        options: options for the simulator's reset.
+        env_config: configuration for a separate simulator; if empty, any simulator can be used.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Weights:
 
     Attributes:
         seq_no: number of the weights.
-        files: module id (None with a single agent) -> bytes of an ONNX or safetensors file.
+        files: module id (None with a single agent) -> content of an ONNX or safetensors file.
     """
 
     seq_no: int

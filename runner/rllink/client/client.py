@@ -23,7 +23,7 @@ from .sampling import LocalSampler, RemoteSampler
 _log = logging.getLogger(__name__)
 
 PROTOCOL_VERSION = 1
-# The extensions for which a client asks by default.
+# Extensions that a client requests by default.
 DEFAULT_EXTENSIONS: Mapping[str, Mapping[str, Any]] = {
     "msgpack": {},
     "large_frames": {},
@@ -40,28 +40,28 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
 
 
 class Client:
-    """A connection to a server; when it breaks, it is made again and the request without an answer is repeated.
+    """A connection to a server. If it breaks, the client reconnects and repeats the unanswered request.
 
     Args:
         host, port: address of the server.
-        token: token of the server; None without one.
-        tls: a context for a server with a certificate, for example `ssl.create_default_context(cafile=...)`.
-        extensions: name -> options of the extensions to ask for; `{}` asks for none.
+        token: token of the server, or None.
+        tls: SSL context for a server with a certificate, for example `ssl.create_default_context(cafile=...)`.
+        extensions: name -> options of the extensions to request; `{}` requests none.
         timeout_s: seconds of silence after which the connection counts as broken; with the extension `heartbeat` the
-            server sends signs of life while an answer takes longer.
-        reconnect_s: seconds for which a broken connection is tried again; 0 never tries again.
-        compress: whether long messages are compressed.
-        share_memory: whether long messages pass through shared memory; the server must be on this machine.
+            server sends signs of life while an answer is delayed.
+        reconnect_s: seconds for which reconnecting is tried; 0 disables it.
+        compress: whether to compress long messages.
+        share_memory: whether to send long messages through shared memory; the server must be on this machine.
 
     Attributes:
         extensions: name -> options of the extensions that the server granted.
         limits: limits of the server in its PONG.
-        task_odds: task -> probability, as the server has told it with its newest weights or actions; empty
-            before, and in runs without tasks.
+        task_odds: task -> probability, as received with the newest weights or actions; empty before, and in runs
+            without tasks.
 
     Raises:
         ServerGone: no server answers at this address.
-        RLlinkError: the server refuses this client.
+        RLlinkError: the server rejects this client.
     """
 
     def __init__(  # noqa: PLR0913 - options of a connection, by name
@@ -102,10 +102,10 @@ class Client:
             self.close()
             raise
 
-    # -- what a simulator asks for -----------------------------------------------------------------------------------
+    # -- requests of a simulator -----------------------------------------------------------------------------------
 
     def get_config(self) -> ServerConfig:
-        """Return the configuration of the server; it is asked for once."""
+        """Return the configuration of the server; it is requested only once."""
         if self._config is None:
             answer = self._ask({"type": "GET_CONFIG"}, "SET_CONFIG")
             names = ServerConfig.__dataclass_fields__
@@ -123,8 +123,8 @@ class Client:
 
         Args:
             episodes: chunks as in the specification, section 6; with the extension `msgpack`, lists may be arrays.
-            weights_seq_no: number of the weights that chose the actions; None: the weights that the server sent last.
-            columns: many chunks as one block a column, instead of `episodes`.
+            weights_seq_no: number of the weights that chose the actions, or None for the last weights received.
+            columns: many chunks as one array block per column, instead of `episodes`.
         """
         answer = self._ask(_episodes("EPISODES", episodes, weights_seq_no, columns), "ACK")
         return int(answer["weights_seq_no"])
@@ -132,18 +132,18 @@ class Client:
     def send_episodes_and_get_state(
         self, episodes: Sequence[Mapping[str, Any]], weights_seq_no: int | None = None, columns: Any = None
     ) -> Weights:
-        """Send sampled data; return weights, after the next update if the server forces on-policy sampling."""
+        """Send sampled data and return weights, after the next update if the server forces on-policy sampling."""
         return _weights(self._ask(_episodes("EPISODES_AND_GET_STATE", episodes, weights_seq_no, columns), "SET_STATE"))
 
     def get_actions(self, episodes: Sequence[Mapping[str, Any]], explore: bool = True) -> list[Any]:
-        """Let the server choose one action an episode, None for ended ones (specification, section 8, `actions`)."""
+        """Request one action per episode, None for ended ones (specification, section 8, `actions`)."""
         answer = self._ask({"type": "GET_ACTIONS", "episodes": list(episodes), "explore": explore}, "ACTIONS")
         return list(answer["actions"])
 
     def draw_task(self, rng: np.random.Generator) -> Task | None:
-        """Draw the task of a new episode; None: the run has no tasks.
+        """Draw the task of a new episode, or return None if the run does not use tasks.
 
-        Before the server has told probabilities all tasks are alike.
+        Before the server has sent probabilities, all tasks are equally likely.
         """
         tasks = self.extensions.get("tasks", {}).get("tasks", {})
         if not tasks:
@@ -159,11 +159,11 @@ class Client:
     def sampler(
         self, inference: Literal["client", "server"] = "client", seed: int | None = None
     ) -> LocalSampler | RemoteSampler:
-        """Make a sampler: it returns an action for each observation, and sends episodes when they are due.
+        """Make a sampler, which returns an action for each observation and sends episodes when they are due.
 
         Args:
-            inference: where actions are computed: in the client with onnxruntime, or in the server.
-            seed: seed of the client's noise; None takes a random one.
+            inference: where to compute actions: in the client with onnxruntime, or on the server.
+            seed: seed of the client's noise, or None for a random one.
         """
         if inference == "server":
             return RemoteSampler(self)
@@ -172,7 +172,7 @@ class Client:
     # -- requests and answers ----------------------------------------------------------------------------------------
 
     def _ask(self, message: dict[str, Any], expected: str) -> dict[str, Any]:
-        """Return the answer to a message, which is sent again after each break of the connection."""
+        """Return the answer to a message; send it again after each break of the connection."""
         is_numbered = False
         while True:
             if "session" in self.extensions and message["type"] != "PING" and not is_numbered:
@@ -197,19 +197,19 @@ class Client:
                     is_numbered = False
                 continue
             if answer["type"] == "ERROR":
-                self._refused(answer, is_numbered)
+                self._rejected(answer, is_numbered)
             if answer["type"] != expected:
-                raise RLlinkError("bad_message", f"expected {expected}, the server sent {answer['type']!r}")
+                raise RLlinkError("bad_message", f"expected {expected}, but the server sent {answer['type']!r}")
             self.task_odds = answer.get("task_odds", self.task_odds)
             return answer
 
-    def _refused(self, answer: Mapping[str, Any], is_numbered: bool) -> None:
+    def _rejected(self, answer: Mapping[str, Any], is_numbered: bool) -> None:
         code = str(answer.get("code"))
         if code == "shutting_down":
             self.close()
             raise ServerGone("the run is over")
         if is_numbered:
-            self._number -= 1  # a refused request has not been carried out, and its number is free
+            self._number -= 1  # a rejected request was not carried out, so its number is free
         raise RLlinkError(code, str(answer.get("message")), answer.get("path"))
 
     def _send(self, message: Mapping[str, Any]) -> None:
@@ -227,7 +227,7 @@ class Client:
         self._socket.sendall(frame(body, "large_frames" in self.extensions))
 
     def _receive(self) -> dict[str, Any]:
-        """Return the next answer other than a sign of life."""
+        """Return the next answer, skipping signs of life."""
         while True:
             answer = self._receive_one()
             if answer.get("type") != "WAIT":
@@ -244,13 +244,13 @@ class Client:
             body = decompressed(body, _MOST_RECEIVED)
         answer = json.loads(body) if body[:1] == b"{" else unpack(body)
         if not isinstance(answer, dict) or not isinstance(answer.get("type"), str):
-            raise RLlinkError("bad_message", "the server sent no message of the protocol")
+            raise RLlinkError("bad_message", "the server sent a message that is not part of the protocol")
         return answer
 
     # -- connecting --------------------------------------------------------------------------------------------------
 
     def _connect_within(self, seconds: float) -> None:
-        """Connect; try again with growing pauses for so many seconds."""
+        """Connect within this time; retry with growing pauses."""
         latest = time.monotonic() + seconds
         pause = _FIRST_PAUSE_S
         while True:
@@ -263,7 +263,9 @@ class Client:
                 if left <= 0:
                     host, port = self._address
                     raise ServerGone(f"no RLlink server at {host}:{port}: {error}") from error
-                time.sleep(min(pause * random.uniform(0.5, 1.5), left))  # not all clients at the same time
+                time.sleep(
+                    min(pause * random.uniform(0.5, 1.5), left)
+                )  # avoids that all clients retry at the same time
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
 
     def _connect(self) -> None:
@@ -286,7 +288,7 @@ class Client:
         pong = self._receive()
         _check_alive(pong)
         if pong["type"] == "ERROR":
-            self._refused(pong, False)
+            self._rejected(pong, False)
         self.extensions, self.limits = pong.get("extensions", {}), pong.get("limits", {})
         self._reader.is_large_granted = "large_frames" in self.extensions
         if "shared_memory" in self.extensions:

@@ -1,6 +1,6 @@
-"""Frames of RLlink, a length in digits and a body, without sockets (specification, section 1).
+"""Frames of RLlink: a length in digits and a body, without sockets (specification, section 1).
 
-Imports nothing but the standard library, so that clients can use it without the rest of the package.
+Imports only the standard library, so clients can use it without the rest of the package.
 """
 
 from __future__ import annotations
@@ -10,33 +10,33 @@ import os
 import zlib
 from contextlib import suppress
 
-# Shorter messages are as fast through the socket.
+# Shorter messages are just as fast through the socket.
 _SHORTEST = 4096
 _FOLDER = "/dev/shm"
 
 
 class SharedWriter:
-    """Writes bodies into the memory from which the server reads them.
+    """Writes bodies into the shared memory from which the server reads them.
 
     Args:
-        name, size: name and bytes of the POSIX shared memory object, as the server says.
+        name, size: name and size in bytes of the POSIX shared memory object, as sent by the server.
 
     Raises:
         OSError: the memory is not on this machine.
     """
 
     def __init__(self, name: str, size: int) -> None:
-        # The class of multiprocessing removes memory of other processes before Python 3.13.
+        # Before Python 3.13, the class of multiprocessing removes shared memory of other processes.
         path = os.path.join(_FOLDER, os.path.basename(name))
         self._file = os.open(path, os.O_RDWR)
         self._size = size
 
     def write(self, body: bytes) -> bool:
-        """Write a body; return false if it is too short to be worth it, or does not fit."""
+        """Write a body; return false if it is too short to pay off, or does not fit."""
         if not _SHORTEST <= len(body) <= self._size:
             return False
         with suppress(OSError):  # the machine is out of memory
-            # A write through a mapping would end the process when memory is out.
+            # Writing through a mapping would crash the process if the machine is out of memory.
             return os.pwrite(self._file, body, 0) == len(body)
         return False
 
@@ -58,7 +58,7 @@ DEFAULT_MAX_BODY_BYTES = _MOST_IN_HEADER
 
 
 class FrameError(ValueError):
-    """Bytes that are no frame.
+    """Bytes that are not a valid frame.
 
     Attributes:
         code: error code of the protocol.
@@ -87,7 +87,7 @@ def frame(body: bytes, large: bool = False) -> bytes:
 
 
 def shared_frame(num_bytes: int) -> bytes:
-    """Make the frame that stands for a body of `num_bytes` in shared memory (extension `shared_memory`)."""
+    """Make the frame for a body of `num_bytes` in shared memory (extension `shared_memory`)."""
     digits = b"%d" % num_bytes
     return b"@%07d%b" % (len(digits), digits)
 
@@ -96,11 +96,12 @@ class FrameReader:
     """Splits a stream of bytes into bodies.
 
     Args:
-        max_body_bytes: a longer body is refused before it is read.
+        max_body_bytes: longer bodies are rejected before they are read.
 
     Attributes:
         is_large_granted: whether 16-byte headers are allowed.
-        is_shared_granted: whether headers may begin with `@`, so that a body says how long the one in shared memory is.
+        is_shared_granted: whether headers may begin with `@`; the body then contains the length of the body in shared
+            memory.
     """
 
     def __init__(self, max_body_bytes: int = DEFAULT_MAX_BODY_BYTES) -> None:
@@ -133,21 +134,21 @@ class FrameReader:
 
     @property
     def is_within_frame(self) -> bool:
-        """Return whether a frame has begun and is not complete."""
+        """Return whether a frame has begun but is incomplete."""
         return len(self._buffer) > self._start
 
     @property
     def num_bytes(self) -> int:
-        """Return the number of bytes that are held."""
+        """Return the number of buffered bytes."""
         return len(self._buffer) - self._start
 
     @property
     def num_frame_bytes(self) -> int:
-        """Return the length of the frame that has begun, with its header; 0 before its header is complete."""
+        """Return the length of the frame that has begun, including its header; 0 before its header is complete."""
         return 0 if self._end_of_body is None else self._end_of_body - self._start
 
     def next_body(self) -> bytes | None:
-        """Return the next complete body; None while it is not complete.
+        """Return the next complete body, or None while it is incomplete.
 
         Raises:
             FrameError: `bad_header` or `too_large`; nothing more can be read.
@@ -155,7 +156,7 @@ class FrameReader:
         return self.next_frame()[0]
 
     def next_frame(self) -> tuple[bytes | None, bool]:
-        """Return the next complete body or None, and whether it only says how long the one in shared memory is.
+        """Return the next complete body or None, and whether it only contains the length of the body in shared memory.
 
         Raises:
             FrameError: `bad_header` or `too_large`; nothing more can be read.
@@ -184,23 +185,23 @@ class FrameReader:
         header = bytes(buffer[start : start + size])
         digits = header[1:] if is_large or is_shared else header
         if digits and not (digits.isdigit() and digits.isascii()):
-            raise FrameError("bad_header", f"a header is {HEADER_BYTES} ASCII digits, got {header!r}")
+            raise FrameError("bad_header", f"a header must be {HEADER_BYTES} ASCII digits, got {header!r}")
         if len(header) < size:
             return False
         length = int(digits)
         if length > self.max_body_bytes:
-            raise FrameError("too_large", f"a body of {length} bytes, at most {self.max_body_bytes} are allowed")
+            raise FrameError("too_large", f"a body of {length} bytes exceeds the limit of {self.max_body_bytes}")
         self._start_of_body, self._end_of_body, self._is_shared = start + size, start + size + length, is_shared
         return True
 
 
 def compressed(body: bytes) -> bytes:
-    """Compress a body with gzip if it is long enough to be worth it."""
+    """Compress a body with gzip if it is long enough to pay off."""
     return gzip.compress(body, 1, mtime=0) if len(body) > _SMALLEST_COMPRESSED else body
 
 
 def is_compressed(body: bytes) -> bool:
-    """Return whether a body is a gzip stream, which begins like neither JSON nor a map of MessagePack."""
+    """Return whether a body is a gzip stream; neither JSON nor MessagePack maps begin like one."""
     return body[:2] == _GZIP_MAGIC
 
 
@@ -208,15 +209,15 @@ def decompressed(body: bytes, max_body_bytes: int) -> bytes:
     """Decompress a gzip stream.
 
     Raises:
-        FrameError: the body is no gzip stream, or holds more than `max_body_bytes`.
+        FrameError: the body is not a gzip stream, or decompresses to more than `max_body_bytes`.
     """
     stream = zlib.decompressobj(wbits=31)
     try:
         content = stream.decompress(body, max_body_bytes + 1)
     except zlib.error as error:
-        raise FrameError("bad_body", f"no gzip stream: {error}") from None
+        raise FrameError("bad_body", f"the body is not a gzip stream: {error}") from None
     if len(content) > max_body_bytes:
-        raise FrameError("bad_body", f"a gzip stream of more than the {max_body_bytes} bytes that are allowed")
+        raise FrameError("bad_body", f"the gzip stream decompresses to more than the limit of {max_body_bytes} bytes")
     if not stream.eof or stream.unused_data:
-        raise FrameError("bad_body", "a gzip stream that is cut off, or followed by other bytes")
+        raise FrameError("bad_body", "the gzip stream is truncated, or followed by other bytes")
     return content

@@ -1,7 +1,7 @@
 """The policy of a client, which needs only onnxruntime and numpy.
 
 The manifest of a policy file (of `runner export`, or of an RLlink server) describes its inputs, its outputs and how to
-sample actions. Letters: B episodes, K width of `action_dist_inputs`.
+sample actions. Dimension letters: B episodes, K width of `action_dist_inputs`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ try:
     import onnxruntime
 except ImportError as error:
     raise ImportError(
-        'policies need onnxruntime: pip install "rllink-client[onnxruntime]"; client.sampler("server") needs none'
+        'policies need onnxruntime: pip install "rllink-client[onnxruntime]"; or use client.sampler("server")'
     ) from error
 
 Array = npt.NDArray[Any]
@@ -28,12 +28,12 @@ MANIFEST_KEY = "runner_manifest"
 FORMAT_VERSION = 1
 _LOG_2PI = math.log(2 * math.pi)
 _LOG_2 = math.log(2.0)
-# Actions at the very bounds of a squashed Gaussian count as just within.
+# Actions at the bounds of a squashed Gaussian are treated as slightly inside.
 _LARGEST_TANH = 1.0 - 1e-6
 
 
 class PolicyFileError(ValueError):
-    """A policy file that this version cannot use."""
+    """This version cannot use the policy file."""
 
 
 class LocalPolicy:
@@ -47,7 +47,7 @@ class LocalPolicy:
         manifest: the manifest of the file.
 
     Raises:
-        PolicyFileError: the file is no ONNX file, has no manifest, or is of a later version.
+        PolicyFileError: the file is not an ONNX file, lacks a manifest, or has a later format version.
     """
 
     def __init__(self, onnx_bytes: bytes, num_threads: int = 1) -> None:
@@ -55,11 +55,11 @@ class LocalPolicy:
         options.intra_op_num_threads = options.inter_op_num_threads = num_threads
         try:
             self._session = onnxruntime.InferenceSession(onnx_bytes, options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # the exceptions of onnxruntime have no common base
+        except Exception as error:  # the exceptions of onnxruntime do not share a base class
             raise PolicyFileError(f"onnxruntime cannot load the policy: {error}") from error
         text = self._session.get_modelmeta().custom_metadata_map.get(MANIFEST_KEY)
         if text is None:
-            raise PolicyFileError(f"the ONNX file has no {MANIFEST_KEY}: it was not written by runner")
+            raise PolicyFileError(f"the ONNX file does not contain {MANIFEST_KEY}, so it was not written by runner")
         try:
             self._use(json.loads(text))
         except PolicyFileError:
@@ -69,21 +69,23 @@ class LocalPolicy:
         declared = {one["name"] for one in (*self._obs_inputs, *self._state_inputs)}
         found = {one.name for one in self._session.get_inputs()}
         if declared != found or not self._obs_inputs:
-            raise PolicyFileError(f"the manifest names the inputs {sorted(declared)}, the graph has {sorted(found)}")
+            raise PolicyFileError(
+                f"the manifest names the inputs {sorted(declared)}, but the graph has {sorted(found)}"
+            )
 
     def _use(self, manifest: dict[str, Any]) -> None:
-        """Use a manifest; a bad one raises PolicyFileError, ValueError, KeyError, TypeError or AttributeError."""
+        """Use a manifest; an invalid one raises PolicyFileError, ValueError, KeyError, TypeError or AttributeError."""
         self.manifest = manifest
         version = self.manifest.get("format_version")
         if version != FORMAT_VERSION:
-            raise PolicyFileError(f"the policy has format version {version}, this client knows {FORMAT_VERSION}")
+            raise PolicyFileError(f"the policy has format version {version}, but this client supports {FORMAT_VERSION}")
         inputs = self.manifest["inputs"]
         self._obs_inputs = [one for one in inputs if one["role"] == "obs"]
         self._state_inputs = [one for one in inputs if one["role"] != "obs"]
         self._output_names = [one["name"] for one in self.manifest["outputs"]]
 
     def initial_state(self, batch_size: int = 1) -> State:
-        """Return the state at the start of `batch_size` episodes: name of an input -> (B, ...); {} without memory."""
+        """Return the initial state of `batch_size` episodes: input name -> array (B, ...); empty without memory."""
         return {
             one["name"]: np.broadcast_to(
                 np.asarray(_numbers(one["initial"]), one["dtype"]), (batch_size, *one["shape"])
@@ -102,18 +104,18 @@ class LocalPolicy:
         """Choose actions for the environment.
 
         Args:
-            obs: an observation, nested as the space, or a batch (B, ...) of observations.
-            state: `extra["state_out"]` of the step before; None at the start of all episodes. Where only some episodes
-                start, their rows come from `initial_state`.
-            explore: sample, for episodes to learn from; false: take the most likely actions, as `evaluate` does.
-            rng: source of noise for samples; None makes one.
-            rewards: reward of the step before, a number or (B,), for policies that see past rewards.
+            obs: an observation, nested like the space, or a batch (B, ...) of observations.
+            state: `extra["state_out"]` of the previous step, or None at the start of all episodes. If only some
+                episodes start, take their rows from `initial_state`.
+            explore: whether to sample, for training; otherwise the most likely actions are chosen, as in `evaluate`.
+            rng: random generator for samples, or None to make one.
+            rewards: reward of the previous step, a number or (B,), for policies that use past rewards.
 
         Returns:
-            The actions, nested as the action space, without a batch axis if the observation has none; and
-            `action_dist_inputs` (B, K), `action_logp` (B,), `module_actions` (before scaling and clipping; what to
-            record as the actions), `unclipped_actions` (scaled and not clipped; what RLlink's episodes hold), and
-            `state_out`, which always has a batch axis.
+            The actions, nested like the action space, without a batch axis if the observation lacks it; and a dict with
+            `action_dist_inputs` (B, K), `action_logp` (B,), `module_actions` (before scaling and clipping; record these
+            as actions), `unclipped_actions` (scaled and not clipped; send these in RLlink's episodes), and `state_out`,
+            which always has a batch axis.
 
         Raises:
             ValueError: observations or states do not fit the policy, or its distribution cannot be sampled.
@@ -150,18 +152,18 @@ class LocalPolicy:
         return actions, extra | {"state_out": state_out}
 
     def choose(self, obs: Any, explore: bool = False, rng: np.random.Generator | None = None) -> Any:
-        """Return the actions of `act` for a batch (B, ...) of observations alone; of policies without memory."""
+        """Return the actions of `act` for a batch (B, ...) of observations; only for policies without memory."""
         feeds, _ = self._observation_feeds(obs)
         outputs = self._run(feeds)
         return self._sampled(outputs["action_dist_inputs"], rng)[1] if explore else self._actions_of(outputs)
 
     def _sampled(self, dist_inputs: Array, rng: np.random.Generator | None) -> tuple[Any, Any]:
-        """Return actions of the module, and the environment's."""
+        """Return actions of the module and of the environment."""
         module_actions = sample(self.manifest["distribution"], dist_inputs, rng or np.random.default_rng())
         return module_actions, self._scaled(module_actions)
 
     def with_actions(self, state_out: State, module_actions: Any) -> State:
-        """Return the state after actions (B, ...) of the module that replace the actions of `act`."""
+        """Return the state if actions (B, ...) of the module replace the actions of `act`."""
         return state_out | {
             one["name"]: np.asarray(_at(module_actions, one["path"]), one["dtype"])
             for one in self._state_inputs
@@ -172,7 +174,7 @@ class LocalPolicy:
         """Return the outputs of the graph by name."""
         return dict(zip(self._output_names, self._session.run(self._output_names, feeds), strict=True))
 
-    # -- what goes in and out ----------------------------------------------------------------------------------------
+    # -- inputs and outputs ----------------------------------------------------------------------------------------
 
     def _observation_feeds(self, obs: Any) -> tuple[dict[str, Array], bool]:
         feeds: dict[str, Array] = {}
@@ -191,7 +193,7 @@ class LocalPolicy:
             singles.add(is_single)
             feeds[one["name"]] = _as_dtype(leaf[None] if is_single else leaf, one["dtype"], one["name"])
         if len(singles) > 1 or len({len(leaf) for leaf in feeds.values()}) > 1:
-            raise ValueError("the parts of the observation have different numbers of rows")
+            raise ValueError("the parts of the observation differ in their number of rows")
         return feeds, singles == {True}
 
     def _state_feeds(self, state: State | None, rewards: Any, num_rows: int) -> State:
@@ -205,8 +207,8 @@ class LocalPolicy:
         missing = [one["name"] for one in self._state_inputs if one["name"] not in state]
         if missing:
             if all(one["role"] == "prev_reward" for one in self._state_inputs if one["name"] in missing):
-                raise ValueError("this policy sees past rewards: pass the reward of the step before as rewards=")
-            raise ValueError(f"the state has no {', '.join(missing)}")
+                raise ValueError("this policy uses past rewards: pass the reward of the previous step as rewards=")
+            raise ValueError(f"the state lacks {', '.join(missing)}")
         feeds = {one["name"]: np.ascontiguousarray(state[one["name"]], one["dtype"]) for one in self._state_inputs}
         for one in self._state_inputs:
             expected = (num_rows, *one["shape"])
@@ -222,7 +224,7 @@ class LocalPolicy:
         scaling = self.manifest["action_scaling"]
         if scaling is None:
             raise ValueError(
-                "custom connectors of the run change actions inside the graph only: act with explore=False, or let the "
+                "custom connectors of the run change actions only inside the graph: use explore=False, or make the "
                 "server choose actions"
             )
         return _scale(scaling, module_actions, clips)
@@ -271,7 +273,7 @@ def _numbers(plain: Any) -> Any:
 
 
 def _scale(scaling: Mapping[str, Any], actions: Any, clips: bool) -> Any:
-    """Scale actions as the environment takes them."""
+    """Scale actions to the range of the environment."""
     kind = scaling["kind"]
     if kind == "dict":
         return {key: _scale(part, actions[key], clips) for key, part in scaling["parts"]}
@@ -286,7 +288,7 @@ def _scale(scaling: Mapping[str, Any], actions: Any, clips: bool) -> Any:
 
 
 def _unsquashed(units: Array, low: Array, high: Array) -> Array:
-    """Scale numbers from [-1, 1] to bounds, also bounds further apart than the largest number of their dtype."""
+    """Scale numbers from [-1, 1] to bounds, even if the distance of the bounds exceeds the range of their dtype."""
     half = 0.5 * high - 0.5 * low
     with np.errstate(over="ignore"):
         is_wide = not np.isfinite(high - low).all()
@@ -368,7 +370,7 @@ def _gumbel(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
 
 
 class _Categorical:
-    """One of `num_actions` actions from `start` on."""
+    """One of `num_actions` actions, numbered from `start`."""
 
     @staticmethod
     def sample(dist: Mapping[str, Any], dist_inputs: Array, rng: np.random.Generator) -> Array:
@@ -385,7 +387,7 @@ class _Categorical:
 
 
 class _MultiCategorical:
-    """Independent choices, one of `sizes[d]` actions from `starts[d]` on each."""
+    """Independent choices, each one of `sizes[d]` actions numbered from `starts[d]`."""
 
     @staticmethod
     def sample(dist: Mapping[str, Any], dist_inputs: Array, rng: np.random.Generator) -> Array:

@@ -1,4 +1,4 @@
-"""The part of MessagePack that RLlink uses, for clients without a dependency (https://github.com/msgpack/msgpack).
+"""The part of MessagePack that RLlink uses, without dependencies (https://github.com/msgpack/msgpack).
 
 Arrays become the array blocks of the specification, section 8. Unpacking makes plain values and arrays only.
 """
@@ -21,7 +21,7 @@ def pack(value: Any) -> bytes:
     """Pack None, booleans, integers, floats, strings, bytes, lists, tuples, mappings and arrays of numbers.
 
     Raises:
-        TypeError: a value of another type, or an array of a dtype that blocks cannot have.
+        TypeError: the type of a value or the dtype of an array is not supported.
     """
     parts: list[bytes] = []
     _pack(value, parts.append)
@@ -64,7 +64,7 @@ def _pack_container(value: Any, add: Any) -> None:
 
 
 def block(array: np.ndarray[Any, Any]) -> dict[str, Any]:
-    """Make the block of an array; `TypeError` for other dtypes than numbers of fixed size."""
+    """Make the block of an array; raise `TypeError` unless its dtype is a number of fixed size."""
     little = np.ascontiguousarray(array, array.dtype.newbyteorder("<")) if array.ndim else array
     if little.dtype.str not in DTYPES:
         raise TypeError(f"an array of dtype {array.dtype} cannot be sent; expected: {', '.join(DTYPES)}")
@@ -93,12 +93,12 @@ def unpack(data: bytes) -> Any:
     """Unpack the value in `data`; maps that are array blocks become arrays.
 
     Raises:
-        ValueError: no valid MessagePack, or a type of value that RLlink does not use.
+        ValueError: the data is not valid MessagePack, or contains a type that RLlink does not use.
     """
     reader = _Reader(data)
     value = reader.value(0)
     if reader.at != len(data):
-        raise ValueError(f"{len(data) - reader.at} bytes follow the value")
+        raise ValueError(f"{len(data) - reader.at} extra bytes after the value")
     return value
 
 
@@ -130,7 +130,7 @@ class _Reader:
     def _take(self, size: int) -> memoryview:
         taken = self._data[self.at : self.at + size]
         if len(taken) < size:
-            raise ValueError("MessagePack is cut off")
+            raise ValueError("the MessagePack data is truncated")
         self.at += size
         return taken
 
@@ -139,7 +139,7 @@ class _Reader:
 
     def value(self, depth: int) -> Any:
         if depth > _MOST_NESTED:
-            raise ValueError("MessagePack is nested too deeply")
+            raise ValueError("the MessagePack data is nested too deeply")
         code = self._take(1)[0]
         if code < 0x80:
             return code
@@ -152,7 +152,7 @@ class _Reader:
         return self._sized_value(code, depth)
 
     def _sized_value(self, code: int, depth: int) -> Any:
-        """Return a value whose size is in its code or after it."""
+        """Return a value whose size is in its code or follows it."""
         if code & 0xE0 == 0xA0:
             return str(self._take(code & 31), "utf-8")
         if code in _STRINGS:
@@ -169,13 +169,13 @@ class _Reader:
 
     def _bounded(self, size: int) -> int:
         if size > len(self._data) - self.at:
-            raise ValueError("MessagePack is cut off")
+            raise ValueError("the MessagePack data is truncated")
         return size
 
     def _key(self, depth: int) -> str:
         key = self.value(depth + 1)
         if not isinstance(key, str):
-            raise ValueError(f"a key is a string, got {key!r:.40}")
+            raise ValueError(f"a key must be a string, got {key!r:.40}")
         return key
 
 

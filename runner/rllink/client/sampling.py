@@ -1,4 +1,4 @@
-"""Samplers for simulators: they take observations, return actions, and send the episodes when they are due."""
+"""Samplers for simulators: they take observations, return actions, and send episodes when they are due."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _REFUSED_AS_OLD = ("stale_weights", "unknown_weights")
 
 
 class Requests(Protocol):
-    """The requests of a `Client` that samplers make.
+    """The requests of a `Client` that samplers use.
 
     Attributes:
         extensions: name -> options of the extensions that the server granted.
@@ -38,11 +38,11 @@ class Requests(Protocol):
 
 
 class RemoteSampler:
-    """Lets the server choose actions, with one request a step.
+    """Requests actions from the server, with one request per step.
 
     Args:
         client: a connected client with the extension `actions`.
-        explore: whether actions are sampled; false takes the most likely ones.
+        explore: whether actions are sampled; otherwise the most likely ones are chosen.
     """
 
     def __init__(self, client: Requests, explore: bool = True) -> None:
@@ -50,10 +50,10 @@ class RemoteSampler:
             raise ValueError("the server has not granted the extension actions")
         self._client = client
         self._explore = explore
-        self._agents: dict[str, set[str]] = {}  # env episode -> the agents that act in it
+        self._agents: dict[str, set[str]] = {}  # env episode -> its agents
 
     def begin(self, episode: str, obs: Any, agent_id: str | None = None, task: str | None = None) -> Any:
-        """Begin an episode, of a task where the run has tasks, and return its first action."""
+        """Begin an episode (of a task if the run uses tasks), and return its first action."""
         observed = {"id": episode, "obs": obs}
         if agent_id is not None:
             self._agents.setdefault(episode, set()).add(agent_id)
@@ -69,7 +69,7 @@ class RemoteSampler:
         agent_id: str | None = None,
         env_goes_on: bool = False,
     ) -> Any:
-        """Add a step, and return the next action; None if the episode is over, see `LocalSampler.step`."""
+        """Add a step and return the next action, or None if the episode is over; see `LocalSampler.step`."""
         flags = {"is_terminated": bool(terminated), "is_truncated": bool(truncated)}
         if agent_id is not None and (terminated or truncated):
             self._agents.get(episode, set()).discard(agent_id)
@@ -81,7 +81,7 @@ class RemoteSampler:
         except RLlinkError as error:
             if error.code != "unknown_episode":
                 raise
-            # The server was started again, and for it the episode begins here.
+            # After a restart of the server, the episode begins here for the server.
             return None if terminated or truncated else self.begin(episode, obs, agent_id)
 
     def _act(self, observed: dict[str, Any], agent_id: str | None) -> Any:
@@ -91,7 +91,7 @@ class RemoteSampler:
 
 
 class _Chunk:
-    """The part of an episode that was not sent yet."""
+    """The unsent part of an episode."""
 
     def __init__(self, id_: str, obs: Any, state: Any, task: str | None) -> None:
         self.id = id_
@@ -105,7 +105,7 @@ class _Chunk:
         self.t_started = 0
 
     def message(self, agent_id: str | None, terminated: bool = False, truncated: bool = False) -> dict[str, Any]:
-        num_steps = self.num_steps  # the step of the last action may not be complete yet
+        num_steps = self.num_steps  # the step of the last action may be incomplete
         message: dict[str, Any] = {
             "id": self.id,
             "obs": _packed(self.obs),
@@ -123,7 +123,7 @@ class _Chunk:
         return len(self.columns["rewards"])
 
     def forget_sent(self) -> None:
-        """Drop the steps that were sent."""
+        """Drop the sent steps."""
         num_steps = self.num_steps
         self.t_started += num_steps
         self.obs = self.obs[-1:]
@@ -133,13 +133,13 @@ class _Chunk:
 class LocalSampler:
     """Chooses actions with the policy of the server, and sends episodes back.
 
-    Messages have `env_steps_per_sample` env steps or a few more. If the server forces on-policy sampling, the step that
-    completes a message waits for the next weights; otherwise new weights are fetched as soon as they exist.
+    Messages contain `env_steps_per_sample` env steps or slightly more. If the server forces on-policy sampling, the
+    step that completes a message waits for the next weights; otherwise new weights are fetched as soon as they exist.
 
     Args:
         client: a connected client.
-        rng: source of noise for samples.
-        explore: whether actions are sampled; false takes the most likely ones.
+        rng: random generator for samples.
+        explore: whether actions are sampled; otherwise the most likely ones are chosen.
 
     Attributes:
         weights_seq_no: number of the weights in use.
@@ -157,7 +157,7 @@ class LocalSampler:
         self._take(client.get_state())
 
     def begin(self, episode: str, obs: Any, agent_id: str | None = None, task: str | None = None) -> Any:
-        """Begin an episode, of a task where the run has tasks, and return its first action."""
+        """Begin an episode (of a task if the run uses tasks), and return its first action."""
         key = agent_id, episode
         self._chunks[key] = _Chunk(episode, _copied(obs), None, task)
         return self._act(key)
@@ -172,22 +172,22 @@ class LocalSampler:
         agent_id: str | None = None,
         env_goes_on: bool = False,
     ) -> Any:
-        """Add a step, and return the next action; None if the episode is over.
+        """Add a step and return the next action, or None if the episode is over.
 
         Args:
-            episode: its name; with several agents, the name of the env episode.
+            episode: name of the episode; with several agents, of the env episode.
             obs: the observation after the step.
-            reward: of the step.
-            terminated, truncated: how the agent's episode ends, if it does.
-            agent_id: the agent; None with a single agent.
-            env_goes_on: whether other agents will still begin in the env episode, although all that have begun end.
+            reward: reward of the step.
+            terminated, truncated: whether and how the agent's episode ends.
+            agent_id: the agent, or None with a single agent.
+            env_goes_on: whether further agents will begin in the env episode, although all current agents end.
         """
         key = agent_id, episode
         chunk = self._chunks[key]
         chunk.obs.append(_copied(obs))
         chunk.columns["rewards"].append(float(reward))
         chunk.newest_reward = float(reward)
-        self._num_ready += 1 / len(self._config.agents or [None])  # in env steps; each agent makes a part of one
+        self._num_ready += 1 / len(self._config.agents or [None])  # in env steps; each agent contributes a part of one
         is_done = bool(terminated or truncated)
         if is_done:
             is_truncated = bool(truncated) and not terminated
@@ -219,7 +219,7 @@ class LocalSampler:
         except RLlinkError as error:
             if error.code not in _REFUSED_AS_OLD:
                 raise
-            # These steps are lost; `t_started` of the next chunks tells the server about the gap.
+            # These steps are lost; `t_started` of the next chunks shows the gap to the server.
             self._take(self._client.get_state())
 
     def _take(self, weights: Weights) -> None:
@@ -244,12 +244,12 @@ class LocalSampler:
 
 
 def _env_end(client: Requests, env_goes_on: bool) -> dict[str, bool]:
-    """Return what tells the server that an env episode is over, if it is and the server understands it."""
+    """Return the message keys that report the end of an env episode, if it ends and the server supports them."""
     return {} if env_goes_on or "env_ends" not in client.extensions else {"is_env_done": True}
 
 
 def _copied(obs: Any) -> Any:
-    """Copy an observation, since the simulator may overwrite it."""
+    """Copy an observation, because the simulator may overwrite it."""
     if isinstance(obs, Mapping):
         return {key: _copied(part) for key, part in obs.items()}
     if isinstance(obs, tuple):
